@@ -28,7 +28,7 @@ from router.config.marks import Mark, named
 from router.config.masking import dotted
 
 #: Sections whose secrets and files may be those of another machine.
-_OF_ENGINES = {"instances", "discovery"}
+_OF_ENGINES = {"instances", "discovery", "scaling"}
 #: Time limit for Redis to answer.
 _STATE_TIMEOUT_S = 3.0
 
@@ -56,6 +56,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         _check_secrets(config, args.config)
         _check_artifacts(config)
+        if config.scaling.pools:
+            from router.scaling.loop import create_scaler
+
+            create_scaler(config)
         found = [
             *warnings(config, os.environ),
             *_of_the_store(config, args.config),
@@ -133,6 +137,7 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
                     " profile, and the simulator cannot run this instance"
                 )
     served = {model for instance in config.instances for model in instance.serves}
+    served |= {pool.model for pool in config.scaling.pools}
     for model in config.models:
         if model.name not in served:
             yield f"model {model.name}: no instance serves it"

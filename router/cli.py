@@ -23,6 +23,7 @@ EXTRAS = {
     "httpx2": "train",
     "jinja2": "bench",
     "matplotlib": "bench",
+    "networkx": "plan",
     "ollama": "train",
     "openai": "train",
     "pyarrow": "export",
@@ -51,6 +52,7 @@ COMMANDS = {
     "workload": Command("benchmarks.workloads.command", "build or show a workload"),
     "replay": Command("benchmarks.replay.command", "send a workload to a URL with its original timing"),
     "compare": Command("benchmarks.compare.command", "compare policies, in simulation or on a live gateway"),
+    "plan": Command("benchmarks.planning.command", "plan which model runs on which GPUs of a cluster"),
     "collect": Command(
         "benchmarks.collect.command", "send the same prompts to every candidate at chosen loads"
     ),

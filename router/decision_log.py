@@ -156,7 +156,9 @@ def _read_event(path: Path, number: int, kind: Any, values: Any, instances: Mapp
 def _instance(path: Path, number: int, spec: Any, instances: Mapping[str, Instance]) -> Instance:
     """An instance with the settings of the fleet file. An existing one is changed and keeps its counters."""
     given: _InstanceSpec = _decoded(path, number, _InstanceSpec, spec)
-    instance = instances.get(given.name) or Instance(given.name, given.kind, given.candidates)
+    instance = instances.get(given.name) or Instance(
+        given.name, given.kind, given.candidates, healthy=not given.starting
+    )
     for field in fields(given):
         value = getattr(given, field.name)
         if value != getattr(
@@ -181,6 +183,7 @@ class _InstanceSpec:
     unsupported: frozenset[Capability]
     tokenizes: bool
     fixed_slots: bool
+    starting: bool = False
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:

@@ -14,6 +14,7 @@ import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,46 @@ class _Behind(Exception):
     """The watch cannot continue from its version: a new list is needed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """A cluster's API server and the namespace to use there. `account` is the directory of the gateway's service account."""
+
+    url: str
+    namespace: str
+    account: Path
+
+    @property
+    def authority(self) -> str | None:
+        """The file with the certificate of the cluster's authority (None: the system's hold)."""
+        file = self.account / "ca.crt"
+        return str(file) if file.is_file() else None
+
+    def token(self) -> str | None:
+        """The gateway's token. It is read each time, because the cluster renews it."""
+        return _text(self.account / "token")
+
+
+def server_of(
+    config: DiscoveryConfig, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT
+) -> ApiServer:
+    """The API server of a `discovery` entry. If the entry names no server or no namespace, they come from `environment`
+    and from the service account. Raises ConfigError if they are in neither."""
+    kubernetes = config.kubernetes
+    server = kubernetes.server
+    if server is None:
+        host = environment.get("KUBERNETES_SERVICE_HOST")
+        if not host:
+            raise _unknown("server", "is not set, and the gateway does not run in a pod")
+        host = f"[{host}]" if ":" in host else host
+        server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
+    namespace = kubernetes.namespace or _text(account / "namespace")
+    if namespace is None:
+        raise _unknown("namespace", "is not set, and the gateway does not run in a pod")
+    return ApiServer(server, namespace, account)
+
+
 class KubernetesPods:
-    """Follows the pods of one `discovery` entry. If the entry names no API server or no namespace, they come from
-    `environment` and from the service account's directory `account`. Raises ConfigError if they are in neither."""
+    """Follows the pods of one `discovery` entry at its API server (`server_of`)."""
 
     def __init__(
         self,
@@ -61,21 +99,9 @@ class KubernetesPods:
     ) -> None:
         self._config = config
         self._session = session
-        self._account = account
-        kubernetes = config.kubernetes
-        server = kubernetes.server
-        if server is None:
-            host = environment.get("KUBERNETES_SERVICE_HOST")
-            if not host:
-                raise _unknown("server", "is not set, and the gateway does not run in a pod")
-            host = f"[{host}]" if ":" in host else host
-            server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
-        namespace = kubernetes.namespace or _text(account / "namespace")
-        if namespace is None:
-            raise _unknown("namespace", "is not set, and the gateway does not run in a pod")
-        self._url = f"{server}/api/v1/namespaces/{namespace}/pods"
-        authority = account / "ca.crt"
-        self._ssl = ssl.create_default_context(cafile=authority if authority.is_file() else None)
+        self._server = server_of(config, environment, account)
+        self._url = f"{self._server.url}/api/v1/namespaces/{self._server.namespace}/pods"
+        self._ssl = ssl.create_default_context(cafile=self._server.authority)
         self._pods: dict[str, InstanceConfig] = {}
         self._changed = asyncio.Event()
 
@@ -176,7 +202,7 @@ class KubernetesPods:
             self._changed.set()
 
     def _get(self, query: dict[str, str], timeout: aiohttp.ClientTimeout) -> Any:
-        token = _text(self._account / "token")  # read each time, because the cluster renews it
+        token = self._server.token()
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return self._session.get(
             self._url,

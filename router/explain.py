@@ -17,23 +17,14 @@ import orjson
 from router.store.database import StoreError, with_password
 from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
+from router.store.records import PREDICTED_COLUMNS
 
 DEFAULT_URL = "sqlite+aiosqlite:///headway.db"
 #: The demo's records, read if there is no other store.
 DEMO_URL = "sqlite+aiosqlite:///headway-demo.db"
 
 #: The fields of a prediction that `candidates` show, in this order.
-PREDICTED = (
-    "output_tokens_p50",
-    "output_tokens_p90",
-    "ttft_s_p50",
-    "ttft_s_p95",
-    "e2e_s_p50",
-    "e2e_s_p95",
-    "quality",
-    "cost_usd",
-    "p_miss",
-)
+PREDICTED = (*PREDICTED_COLUMNS, "p_miss")
 
 
 def described_candidates(decision: KeptDecision) -> list[dict[str, Any]]:

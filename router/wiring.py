@@ -27,7 +27,7 @@ from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import Models, load_models
 from predictors.online.predictor import OnlinePredictor
 from router import __version__
-from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
+from router.config import ConfigError, FleetConfig, InstanceConfig, PoolConfig, Problem
 from router.config.masking import masked
 from router.core.events import FleetChanged, TargetsChanged
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
@@ -41,7 +41,7 @@ from router.gateway.fleet.changes import FleetChanges
 from router.gateway.fleet.instances import ProfileLookup, scheduler_settings
 from router.gateway.fleet.overlay import DOCUMENT as FLEET_DOCUMENT
 from router.gateway.fleet.peers import PeerLink
-from router.gateway.fleet.scaling import desired_replicas
+from router.gateway.fleet.scaling import pools
 from router.gateway.fleet.served import BackendFactory, ServedFleet, TokenizerLoader
 from router.gateway.fleet.targets import LiveTargets
 from router.gateway.fleet.token_count import TokenCounter
@@ -59,6 +59,9 @@ from router.gateway.telemetry.sources import Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.request.tokenizer import PromptTokenizer
+from router.scaling.actuator import Actuator, Observe
+from router.scaling.loop import ScalingLoop, create_scaler
+from router.scaling.processes import Processes
 from router.store.open_state import open_state
 from router.store.queries import Store
 from router.store.state import State
@@ -68,7 +71,7 @@ logger = logging.getLogger("headway")
 
 def find_profile(name: str) -> EngineProfile | None:
     """The engine profile of a (model, hardware) pair; None if there is none."""
-    return profiles.profile(name) if name in profiles.names() else None
+    return profiles.find(name)
 
 
 def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
@@ -216,7 +219,7 @@ async def open_gateway(
             load_tokenizers=load_tokenizers,
             load_artifacts=load_artifacts,
             admin_key=admin_key,
-            read_file=reload,
+            read_file=None if reload is None else partial(read_again, reload),
             tracing=tracing,
         )
         decision_log = create_decision_log(config, predictor.name, seed)
@@ -224,6 +227,7 @@ async def open_gateway(
             stack.callback(decision_log.close)
             gateway.runner.on_event = decision_log.write
         stack.push_async_callback(gateway.stop)
+        scaling = create_scaling(gateway, make_backend, environment)
         await gateway.start()
         if config.discovery:
             # Here, because most fleets need neither.
@@ -235,7 +239,17 @@ async def open_gateway(
             for number, entry in enumerate(config.discovery):
                 pods = KubernetesPods(entry, session, environment)
                 gateway.tasks.start(pods.follow(partial(gateway.changes.found, number)), "discovery")
+        if scaling is not None:
+            await stack.enter_async_context(scaling)
         yield gateway
+
+
+def read_again(read: Callable[[], FleetConfig]) -> FleetConfig:
+    """The fleet file as it is now. Raises ConfigError, also for pools that could not be scaled."""
+    config = read()
+    if config.scaling.pools:
+        create_scaler(config)
+    return config
 
 
 def create_gateway(
@@ -288,19 +302,16 @@ def create_gateway(
     targets.on_change = lambda: runner.apply(TargetsChanged(targets.scopes))
     runner.on_decision = metrics.observe_decision
     metrics.sources = Sources(
-        instances=lambda: scheduler.instances.values(),  # noqa: PLW0108 (the dict is replaced on a reload)
+        instances=lambda: (each for each in scheduler.instances.values() if not each.starting),
         queue_depth=lambda: scheduler.queue_depth,
         live=lambda: scheduler.live,
-        desired_replicas=lambda: desired_replicas(
-            scheduler, [model.name for model in fleet.config.models], peers.queued_elsewhere
-        ),
         records=store.counts,
         state=lambda: state.health,
         budgets=lambda: budget_levels(fleet.rules.accounts, state),
         predictor=predictor,
         stalls=stalls,
     )
-    return Gateway(
+    gateway = Gateway(
         runner=runner,
         store=store,
         state=state,
@@ -321,6 +332,45 @@ def create_gateway(
         peers=peers,
         tokens=TokenCounter(runner, fleet),
     )
+    metrics.sources.desired_replicas = lambda: {
+        each.model: each.desired_replicas for each in gateway.scaling() if each.desired_replicas is not None
+    }
+    metrics.sources.pools = lambda: pools(gateway.config.scaling, gateway.decision)
+    return gateway
+
+
+def create_scaling(
+    gateway: Gateway, make_backend: BackendFactory, environment: Mapping[str, str]
+) -> ScalingLoop | None:
+    """What scales the fleet, if the fleet file has pools. Raises ConfigError."""
+    config = gateway.config.scaling
+    if not config.pools:
+        return None
+    actuator: Actuator = Observe()
+    if config.actuator == "processes":
+        actuator = Processes(gateway, make_backend, environment)
+    elif config.actuator == "kubernetes":
+        actuator = create_deployments(gateway, environment)
+    return ScalingLoop(gateway, actuator, gateway.store.run_id)
+
+
+def create_deployments(gateway: Gateway, environment: Mapping[str, str]) -> Actuator:
+    """What scales Deployments. Raises ConfigError without the extra `kubernetes`, and without an API server."""
+    try:
+        from router.scaling.deployments import Deployments
+    except ModuleNotFoundError as error:
+        reason = f"needs {error.name}: pip install '.[kubernetes]' in Headway's checkout"
+        raise ConfigError("scaling", [Problem(("actuator",), reason)]) from None
+    from router.discovery import ApiServer, server_of
+
+    def server(pool: PoolConfig) -> ApiServer:
+        entry = gateway.config.discovery_of(pool)
+        assert entry is not None  # noqa: S101 (the fleet file is checked for it)
+        return server_of(entry, environment)
+
+    for pool in gateway.config.scaling.pools:
+        server(pool)
+    return Deployments(gateway, server)
 
 
 def create_decision_log(config: FleetConfig, predictors: str, seed: int) -> DecisionLog | None:

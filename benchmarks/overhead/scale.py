@@ -8,6 +8,7 @@ and a budget, which are taken from Redis for each request.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from benchmarks.checks import add_number, whole_number
 from benchmarks.overhead import processes, usage
@@ -29,6 +31,8 @@ from benchmarks.overhead.scenarios import SCENARIOS
 from benchmarks.terminal import aligned
 
 _KEY = "sk-headway-bench"
+#: Workers must have found each other, and records must be written, within this time.
+_WAIT_S = 30.0
 _LIMITS = {
     "requests_per_minute": 100_000_000,
     "tokens_per_minute": 100_000_000_000,
@@ -107,14 +111,14 @@ def _row(
     def cost(what: float, result: Result) -> str:
         return digits(what * 1e6 / max(result.completed, 1))
 
-    time.sleep(1.0)  # the workers have heard of each other
+    _wait_for(target, "headway_replicas", float(workers))  # the workers have heard of each other
     idle = _Meters(target, redis, options.store_pid)
     time.sleep(options.duration)
     idle_target_s, _, _, _, idle_calls = idle.read()
     meters = _Meters(target, redis, options.store_pid)
     fastest = run("json-max", connections=32 * workers)
     _, _, redis_s, _, calls = meters.read()
-    time.sleep(2.0)  # the last records are written
+    _wait_for(target, "headway_records_pending", 0.0)
     _, writers_s, _, store_s, _ = meters.read()
     paced, streams = run("json"), run("streams")
     answers = max(fastest.completed, 1)
@@ -137,6 +141,25 @@ def _row(
         digits(idle_calls / options.duration),
         digits(usage.memory(target.pids)["pss_mib"] or 0.0),
     ]
+
+
+def _wait_for(target: Target, metric: str, value: float) -> None:
+    """Wait until each worker says this of a metric. Raises StartError."""
+    until = time.monotonic() + _WAIT_S
+    while True:
+        found = _values(target, metric)
+        if set(found) == {value}:
+            return
+        if time.monotonic() > until:
+            raise StartError(f"{metric} is {found} after {_WAIT_S:.0f} s, not {value:g}")
+        time.sleep(0.1)
+
+
+def _values(target: Target, metric: str) -> list[float]:
+    """A metric of each worker."""
+    with urlopen(f"http://127.0.0.1:{target.ports[0]}/metrics", timeout=_WAIT_S) as response:
+        lines = response.read().decode().splitlines()
+    return [float(line.split()[1]) for line in lines if re.match(rf"{metric}[ {{]", line)]
 
 
 class _Redis:

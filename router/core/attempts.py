@@ -42,11 +42,10 @@ def start(state: RequestState, decided: Decided, now: float, *, hedge: bool) -> 
 
 
 def count(request: Request, attempt: AttemptState, confidence: float) -> None:
-    """Count an attempt at its instance from now on."""
-    prediction = attempt.prediction
-    attempt.expected_output_tokens = int(prediction.output_tokens_p50 or 0.0)
-    instance = attempt.instance
+    """Count an attempt at its instance from now on, also where its prediction is no number, which raises."""
+    prediction, instance = attempt.prediction, attempt.instance
     instance.dispatched(attempt.pending_tokens)
+    attempt.expected_output_tokens = int(prediction.output_tokens_p50 or 0.0)
     slo = request.slo
     # A target that will probably be missed anyway is no promise.
     if slo is not None and slo.tpot_s is not None and (prediction.p_miss or 0.0) <= confidence:

@@ -35,8 +35,8 @@ Qualities = Callable[[Request, Sequence[Candidate]], Sequence[float | None]]
 
 @dataclass(slots=True)
 class Eligible:
-    """The candidates in three groups: `free` can take the request now, `busy` are healthy but full, and `passed_over` has
-    the others, each with a reason."""
+    """The candidates in three groups: `free` can take the request now, `busy` are full, and `passed_over` has the others,
+    each with a reason. Without any free or full one, `busy` are those that are starting."""
 
     free: list[Option]
     busy: list[Option]
@@ -85,6 +85,7 @@ def eligible(
             return found
     free: list[Option] = []
     busy: list[Option] = []
+    starting: list[Option] = []
     out: list[tuple[Candidate, str]] = []
     needs = request.needs
     unmet: set[Need] = set()
@@ -126,6 +127,8 @@ def eligible(
                 out.append((candidate, "already tried"))
             elif why := _out_of_service(request, instance):
                 out.append((candidate, why))
+            elif instance.starting:
+                starting.append(Option(candidate, instance))
             elif free_slots(instance, now) < 1:
                 busy.append(Option(candidate, instance))
             else:
@@ -133,6 +136,8 @@ def eligible(
     if request.max_tokens is not None:
         free = _roomy(free, request.prompt_tokens + request.max_tokens, out)
     refusal = None
+    if not free and not busy:
+        busy = starting
     if not free and not busy:
         if out and not able:
             refusal = _unable(request, models, unmet)
@@ -150,6 +155,7 @@ def _by_state(
     """`eligible` for a request to which only the contexts and the instances' states matter, without the refusal."""
     free: list[Option] = []
     busy: list[Option] = []
+    starting: list[Option] | None = None
     out: list[tuple[Candidate, str]] = []
     prompt_tokens = request.prompt_tokens
     need_tokens = (request.longest_prompt_tokens or prompt_tokens) + (1 if request.decodes else 0)
@@ -170,6 +176,9 @@ def _by_state(
                 if why is not None:
                     out.append((candidate, why))
                     continue
+                if instance.starting:
+                    starting = [*(starting or ()), Option(candidate, instance)]
+                    continue
             if (
                 instance.max_concurrency is None
                 and instance.returned_at is None
@@ -180,6 +189,8 @@ def _by_state(
                 busy.append(Option(candidate, instance))
     if tight and max_tokens is not None:
         free = _roomy(free, prompt_tokens + max_tokens, out)
+    if starting and not free and not busy:
+        busy = starting
     return Eligible(free, busy, out, None)
 
 
@@ -187,7 +198,7 @@ def _out_of_service(request: Request, instance: Instance) -> str | None:
     """Why an instance takes no request of this owner now; None if it does."""
     if instance.draining:
         return "draining"
-    if not instance.healthy:
+    if not (instance.healthy or instance.starting):
         return "unhealthy"
     if instance.ejected_for and request.owner in instance.ejected_for:
         return "requests of this key fail there"

@@ -26,14 +26,14 @@ class Fleet:
         return self.by_model.get(model, {}).values()
 
     def full(self, models: Iterable[str], now: float) -> bool:
-        """Whether an instance of `models` is healthy, but none has a free slot."""
+        """Whether an instance of `models` is healthy or starting, but none has a free slot."""
         alive = [
             instance
             for model in models
             for instance in self.serving(model)
-            if instance.healthy and not instance.draining
+            if (instance.healthy or instance.starting) and not instance.draining
         ]
-        return bool(alive) and all(free_slots(instance, now) < 1 for instance in alive)
+        return bool(alive) and all(instance.starting or free_slots(instance, now) < 1 for instance in alive)
 
     def returning(self) -> bool:
         """Whether an instance has just returned and takes more requests as time passes."""

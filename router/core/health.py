@@ -2,6 +2,7 @@
 
 An instance is ejected after `eject_after` consecutive failures of probes, of connections or of requests. It returns after
 `return_after` consecutive successful probes, at first with a growing share of its load (`eligibility.free_slots`).
+A new instance that is still starting serves from its first successful probe on.
 
 The request itself may be the cause of failures. If a request fails at several instances and none answers it, the
 scheduler does not count it as a failure of the instances. The failures of one owner's requests eject an instance for
@@ -26,6 +27,9 @@ def probed(instance: Instance, healthy: bool, eject_after: int, return_after: in
         return instance.healthy and instance.probe_failures >= eject_after and _eject(instance)
     instance.probe_failures = 0
     instance.probe_successes += 1
+    if instance.starting:
+        instance.starting, instance.healthy = False, True
+        return True
     if instance.returned_at is not None and now - instance.returned_at >= RETURN_RAMP_S:
         instance.returned_at = None
     if instance.healthy:

@@ -107,23 +107,16 @@ class TargetHolder(Protocol):
 
 
 class PredictionColumns(Protocol):
-    """The predictions of all options, in their order: by name of a value (`router.core.types.Prediction`), the values of all.
-    Reading a column is cheaper than reading the value of each prediction."""
+    """What policies read of the predictions of all options, in their order: by name of a value
+    (`router.core.types.Prediction`), the values of all. Reading a column is cheaper than reading the value of each
+    prediction."""
 
     @property
     def p_miss(self) -> Sequence[float | None]: ...
     @property
-    def ttft_s_p50(self) -> Sequence[float | None]: ...
-    @property
-    def tpot_s(self) -> Sequence[float | None]: ...
-    @property
     def e2e_s_mean(self) -> Sequence[float | None]: ...
     @property
     def output_tokens_mean(self) -> Sequence[float | None]: ...
-    @property
-    def cost_usd(self) -> Sequence[float | None]: ...
-    @property
-    def quality(self) -> Sequence[float | None]: ...
 
 
 class Predictor(Protocol):

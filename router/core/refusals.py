@@ -92,6 +92,11 @@ def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:
     return Refusal(504, code, message, outcome, should_retry=False)
 
 
+def method_not_allowed() -> Refusal:
+    """The path has no such method."""
+    return Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
+
+
 def draining() -> Refusal:
     """The gateway is shutting down."""
     return Refusal(

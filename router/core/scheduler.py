@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -173,6 +173,10 @@ class Scheduler:
     def queued_by_model(self) -> Counter[str]:
         """The number of waiting requests by their first model."""
         return Counter(state.request.models[0] for state in self._waiting)
+
+    def requests(self) -> Iterator[Request]:
+        """The requests that have not ended."""
+        return (state.request for state in self._requests.values())
 
     def quote(self, request: Request) -> quote.Quote:
         """What a request may cost."""

@@ -96,6 +96,9 @@ class Instance:
     # health
     healthy: bool = True
     draining: bool = False
+    #: It has never answered a probe yet, so it is not healthy either. Requests wait for it. The first successful probe
+    #: ends this.
+    starting: bool = False
     probe_failures: int = 0  # consecutive
     probe_successes: int = 0
     connect_failures: int = 0  # consecutive

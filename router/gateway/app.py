@@ -11,8 +11,7 @@ from router.gateway.routes.admin import admin_routes
 from router.gateway.routes.keys import key_routes
 from router.gateway.routes.models import model_routes
 from router.gateway.routes.ollama import ollama_routes
-from router.gateway.routes.openapi import add_generation_paths
-from router.gateway.routes.operations import operation_routes
+from router.gateway.routes.openapi import describe_other_paths
 from router.gateway.routes.overview import overview_routes
 from router.gateway.routes.routing import routing_routes
 from router.gateway.routes.ui import ui_routes
@@ -29,7 +28,6 @@ def create_app(gateway: Gateway) -> FastAPI:
         redirect_slashes=False,
     )
     app.add_middleware(Guard, gateway=gateway)
-    app.include_router(operation_routes())
     app.include_router(model_routes(gateway))
     app.include_router(routing_routes(gateway))
     app.include_router(ollama_routes(gateway))
@@ -38,5 +36,5 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.include_router(overview_routes(gateway))
     app.include_router(ui_routes(gateway))
     add_error_handlers(app)
-    add_generation_paths(app)
+    describe_other_paths(app)
     return app

@@ -1,18 +1,21 @@
-"""The ASGI application that the server gets. It answers probes and scrapes itself. All else is FastAPI's (`router.gateway.app`),
+"""The ASGI application that the server gets. It answers `/`, probes and scrapes. All else is FastAPI's (`router.gateway.app`),
 which is loaded, in a thread, when it is first needed: it takes a tenth of a gateway's memory and half of its start.
+`router.gateway.routes.openapi` describes both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 import orjson
 
 from router.core.errors import Refusal
+from router.core.refusals import method_not_allowed
+from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.intake.callers import caller_terms
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import MEDIA_TYPE, Page
@@ -22,6 +25,18 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
+Headers = list[tuple[bytes, bytes]]
+
+_JSON, _TEXT = b"application/json", b"text/plain; charset=utf-8"
+#: The paths that are answered here, and their methods.
+_METHODS = {
+    "/": ("GET", "HEAD"),
+    "/healthz": ("GET", "HEAD"),
+    "/readyz": ("GET", "HEAD"),
+    "/metrics": ("GET",),
+}
+#: Those that callers with any host name may use.
+_PROBES = ("/healthz", "/readyz")
 #: One at a time: while pydantic builds models, it changes the warning filters of the whole process.
 _LOADING = threading.Lock()
 
@@ -44,27 +59,34 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        match scope["method"], scope["path"]:
-            case "GET" | "HEAD", "/healthz":
-                await _respond(send, 200, b"application/json", orjson.dumps({"status": "ok"}))
-            case "GET" | "HEAD", "/readyz":
-                status, content = self._gateway.readiness()
-                await _respond(send, status, b"application/json", orjson.dumps(content))
-            case "GET", "/metrics" if self._may(scope["headers"]):
-                page = await self._scrapes.page()
-                await _respond(send, 200, MEDIA_TYPE.encode(), *page.pieces())
-            case _:
-                await (await self._loaded())(scope, receive, send)
-
-    def _may(self, headers: Any) -> bool:
-        """Whether the metrics may be sent. Otherwise FastAPI refuses."""
-        rules = self._gateway.rules
+        if scope["path"] not in _METHODS:
+            await (await self._loaded())(scope, receive, send)
+            return
         try:
-            if rules.keys.open:  # it refuses pages of other sites
-                caller_terms(rules, headers, dict(headers))
-        except Refusal:
-            return False
-        return True
+            await self._answer(scope["method"], scope["path"], scope["headers"], send)
+        except Refusal as refusal:
+            allow: Headers = []
+            if refusal.status == 405:
+                allow = [(b"allow", ", ".join(_METHODS[scope["path"]]).encode())]
+            await _respond(send, refusal.status, _JSON, openai_error(refusal), headers=allow)
+
+    async def _answer(self, method: str, path: str, headers: Headers, send: Send) -> None:
+        """Answer a path of `_METHODS`. Raises Refusal before anything is sent."""
+        rules = self._gateway.rules
+        if path not in _PROBES and rules.keys.open:  # it refuses pages of other sites
+            caller_terms(rules, headers, dict(headers))
+        if method not in _METHODS[path]:
+            raise method_not_allowed()
+        if path == "/":
+            await _respond(send, 200, _TEXT, b"Headway is running")
+        elif path == "/healthz":
+            await _respond(send, 200, _JSON, orjson.dumps({"status": "ok"}))
+        elif path == "/readyz":
+            status, content = self._gateway.readiness()
+            await _respond(send, status, _JSON, orjson.dumps(content))
+        else:
+            page = await self._scrapes.page()
+            await _respond(send, 200, MEDIA_TYPE.encode(), *page.pieces())
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -92,10 +114,12 @@ class Application:
             return create_app(self._gateway)
 
 
-async def _respond(send: Send, status: int, media_type: bytes, *pieces: bytes) -> None:
+async def _respond(
+    send: Send, status: int, media_type: bytes, *pieces: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
     """Send a body piece by piece. A client that reads slowly delays only its own response."""
     size = str(sum(map(len, pieces))).encode()
-    headers = [(b"content-length", size), (b"content-type", media_type)]
+    headers = [(b"content-length", size), (b"content-type", media_type), *headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     for piece in pieces:
         await send({"type": "http.response.body", "body": piece, "more_body": True})

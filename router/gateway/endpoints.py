@@ -14,7 +14,7 @@ from typing import Any
 from router.core.errors import Refusal, invalid_request
 from router.core.money.quote import Quote
 from router.core.quoting import cut
-from router.core.refusals import draining, internal_error
+from router.core.refusals import draining, internal_error, method_not_allowed
 from router.core.types import Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body
@@ -78,7 +78,7 @@ class HotPaths:
         """Serve one request, up to where the relay takes over. Nothing is waited for unless the body is still on its way or
         large, limits are shared with other replicas, or a tokenizer counts the prompt."""
         if client.method != b"POST":
-            refusal = Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
+            refusal = method_not_allowed()
             said = refusal_body(refusal, "") if client.path.startswith("/api/") else openai_error(refusal)
             client.respond(405, b"content-type: application/json\r\nallow: POST\r\n", said)
             return

@@ -13,6 +13,7 @@ from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.changes import FleetChanges
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.rules import Rules
+from router.gateway.fleet.scaling import Decision, Scaling, scaling, wanted_by_model
 from router.gateway.fleet.served import ServedFleet
 from router.gateway.fleet.targets import LiveTargets
 from router.gateway.fleet.token_count import TokenCounter
@@ -38,7 +39,8 @@ logger = logging.getLogger("headway")
 class Gateway:
     """What all requests share. `router.wiring` builds it; `start` and `stop` frame its life.
 
-    `admin_key` is None where none is set, `tracing` where no request is traced. `tasks` run until `stop`.
+    `admin_key` is None where none is set, `tracing` where no request is traced. `decision` is the last one about the number
+    of instances. `tasks` run until `stop`.
     """
 
     runner: Runner
@@ -60,6 +62,7 @@ class Gateway:
     changes: FleetChanges
     peers: PeerLink
     tokens: TokenCounter
+    decision: Decision | None = None
     tasks: Tasks = field(default_factory=Tasks)
     draining: bool = False
     _randomness: list[str] = field(default_factory=list)
@@ -110,12 +113,12 @@ class Gateway:
         await close_all("shutdown", self.store.close)
 
     def readiness(self) -> tuple[int, dict[str, str]]:
-        """(status, content) of `/readyz`: whether the gateway can serve requests and record them. It stays ready while a
-        database server is away: the content then says so."""
+        """(status, content) of `/readyz`: whether the gateway can serve requests, or hold them until an instance is ready,
+        and record them. It stays ready while a database server is away: the content then says so."""
         if self.draining:
             return 503, {"status": "draining"}
         instances = self.runner.scheduler.instances.values()
-        if not any(instance.healthy and not instance.draining for instance in instances):
+        if not any((each.healthy or each.starting) and not each.draining for each in instances):
             return 503, {"status": "no live instance"}
         fault = self.store.fault
         if fault is None and self.store.full and self.config.store.when_full == "refuse":
@@ -124,6 +127,15 @@ class Gateway:
             return 503, {"status": "store fault", "reason": fault}
         away = {"store": "does not answer; records wait"} if self.store.away else {}
         return 200, {"status": "ready", **away}
+
+    def scaling(self) -> list[Scaling]:
+        """The instances that each model has and needs."""
+        return scaling(
+            self.runner.scheduler,
+            [model.name for model in self.config.models],
+            self.peers.queued_elsewhere,
+            wanted_by_model(self.config.scaling, self.decision),
+        )
 
     # --- requests ------------------------------------------------------------------------------------
     def new_request_id(self, now: float) -> str:
@@ -136,11 +148,13 @@ class Gateway:
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
-        if record.trace is not None and self.tracing is not None:
+        traced, logged = record.trace is not None, self.config.observability.log_requests
+        if traced or logged:
             record.complete()
+        if traced and self.tracing is not None:
             with surviving("tracing"):
+                record.describe()
                 self.tracing.end(record, record.trace)
-        if self.fleet.rules.config.observability.log_requests:
-            record.complete()
+        if logged:
             log_request(record)
         self.store.writer.put(record)

@@ -82,7 +82,7 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
     features = None if record.features is None else _packed(record.features)
     keep = _MAX_CANDIDATES
     while True:
-        rows = [_decision_row(decision, record.arrived_at, keep, record) for decision in record.decisions]
+        rows = [_decision_row(decision, record.arrived_at, keep) for decision in record.decisions]
         blob = orjson.dumps({"v": VERSION, "prefix": prefix, "f": features, "d": rows})
         if len(blob) <= max_bytes:
             return blob
@@ -95,11 +95,8 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
             keep = max(1, min(most * max_bytes // len(blob), most - 1))
 
 
-def _decision_row(
-    decision: Decision, arrived_at: float | None, keep: int, record: RequestRecord | None = None
-) -> tuple[Any, ...]:
-    """A decision as it stands in the blob. `record` has the values of one prediction already."""
-    known = None if record is None else record.prediction
+def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> tuple[Any, ...]:
+    """A decision as it stands in the blob, with at most `keep` candidates."""
     considered, loads, chosen = decision.considered, decision.loads, decision.chosen
     kept: Sequence[int] = range(len(considered))
     if len(considered) > keep:
@@ -116,11 +113,7 @@ def _decision_row(
                 candidate.model,
                 option.score,
                 option.reason,
-                None
-                if prediction is None
-                else record.predicted
-                if prediction is known and record is not None
-                else prediction_values(prediction),
+                None if prediction is None else prediction_values(prediction),
                 loads[i] if i < known_loads else None,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from router.background import failed
 from router.store import explanations
 from router.store.entries import clean_prompt, corrected_row, to_line
 from router.store.records import RequestRecord, attempt_row, request_row
@@ -16,8 +17,10 @@ def record_line(record: RequestRecord, *, keep_prompts: bool) -> bytes | None:
     try:
         record.complete()
         try:
+            record.describe()
             blob = explanations.encode(record)
-        except UNFIT:
+        except Exception as error:  # noqa: BLE001 (a policy's reasons must not cost a row)
+            failed("explanation", error)
             blob = None
         request = request_row(record)
         attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]

@@ -7,11 +7,12 @@ caches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
 from router.store.entries import REQUEST_COLUMNS, Row, clean
@@ -43,7 +44,8 @@ def prediction_picker(*names: str) -> Callable[[PredictionValues], PredictionVal
     return itemgetter(*map(PREDICTION_FIELDS.index, names))
 
 
-_predicted_columns = prediction_picker(
+#: The values that have a column of their own (`predicted_...`), in this order.
+PREDICTED_COLUMNS = (
     "output_tokens_p50",
     "output_tokens_p90",
     "ttft_s_p50",
@@ -53,6 +55,7 @@ _predicted_columns = prediction_picker(
     "quality",
     "cost_usd",
 )
+_predicted_columns = prediction_picker(*PREDICTED_COLUMNS)
 
 
 @dataclass(slots=True)
@@ -136,16 +139,17 @@ class RequestRecord:
     trace: Any = None  # its place in a trace, used by the gateway only
     span_ids: dict[int, int | None] | None = None  # of attempts, by number, if it is traced
     settlement: Settlement | None = None  # what `complete` copies
+    undescribed: Sequence[AttemptState] = ()  # whose decisions `describe` adds
     prediction: Prediction | None = None  # of the chosen candidate
-    predicted: PredictionValues = ()  # its values
 
     def complete(self) -> None:
-        """Copy what `settlement` says into the columns, attempts and decisions, once."""
+        """Copy what `settlement` says into the columns and attempts, once."""
         settlement = self.settlement
         if settlement is None:
             return
         self.settlement = None
         answer, attempts = settlement.answer, settlement.attempts
+        self.undescribed = attempts
         self.outcome = settlement.outcome
         self.error_code = settlement.error_code
         self.slo_met = settlement.slo_met
@@ -159,7 +163,6 @@ class RequestRecord:
         since = self.received_at - (self.arrived_at or 0.0)
         for state in attempts:
             candidate, first_at, ended_at = state.candidate, state.first_token_at, state.ended_at
-            self.decisions.append(state.decision)
             self.attempt_records.append(
                 AttemptRecord(
                     state.number,
@@ -185,10 +188,15 @@ class RequestRecord:
         if len(attempts) == 1:  # of several attempts no single draw tells what came of the request
             self.propensity = answer.propensity
 
+    def describe(self) -> None:
+        """Add the decisions of the attempts, once. Their reasons are made by a policy, so this may raise anything."""
+        attempts, self.undescribed = self.undescribed, ()
+        self.decisions += [state.decision for state in attempts]
+
     def set_prediction(self, prediction: Prediction) -> PredictionValues:
         """Copy the prediction of the chosen candidate; its values."""
         self.prediction = prediction
-        self.predicted = values = prediction_values(prediction)
+        values = prediction_values(prediction)
         (
             self.predicted_output_tokens_p50,
             self.predicted_output_tokens_p90,

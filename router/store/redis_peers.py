@@ -14,7 +14,10 @@ def report_text(report: ReplicaReport) -> str:
     """A report as Redis stores it, without its turns, which are sent separately."""
     work = {name: list(work) for name, work in report.work.items() if any(work)}
     queued = {model: count for model, count in report.queued.items() if count}
-    return json.dumps({"work": work, "ejections": dict(report.ejections), "queued": queued}, sort_keys=True)
+    content = {"work": work, "ejections": dict(report.ejections), "queued": queued}
+    if report.counts:
+        content["counts"] = dict(report.counts)
+    return json.dumps(content, sort_keys=True)
 
 
 class PeerReports:
@@ -77,6 +80,7 @@ class PeerReports:
                 work[name] = work.get(name, Work()) + Work(*amounts)
             for model, count in report["queued"].items():
                 queued[model] = queued.get(model, 0) + count
-        peers = Peers(len(self._live), work, frozenset(self._ejected), self._turns, queued)
+        counts = {run: report["counts"] for run, report in self._reports.items() if "counts" in report}
+        peers = Peers(len(self._live), work, frozenset(self._ejected), self._turns, queued, counts)
         self._ejected, self._turns, self._changed = set(), {}, False
         return peers

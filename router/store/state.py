@@ -96,13 +96,15 @@ class ReplicaReport:
     """The report of one replica.
 
     `work` and `ejections` (so far) are by instance. `turns` are the round-robin positions that changed since the last
-    report: by group, the (instance, model) that had its turn last. `queued` counts waiting requests by model.
+    report: by group, the (instance, model) that had its turn last. `queued` counts waiting requests by model. `counts` are
+    totals since its start by model (`router.scaling.load.Totals`).
     """
 
     work: Mapping[str, Work] = field(default_factory=dict)
     ejections: Mapping[str, int] = field(default_factory=dict)
     turns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     queued: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Peers:
 
     `replicas` counts all live ones, including this one. `work` is the sum over the others by instance, `queued` by model.
     `ejected` are instances that another replica has ejected since the last time, `turns` positions that others have
-    changed since then.
+    changed since then. `counts` are by run of a replica, then by model.
     """
 
     replicas: int = 1
@@ -119,6 +121,7 @@ class Peers:
     ejected: frozenset[str] = frozenset()
     turns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     queued: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

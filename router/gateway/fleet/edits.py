@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import Refusal
@@ -44,6 +44,16 @@ def draining(name: str) -> Edit:
         return overlay.drained(name)
 
     return edit
+
+
+def keeping(name: str) -> Edit:
+    """Send requests to an instance again that drains."""
+    return lambda overlay, _: overlay.keeping(name) if name in overlay.draining else None
+
+
+def restoring(names: Collection[str]) -> Edit:
+    """Let instances that were removed serve again, where the fleet file or `discovery` has them."""
+    return lambda overlay, _: overlay.restoring(names) if overlay.removed & set(names) else None
 
 
 def drained(name: str) -> Edit:

@@ -7,7 +7,7 @@ the fleet file], "removed": [name], "draining": [name], "targets": {"fleet": {..
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -77,6 +77,14 @@ class Overlay:
     def drained(self, name: str) -> Self:
         """The overlay with this instance draining."""
         return self._next(draining=self.draining | {name})
+
+    def keeping(self, name: str) -> Self:
+        """The overlay with this instance no longer draining."""
+        return self._next(draining=self.draining - {name})
+
+    def restoring(self, names: Collection[str]) -> Self:
+        """The overlay in which these instances are no longer removed."""
+        return self._next(removed=self.removed - set(names))
 
     def targeting(self, key: str | None, values: Values) -> Self:
         """The overlay with other targets of a key, or of the fleet (None)."""

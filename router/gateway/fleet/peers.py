@@ -32,6 +32,9 @@ class PeerLink:
         self.followers: dict[str, Follower] = {}
         #: Queued requests of other replicas, by model.
         self.queued_elsewhere: Mapping[str, int] = {}
+        #: What this replica and each other one, by its run, have counted for scaling, by model.
+        self.counts: Mapping[str, Sequence[int]] = {}
+        self.counts_elsewhere: Mapping[str, Mapping[str, Sequence[int]]] = {}
         self._reported: tuple[int, Mapping[str, Work]] = (1, {})  # replicas and work, as last reported
         self._cursors: dict[str, SharedCursor] = {}
 
@@ -72,11 +75,12 @@ class PeerLink:
                 for group, last in cursor.drain_outgoing().items()
             },
             queued=scheduler.queued_by_model() if scheduler.queue_depth else {},
+            counts=self.counts,
         )
 
     def receive_peers(self, peers: Peers) -> None:
         """The reports of the other replicas."""
-        self.queued_elsewhere = peers.queued
+        self.queued_elsewhere, self.counts_elsewhere = peers.queued, peers.counts
         for name, last in peers.turns.items():
             policy, _, group = name.partition(":")
             with surviving("peers"):

@@ -1,11 +1,15 @@
-"""How many replicas a model needs now: its requests in flight and queued, over what one replica takes."""
+"""How many instances each model needs: as its pools' scaler has decided, else by its requests in flight and queued, over
+what one instance takes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from policies.scaling.types import Observation
+from router.config import ScalingConfig
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 
@@ -19,8 +23,18 @@ def concurrency(instance: Instance, model: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """What a scaler has decided: the number of instances `wanted` by pool, on an observation. `here`: at this replica."""
+
+    observation: Observation
+    wanted: Mapping[str, int]
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Scaling:
-    """One model's replicas. `desired_replicas` is None if no replica's concurrency is known."""
+    """One model's replicas. `desired_replicas` is the sum over the model's pools. Without pools it comes from the requests,
+    and is None if no replica's concurrency is known."""
 
     model: str
     replicas: int
@@ -31,29 +45,54 @@ class Scaling:
 
 
 def scaling(
-    scheduler: Scheduler, models: list[str], queued_elsewhere: Mapping[str, int] | None = None
+    scheduler: Scheduler,
+    models: list[str],
+    queued_elsewhere: Mapping[str, int] | None = None,
+    wanted: Mapping[str, int] | None = None,
 ) -> list[Scaling]:
     """One entry a model, for the work of all replicas of the router. `queued_elsewhere` are requests queued at the others,
-    by model; their requests in flight are counted at the instances."""
+    by model; their requests in flight are counted at the instances. `wanted` are the decided numbers of instances by
+    model."""
     queued = scheduler.queued_by_model()
     queued.update(queued_elsewhere or {})
     found = []
     for model in models:
-        instances = [instance for instance in scheduler.fleet.serving(model) if not instance.draining]
+        instances = [each for each in scheduler.fleet.serving(model) if not (each.draining or each.starting)]
         healthy = [instance for instance in instances if instance.healthy]
         known = [slots for instance in instances if (slots := concurrency(instance, model)) is not None]
         in_flight = sum(instance.in_flight for instance in instances)
-        desired = None
-        if known:
+        desired = (wanted or {}).get(model)
+        if desired is None and known:
             work = in_flight + queued.get(model, 0)
             desired = max(1, math.ceil(work / (TARGET_UTILISATION * sum(known) / len(known))))
         found.append(Scaling(model, len(instances), len(healthy), in_flight, queued.get(model, 0), desired))
     return found
 
 
-def desired_replicas(
-    scheduler: Scheduler, models: list[str], queued_elsewhere: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """`Scaling.desired_replicas` by model, where it is known."""
-    wanted = scaling(scheduler, models, queued_elsewhere)
-    return {each.model: each.desired_replicas for each in wanted if each.desired_replicas is not None}
+def wanted_by_model(config: ScalingConfig, decision: Decision | None) -> dict[str, int]:
+    """The decided numbers of instances, summed over the pools of each model."""
+    sums: dict[str, int] = {}
+    if decision is not None:
+        for pool in config.pools:
+            sums[pool.model] = sums.get(pool.model, 0) + decision.wanted.get(pool.name, 0)
+    return sums
+
+
+def pools(config: ScalingConfig, decision: Decision | None) -> list[dict[str, Any]]:
+    """One entry a pool, as of the last decision."""
+    if decision is None:
+        return []
+    loads = decision.observation.pools
+    return [
+        {
+            "pool": pool.name,
+            "model": pool.model,
+            "hardware": pool.instance.hardware,
+            "desired": decision.wanted[pool.name],
+            **asdict(loads[pool.name]),
+            "min_instances": pool.min_instances,
+            "max_instances": pool.max_instances,
+        }
+        for pool in config.pools
+        if pool.name in loads and pool.name in decision.wanted
+    ]

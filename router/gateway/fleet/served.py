@@ -16,7 +16,7 @@ from router.core.errors import UpstreamError
 from router.core.events import FleetChanged
 from router.core.interfaces import Backend
 from router.core.types import Candidate
-from router.gateway.fleet.instances import ProfileLookup, instance_of, scheduler_settings
+from router.gateway.fleet.instances import ProfileLookup, instance_of, placeholders, scheduler_settings
 from router.gateway.fleet.monitor import Monitor
 from router.gateway.fleet.rules import Rules
 from router.gateway.fleet.targets import LiveTargets
@@ -157,6 +157,7 @@ class ServedFleet:
             else instance_of(each, candidates, self._profile, scheduler.instances.get(each.name))
             for each, candidates, same in prepared.plan
         ]
+        instances += placeholders(config, self._profile)
         unused: list[Backend] = []
         for name, backend in self.backends.items():
             if backends.get(name) is not backend:
@@ -173,7 +174,7 @@ class ServedFleet:
             policies=self.policies,
             models=[model.name for model in config.models],
             aliases=[alias for model in config.models for alias in model.aliases],
-            instances={instance.name: instance.kind for instance in instances},
+            instances={instance.name: instance.kind for instance in instances if instance.name in backends},
             keys=[key.name for key in config.auth.keys],
         )
         self.monitor.interval_s, self.monitor.timeout_s = config.probes.interval_s, config.probes.timeout_s

@@ -202,7 +202,7 @@ class Relay:
         """Answer or refuse the client; record the request."""
         exchange, settlement = self._exchange, instruction.settlement
         record, reservation = exchange.record, exchange.reservation
-        record.settlement, record.outcome = settlement, settlement.outcome
+        record.settlement = settlement
         record.prompt_tokens = self._request.prompt_tokens
         if record.trace is not None:
             record.span_ids = {number: attempt.span_id for number, attempt in self._attempts.items()}
@@ -213,8 +213,9 @@ class Relay:
         try:
             self._answer(settlement)
         except Exception:
-            record.complete()
-            record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
+            record.settlement = settlement._replace(
+                outcome=Outcome.BACKEND_ERROR, error_code="internal_error"
+            )
             if self._client.response_started:
                 self._client.abort()
             else:

@@ -24,7 +24,6 @@ from router.store.database import StoreError
 MAX_BODY_BYTES = 256 * 1024
 #: Paths whose body has a prompt.
 _PROMPT_PATHS = frozenset({"/v1/routing/predict"})
-_PROBES = frozenset({"/healthz", "/readyz"})
 
 
 class Guard:
@@ -45,8 +44,8 @@ class Guard:
             left = min(left, MAX_BODY_BYTES)
         too_large = f"The body is larger than {left / 1024 / 1024:g} MiB."
         try:
-            # An open gateway checks every path, to refuse pages of other sites. Probes may use any host name.
-            if (self._gateway.rules.keys.open and path not in _PROBES) or path.startswith(("/v1/", "/api/")):
+            # An open gateway checks every path, to refuse pages of other sites.
+            if self._gateway.rules.keys.open or path.startswith(("/v1/", "/api/")):
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
                 admin_only(self._gateway, request)

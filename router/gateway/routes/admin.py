@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -14,10 +15,28 @@ from router.config import InstanceConfig, parse_instance
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.explain import describe
+from router.gateway.fleet.batch_plan import BatchProblem, Prompt
 from router.gateway.fleet.edits import adding, draining, removing, targeting
-from router.gateway.fleet.scaling import scaling
+from router.gateway.fleet.scaling import pools
 from router.gateway.routes.access import admin_only, not_found
 from router.gateway.service import Gateway
+
+
+class BatchPrompt(BaseModel):
+    """A prompt of `tokens` tokens for a model of the fleet (null: any)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    tokens: int = Field(ge=1, le=10_000_000)
+    model: str | None = None
+
+
+class Batch(BaseModel):
+    """Prompts that are to be prefilled as early as possible, all of them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompts: list[BatchPrompt] = Field(min_length=1, max_length=1000)
 
 
 class TargetChange(BaseModel):
@@ -140,18 +159,27 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         await gateway.changes.edit(targeting(change.key, values))
         return _targets(gateway)
 
+    @router.post("/plan/batch", responses={400: {}, 422: {}})
+    async def plan_batch(batch: Batch) -> dict[str, Any]:
+        """Which instance each prompt of a batch should go to under the present load, and when the last one would have its
+        first token. Nothing is sent or reserved."""
+        problem = BatchProblem(
+            [Prompt(each.tokens, each.model) for each in batch.prompts],
+            gateway.runner.scheduler.instances.values(),
+        )
+        return asdict(await asyncio.to_thread(problem.solve))
+
     @router.get("/scaling")
     async def get_scaling() -> dict[str, Any]:
-        """How many replicas each model needs for its requests in flight and queued."""
+        """How many instances each model needs, and what was last decided for each pool."""
+        config, decision = gateway.config.scaling, gateway.decision
         return {
-            "models": [
-                asdict(each)
-                for each in scaling(
-                    gateway.runner.scheduler,
-                    [model.name for model in gateway.config.models],
-                    gateway.peers.queued_elsewhere,
-                )
-            ]
+            "models": [asdict(each) for each in gateway.scaling()],
+            "pools": pools(config, decision),
+            "scaler": config.scaler if config.pools else None,
+            "actuator": config.actuator if config.pools else None,
+            "decided_at": None if decision is None else decision.observation.now_s,
+            "decided_here": decision is not None and decision.here,
         }
 
     return router

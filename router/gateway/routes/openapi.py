@@ -1,4 +1,5 @@
-"""Adds the hot endpoints (`router.gateway.endpoints`) to the OpenAPI document, which FastAPI does not know."""
+"""Adds to the OpenAPI document what FastAPI does not know: the hot endpoints (`router.gateway.endpoints`), and what
+`router.gateway.asgi` answers."""
 
 from __future__ import annotations
 
@@ -123,6 +124,8 @@ _RESPONSE_FORMAT = {
     },
 }
 
+_STATUS = {"type": "object", "additionalProperties": {"type": "string"}}
+
 #: path -> (summary, tag, required members, members)
 _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
     "/v1/chat/completions": (
@@ -175,6 +178,19 @@ _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
         _OLLAMA | {"prompt": {"type": "string"}},
     ),
 }
+#: path -> (description, media type, schema, further answers)
+_OPERATIONS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "/": ("Says that it runs.", "text/plain", {"type": "string"}, {}),
+    "/healthz": ("The process is alive.", "application/json", _STATUS, {}),
+    "/readyz": (
+        "Whether the gateway can serve requests and record them. It stays ready while a database server is away: the "
+        "answer then says so.",
+        "application/json",
+        _STATUS,
+        {"503": {"description": "nothing can serve, draining, or a lost database file"}},
+    ),
+    "/metrics": ("Prometheus.", "text/plain", {"type": "string"}, {}),
+}
 _STATUSES = {
     400: "bad request, or routing parameters that no candidate can meet",
     401: "no or wrong key",
@@ -192,13 +208,15 @@ _STATUSES = {
 }
 
 
-def add_generation_paths(app: FastAPI) -> None:
-    """Document the hot endpoints in `/openapi.json`."""
+def describe_other_paths(app: FastAPI) -> None:
+    """Describe in `/openapi.json` what FastAPI does not know."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
             schema.setdefault("components", {}).setdefault("schemas", {}).update(_SCHEMAS)
+            for path, operation in _OPERATIONS.items():
+                schema["paths"][path] = {"get": _described(path, *operation)}
             for path, operations in schema["paths"].items():
                 for operation in operations.values():
                     _document_errors(path, operation)
@@ -222,9 +240,23 @@ def _document_errors(path: str, operation: dict[str, Any]) -> None:
     guarded = path.startswith(("/v1/", "/api/", "/admin"))
     known = ("400", "401", "404", "405", "413", "503") if guarded else ("405",)
     for status in sorted(documented | set(known)):
-        if status == "503" and path == "/readyz":
+        if path in _OPERATIONS and status in responses:
             continue  # its own answer
         responses[status] = {"description": _STATUSES.get(int(status), "an error"), "content": content}
+
+
+def _described(
+    path: str, description: str, media_type: str, schema: dict[str, Any], more: dict[str, Any]
+) -> dict[str, Any]:
+    name = path.strip("/") or "root"
+    answer = {"description": "the answer", "content": {media_type: {"schema": schema}}}
+    return {
+        "summary": name.capitalize(),
+        "tags": ["operations"],
+        "description": description,
+        "operationId": name,
+        "responses": {"200": answer, **more},
+    }
 
 
 def _operation(

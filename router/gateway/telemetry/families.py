@@ -143,6 +143,16 @@ def _fleet(sources: Sources) -> Iterator[Family]:
         ("model",),
         [((model,), count) for model, count in sources.desired_replicas().items()],
     )
+    yield gauge(
+        "headway_pool_instances",
+        "Instances of a pool at the last decision, and the number decided (desired).",
+        ("pool", "state"),
+        [
+            ((each["pool"], state), each[state])
+            for each in sources.pools()
+            for state in ("desired", "ready", "starting", "draining")
+        ],
+    )
 
 
 def _records(counts: RecordCounts) -> Iterator[Family]:

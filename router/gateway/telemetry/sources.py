@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from predictors.online.predictor import OnlinePredictor
 from router.core.state import Instance
@@ -26,7 +26,7 @@ class BudgetLevel(NamedTuple):
 class Sources:
     """Functions that read the state of the process at a scrape. None: there is no such thing here.
 
-    `desired_replicas` is by model. `live` counts requests that are queued or running. `connections` gives the open
+    `desired_replicas` is by model, `pools` has the last decision's pools as `GET /admin/scaling` shows them. `live` counts requests that are queued or running. `connections` gives the open
     connections of clients and, by reason, those that the server closed.
     """
 
@@ -34,6 +34,7 @@ class Sources:
     queue_depth: Callable[[], int] | None = None
     live: Callable[[], int] | None = None
     desired_replicas: Callable[[], Mapping[str, int]] = dict
+    pools: Callable[[], Iterable[Mapping[str, Any]]] = tuple
     records: Callable[[], RecordCounts] | None = None
     state: Callable[[], StateHealth] | None = None
     budgets: Callable[[], Iterable[BudgetLevel]] = tuple

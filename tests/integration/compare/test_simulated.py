@@ -258,3 +258,58 @@ def test_a_fitted_profile_must_be_one_that_the_fleet_uses(
     assert main([*words, *some, "--out", str(tmp_path / "fitted")]) == 0
     before, after = (told(tmp_path / name)["runs"][0]["e2e_s"]["p95"] for name in ("out", "fitted"))
     assert after < before / 2
+
+
+POOLS = """
+models:
+  - {name: llama-3.1-8b, context_tokens: 16384, slo: {ttft_ms: 3000, tpot_ms: 200}}
+scaling:
+  interval_s: 5
+  pools:
+    - name: l4
+      max_instances: 3
+      cooldown_s: 5
+      instance: {kind: vllm, hardware: l4, usd_per_hour: 0.72, serves: {llama-3.1-8b: llama-3.1-8b}}
+"""
+
+
+def test_scalers_side_by_side(words: tuple[str, ...], fleet: Path, tmp_path: Path) -> None:
+    fleet.write_text(POOLS)
+    scalers = ("none", "kpa:stable_window_s=5", "headway")
+    assert main([*words, "--policies", "slo,random", "--scaler", ",".join(scalers)]) == 0
+    report = told(tmp_path / "out")
+    assert report["policies"] == [f"{policy}+{scaler}" for policy in ("slo", "random") for scaler in scalers]
+    hours = {run["policy"]: run["gpu_hours"] for run in report["runs"]}
+    (static,) = [run for run in report["runs"] if run["policy"] == "slo+none"]
+    # From the first probe until the last answer.
+    assert static["gpu_hours"] == pytest.approx(3 * static["duration_s"] / 3600, rel=0.05)
+    assert static["instances_usd"] == pytest.approx(0.72 * static["gpu_hours"])
+    assert hours["slo+kpa:stable_window_s=5"] < hours["slo+none"]
+    assert "GPU-hours" in (tmp_path / "out" / "report.html").read_text()
+    # Without a scaler every pool has all its instances.
+    assert main([*words, "--policies", "random", "--out", str(tmp_path / "static")]) == 0
+    (whole,) = told(tmp_path / "static")["runs"]
+    assert sum(name.startswith("l4-") for name in whole["instances"]) == 3
+    assert whole["gpu_hours"] is None
+
+
+@pytest.mark.parametrize(
+    ("scaler", "message"),
+    [
+        ("cpu", "unknown scaler 'cpu'"),
+        ("kpa:speed=2", "scaler kpa: "),
+        ("kpa:utilization=half", "expected kpa:SETTING=NUMBER"),
+        ("kpa,kpa", "expected different scalers"),
+    ],
+)
+def test_wrong_scalers(
+    words: tuple[str, ...], fleet: Path, capsys: pytest.CaptureFixture[str], scaler: str, message: str
+) -> None:
+    fleet.write_text(POOLS)
+    assert main([*words, "--policies", "random", "--scaler", scaler]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_scaler_needs_pools(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--policies", "random", "--scaler", "kpa"]) == 2
+    assert "needs a fleet with pools" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from router.core.profile import EngineProfile
 from router.gateway.app import create_app
 from tests.integration.gateway.live import MODELS, SPEED, bearer, events, fault, key, live, vllm
 
@@ -272,6 +273,21 @@ async def test_scaling(tmp_path):
         await asyncio.gather(*waiting)
 
 
+async def test_the_plan_of_a_batch(tmp_path):
+    async with live(tmp_path, vllm("a"), vllm("b")) as gw:
+        for name, per_token_s in (("a", 1e-3), ("b", 2e-4)):
+            profile = EngineProfile("p", 0.0, 0.0, per_token_s, 0.0, 0.0, 1_000_000)
+            gw.gateway.runner.scheduler.instances[name].profiles["llama-3.1-8b"] = profile
+        status, plan = await gw.post("/admin/plan/batch", {"prompts": [{"tokens": 500}, {"tokens": 5000}]})
+        assert (status, [each["instance"] for each in plan["prompts"]]) == (200, ["a", "b"])
+        assert max(each["ends_s"] for each in plan["instances"]) == plan["makespan_s"] >= plan["bound_s"] > 0
+        status, answer = await gw.post("/admin/plan/batch", {"prompts": [{"tokens": 500, "model": "none"}]})
+        assert (status, answer["error"]["param"]) == (400, "prompts.0")
+        for bad in ({}, {"prompts": []}, {"prompts": [{"tokens": 0}]}, {"prompts": [{"tokens": "9"}]}):
+            status, answer = await gw.post("/admin/plan/batch", bad)
+            assert (status, bool(answer["error"]["message"])) == (400, True), bad
+
+
 async def test_the_admin_key(tmp_path):
     async with live(
         tmp_path,
@@ -285,6 +301,7 @@ async def test_the_admin_key(tmp_path):
                 assert (status, answer["error"]["code"]) == (401, "invalid_api_key"), path
             assert (await gw.get(path, headers=bearer("open up")))[0] in (200, 404)
         assert (await gw.post("/admin/reload", {}))[0] == 401
+        assert (await gw.post("/admin/plan/batch", {"prompts": [{"tokens": 1}]}))[0] == 401
         assert (await gw.post("/admin/instances", {}))[0] == 401
         async with gw.http.delete(f"{gw.url}/admin/instances/a") as response:
             assert response.status == 401

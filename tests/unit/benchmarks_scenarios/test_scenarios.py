@@ -10,8 +10,8 @@ from benchmarks.simulator import check, open_fleet
 from benchmarks.workloads.format import WorkloadError
 
 ALL = (
-    *("bursty-code", "equal-gpus", "instance-loss", "long-context", "mixed-fleet"),
-    *("one-model-unequal-gpus", "overload", "split-prices"),
+    *("bursty-code", "day-cycle", "equal-gpus", "instance-loss", "long-context", "mixed-fleet"),
+    *("one-model-unequal-gpus", "overload", "split-prices", "unlike-widths"),
 )
 
 

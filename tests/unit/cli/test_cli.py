@@ -139,6 +139,10 @@ def test_interrupt_is_quiet(command: str, capsys: pytest.CaptureFixture[str]) ->
             "raise ModuleNotFoundError('no', name='matplotlib.pyplot')",
             "headway: probe needs matplotlib.pyplot: make dev, or pip install '.[bench]', in Headway's checkout\n",
         ),
+        (
+            "raise ModuleNotFoundError('no', name='networkx')",
+            "headway: probe needs networkx: make dev, or pip install '.[plan]', in Headway's checkout\n",
+        ),
     ],
 )
 def test_known_errors_are_one_line(

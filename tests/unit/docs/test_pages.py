@@ -14,6 +14,8 @@ import yaml
 
 from backends.emulator.command import from_settings
 from backends.engine import profiles
+from benchmarks.planning.batch import BatchConfig
+from benchmarks.planning.files import ClusterConfig, ModelsConfig
 from policies import POLICIES
 from router import __version__
 from router.cli import COMMANDS, build_parser
@@ -88,11 +90,15 @@ YAML_BLOCKS = [block for block in blocks("yaml") if block.page.name != "CONTRIBU
 
 @pytest.mark.parametrize("block", YAML_BLOCKS, ids=str)
 def test_a_shown_fleet_can_be_served(block: Block) -> None:
+    for word, kind in (("cluster", ClusterConfig), ("models", ModelsConfig), ("batch", BatchConfig)):
+        if word in block.info:
+            kind.model_validate(yaml.safe_load(block.text))
+            return
     if "emulators" in block.info:
         assert [from_settings(each, str(block)).name for each in yaml.safe_load(block.text)]
         return
     fleet = loads(block.text, str(block), policies=POLICIES, profiles=profiles.names())
-    assert fleet.instances
+    assert fleet.instances or fleet.scaling.pools
     assert all(fleet.candidates(each) for each in fleet.instances)
 
 

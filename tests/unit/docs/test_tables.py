@@ -19,7 +19,7 @@ from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
 from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
-from router.config.models import EMULATED
+from router.config.instances import EMULATED
 from router.core.types import EndedHow, Outcome
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.scrapes import metrics_text

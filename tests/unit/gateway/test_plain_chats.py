@@ -1,7 +1,8 @@
-"""A chat that is taken for plain would pass the check of the model too."""
+"""The check accepts what the model accepts, although it takes plain chats without the model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -23,18 +24,64 @@ VALUES = st.one_of(
     st.lists(st.text(max_size=2), max_size=2),
     st.dictionaries(st.text(max_size=2), st.booleans(), max_size=1),
 )
-NAMES = st.sampled_from([*sorted(bodies._Chat.__annotations__), "routing", "top_k", "chat_template_kwargs"])
+NAMES = [*sorted(bodies._Chat.__annotations__), "routing", "top_k", "chat_template_kwargs"]
+OTHERS = st.sampled_from([name for name in NAMES if name != "messages"])
 MESSAGES = st.one_of(
     VALUES,
     st.lists(st.dictionaries(st.sampled_from(["role", "content", "name"]), VALUES, max_size=3) | st.just(HI)),
 )
 
 
-@given(MESSAGES, st.dictionaries(NAMES.filter("messages".__ne__), VALUES, max_size=4))
+#: JSON values, also such as `json.dumps` does not write.
+JSON = (
+    "null", "true", "false", "0", "-0", "1", "-1", "128", "129", "9007199254740991", "9007199254740992", "1" * 30, "1" * 5000,
+    "0.0", "-0.0", "1.0", "1e2", "1E400", "5e-324", "NaN", '""', '"Hi"', '"1"', r'"\ud800"', r'"\udc00\ud800"', r'"\u0000"',
+    '"\u2028\ufeff"', '"' + "x" * 2_000 + '"', '"' + "x" * 70_000 + '"', "[]", "[1]", '["a"]', '["a",1]', "[" * 40 + "]" * 40,
+    "[null]", "{}", '{"a":1}', '{"a":1,"a":"b"}', '{"include_usage":true}', '{"include_usage":null}', '{"include_usage":"x"}',
+    '{"role":"user","content":"Hi"}', '[{"role":"user","content":"Hi"}]', '[{"role":"user","role":1,"content":"Hi"}]',
+)  # fmt: skip
+#: The message first, so that what follows decides.
+FORMS = [
+    *('{"messages":[{"role":"user","content":"Hi"}],"NAME":VALUE}'.replace("NAME", name) for name in NAMES),
+    '{"messages":[{"role":VALUE,"content":"Hi"}]}',
+    '{"messages":[{"role":"user","content":VALUE}]}',
+    '{"messages":[{"role":"user","content":"Hi","tool_calls":VALUE}]}',
+    '{"messages":[{"role":"user","content":"Hi"},VALUE]}',
+    '{"messages":[{"role":"user","content":[VALUE]}]}',
+    '{"messages":[{"content":VALUE}]}',
+    '{"messages":VALUE}',
+    '{"model":VALUE}',
+]
+
+
+def refused(
+    check: Callable[[Mapping[str, Any]], None], body: Mapping[str, Any]
+) -> tuple[str, str | None] | None:
+    """The error's message and field; None if the check accepts the body."""
+    try:
+        check(body)
+    except Refusal as refusal:
+        return refusal.message, refusal.param
+    return None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_check_accepts_what_the_model_accepts(form: str) -> None:
+    for value in JSON:
+        try:
+            body = bodies.parse_json(form.replace("VALUE", value).encode())
+        except Refusal:
+            continue
+        said = refused(lambda body: bodies.check("chat", body), body)
+        assert said == refused(bodies._CHECKS["chat"], body), value[:100]
+
+
+@given(MESSAGES, st.dictionaries(OTHERS, VALUES, max_size=4))
 def test_what_is_taken_for_plain_passes_the_model(messages: Any, more: dict[str, Any]) -> None:
+    """Also what no JSON says."""
     body = {"messages": messages} | more
     if bodies._is_plain_chat(body):
-        bodies._CHECKS["chat"](body)
+        assert refused(bodies._CHECKS["chat"], body) is None
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,7 @@ from router.store.entries import (
     from_line,
     to_line,
 )
+from router.store.lines import record_line
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
 
 MakeRecord = Callable[..., RequestRecord]
@@ -125,12 +127,13 @@ def test_ids_are_compared_by_bytes_in_postgresql() -> None:
         assert column.type.dialect_impl(postgresql.dialect()).collation == "C"
 
 
-def test_a_settlement_is_copied_once() -> None:
+def settled(reasons: Sequence[str | None] = (None,)) -> tuple[RequestRecord, Decision]:
+    """A record of one attempt, and the decision for it."""
     instance = Instance("a", "vllm", {})
     candidate = Candidate("a", "m", "m")
     prediction = Prediction(ttft_s_p50=0.5)
     decision = Decision("slo", 10.5, 0, (Considered(candidate, prediction, 1.0, None),), 0.25, ())
-    choice = Choice(0, (1.0,), (None,), 0.25)
+    choice = Choice(0, (1.0,), reasons, 0.25)
     decided = Decided("slo", 10.5, (Option(candidate, instance, prediction),), choice, (), ())
     attempt = AttemptState(1, candidate, instance, decided, OutputBound(), False, 10.5, 5, prediction, 20)
     attempt.first_token_at, attempt.ended_at, attempt.ended_how = 11.0, 12.0, EndedHow.OK
@@ -139,8 +142,14 @@ def test_a_settlement_is_copied_once() -> None:
     record.settlement = Settlement(
         Outcome.LATE, None, None, False, attempt, (attempt,), 2.0, 1.0, 0.1, 0.5, True, 0.25, None, 0.0, 12
     )
-    record.complete()
-    record.complete()
+    return record, decision
+
+
+def test_a_settlement_is_copied_once() -> None:
+    record, decision = settled()
+    for _ in range(2):
+        record.complete()
+        record.describe()
     assert (record.outcome, record.attempts, record.e2e_s, record.ttft_s) == (Outcome.LATE, 1, 2.0, 1.0)
     assert (record.model, record.instance, record.prompt_tokens, record.output_tokens) == ("m", "a", 5, 7)
     assert (record.predicted_ttft_s_p50, record.propensity, record.decisions) == (0.5, 0.25, [decision])
@@ -156,3 +165,20 @@ def test_a_line_of_an_older_version_lacks_the_newest_columns(make_record: MakeRe
     assert entry is not None
     assert entry.request == (*row[:older], None, None, None)
     assert len(entry.request) == len(REQUEST_COLUMNS)
+
+
+def test_reasons_that_fail_cost_an_explanation_and_no_row() -> None:
+    def reasons() -> Iterator[str]:
+        raise ZeroDivisionError
+        yield ""
+
+    record, _ = settled(cast(Any, reasons()))
+    line = record_line(record, keep_prompts=False)
+    assert line is not None
+    entry = from_line(line)
+    assert entry is not None
+    assert (entry.request[REQUEST_COLUMNS.index("outcome")], len(entry.attempts), entry.explanation) == (
+        "late",
+        1,
+        None,
+    )
