@@ -18,6 +18,7 @@ BOUNDED = {
     "RoundRobinCursor._last": "tests/unit/policies/test_policies.py: 1024",
     "LengthModel._fleets": "cleared at _FLEETS",
     "RelevanceModel._fleets": "cleared at _FLEETS",
+    "TextModels._places": "cleared at _FLEETS",
     "ResidualWindow._recent": "a window",
     "Metrics._series": "known names only, and MAX_SERIES",
     "Totals._amounts": "known keys, policies and models, by day",

@@ -47,11 +47,14 @@ async def state_of(port: int, wanted: str) -> str:
     async with asyncio.timeout(5):
         while found != wanted:
             try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
             except ConnectionRefusedError:
                 found = "refused"
             else:
                 found = "open"
+                # Its end says that the server has accepted it, and not only the kernel.
+                writer.write(b"GET /health HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")
+                await asyncio.gather(reader.read(), return_exceptions=True)
                 writer.close()
                 await asyncio.gather(writer.wait_closed(), return_exceptions=True)
             await asyncio.sleep(0.005)
