@@ -51,6 +51,7 @@ def plan_batch(
     placement = Placement(tuple(Group(Shape(pool.kind, group.width.tensor), (0,)) for group in groups))
     laid_out = [group_data(problem, group, blocks) for group, blocks in placed(problem, placement)]
     data = {
+        "headway_plan": 1,
         "cluster": problem.cluster_config.model_dump(mode="json"),
         "model": problem.models[0].name,
         "gpu": pool.kind.name,
