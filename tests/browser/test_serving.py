@@ -86,7 +86,7 @@ async def test_reports_stay_in_their_directory(tmp_path: Path) -> None:
             "good/notes.txt",
             "good/cells.csv",
             "planned/fleet.yaml",
-            "planned%2fplan.svg",
+            "planned/plan.svg%2f..%2f..%2f..%2foutside/report.json",
             "linked/report.json",
             "empty/report.json",
             "../outside/report.json",

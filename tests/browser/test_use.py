@@ -128,7 +128,7 @@ async def test_all_is_reached_by_keyboard_alone(page: Watched, gateway: Live) ->
     await page.page.reload()
     await page.page.locator("main h1").wait_for()
     met = []
-    for _ in range(8):
+    for _ in range(9):
         await keyboard.press("Tab")
         met.append(await page.page.evaluate(focused))
         outline = await page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
@@ -141,9 +141,10 @@ async def test_all_is_reached_by_keyboard_alone(page: Watched, gateway: Live) ->
         "Requests",
         "Playground",
         "Comparisons",
+        "Plans",
     ]
     assert met[8].startswith("Theme")
-    for _ in range(2):
+    for _ in range(3):
         await keyboard.press("Shift+Tab")
     assert await page.page.evaluate(focused) == "Playground"
     await keyboard.press("Enter")
