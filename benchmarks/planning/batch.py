@@ -13,7 +13,9 @@ from pydantic import Field
 from backends.engine.profiles import TENSOR_DEGREES
 from benchmarks.planning.files import ClusterConfig, ModelsConfig, read
 from benchmarks.planning.fleet import fleet_data
+from benchmarks.planning.placing import placed
 from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.report import group_data
 from benchmarks.terminal import aligned
 from benchmarks.workloads.format import WorkloadError
 from policies.placement.types import Group, Placement, Pool, Shape
@@ -45,7 +47,12 @@ def plan_batch(
             f"no group of {pool.gpus} x {pool.kind.name} holds {problem.models[0].name} and {max(tokens)} tokens"
         )
     plan = unlike_groups(tokens, pool.gpus, widths, cost)
+    groups = sorted(plan.groups, key=lambda each: -each.width.gpus)
+    placement = Placement(tuple(Group(Shape(pool.kind, group.width.tensor), (0,)) for group in groups))
+    laid_out = [group_data(problem, group, blocks) for group, blocks in placed(problem, placement)]
     data = {
+        "headway_plan": 1,
+        "cluster": problem.cluster_config.model_dump(mode="json"),
         "model": problem.models[0].name,
         "gpu": pool.kind.name,
         "gpus": pool.gpus,
@@ -54,14 +61,13 @@ def plan_batch(
         "makespan_s": plan.makespan,
         "bound_s": plan.bound,
         "groups": [
-            {"tensor": group.width.tensor, "prefill_s": group.time, "tokens": group.documents}
-            for group in plan.groups
+            {**place, "prefill_s": group.time, "tokens": group.documents}
+            for place, group in zip(laid_out, groups, strict=True)
         ],
         "equal_groups": [
             _equal(equal_groups(tokens, pool.gpus // width.gpus, width, cost), width) for width in whole
         ],
     }
-    placement = Placement(tuple(Group(Shape(pool.kind, group.width.tensor), (0,)) for group in plan.groups))
     return data, fleet_data(problem, placement, base)
 
 

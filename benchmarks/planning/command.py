@@ -21,6 +21,7 @@ import policies
 from benchmarks.checks import check_options
 from benchmarks.compare.pool import Processes, ProcessLost, cores
 from benchmarks.planning import batch
+from benchmarks.planning.drawing import batch_svg, plan_svg
 from benchmarks.planning.fleet import fleet_yaml
 from benchmarks.planning.inputs import inputs
 from benchmarks.planning.report import table
@@ -108,7 +109,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     search.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write plan.json and fleet.yaml of the best plan"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write plan.json, and plan.svg and fleet.yaml of the best plan",
     )
     parser.add_argument("--json", action="store_true", help="print the plans as JSON")
 
@@ -119,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         _check(args)
         data, fleet = _planned(args) if args.batch is None else _planned_batch(args)
         if args.out is not None:
-            _write(args.out, data, fleet)
+            _write(args.out, data, fleet, plan_svg(data) if args.batch is None else batch_svg(data))
     except (Infeasible, ProcessLost) as error:
         print(f"headway plan: {error}", file=sys.stderr)
         return 1
@@ -181,10 +185,11 @@ def _planned_batch(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[st
     return batch.plan_batch(args.batch, args.cluster, args.models, base)
 
 
-def _write(out: Path, data: Mapping[str, Any], fleet: Mapping[str, Any]) -> None:
+def _write(out: Path, data: Mapping[str, Any], fleet: Mapping[str, Any], svg: str) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "plan.json").write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2))
+        (out / "plan.svg").write_text(svg, encoding="utf-8")
         (out / "fleet.yaml").write_text(fleet_yaml(fleet), encoding="utf-8")
     except OSError as error:
         raise WorkloadError(f"cannot write {out}: {error.strerror or error}") from error

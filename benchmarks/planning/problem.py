@@ -36,7 +36,7 @@ class PlanningProblem:
     def cluster(self) -> Cluster:
         """The pools; each group of unlike GPUs is one GPU of a pool of its own, and its GPUs are in no other."""
         pools = [
-            Pool(_kind(pool), left, pool.node_gpus)
+            Pool(gpu_kind(pool), left, pool.node_gpus)
             for pool in self.cluster_config.pools
             if (left := self.gpus_left(pool))
         ]
@@ -45,7 +45,7 @@ class PlanningProblem:
     def gpus_left(self, pool: PoolConfig) -> int:
         """A pool's GPUs beside groups of unlike GPUs: all where these take none, else in whole nodes if they are several."""
         taken = sum(group.gpus_of(pool) for group in self.unlike)
-        left = pool.gpus - taken
+        left = max(0, pool.gpus - taken)
         return left if not taken or left <= pool.node_gpus else left - left % pool.node_gpus
 
     def with_unlike_groups(self) -> PlanningProblem:
@@ -83,6 +83,10 @@ class PlanningProblem:
             sum(prices) if prices else None,
             max_tensor=1,
         )
+
+    def unlike_of(self, shape: Shape) -> UnlikeGroup | None:
+        """The group of unlike GPUs that a shape stands for; None if its GPUs are equal."""
+        return next((each for each in self.unlike if each.name == shape.kind.name), None)
 
     def _held_tokens(self, config: PlannedModelConfig) -> int:
         return max(profiles.MIN_CONTEXT_TOKENS, self.longest_tokens.get(config.name, 0))
@@ -140,7 +144,8 @@ def _profiled(config: PlannedModelConfig) -> str:
     return config.name if suffix is None else f"{config.name}-{suffix}"
 
 
-def _kind(pool: PoolConfig) -> GpuKind:
+def gpu_kind(pool: PoolConfig) -> GpuKind:
+    """The GPUs of a pool as the planners see them."""
     hardware = HARDWARE[pool.gpu]
     return GpuKind(
         pool.gpu,

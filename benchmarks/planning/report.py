@@ -8,12 +8,13 @@ from typing import Any
 
 from backends.engine import profiles
 from backends.engine.models import MODELS
+from benchmarks.planning.placing import Block, placed
 from benchmarks.planning.planner import Plan
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.unlike import UnlikeGroup
 from benchmarks.terminal import aligned
 from policies.placement.memory import gb_per_gpu
-from policies.placement.types import Group, Placement, Shape
+from policies.placement.types import Group, Shape
 
 
 def plan_data(problem: PlanningProblem, plan: Plan) -> dict[str, Any]:
@@ -23,25 +24,27 @@ def plan_data(problem: PlanningProblem, plan: Plan) -> dict[str, Any]:
         "gpus": sum(_gpus(problem, group) for group in plan.placement),
         "multiple": plan.multiple,
         **asdict(plan.score),
-        "groups": [group_data(problem, group, gpus) for group, gpus in laid_out(problem, plan.placement)],
+        "groups": [group_data(problem, group, blocks) for group, blocks in placed(problem, plan.placement)],
     }
 
 
-def group_data(problem: PlanningProblem, group: Group, gpus: Sequence[int]) -> dict[str, Any]:
-    """One group. `gpus` are places in its pool; memory is decimal gigabytes of each GPU."""
+def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) -> dict[str, Any]:
+    """One group. `pool` is a place in the cluster, `gpus` are places in the pool; memory is decimal gigabytes of each GPU."""
     (model,) = group.models
     shape = group.shape
     spec = problem.models[model]
     weights_gb = gb_per_gpu(spec, shape) * spec.weights_gb / spec.gb
     profile = problem.profile(model, shape)
     kv_tokens = 0 if profile is None else profile.kv_capacity_tokens
-    unlike = next((each for each in problem.unlike if each.name == shape.kind.name), None)
+    unlike = problem.unlike_of(shape)
     if unlike is not None:
-        return _unlike_data(problem, model, unlike, kv_tokens) | {"usd_per_hour": shape.usd_per_hour}
+        return _unlike_data(problem, model, unlike, blocks, kv_tokens) | {"usd_per_hour": shape.usd_per_hour}
+    ((pool, gpus),) = blocks
     return {
         "models": [spec.name],
         "weights": problem.model_configs[model].weights,
         "gpu": shape.kind.name,
+        "pool": pool,
         "gpus": list(gpus),
         "tensor": shape.tensor,
         "pipeline": shape.pipeline,
@@ -53,24 +56,25 @@ def group_data(problem: PlanningProblem, group: Group, gpus: Sequence[int]) -> d
     }
 
 
-def _unlike_data(problem: PlanningProblem, model: int, group: UnlikeGroup, kv_tokens: int) -> dict[str, Any]:
+def _unlike_data(
+    problem: PlanningProblem, model: int, group: UnlikeGroup, blocks: Sequence[Block], kv_tokens: int
+) -> dict[str, Any]:
     """A group of unlike GPUs: `stages` in order, each with its GPUs and its layers."""
     spec = MODELS[group.model]
     stages: list[dict[str, Any]] = []
-    taken = {pool.gpu: problem.gpus_left(pool) for pool in problem.cluster_config.pools}
-    for stage in group.stages:
-        gpu, share = stage.hardware.name, stage.layers / spec.layers
+    for stage, (pool, gpus) in zip(group.stages, blocks, strict=True):
+        share = stage.layers / spec.layers
         kv_bytes = kv_tokens * spec.kv_bytes_per_token(stage.gpus) * share
         stages.append(
             {
-                "gpu": gpu,
-                "gpus": list(range(taken[gpu], taken[gpu] + stage.gpus)),
+                "gpu": stage.hardware.name,
+                "pool": pool,
+                "gpus": list(gpus),
                 "layers": stage.layers,
                 "weights_gb_per_gpu": round(problem.models[model].weights_gb * share / stage.gpus, 2),
                 "kv_cache_gb_per_gpu": round(kv_bytes / 1e9, 2),
             }
         )
-        taken[gpu] += stage.gpus
     return {
         "models": [group.model],
         "weights": problem.model_configs[model].weights,
@@ -85,19 +89,6 @@ def _unlike_data(problem: PlanningProblem, model: int, group: UnlikeGroup, kv_to
 
 def _gpus(problem: PlanningProblem, group: Group) -> int:
     return profiles.gpus_of(problem.profile_name(group.models[0], group.shape))
-
-
-def laid_out(problem: PlanningProblem, placement: Placement) -> list[tuple[Group, range]]:
-    """Each group with its GPUs, as places in its pool. Large groups come first, so that none crosses a node that it does
-    not fill."""
-    found = []
-    for pool in problem.cluster.pools:
-        first = 0
-        own = [group for group in placement if group.shape.kind == pool.kind]
-        for group in sorted(own, key=lambda each: (-each.shape.gpus, each.models)):
-            found.append((group, range(first, first + group.shape.gpus)))
-            first += group.shape.gpus
-    return found
 
 
 def _kv_gb_per_gpu(problem: PlanningProblem, model: int, shape: Shape, tokens: int) -> float:

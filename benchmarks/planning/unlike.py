@@ -65,6 +65,8 @@ def unlike_group(
 def _choices(pools: Sequence[PoolConfig]) -> Iterator[tuple[float, list[tuple[str, int]]]]:
     """The price (without prices: GPUs) and the kind and degree of each stage, for stages of two pools."""
     for pair in combinations(pools, 2):
+        if pair[0].gpu == pair[1].gpu:
+            continue
         options = [
             [
                 (pool, degree, count)

@@ -265,7 +265,8 @@ class ObservabilityConfig(Section):
 
 
 class UiConfig(Section):
-    """The page at /ui. `reports` is a directory of comparisons (`headway compare --out`) that the page offers to open."""
+    """The page at /ui. `reports` is a directory of comparisons (`headway compare --out`) and plans (`headway plan
+    --out`) that the page offers to open."""
 
     enabled: Bool = True
     reports: Text | None = None

@@ -5,11 +5,12 @@ import { card, h, head, say } from "./dom.js";
 import * as comparisons from "./comparisons.js";
 import * as fleet from "./fleet.js";
 import * as overview from "./overview.js";
+import * as plans from "./plans.js";
 import * as playground from "./playground.js";
 import * as request from "./request.js";
 import * as requests from "./requests.js";
 
-const VIEWS = { fleet, overview, requests, playground, comparisons };
+const VIEWS = { fleet, overview, requests, playground, comparisons, plans };
 const main = document.getElementById("main");
 const notice = document.getElementById("notice");
 let leave = new AbortController();

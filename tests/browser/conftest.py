@@ -33,7 +33,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with one comparison, as `headway compare` writes it."""
+    """A directory with one comparison and one plan, as `headway compare` and `headway plan` write them."""
     here = tmp_path_factory.mktemp("compared")
     (here / "fleet.yaml").write_text(_COMPARED)
     asked = (
@@ -56,6 +56,12 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = here / "reports"
     directory.mkdir()
     assert main([*words, *more, "--out", str(directory / "small")]) == 0
+    (here / "cluster.yaml").write_text("pools: [{gpu: l4, gpus: 3, node_gpus: 2, usd_per_hour: 0.7}]")
+    (here / "models.yaml").write_text("models: [{name: llama-3.2-1b}, {name: llama-3.2-3b}]")
+    files = ("--cluster", str(here / "cluster.yaml"), "--models", str(here / "models.yaml"))
+    load = ("--rates", "llama-3.2-1b=1,llama-3.2-3b=0.5", "--slo", "ttft_ms=1500", "--limit", "60")
+    brief = ("--time-s", "1", "--jobs", "1")
+    assert main(["plan", *files, *load, *brief, "--out", str(directory / "cluster")]) == 0
     return directory
 
 

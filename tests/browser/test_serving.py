@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -53,6 +54,11 @@ async def test_reports_stay_in_their_directory(tmp_path: Path) -> None:
         (place / "report.json").write_text('{"headway_report": 3}')
     (reports / "good" / "report.html").write_text("<style>p{color:red}</style><p>")
     (reports / "good" / "notes.txt").write_text("private")
+    (reports / "planned").mkdir()
+    (reports / "planned" / "plan.json").write_text('{"headway_plan": 1}')
+    (reports / "planned" / "plan.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (reports / "planned" / "fleet.yaml").write_text("models: []")
+    os.utime(reports / "planned" / "plan.json", (1, 1))
     (reports / "linked").symlink_to(tmp_path / "outside")
     (reports / "good" / "cells.csv").symlink_to(tmp_path / "outside" / "report.json")
     async with live(
@@ -64,16 +70,23 @@ async def test_reports_stay_in_their_directory(tmp_path: Path) -> None:
         status, told = await gw.get("/admin/reports", headers=key)
         assert (status, told["configured"]) == (200, True)
         assert [(each["name"], each["files"]) for each in told["reports"]] == [
-            ("good", ["report.json", "report.html"])
+            ("good", ["report.json", "report.html"]),
+            ("planned", ["plan.json", "plan.svg"]),
         ]
         status, report = await gw.get("/admin/reports/good/report.json", headers=key)
         assert (status, report) == (200, {"headway_report": 3})
         async with gw.http.get(f"{gw.url}/admin/reports/good/report.html", headers=key) as page:
             assert page.status == 200
             assert "sandbox" in page.headers["content-security-policy"]
+        async with gw.http.get(f"{gw.url}/admin/reports/planned/plan.svg", headers=key) as drawing:
+            assert (drawing.status, drawing.content_type) == (200, "image/svg+xml")
+            assert "default-src 'none'" in drawing.headers["content-security-policy"]
+            assert "sandbox" in drawing.headers["content-security-policy"]
         for path in (
             "good/notes.txt",
             "good/cells.csv",
+            "planned/fleet.yaml",
+            "planned/plan.svg%2f..%2f..%2f..%2foutside/report.json",
             "linked/report.json",
             "empty/report.json",
             "../outside/report.json",

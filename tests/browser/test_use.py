@@ -12,7 +12,7 @@ from tests.integration.gateway.live import Live
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-VIEWS = ("fleet", "overview", "requests", "playground", "comparisons/small")
+VIEWS = ("fleet", "overview", "requests", "playground", "comparisons/small", "plans/cluster")
 
 #: What a reader aloud, or a keyboard, would miss; one line each.
 UNNAMED = """() => {
@@ -67,6 +67,10 @@ async def settled(page: Watched, view: str) -> None:
         await expect(page.page.locator("#totals dd").first).to_be_visible()
     if view.startswith("comparisons"):
         await expect(page.page.locator("#cells tbody tr").first).to_be_visible()
+    if view.startswith("plans"):
+        await expect(
+            page.page.get_by_role("region", name="Ranked plans").locator("tbody tr").first
+        ).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -124,12 +128,12 @@ async def test_all_is_reached_by_keyboard_alone(page: Watched, gateway: Live) ->
     await page.page.reload()
     await page.page.locator("main h1").wait_for()
     met = []
-    for _ in range(8):
+    for _ in range(9):
         await keyboard.press("Tab")
         met.append(await page.page.evaluate(focused))
         outline = await page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline == "solid", met[-1]
-    assert met[:7] == [
+    assert met[:8] == [
         "Skip to the content",
         "Headway",
         "Fleet",
@@ -137,9 +141,10 @@ async def test_all_is_reached_by_keyboard_alone(page: Watched, gateway: Live) ->
         "Requests",
         "Playground",
         "Comparisons",
+        "Plans",
     ]
-    assert met[7].startswith("Theme")
-    for _ in range(2):
+    assert met[8].startswith("Theme")
+    for _ in range(3):
         await keyboard.press("Shift+Tab")
     assert await page.page.evaluate(focused) == "Playground"
     await keyboard.press("Enter")

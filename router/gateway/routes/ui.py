@@ -1,4 +1,4 @@
-"""The pages at /ui and /docs: their files, and the comparison reports that /ui opens."""
+"""The pages at /ui and /docs: their files, and the comparisons and plans that /ui opens."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-#: The page may run, load and call only what this server sends. No other page may frame it.
+#: The page may run, load and call only what this server sends. No other page may frame it. Images may be blobs, which the
+#: page makes of drawings that it fetched with the admin key; an SVG runs no script and loads nothing as an image.
 _POLICY = (
-    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _SAFETY = {
@@ -113,8 +114,9 @@ def _sent(asset: Asset, request: Request) -> Response:
     return Response(asset.body, headers=headers, media_type=asset.media_type)
 
 
-# --- comparisons --------------------------------------------------------------------------------------
-#: Files of `headway compare --out` that may be fetched.
+# --- comparisons and plans ----------------------------------------------------------------------------
+#: Files of `headway compare --out` and of `headway plan --out` that may be fetched. A plan's fleet file is not: it has the
+#: sections of the fleet file that the plan was made for.
 _REPORT_FILES = {
     "report.json": "application/json",
     "report.html": "text/html; charset=utf-8",
@@ -123,7 +125,11 @@ _REPORT_FILES = {
     "curves.csv": "text/csv; charset=utf-8",
     "outcomes.csv": "text/csv; charset=utf-8",
     "timeline.csv": "text/csv; charset=utf-8",
+    "plan.json": "application/json",
+    "plan.svg": "image/svg+xml",
 }
+#: A folder with one of these is a report.
+_MAIN_FILES = ("report.json", "plan.json")
 #: A report may use its own styles and nothing else.
 _REPORT_SAFETY = _SAFETY | {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
@@ -144,15 +150,15 @@ def report_path(directory: Path, name: str, file: str) -> Path | None:
 
 
 def list_reports(directory: Path) -> list[dict[str, Any]]:
-    """Folders of `directory` with a report, newest first: `name`, `modified_at`, `bytes` (of report.json) and the existing
-    `files`."""
+    """Folders of `directory` with a comparison or a plan, newest first: `name`, `modified_at`, `bytes` (of report.json, else
+    of plan.json) and the existing `files`."""
     found: list[dict[str, Any]] = []
     try:
         folders = [entry.name for entry in directory.iterdir() if entry.is_dir()]
     except OSError:
         return []
     for name in folders:
-        report = report_path(directory, name, "report.json")
+        report = next(filter(None, (report_path(directory, name, file) for file in _MAIN_FILES)), None)
         if report is None:
             continue
         try:
@@ -173,7 +179,7 @@ def _reports(gateway: Gateway) -> APIRouter:
 
     @router.get("")
     async def reports() -> dict[str, Any]:
-        """The comparisons in `ui.reports`; `configured` is false without a directory."""
+        """The comparisons and plans in `ui.reports`; `configured` is false without a directory."""
         directory = gateway.config.ui.reports
         if directory is None:
             return {"configured": False, "reports": []}
@@ -181,7 +187,7 @@ def _reports(gateway: Gateway) -> APIRouter:
 
     @router.api_route("/{name}/{file}", methods=["GET", "HEAD"])
     async def report(name: str, file: str) -> Response:
-        """One file of a comparison."""
+        """One file of a comparison or a plan."""
         directory = gateway.config.ui.reports
         path = (
             None if directory is None else await asyncio.to_thread(report_path, Path(directory), name, file)

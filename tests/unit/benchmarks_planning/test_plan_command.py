@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from backends.engine import profile
+from benchmarks.planning.drawing import plan_svg
 from benchmarks.simulator import open_fleet
 from router import cli
 from router.config import load
@@ -49,6 +50,7 @@ def test_a_plan_from_rates_to_a_fleet_file(
     assert best["low"] <= best["attainment"] <= best["high"] <= 1
     assert best["attainment"] > 0.9
     assert data["bound"] == {"attainment": 1.0}
+    assert (out / "plan.svg").read_text(encoding="utf-8") == plan_svg(data)
     config = load(out / "fleet.yaml")
     assert open_fleet(config).names == [each.name for each in config.instances]
     assert [each.profile for each in config.instances] == [group["profile"] for group in best["groups"]]
