@@ -21,7 +21,7 @@ from benchmarks.calibrate.fit import combinations, fit, guess
 from benchmarks.calibrate.measured import Level
 from benchmarks.calibrate.profile import CHUNKED, LIMITS, STEP_CONSTANTS, Constants
 from benchmarks.calibrate.replayed import read_any
-from benchmarks.calibrate.report import REPORT_KEY, Result, profiles, result_of, text
+from benchmarks.calibrate.report import REPORT_KEY, Result, groups, profiles, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
 from benchmarks.checks import check_options
@@ -86,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
         results = [_calibrate(study, limits, args) for study in studies]
         shown = text(results)
         report = orjson.dumps(
-            {REPORT_KEY: 1, "results": [result.as_dict() for result in results]}, option=orjson.OPT_INDENT_2
+            {REPORT_KEY: 1, "results": [result.as_dict() for result in results], "groups": groups(results)},
+            option=orjson.OPT_INDENT_2,
         )
         if args.out is not None:
             _write(args.out, report, shown, results)
@@ -154,7 +155,7 @@ def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine")
 
 
 def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.Namespace) -> Result:
-    start = guess(study)
+    start = study.first or guess(study)
     if near := args.start or study.start:
         start = _from_registry(near, start)
     limits = {CHUNKED: (True, False), **study.limits, **given}

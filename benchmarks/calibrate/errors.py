@@ -89,12 +89,13 @@ def residuals(study: Study, levels: Sequence[Level], constants: Constants) -> li
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Relative errors of one metric: median and 90th percentile of their size, and the median with its sign."""
+    """Relative errors of one metric: median, 90th percentile and mean of their size, and the median with its sign."""
 
     count: int
     median: float
     p90: float
     bias: float
+    mean: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class LevelErrors:
     """A level's errors by metric (ttft, e2e, tpot), its distributions and its queue.
 
     `quantiles` are {metric: {p50: [measured, simulated], ...}} in seconds. The queue is the number of
-    requests that have arrived and have no first token: [measured, simulated], at its highest and on average.
+    requests that have arrived and have no first token: [measured, simulated], at its highest and on average; None where no TTFT was measured.
     """
 
     level: str
@@ -110,8 +111,8 @@ class LevelErrors:
     rate_per_s: float
     errors: dict[str, Error]
     quantiles: dict[str, dict[str, tuple[float, float]]]
-    queue_peak: tuple[int, int]
-    queue_mean: tuple[float, float]
+    queue_peak: tuple[int, int] | None
+    queue_mean: tuple[float, float] | None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -123,7 +124,7 @@ def error_of(values: Sequence[float]) -> Error | None:
         return None
     errors = np.sort(values) - 1
     median, p90 = quantiles(np.sort(np.abs(errors)), (0.5, 0.9)).tolist()
-    return Error(len(values), median, p90, float(quantiles(errors, 0.5)))
+    return Error(len(values), median, p90, float(quantiles(errors, 0.5)), float(np.abs(errors).mean()))
 
 
 def level_errors(
@@ -141,8 +142,8 @@ def level_errors(
             rate_per_s=level.rate_per_s,
             errors=errors,
             quantiles={metric: _quantiles(found, metric) for metric in errors},
-            queue_peak=(max(measured), max(simulated)),
-            queue_mean=(sum(measured) / len(measured), sum(simulated) / len(simulated)),
+            queue_peak=(max(measured), max(simulated)) if measured else None,
+            queue_mean=(sum(measured) / len(measured), sum(simulated) / len(simulated)) if measured else None,
         ),
         raw,
     )
@@ -164,6 +165,8 @@ def _quantiles(found: Sequence[Pair], metric: str) -> dict[str, tuple[float, flo
 def _queue(found: Sequence[Pair], side: str) -> Iterator[int]:
     """Requests without a first token at instants spread over the measured run."""
     known = [each for each in found if each.measured.ttft_s is not None and each.measured.e2e_s is not None]
+    if not known:
+        return
     first = min(each.measured.arrival_s for each in known)
     last = max(each.measured.arrival_s + (each.measured.ttft_s or 0.0) for each in known)
     spans = [(one.arrival_s, one.arrival_s + one.ttft_s) for one in (getattr(each, side) for each in known)]

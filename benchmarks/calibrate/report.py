@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,17 +12,19 @@ from benchmarks.calibrate.profile import CLIENT_CONSTANTS, STEP_CONSTANTS, as_di
 from benchmarks.calibrate.study import Study
 
 REPORT_KEY = "headway_calibration"
+ENGINE_MODEL = "engine model"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """One engine: what was fitted, the errors of each level in order of load, and the errors of all requests
-    of the levels held out, by metric."""
+    of the levels held out, by metric. `ratios` are the simulated over measured values that they come from."""
 
     study: Study
     fitted: Fitted
     levels: tuple[LevelErrors, ...]
     held_out: dict[str, Error]
+    ratios: Mapping[str, Sequence[float]]
 
     @property
     def missed(self) -> list[str]:
@@ -44,6 +46,9 @@ class Result:
             "targets": dict(TARGETS),
             "held_out": {metric: asdict(error) for metric, error in self.held_out.items()},
             "missed": self.missed,
+            "checks": {
+                name: asdict(error) for name, each in self.study.checks.items() if (error := error_of(each))
+            },
             "levels": [level.as_dict() for level in self.levels],
         }
 
@@ -58,12 +63,44 @@ def result_of(study: Study, fitted: Fitted) -> Result:
             for metric, values in raw.items():
                 held_out[metric] += values
     totals = {metric: error for metric, values in held_out.items() if (error := error_of(values))}
-    return Result(study, fitted, tuple(levels), totals)
+    return Result(study, fitted, tuple(levels), totals, held_out)
 
 
 def text(results: Sequence[Result]) -> str:
     """All results as lines for a person."""
-    return "\n\n".join(_one(result) for result in results)
+    return "\n\n".join([*(_one(result) for result in results), *_groups_text(results)])
+
+
+def groups(results: Sequence[Result]) -> dict[str, dict[str, Error]]:
+    """The held-out E2E errors of engines that share a group: {group: {prediction: error}}. The predictions are the
+    engine model and the checks of the studies."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        predictions = {ENGINE_MODEL: result.ratios["e2e"], **result.study.checks}
+        for group in result.study.groups:
+            for name, ratios in predictions.items():
+                found.setdefault(group, {}).setdefault(name, []).extend(ratios)
+    return {
+        group: {name: error for name, ratios in each.items() if (error := error_of(ratios))}
+        for group, each in found.items()
+    }
+
+
+def _groups_text(results: Sequence[Result]) -> list[str]:
+    """The table of the groups, if there are any."""
+    found = groups(results)
+    names = list(dict.fromkeys(name for each in found.values() for name in each))
+    if not names:
+        return []
+    lines = ["held out, E2E: median, mean and 90th percentile of the relative error, and their number"]
+    for group, each in found.items():
+        cells = (
+            f"{name} {100 * error.median:.1f}% {100 * error.mean:.1f}% {100 * error.p90:.1f}% ({error.count})"
+            for name in names
+            if (error := each.get(name))
+        )
+        lines.append(f"  {group:<18} " + " | ".join(cells))
+    return ["\n".join(lines)]
 
 
 def _one(result: Result) -> str:
@@ -94,7 +131,7 @@ def _one(result: Result) -> str:
         lines.append(
             f"  {level.level:<18} {kind:<8} {level.rate_per_s:>7.3f} {level.requests:>5}"
             + "".join(f" | {_cells(level.errors.get(metric))}" for metric in TARGETS)
-            + f" | {level.queue_peak[0]}, {level.queue_peak[1]}"
+            + f" | {', '.join(map(str, level.queue_peak or '-'))}"
         )
     if result.held_out:
         lines.append(

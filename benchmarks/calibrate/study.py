@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.calibrate.measured import Level
+from benchmarks.calibrate.profile import Constants
 from benchmarks.workloads.format import WorkloadError
 
 
@@ -27,7 +28,9 @@ class Study:
 
     `paired`: each request against its own simulation; else only the distributions of a level, as where it is
     not known which replica served whom. `limits` are what the source knows of the engine's limits, `start` the
-    registered profile nearest to it.
+    registered profile nearest to it. `first` are constants to start with where the levels lack the times for a guess.
+    `checks` are other predictions of the held-out levels: predicted over measured E2E, by the name of the prediction.
+    The report also has the held-out errors of all engines that share a name in `groups`.
     """
 
     name: str
@@ -38,6 +41,9 @@ class Study:
     paired: bool = True
     prefix_caching: bool = False
     notes: tuple[str, ...] = ()
+    first: Constants | None = None
+    checks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
 
     def part(self, names: Sequence[str]) -> list[Level]:
         return [self.levels[name] for name in names]

@@ -151,7 +151,7 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
     discovered = [
         _pool_of(_mapping(entry.get("instance"))) for _, entry in _rows(data.get("discovery"), ("discovery",))
     ]
-    seen: dict[tuple[tuple[str, ...], object], object] = {}
+    seen: dict[tuple[tuple[str, ...], str], object] = {}
     instances = _names(_rows(data.get("instances"), ("instances",)))
     for path, pool in pools:
         if pool.get("name") in instances:
@@ -179,9 +179,9 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
                 )
 
 
-def _pool_of(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
+def _pool_of(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     """What instances of one pool have in common."""
-    return tuple(map(str, _mapping(instance.get("serves")))), instance.get("hardware")
+    return tuple(map(str, _mapping(instance.get("serves")))), str(instance.get("hardware"))
 
 
 def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: str) -> Iterator[Finding]:

@@ -22,6 +22,8 @@ import tables
 from backends.engine import hardware, profile
 from backends.engine.hardware import HARDWARE, NVLINK_A100, NVLINK_H100, PCIE_HOST, PCIE_PEER, QUANTIZATIONS
 from backends.engine.models import MODELS
+from benchmarks.calibrate.sources.vllm_throughput import PROMPT_TOKENS
+from benchmarks.workloads.format import WorkloadError
 
 A100, A30 = HARDWARE["a100-80g"], HARDWARE["a30"]
 #: The Helix machines have A100s with 40 GB: less bandwidth than those with 80 GB (data sheet).
@@ -66,6 +68,9 @@ def main() -> int:
         checked = list(checks(Path(directory)))
     except OSError as error:
         print(f"cannot read {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    except WorkloadError as error:
+        print(error, file=sys.stderr)
         return 2
     print(f"{'constant':56} {'fitted':>12} {'committed':>12} {'differ':>7}   rows  median  p90 error")
     print(*map(_line, constants), sep="\n")
@@ -203,7 +208,7 @@ def checks(directory: Path) -> Iterator[Figure]:
     yield name, float(np.median(ttft_s)), predicted_s, fits.errors(predicted_s, ttft_s)
     ratio = float(np.median(tables.v100_ratios(directory)))
     name = "A100 over V100 throughput, prefill for the greater part"
-    yield name, ratio, v100.prefill_s(256) / a100.prefill_s(256), None
+    yield name, ratio, v100.prefill_s(PROMPT_TOKENS) / a100.prefill_s(PROMPT_TOKENS), None
 
 
 if __name__ == "__main__":

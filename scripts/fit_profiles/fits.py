@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.optimize import nnls
-from tables import Array, LayerTimes
+from tables import LayerTimes
+
+from benchmarks.calibrate.lines import Array, Errors, errors, line
 
 #: Tokens of a batch: up to the first, reading the weights dominates; from the second on, arithmetic does.
 MEMORY_BOUND, COMPUTE_BOUND = 32, 1024
-
-
-class Errors(NamedTuple):
-    """Relative errors of a fit over its table."""
-
-    rows: int
-    median: float
-    p90: float
-
-
-def errors(fitted: Array | float, measured: Array) -> Errors:
-    """The errors of `fitted` against `measured`."""
-    relative = np.abs(fitted / measured - 1)
-    return Errors(len(measured), float(np.median(relative)), float(np.quantile(relative, 0.9)))
 
 
 def spread(values: list[float]) -> Errors:
@@ -56,14 +42,6 @@ def elementwise(times: LayerTimes, bytes_per_s: float) -> tuple[float, float, fl
     found = nnls(weighted / scale, np.ones_like(times.tokens))[0] / scale
     fixed_s, hidden, intermediate = found.tolist()
     return fixed_s, hidden, intermediate, errors(columns @ found, times.elementwise_s)
-
-
-def line(x: Array, y: Array) -> tuple[float, float, Errors]:
-    """Value at 0 and slope of the straight line with the least sum of squared relative errors."""
-    columns = np.stack([np.ones_like(x), x], axis=1)
-    scale = np.array([1.0, float(np.max(x))])
-    found = np.linalg.lstsq(columns / scale / y[:, None], np.ones_like(y), rcond=None)[0] / scale
-    return float(found[0]), float(found[1]), errors(columns @ found, y)
 
 
 def slope(x: Array, y: Array, low: float, high: float) -> float:

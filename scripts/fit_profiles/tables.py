@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from benchmarks.calibrate.lines import Array
+from benchmarks.calibrate.sources import vllm_throughput
+
 Row = dict[str, str]
 
 
@@ -131,13 +132,7 @@ def helix_layers(directory: Path) -> dict[str, Array]:
 
 def v100_ratios(directory: Path) -> Array:
     """A100 over V100 throughput of single-GPU vLLM runs, prefill for the greater part."""
-    return np.array(
-        [
-            float(row["throughput_a100"]) / float(row["throughput_tesla"])
-            for row in _rows(directory / "vllm_throughput_a100_tesla.csv")
-            if row["nr_gpus"] == "1" and row["status_a100"] == row["status_tesla"] == "ok"
-        ]
-    )
+    return np.array([row.ratio() for row in vllm_throughput.rows(directory) if row.nr_gpus == 1])
 
 
 def aibrix_cold(directory: Path) -> tuple[float, Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
+from benchmarks.calibrate.sources import aibrix, helix, vllm_burst, vllm_throughput
 from benchmarks.calibrate.study import Splitter, Study
 
 #: Each takes the data folder and how to split levels, and gives a study for each engine in it.
@@ -13,4 +13,5 @@ SOURCES: dict[str, Callable[[Path, Splitter], list[Study]]] = {
     "aibrix": aibrix.read,
     "helix": helix.read,
     "vllm_burst": vllm_burst.read,
+    "vllm_throughput": vllm_throughput.read,
 }

@@ -105,7 +105,9 @@ def data(tmp_path: Path) -> Path:
         tmp_path / "vllm_throughput_a100_tesla.csv",
         [
             {
+                "model": "m",
                 "nr_gpus": 1,
+                "batch_size": 1,
                 "status_a100": "ok",
                 "status_tesla": "ok",
                 "throughput_a100": 5,

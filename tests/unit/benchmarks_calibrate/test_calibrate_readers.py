@@ -283,16 +283,17 @@ def test_aibrix_users_find_their_cache_where_they_have_one_replica(tmp_path: Pat
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
 def test_a_table_that_is_not_there_or_not_such_a_table_is_named(tmp_path: Path, name: str) -> None:
-    folder = {
-        "vllm_burst": "vllm_burst_llama32_1b",
-        "helix": "helix_llama_gpu",
-        "aibrix": "aibrix_vllm_llama31_8b",
+    file = {
+        "vllm_burst": "vllm_burst_llama32_1b/requests.csv.gz",
+        "helix": "helix_llama_gpu/requests.csv.gz",
+        "aibrix": "aibrix_vllm_llama31_8b/requests.csv.gz",
+        "vllm_throughput": "vllm_throughput_a100_tesla.csv",
     }[name]
-    path = tmp_path / folder / "requests.csv.gz"
-    with pytest.raises(WorkloadError, match=f"cannot read .*{folder}"):
+    path = tmp_path / file
+    with pytest.raises(WorkloadError, match=f"cannot read .*{file}"):
         SOURCES[name](tmp_path, splitter(None, None))
     table(path, [{"x": 1}])
-    with pytest.raises(WorkloadError, match=r"requests.csv.gz, line 1: column"):
+    with pytest.raises(WorkloadError, match=f"{path.name}, line 1: column"):
         SOURCES[name](tmp_path, splitter(None, None))
 
 
