@@ -37,4 +37,6 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.include_router(ui_routes(gateway))
     add_error_handlers(app)
     describe_other_paths(app)
+    for route in app.routes:  # FastAPI builds a router's routes when it is first asked, which takes long
+        route.matches({"type": "http", "method": "GET", "path": "/-", "root_path": "", "headers": []})
     return app
