@@ -5,7 +5,8 @@ The rate at a time of day is a mean of logarithms over days, by half hours, betw
 principles and practice", 8.3). The level is the ratio of what arrived lately to what the cycle expected, and its trend
 the difference of a fast and a slow mean of it; the further the forecast looks, the less both count (damped trend, 8.2).
 `dispersion` is the mean of (count - forecast)^2 / forecast of forecasts made one horizon ago, where more came than was
-forecast. So it holds bursts, wrong levels and wrong cycles alike.
+forecast. So it holds bursts, wrong levels and wrong cycles alike. What was said without arrivals to go by was no forecast, and
+a time of day without any is not learned first: so the first load after a start or a quiet hour does not count as a burst.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _STRETCHES = 48
 _DAY_STEP = 0.3
 #: Arrivals that each side of the level has from the start, so that a few arrivals change it little.
 _PRIOR = 3.0
+#: The rate before anything has come: no request in an hour.
+_UNKNOWN_PER_S = 1e-4
 #: The trend of the level is followed for no longer than this.
 _TREND_S = 300.0
 
@@ -49,6 +52,11 @@ class _Level:
         self._expected = kept * self._expected + expected
 
     @property
+    def known(self) -> bool:
+        """Whether there are arrivals to go by."""
+        return self._arrivals >= _PRIOR
+
+    @property
     def log(self) -> float:
         return math.log((self._arrivals + _PRIOR) / (self._expected + _PRIOR))
 
@@ -63,10 +71,11 @@ class ArrivalForecast:
         self._logs: list[float | None] = [None] * _STRETCHES
         self._days = [0] * _STRETCHES
         self._stretch: tuple[int, float, float] | None = None  # the present one: number, arrivals, seconds
-        self._mean_rate: float | None = None  # without a cycle
+        self._mean_rate: float | None = None  # without a cycle, since the first arrivals
+        self._mean_s = 0.0
         self._fast, self._slow = _Level(settings.fast_s), _Level(settings.slow_s)
         self._counted: deque[tuple[float, float, float]] = deque()  # time, seconds, arrivals
-        self._made: deque[tuple[float, float]] = deque()  # forecasts: for when, rate
+        self._made: deque[tuple[float, float | None]] = deque()  # forecasts: for when, rate
         self._errors, self._weights = 2.0, 1.0
 
     @property
@@ -84,7 +93,8 @@ class ArrivalForecast:
         self._slow.add(seconds, arrivals, expected)
         self._learn_cycle(middle_s, seconds, arrivals)
         self._check(now_s, seconds, arrivals)
-        self._made.append((now_s + self._horizon_s, self.rate_per_s(now_s, self._horizon_s)))
+        rate = self.rate_per_s(now_s, self._horizon_s) if self._fast.known else None
+        self._made.append((now_s + self._horizon_s, rate))
 
     def rate_per_s(self, now_s: float, ahead_s: float) -> float:
         """The expected rate `ahead_s` after `now_s`, the time of the last observation."""
@@ -103,23 +113,24 @@ class ArrivalForecast:
         before, after = logs
         if before is None or after is None:
             known = before if after is None else after
-            return math.exp(known) if known is not None else self._mean_rate or 1e-3
+            return math.exp(known) if known is not None else self._mean_rate or _UNKNOWN_PER_S
         return math.exp(before + share * (after - before))
 
     def _learn_cycle(self, at_s: float, seconds: float, arrivals: float) -> None:
         length_s = self._settings.day_s / _STRETCHES
         rate = arrivals / seconds
-        share = 1 - math.exp(-seconds / self._settings.slow_s)
-        self._mean_rate = (
-            rate if self._mean_rate is None else self._mean_rate + share * (rate - self._mean_rate)
-        )
+        if arrivals or self._mean_rate is not None:
+            self._mean_s += seconds
+            share = max(1 - math.exp(-seconds / self._settings.slow_s), seconds / self._mean_s)
+            mean = self._mean_rate or 0.0
+            self._mean_rate = mean + share * (rate - mean)
         number = int(at_s % self._settings.day_s // length_s)
         if self._stretch is not None and self._stretch[0] != number:
             ended, count, length = self._stretch
-            if length > 0.5 * length_s:
+            old = self._logs[ended]
+            if length > 0.5 * length_s and (count >= _PRIOR or old is not None):
                 self._days[ended] += 1
                 log = math.log((count + 0.5) / length)
-                old = self._logs[ended]
                 step = max(1 / self._days[ended], _DAY_STEP)
                 self._logs[ended] = log if old is None else old + step * (log - old)
             self._stretch = None

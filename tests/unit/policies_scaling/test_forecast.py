@@ -73,3 +73,10 @@ def test_nothing_at_all():
     forecast, now_s = after(lambda at_s: 1e-9, 1.2)
     assert forecast.rate_per_s(now_s, 600.0) < 1e-3
     forecast.observe(now_s, 0.0, 5)  # no time, no rate
+
+
+@pytest.mark.parametrize("quiet_s", [0.0, 3600.0])
+def test_the_first_load_is_no_burst(quiet_s):
+    forecast, now_s = after(lambda at_s: 0.0 if at_s < quiet_s else 2.0, (quiet_s + 1800.0) / DAY_S)
+    assert forecast.rate_per_s(now_s, 120.0) == pytest.approx(2.0, rel=0.2)
+    assert forecast.dispersion < 2.5
