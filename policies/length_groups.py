@@ -44,6 +44,8 @@ _LATER = 3.0
 _HORIZON_S = 60.0
 #: u is no more than this.
 _BUSIEST = 0.9
+#: Averages of so many instances are kept. Pods come and go under new names.
+_MOST_INSTANCES = 4096
 
 
 @dataclass(slots=True)
@@ -102,6 +104,8 @@ class LengthGroups:
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Count the prompt among those of its instance."""
         option = options[choice.index]
+        if len(self._arrivals) >= _MOST_INSTANCES and option.instance.name not in self._arrivals:
+            self._arrivals.clear()  # what is older than the horizon weighs little anyway
         arrivals = self._arrivals.setdefault(option.instance.name, _Arrivals())
         arrivals.add(self._prefill_s(request, option), request.arrived_at)
 

@@ -135,3 +135,10 @@ def test_the_reason_names_both_times() -> None:
         None,
         "slower, including the delay to other requests and the risk of a miss: 2 s, against 1 s",
     ]
+
+
+def test_averages_of_instances_that_left_do_not_pile_up() -> None:
+    policy = LengthGroups()
+    for number in range(5000):
+        sent(policy, option(f"pod-{number}", NARROW), 1)
+    assert len(policy._arrivals) <= 4096
