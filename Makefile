@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := router policies predictors backends benchmarks tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format train-defaults bench bench-overhead test-nightly test-browser test-engines test-e2e install dev lock audit sbom digests clean
+.PHONY: help serve test check format docs train-defaults bench bench-overhead test-nightly test-browser test-engines test-e2e install dev lock audit sbom digests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ check: dev ## format, lint, types and import rules
 format: dev ## bring the code into format and apply safe lint fixes
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+docs: dev ## build the documentation site in build/site; a broken link or anchor fails
+	PYTHONPATH=. $(BIN)/python scripts/docs_site.py build/docs
+	$(BIN)/zensical build --strict
 
 bench: dev ## run the small form of every reference scenario (ARGS= goes to headway compare)
 	$(BIN)/python -m benchmarks.compare.scenarios $(ARGS)
