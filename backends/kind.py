@@ -32,7 +32,7 @@ class EngineKind:
     `salts_cache`: the engine separates prompts in its prefix cache by `cache_salt`.
     `fixed_slots`: the engine decodes in the `slots` parallel slots of its profile; other engines batch up to `max_seqs`
     sequences.
-    `default_weights` completes the name of an engine profile if the fleet file has no quantization.
+    `default_weights` is the format of weights if the fleet file has no quantization.
     `settings` are the keys of `settings` in the fleet file, which the adapter gets as keyword arguments.
     """
 
@@ -46,7 +46,7 @@ class EngineKind:
     counts_each: bool = False
     salts_cache: bool = False
     fixed_slots: bool = False
-    default_weights: str = ""
+    default_weights: str = "fp16"
     settings: type[KindSettings] = KindSettings
 
     def check_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:

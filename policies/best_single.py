@@ -1,6 +1,7 @@
-"""`best_single`: always the best model, whatever the prompt; then round robin over its instances.
+"""`best_single`: the best model, whatever the prompt; then round robin over its instances.
 
-Best by mean quality: the artifact's mean over all prompts if it knows the model, otherwise the fleet file's prior, or
+Best of the options: while all instances of the best model are full, the next best one takes the requests, as under every
+policy. Best by mean quality: the artifact's mean over all prompts if it knows the model, otherwise the fleet file's prior, or
 0.5 without one. It is the baseline that every router of models has to beat; on LLMRouterBench (arXiv 2601.07206) most
 published ones barely do. Ties: the lower price of a million output tokens, then of input tokens, then the model's name.
 """

@@ -51,11 +51,14 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(schema, indent=2))
         return 0
     from predictors import kernels
+    from router.wiring import check_profile
 
     config = load(args.config, policies=POLICIES, profiles=profiles.names())
     try:
         _check_secrets(config, args.config)
         _check_artifacts(config)
+        for instance in config.instances:
+            check_profile(instance)
         if config.scaling.pools:
             from router.scaling.loop import create_scaler
 
@@ -67,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         ]
     except ConfigError as error:
         raise located(error, args.config) from None
+    not_simulated = why_not_simulated(config)
     if args.json:
         instances = [each.name for each in config.instances]
         models = [each.name for each in config.models]
@@ -79,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
                     "instances": instances,
                     "compiled_kernels": native,
                     "compiled_scanning": scanning.WHY_NOT_NATIVE is None,
+                    "not_simulated": not_simulated,
                     "warnings": found,
                 }
             )
@@ -89,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(_table(config))
     console.print(f"note: {kernels.description()}", markup=False)
     console.print(f"note: {scanning.description()}", markup=False)
+    if not_simulated is not None:
+        console.print(f"note: headway compare cannot simulate this fleet: {not_simulated}", markup=False)
     for warning in found:
         console.print(f"warning: {warning}", markup=False, style="yellow")
     console.print(f"{args.config}: ok{', with warnings' if found else ''}", markup=False)
@@ -130,21 +137,34 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
                 yield f"{where}: environment variable {each.name} is not set"
             if each.mark is Mark.FILE and not Path(each.name).is_file():
                 yield f"instance {instance.name}: {dotted(each.path)} {each.name} is not a file here"
-        for profile in map(instance.profile_name, instance.serves):
-            if profile is not None and profile not in profiles.names():
+        known = instance.engine_profiles(profiles.find)
+        for served in instance.serves:
+            if served not in known and (profile := instance.profile_name(served)) is not None:
                 yield (
                     f"instance {instance.name}: there is no engine profile {profile}; predictions start from a generic"
-                    " profile, and the simulator cannot run this instance"
+                    " profile"
                 )
-    served = {model for instance in config.instances for model in instance.serves}
-    served |= {pool.model for pool in config.scaling.pools}
+    models = {model for instance in config.instances for model in instance.serves}
+    models |= {pool.model for pool in config.scaling.pools}
     for model in config.models:
-        if model.name not in served:
+        if model.name not in models:
             yield f"model {model.name}: no instance serves it"
         if model.price is None and any(
             model.name in each.serves and each.serves[model.name].price is None for each in config.instances
         ):
             yield f"model {model.name} has no price, so it counts as free"
+
+
+def why_not_simulated(config: FleetConfig) -> str | None:
+    """The reason why `headway compare` cannot simulate the fleet; None if it can."""
+    from benchmarks.simulator import open_fleet
+    from benchmarks.workloads.format import WorkloadError
+
+    try:
+        open_fleet(config)
+    except WorkloadError as error:
+        return str(error)
+    return None
 
 
 def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
@@ -209,13 +229,15 @@ def _table(config: FleetConfig) -> Table:
     for column in ("in $/Mtok", "out $/Mtok", "quality", "context"):
         table.add_column(column, justify="right")
     for instance in config.instances:
+        found = instance.engine_profiles(profiles.find)
         for candidate in config.candidates(instance).values():
+            profile = found.get(candidate.model)
             table.add_row(
                 instance.name,
                 _kind(instance),
                 instance.url or f"at {instance.speed:g} x real speed",
                 candidate.model,
-                instance.profile_name(candidate.model) or "",
+                (instance.profile_name(candidate.model) or "") if profile is None else profile.name,
                 f"{candidate.price.input_usd_per_mtok:g}",
                 f"{candidate.price.output_usd_per_mtok:g}",
                 "" if candidate.quality is None else f"{candidate.quality:g}",

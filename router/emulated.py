@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import orjson
 
 from backends import KINDS
+from backends.engine.profiles import find
 from router.config import ConfigError, InstanceConfig, Problem
 
 if TYPE_CHECKING:
@@ -100,12 +101,14 @@ class EmulatedEngines:
 
 def _engine(instance: InstanceConfig) -> dict[str, Any]:
     """The settings of one instance for the child process."""
+    profiles = instance.engine_profiles(find)
+    contexts = [served.context_tokens for served in instance.serves.values()]
     return {
         "name": instance.name,
         "kind": KINDS[instance.emulates].emulator,
         "speed": instance.speed,
-        "models": {served.name: instance.profile_name(model) for model, served in instance.serves.items()},
-        "contexts": [served.context_tokens for served in instance.serves.values()],
+        "models": {served.name: profiles[model].name for model, served in instance.serves.items()},
+        "context": None if None in contexts else max(each for each in contexts if each),
     }
 
 
@@ -114,7 +117,7 @@ def _instance(engine: dict[str, Any]) -> EmulatedInstance:
     from backends.emulator.servers import SERVERS
 
     option = SERVERS[engine["kind"]].CONTEXT_OPTION
-    options = {} if option is None else {option: engine["contexts"][0]}
+    options = {} if option is None else {option: engine["context"]}
     return EmulatedInstance(
         engine["name"],
         engine["kind"],

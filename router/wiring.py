@@ -472,11 +472,11 @@ def check_profile(instance: InstanceConfig) -> None:
     """Raise ConfigError if an emulated instance has no known profile."""
     if not instance.is_emulated:
         return
-    known = profiles.names()
+    found = instance.engine_profiles(profiles.find)
     for model in instance.serves:
-        name = instance.profile_name(model)
-        if name not in known:
-            near = get_close_matches(name or "", known, n=3)
+        if model not in found:
+            name = instance.profile_name(model)
+            near = get_close_matches(name or "", profiles.names(), n=3)
             hint = f"; near: {', '.join(near)}" if near else ""
             raise ConfigError(
                 "instances",

@@ -36,8 +36,8 @@ OnStop = Literal["finish", "error", "cut", "hang"]
 class EmulatedInstance:
     """One emulated engine on one port.
 
-    `kind` is a name in `servers.SERVERS`. `models` maps served names to profile names (or profiles): one for a vLLM,
-    any number for an Ollama. With `speed` 10 it is ten times as fast as its hardware. `keep_alive_s` is how long an
+    `kind` is a name in `servers.SERVERS`. `models` maps served names to profile names (or profiles); a vLLM
+    serves them by one engine. With `speed` 10 it is ten times as fast as its hardware. `keep_alive_s` is how long an
     idle connection stays open (None: as long as the real engine keeps it). `clock` drives the engine's model, in
     seconds. `options` are those of the server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with
     which it cannot start (pydantic.ValidationError for single options), KeyError for an unknown profile.

@@ -20,7 +20,7 @@ import orjson
 from router.core.profile import EngineProfile
 
 BYTES_PER_TOKEN = 4
-_QUANTIZED = re.compile(r"-q\d$")
+_QUANTIZED = re.compile(r"-(q\d|fp8|int4)$")
 BLOCK_TOKENS = 16
 
 #: Every answer begins with these pieces (one token each).

@@ -48,7 +48,7 @@ from backends.emulator.vllm_request import (
     prompts_of,
 )
 from backends.emulator.vllm_wire import VllmWire, error_json, error_kind, token_ids
-from backends.engine.batching import Engine
+from backends.engine import engine_of
 from backends.engine.sequence import Finish, Sequence
 from router.core.profile import EngineProfile
 
@@ -72,7 +72,8 @@ class VllmOptions(BaseModel):
 
 
 class VllmServer:
-    """One emulated vLLM with one model; `handle` answers one HTTP request (`servers.EngineServer`)."""
+    """One emulated vLLM; `handle` answers one HTTP request (`servers.EngineServer`). Several models share one engine
+    (`backends.engine.shared`): the first one is the base, whose name the metrics have."""
 
     OPTIONS: ClassVar[type[BaseModel]] = VllmOptions
     PORT: ClassVar = 8000
@@ -87,11 +88,13 @@ class VllmServer:
         faults: FaultBoard,
         clock: Callable[[], float],
     ) -> None:
-        ((self.model, profile),) = profiles.items()
+        self.model = next(iter(profiles))
+        self._names = {model: model_names(profile, model) for model, profile in profiles.items()}
+        self._names[self.model] = model_names(profiles[self.model], self.model, *options.aliases)
         self.options = options
         self.faults = faults
-        self.engine = Engine(
-            profile, prefix_caching=options.prefix_caching, context_tokens=options.max_model_len
+        self.engine = engine_of(
+            profiles, prefix_caching=options.prefix_caching, context_tokens=options.max_model_len
         )
         self.max_model_len = min(self.engine.limit_tokens, options.max_model_len or 131_072)
         self.driver = Driver(self.engine, speed, clock)
@@ -99,9 +102,7 @@ class VllmServer:
         self.driver.on_progress = self.metrics.step
         self.healthy = True
         self.live: set[Generation] = set()
-        self._profile = profile
         self._started = int(time.time())
-        self._names = model_names(profile, self.model, *options.aliases)
         self._routes: dict[tuple[str, str], Callable[[Exchange], None]] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completion,
@@ -120,11 +121,10 @@ class VllmServer:
 
     @staticmethod
     def check(profiles: Mapping[str, EngineProfile], options: VllmOptions) -> None:
-        """Raises ValueError for several models, and for a context that KV memory cannot hold."""
-        if len(profiles) != 1:
-            raise ValueError("a vllm instance serves exactly one model")
-        (profile,) = profiles.values()
-        longest, room_tokens = options.max_model_len, profile.kv_capacity_tokens
+        """Raises ValueError without a model, and for models or a context that KV memory cannot hold."""
+        if not profiles:
+            raise ValueError("a vllm instance serves at least one model")
+        longest, room_tokens = options.max_model_len, engine_of(profiles).profile.kv_capacity_tokens
         if longest is not None and longest > room_tokens:
             raise ValueError(f"max_model_len {longest} is more than KV memory holds ({room_tokens} tokens)")
 
@@ -184,7 +184,7 @@ class VllmServer:
                 "max_model_len": self.max_model_len,
                 "permission": [],
             }
-            for name in (self.model, *self.options.aliases)
+            for name in (*self._names, *self.options.aliases)
         ]
         exchange.respond_json(200, {"object": "list", "data": cards})
 
@@ -208,20 +208,24 @@ class VllmServer:
             return self.model
         if not isinstance(name, str):
             raise fields.validation("model", "Input should be a valid string")
-        if name != self.model and name not in self.options.aliases:
+        if name not in self._names and name not in self.options.aliases:
             raise Rejected(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
         return name
+
+    def _model_of(self, name: str) -> str:
+        """The model of this name: an alias is the base's."""
+        return name if name in self._names else self.model
 
     # --- generation ---
     def _chat(self, exchange: Exchange) -> None:
         body = fields.json_object(exchange)
         name = self._check_model(body)
-        self._generate(exchange, parse_chat(body, self._names), name)
+        self._generate(exchange, parse_chat(body, self._names[self._model_of(name)]), name)
 
     def _completion(self, exchange: Exchange) -> None:
         body = fields.json_object(exchange)
         name = self._check_model(body)
-        self._generate(exchange, parse_completion(body, self._names), name)
+        self._generate(exchange, parse_completion(body, self._names[self._model_of(name)]), name)
 
     def _generate(self, exchange: Exchange, job: Job, name: str) -> None:
         check_context(job, self.max_model_len)
@@ -234,7 +238,7 @@ class VllmServer:
             )
             return
         choices = [
-            self._choice(prompt, job, number * job.n + index, index)
+            self._choice(prompt, job, self._model_of(name), number * job.n + index, index)
             for number, prompt in enumerate(job.prompts)
             for index in range(job.n)
         ]
@@ -272,8 +276,8 @@ class VllmServer:
         else:
             exchange.respond(503, wire.error_body(503, _SHED_MESSAGE))
 
-    def _choice(self, prompt: Prompt, job: Job, index: int, salt: int) -> Choice:
-        model = self._names[-1]
+    def _choice(self, prompt: Prompt, job: Job, served: str, index: int, salt: int) -> Choice:
+        model = self._names[served][-1]
         seed = seed_of(prompt.data, f"{model}/{salt}")
         room = self.max_model_len - prompt.tokens
         limit = min(room, job.max_tokens) if job.max_tokens is not None else room
@@ -313,7 +317,7 @@ class VllmServer:
             prompt_tokens=prompt.tokens,
             output_tokens=tokens,
             prefix=prefix_hashes(prompt.data),
-            model=self.model,
+            model=served,
             finish=finish,
         )
         reason: str = finish
@@ -364,16 +368,19 @@ class VllmServer:
             exchange.respond(503, error_json(503, _SHED_MESSAGE, error_kind(503)))
             return
         wire = _EmbeddingWire(prompts, name, dimensions, form)
-        choices = [self._embedding_choice(prompt, index) for index, prompt in enumerate(prompts)]
+        choices = [
+            self._embedding_choice(prompt, self._model_of(name), index)
+            for index, prompt in enumerate(prompts)
+        ]
         self._run(exchange, wire, choices, False, fault)
 
-    def _embedding_choice(self, prompt: Prompt, index: int) -> Choice:
+    def _embedding_choice(self, prompt: Prompt, served: str, index: int) -> Choice:
         sequence = Sequence(
             id=new_sequence_id(),
             prompt_tokens=prompt.tokens,
             output_tokens=0,
             prefix=prefix_hashes(prompt.data),
-            model=self.model,
+            model=served,
         )
         return Choice(
             index,

@@ -7,6 +7,7 @@ than real time scales the time itself.
 from backends.engine.batching import Engine
 from backends.engine.profiles import UnknownProfile, names, profile
 from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
+from backends.engine.shared import engine_of
 from backends.engine.slots import LoadedModel, SlotEngine
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "SlotEngine",
     "UnknownModel",
     "UnknownProfile",
+    "engine_of",
     "names",
     "profile",
 ]

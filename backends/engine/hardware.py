@@ -92,21 +92,25 @@ class HardwareSpec:
         return self.flops * self.reached.flops
 
     @property
-    def runs_fp8(self) -> bool:
-        """Whether vLLM runs FP8 weights on it."""
-        return self.compute_capability >= _FP8_WEIGHTS
+    def runs_quantized(self) -> bool:
+        """Whether vLLM runs FP8 and 4-bit weights on it."""
+        return self.compute_capability >= _QUANTIZED_WEIGHTS
 
     def weights_flops(self, weights: str | None) -> float:
-        """The rate of large matrix products with 16-bit weights (None) or FP8 ones."""
+        """The rate of large matrix products with 16-bit weights (None) or others. 4-bit ones are computed in 16 bits."""
         computed = weights == FP8 and self.compute_capability >= _FP8_PRODUCTS
         return self.matmul_flops * (_FP8_GAIN if computed else 1.0)
 
 
 #: The suffix of FP8 weights in the names of profiles.
 FP8 = "fp8"
-#: From this compute capability on vLLM runs FP8 weights, with 16-bit products; from the second one on it computes in FP8
+#: Bytes for each weight in the formats that vLLM runs, by the suffix in the names of profiles (None: 16 bits). `int4` is AWQ
+#: or GPTQ: 4 bits, and for each 128 weights a scale of 16 bits and a zero point of 4.
+VLLM_WEIGHTS: dict[str | None, float] = {None: 2.0, FP8: 1.0, "int4": (4 + 20 / 128) / 8}
+#: From this compute capability on vLLM runs FP8 and 4-bit weights (AWQ), with 16-bit products
+#: (docs.vllm.ai/en/latest/features/quantization); from the second one on it computes in FP8
 #: (docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8). That page gives up to 1.6 times the throughput.
-_FP8_WEIGHTS, _FP8_PRODUCTS, _FP8_GAIN = (7, 5), (8, 9), 1.6
+_QUANTIZED_WEIGHTS, _FP8_PRODUCTS, _FP8_GAIN = (7, 5), (8, 9), 1.6
 #: One hop between two pipeline stages, assumed: a network of 10 Gbit/s, the slower case.
 PIPELINE_HOP = Link(100e-6, 1.25e9)
 #: The share of bandwidth that decode attention reaches (Vidur, A30, Qwen2-7B; median error 7 %), and the constant time
@@ -231,7 +235,8 @@ HARDWARE: dict[str, HardwareSpec] = {
 @dataclass(frozen=True, slots=True)
 class Quantization:
     """A GGUF format under llama.cpp: bytes for each weight (Q4_K_M: file sizes of Llama 3 8B and 70B; Q8_0: 34 bytes
-    hold 32 weights), and the share of the 16-bit throughput that its matrix products reach."""
+    hold 32 weights; others: the table for Llama 3.1 8B in llama.cpp's tools/quantize/README.md, of Q3_K_S and Q3_K_L the
+    mean), and the share of the 16-bit throughput that its matrix products reach (Q4_K_M; assumed for the others)."""
 
     suffix: str
     label: str
@@ -240,7 +245,11 @@ class Quantization:
 
 
 QUANTIZATIONS = {
+    "q2": Quantization("q2", "Q2_K", 3.16 / 8, 0.834),
+    "q3": Quantization("q3", "Q3_K_M", 3.97 / 8, 0.834),
     "q4": Quantization("q4", "Q4_K_M", 4.86 / 8, 0.834),
+    "q5": Quantization("q5", "Q5_K_M", 5.7 / 8, 0.834),
+    "q6": Quantization("q6", "Q6_K", 6.56 / 8, 0.834),
     "q8": Quantization("q8", "Q8_0", 8.5 / 8, 0.834),
 }
 #: llama.cpp's total constant time for each layer of a step (llama-bench, RTX 4090, Llama 3 8B Q4_K_M).

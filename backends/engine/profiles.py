@@ -3,8 +3,10 @@
     llama-3.1-70b@4xa100-80g      tensor parallel over 4 GPUs, 16-bit weights, vLLM
     llama-3.1-70b@pp2x4xa100-80g  two pipeline stages of 4 GPUs each
     llama-3.1-70b@4xa100-80g:62+4xl4:18  two stages of unlike GPUs with 62 and 18 layers (`unlike_stages`)
-    llama-3.1-8b-fp8@l4           FP8 weights under vLLM
-    qwen2.5-7b-q4@rtx-4090        Q4_K_M weights under llama.cpp, as Ollama serves them (also -q8)
+    llama-3.1-8b-fp8@l4           FP8 weights under vLLM (4-bit ones of AWQ or GPTQ: -int4)
+    qwen2.5-7b-q4@rtx-4090        Q4_K_M weights under llama.cpp, as Ollama serves them (also -q2 to -q8)
+
+The weights may have another usual name (`backends.engine.weights`): llama-3.1-8b-awq@l4 is llama-3.1-8b-int4@l4.
 
 A profile exists where the weights fit and at least MIN_CONTEXT_TOKENS of KV memory are left. Its constants
 follow from the shape of the model and the figures in `backends.engine.hardware`; the formula they go into
@@ -25,19 +27,20 @@ import itertools
 from backends.engine.hardware import (
     ATTENTION_MEMORY_SHARE,
     ATTENTION_S,
-    FP8,
     HARDWARE,
     HOST_S,
     LLAMACPP_ATTENTION_SHARE,
     LLAMACPP_LAYER_S,
     PIPELINE_HOP,
     QUANTIZATIONS,
+    VLLM_WEIGHTS,
     HardwareSpec,
     Link,
     Quantization,
 )
 from backends.engine.models import MODELS, ModelSpec
 from backends.engine.unlike_stages import EngineStage, parsed, unlike_profile
+from backends.engine.weights import UnknownWeights, suffix_of
 from router.core.profile import EngineProfile
 
 MIN_CONTEXT_TOKENS = 4096
@@ -92,7 +95,11 @@ def name_of(model: str, hardware: str, tensor: int = 1, pipeline: int = 1) -> st
 
 def find(name: str) -> EngineProfile | None:
     """The profile of this name, if there is one."""
-    return _profiles().get(name) or (_unlike(name) if "+" in name else None)
+    found = _profiles().get(name)
+    if found is None:
+        name = _canonical(name)
+        found = _profiles().get(name) or (_unlike(name) if "+" in name else None)
+    return found
 
 
 def profile(name: str) -> EngineProfile:
@@ -121,11 +128,12 @@ def weights_bytes(name: str) -> int:
 
 
 def bytes_of(model: ModelSpec, weights: str | None = None) -> float:
-    """Bytes of a model's weights in 16 bits, or with the suffix of a format: `fp8`, `q4` or `q8`. With `fp8` the
-    embedding and the output layer stay in 16 bits."""
-    if weights == FP8:
-        return model.params + model.head_params * (1 if model.tied else 2)
-    return model.params * (QUANTIZATIONS[weights].bytes_per_weight if weights else 2)
+    """Bytes of a model's weights in 16 bits, or with the suffix of a format. Under vLLM the embedding and the output layer
+    stay in 16 bits."""
+    if weights in QUANTIZATIONS:
+        return model.params * QUANTIZATIONS[weights].bytes_per_weight
+    kept = model.head_params * (1 if model.tied else 2)
+    return model.params * VLLM_WEIGHTS[weights] + kept * (2 - VLLM_WEIGHTS[weights])
 
 
 def budget_bytes(hardware: HardwareSpec) -> float:
@@ -158,7 +166,7 @@ def whole_profile(model: ModelSpec, hardware: HardwareSpec, gpus: int, weights: 
 def _profiles() -> dict[str, EngineProfile]:
     found: dict[str, EngineProfile] = {}
     for model, hardware in itertools.product(MODELS.values(), HARDWARE.values()):
-        formats = (None, FP8) if hardware.runs_fp8 else (None,)
+        formats = VLLM_WEIGHTS if hardware.runs_quantized else (None,)
         made = [
             _vllm_profile(model, hardware, tensor, pipeline, weights)
             for weights, pipeline, tensor in itertools.product(formats, PIPELINE_DEGREES, TENSOR_DEGREES)
@@ -171,14 +179,24 @@ def _profiles() -> dict[str, EngineProfile]:
 
 def _parts(name: str) -> tuple[str, str | None, str]:
     """Model, format of the weights (None: 16 bits) and hardware of a profile's name."""
-    profile(name)
-    return _split(name)
+    return _split(profile(name).name)
+
+
+def _canonical(name: str) -> str:
+    """A profile's name with the suffix that the profiles have for its weights."""
+    model, at, hardware = name.partition("@")
+    known = max((each for each in MODELS if model.startswith(f"{each}-")), key=len, default=model)
+    try:
+        suffix = suffix_of(model.removeprefix(f"{known}-"))
+    except UnknownWeights:
+        return name
+    return f"{known}-{suffix}{at}{hardware}" if suffix else f"{known}{at}{hardware}"
 
 
 def _split(name: str) -> tuple[str, str | None, str]:
     model, _, hardware = name.partition("@")
-    for suffix in (FP8, *QUANTIZATIONS):
-        if model.endswith(f"-{suffix}"):
+    for suffix in (*VLLM_WEIGHTS, *QUANTIZATIONS):
+        if suffix is not None and model.endswith(f"-{suffix}"):
             return model.removesuffix(f"-{suffix}"), suffix, hardware
     return model, None, hardware
 
@@ -206,7 +224,7 @@ def _unlike(name: str) -> EngineProfile | None:
         return None
     if sum(stage.layers for stage in stages) != model.layers:
         return None
-    if weights == FP8 and not all(stage.hardware.runs_fp8 for stage in stages):
+    if weights and not all(stage.hardware.runs_quantized for stage in stages):
         return None
     if any(stage.gpus not in TENSOR_DEGREES for stage in stages):
         return None
@@ -235,7 +253,7 @@ def _vllm_profile(
     kv_bytes = model.kv_bytes_per_token(tensor)
     link = hardware.links[tensor] if tensor > 1 else None
     layer_params = model.layer_params(tensor)
-    bytes_per_weight = 1 if weights == FP8 else 2
+    bytes_per_weight = VLLM_WEIGHTS[weights]
     read_bytes_per_s = hardware.read_bytes_per_s
     layer_s = (
         hardware.small.matmul_s
@@ -268,7 +286,7 @@ def _vllm_profile(
         load_s=_VLLM_START_S + weights_bytes / _LOAD_BYTES_PER_S,
         slots=SLOTS,
         source="vLLM model; public specifications, shares fitted from Vidur, Helix, AIBrix, DistCA"
-        + ("; 8-bit weights assumed" if weights else "")
+        + (f"; {weights} weights assumed" if weights else "")
         + (f"; {pipeline} pipeline stages assumed" if pipeline > 1 else ""),
     )
 

@@ -80,7 +80,6 @@ async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> A
 
 
 def _engine(instance: InstanceConfig, config: FleetConfig, client: Client, backend: Backend) -> Engine:
-    names = {model: instance.profile_name(model) for model in instance.serves}
     return Engine(
         name=instance.name,
         kind=instance.protocol,
@@ -89,7 +88,7 @@ def _engine(instance: InstanceConfig, config: FleetConfig, client: Client, backe
         backend=backend,
         hardware=instance.hardware_name,
         speed=instance.speed,
-        profiles={model: name for model, name in names.items() if name and find_profile(name)},
+        profiles={model: profile.name for model, profile in instance.engine_profiles(find_profile).items()},
     )
 
 

@@ -84,7 +84,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "slo": slo,
         "workload": {"header": drawn.header.as_dict(), "described": dict(drawn.described)},
         "scenario": scenario.name + (" (small)" if args.small else "") if scenario else None,
-        "fleet": _fleet_rows(fleet.config),
+        "fleet": _fleet_rows(fleet),
         "seeds": len(seeds),
     }
     return {"runs": runs, "oracles": oracles, "about": about}, finished
@@ -167,14 +167,15 @@ def _bar() -> Iterator[OnProgress]:
         )
 
 
-def _fleet_rows(config: FleetConfig) -> list[dict[str, Any]]:
+def _fleet_rows(fleet: Fleet) -> list[dict[str, Any]]:
     """The candidates as the report shows them."""
+    config = fleet.config
     return [
         {
             "instance": instance.name,
             "kind": instance.protocol,
             "model": model,
-            "profile": instance.profile_name(model),
+            "profile": instance.engine_profiles(fleet.profiles.get)[model].name,
             "hardware": instance.hardware_name,
             "max_concurrency": instance.max_concurrency,
             "context_tokens": candidate.context_tokens,

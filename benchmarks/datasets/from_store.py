@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backends import KINDS
-from backends.engine import profile, profiles
+from backends.engine import profiles
 from benchmarks.datasets.groups import groups
 from predictors.learned.names import family_of
 from predictors.learned.text import prompt_features
@@ -280,8 +280,7 @@ class _Reading:
         config = self.fleet.instance(instance) if self.fleet else None
         if config is None:
             return run
-        name = config.profile_name(model) if model in config.serves else None
-        known = name is not None and name in profiles.names()
+        profile = config.engine_profiles(profiles.find).get(model)
         return Run(
             run.id,
             SOURCE,
@@ -291,8 +290,8 @@ class _Reading:
             run.family,
             config.hardware_name,
             speed=config.speed,
-            profile=name if known else None,
-            profile_values=asdict(profile(name)) if known and name is not None else None,
+            profile=None if profile is None else profile.name,
+            profile_values=None if profile is None else asdict(profile),
             started_at_s=run.started_at_s,
             fixed_slots=KINDS[config.protocol].fixed_slots,
         )

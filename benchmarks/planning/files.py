@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from backends.engine.hardware import HARDWARE
 from backends.engine.models import MODELS
+from backends.engine.weights import weights_named
 from router.config import ConfigError, Problem
 from router.config.document import parse
 from router.config.fields import Count, NotNegative, Section
 from router.config.load import in_words
 from router.config.models import ModelConfig
 
-#: Formats of weights: 16 bits in either form, 8 bits under vLLM, and GGUF under Ollama.
-Weights = Literal["fp16", "bf16", "fp8", "q4", "q8"]
+#: A format of weights by its canonical name; the files may have any usual one.
+Weights = Annotated[str, AfterValidator(weights_named)]
 
 
 class PoolConfig(Section):

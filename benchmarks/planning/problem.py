@@ -9,8 +9,9 @@ from itertools import product
 from math import floor
 
 from backends.engine import profiles
-from backends.engine.hardware import FP8, HARDWARE, QUANTIZATIONS
+from backends.engine.hardware import HARDWARE, QUANTIZATIONS
 from backends.engine.models import MODELS
+from backends.engine.weights import suffix_of
 from benchmarks.planning.files import ClusterConfig, PlannedModelConfig, PoolConfig
 from benchmarks.planning.unlike import UnlikeGroup, unlike_group
 from policies.placement.candidates import every_shape
@@ -25,7 +26,7 @@ _GB = 1e9
 @dataclass(frozen=True)
 class PlanningProblem:
     """`longest_tokens`: prompt and answer together of the longest request of each model, by name; the KV cache holds it.
-    Every model takes its GPUs for itself: the simulator batches one model an instance."""
+    Every model takes its GPUs for itself."""
 
     cluster_config: ClusterConfig
     model_configs: tuple[PlannedModelConfig, ...]
@@ -63,7 +64,7 @@ class PlanningProblem:
                 for pool in self.cluster_config.pools
                 if (gpus := problem.gpus_left(pool))
             ]
-            group = unlike_group(left, config, _suffix(config), self._held_tokens(config))
+            group = unlike_group(left, config, suffix_of(config.weights), self._held_tokens(config))
             if group is not None:
                 problem = replace(problem, unlike=(*problem.unlike, group))
         return problem
@@ -118,7 +119,7 @@ class PlanningProblem:
         ]
         return Model(
             config.name,
-            weights_gb=profiles.bytes_of(spec, _suffix(config)) / _GB,
+            weights_gb=profiles.bytes_of(spec, suffix_of(config.weights)) / _GB,
             kv_gb=spec.kv_bytes_per_token() * held / _GB,
             layers=spec.layers,
             precision=Precision.GGUF if gguf else Precision(config.weights),
@@ -135,12 +136,8 @@ def is_gguf(config: PlannedModelConfig) -> bool:
     return config.weights in QUANTIZATIONS
 
 
-def _suffix(config: PlannedModelConfig) -> str | None:
-    return config.weights if is_gguf(config) or config.weights == FP8 else None
-
-
 def _profiled(config: PlannedModelConfig) -> str:
-    suffix = _suffix(config)
+    suffix = suffix_of(config.weights)
     return config.name if suffix is None else f"{config.name}-{suffix}"
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from sqlalchemy import RowMapping, select
 
+from backends import KINDS
 from backends.engine import profiles
-from benchmarks.planning.files import ClusterConfig, ModelsConfig, Weights
+from backends.engine.weights import weights_named
+from benchmarks.planning.files import ClusterConfig, ModelsConfig
 from benchmarks.planning.problem import LIMITS, PlanningProblem
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest
 from policies.placement.candidates import every_shape
@@ -28,8 +30,6 @@ from router.store.database import (
     public_url,
     reason,
 )
-
-_WEIGHTS: tuple[Weights, ...] = ("fp16", "bf16", "fp8", "q4", "q8")
 
 
 def recorded_requests(url: str, config: FleetConfig, limit: int) -> tuple[Header, list[WorkloadRequest]]:
@@ -125,10 +125,8 @@ def models_of(config: FleetConfig) -> ModelsConfig:
     formats: dict[str, Counter[str]] = {}
     for instance in config.instances:
         for model, served in instance.serves.items():
-            default = "q4" if instance.protocol == "ollama" else "fp16"
-            text = (served.quantization or default).lower()
-            weights = next((each for each in _WEIGHTS if text.startswith(each)), "fp16")
-            formats.setdefault(model, Counter())[weights] += 1
+            weights = served.quantization or KINDS[instance.protocol].default_weights
+            formats.setdefault(model, Counter())[weights_named(weights)] += 1
     rows = [
         each.model_dump(mode="json", exclude_unset=True)
         | {"weights": formats[each.name].most_common(1)[0][0]}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from backends.engine import profiles
-from backends.engine.hardware import FP8, HARDWARE
+from backends.engine.hardware import HARDWARE
 from backends.engine.models import MODELS
 from backends.engine.unlike_stages import EngineStage
 from benchmarks.planning.files import PlannedModelConfig, PoolConfig
@@ -89,7 +89,7 @@ def _split(
     config: PlannedModelConfig, weights: str | None, tokens: int, shapes: Sequence[tuple[str, int]]
 ) -> UnlikeGroup | None:
     model = MODELS[config.name]
-    if weights == FP8 and not all(HARDWARE[gpu].runs_fp8 for gpu, _ in shapes):
+    if weights and not all(HARDWARE[gpu].runs_quantized for gpu, _ in shapes):
         return None
     most = [profiles.most_layers(model, HARDWARE[gpu], degree, weights, tokens) for gpu, degree in shapes]
     if sum(most) < model.layers:

@@ -16,6 +16,7 @@ from backends.engine import (
     QueueFull,
     Sequence,
     SlotEngine,
+    engine_of,
     profiles,
 )
 from benchmarks.simulator.outcomes import Gaps
@@ -30,8 +31,9 @@ OLLAMA_CONTEXT_TOKENS = 32_768
 
 
 class SimulatedEngine:
-    """The engine of one instance. `profiles_` are by the fleet's model names, With `fixed_slots` the
-    engine has slots and loads models, as Ollama does; else it batches continuously and serves one model.
+    """The engine of one instance. `profiles_` are by the fleet's model names. With `fixed_slots` the engine has slots and
+    loads models, as Ollama does; else it batches continuously, all models together. Raises ValueError if it does not hold
+    its models.
 
     `down` is set while the instance is lost: it answers nothing.
     """
@@ -76,9 +78,11 @@ class SimulatedEngine:
                 every_token=False,
             )
         else:
-            ((model, profile),) = self._profiles.items()
-            self._engine = self._batching = Engine(
-                profile, context_tokens=self._candidates[model].context_tokens, every_token=False
+            contexts = [each.context_tokens for each in self._candidates.values()]
+            self._engine = self._batching = engine_of(
+                self._profiles,
+                context_tokens=None if None in contexts else max(each for each in contexts if each),
+                every_token=False,
             )
             self.on_gaps(self._gaps)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 import policies
-from backends import KINDS
 from backends.engine import profiles
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
@@ -42,13 +41,16 @@ class Fleet:
         return scheduler
 
     def engines(self) -> dict[str, SimulatedEngine]:
-        """An empty engine for each instance, by name."""
+        """An empty engine for each instance, by name. Raises ValueError for one that does not hold its models."""
         found = {}
         for name in self.names:
             instance = self.instance(name)
-            found[name] = SimulatedEngine(
-                name, instance.fixed_slots, instance.candidates, instance.profiles, instance.speed
-            )
+            try:
+                found[name] = SimulatedEngine(
+                    name, instance.fixed_slots, instance.candidates, instance.profiles, instance.speed
+                )
+            except ValueError as error:
+                raise ValueError(f"instance {name}: {error}") from None
         return found
 
     @property
@@ -69,32 +71,34 @@ def open_fleet(
 ) -> Fleet:
     """The fleet of a file. `given` profiles (calibrated ones) come before the registry's. `time_factor` None
     takes out what all emulated instances have in common. Raises WorkloadError when an instance has no engine
-    profile or serves models in a way that its kind cannot."""
+    profile or cannot hold its models."""
     config, places = _with_places(config)
     found = dict(given or {})
     for each in config.instances:
-        if not KINDS[each.protocol].fixed_slots and len(each.serves) != 1:
-            raise WorkloadError(
-                f"instance {each.name}: the simulator batches one model an instance; it serves {len(each.serves)}"
-            )
-        for model in each.serves:
-            name = each.profile_name(model)
-            if name is None:
-                raise WorkloadError(
-                    f"instance {each.name}: no engine profile for {model} (name its hardware or its profile)"
-                )
-            if name not in found:
-                profile = profiles.find(name)
-                if profile is None:
-                    raise WorkloadError(f"instance {each.name}: there is no engine profile {name!r}")
+        for name in map(each.profile_name, each.serves):
+            if name is not None and name not in found and (profile := profiles.find(name)):
                 found[name] = profile
+        missing = each.serves.keys() - each.engine_profiles(found.get)
+        if missing:
+            model = min(missing)
+            name = each.profile_name(model)
+            raise WorkloadError(
+                f"instance {each.name}: no engine profile for {model} (name its hardware or its profile)"
+                if name is None
+                else f"instance {each.name}: there is no engine profile {name!r}"
+            )
     if not config.instances:
         raise WorkloadError("the fleet has no instances")
     if time_factor is None:
         speeds = {each.speed for each in config.instances if each.is_emulated}
         time_factor = speeds.pop() if len(speeds) == 1 else 1.0
     rules = Rules.of(config, tuple(policies.POLICIES))
-    return Fleet(config, rules, found, time_factor, places)
+    fleet = Fleet(config, rules, found, time_factor, places)
+    try:
+        fleet.engines()
+    except ValueError as error:
+        raise WorkloadError(str(error)) from None
+    return fleet
 
 
 def _with_places(config: FleetConfig) -> tuple[FleetConfig, Mapping[str, tuple[str, ...]]]:

@@ -6,7 +6,8 @@ Compute capabilities: developer.nvidia.com/cuda-gpus. Engines, as their document
   github.com/vllm-project/vllm/pull/39878), builds for CUDA 12 need 7.0 (docs.vllm.ai/en/v0.4.0.post1/getting_started;
   its V1 engine: pull requests 23614 and 24022). It refuses bf16 below 8.0 (github.com/vllm-project/vllm/issues/1157).
   FP8 is computed from 8.9 on; from 7.5 on vLLM runs FP8 weights with 16-bit activations
-  (docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8).
+  (docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8). 4-bit weights are those of AWQ, which need 7.5
+  (docs.vllm.ai/en/latest/features/quantization).
 - Ollama needs 5.0 (docs.ollama.com/gpu).
 """
 
@@ -47,6 +48,7 @@ SUPPORT = (
     Support(Engine.VLLM, Precision.BF16, (8, 0)),
     Support(Engine.VLLM, Precision.FP8, (8, 9)),
     Support(Engine.VLLM, Precision.FP8, (7, 5), _WEIGHTS_ONLY),
+    Support(Engine.VLLM, Precision.INT4, (7, 5), "4-bit weights, 16-bit activations"),
     Support(Engine.OLLAMA, Precision.GGUF, (5, 0)),
 )
 

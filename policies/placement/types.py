@@ -15,6 +15,7 @@ class Precision(StrEnum):
     FP16 = "fp16"
     BF16 = "bf16"
     FP8 = "fp8"
+    INT4 = "int4"
     GGUF = "gguf"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from backends import KINDS
+from backends.engine.weights import suffix_of, weights_named
 from router.config.fields import (
     Count,
     EnvironmentName,
@@ -31,11 +33,10 @@ from router.config.fields import (
     Text,
 )
 from router.config.marks import Mark, named
+from router.core.profile import EngineProfile
 
 #: The kind of an instance that the gateway starts itself.
 EMULATED = "emulated"
-#: Formats of weights that have engine profiles of their own.
-_WEIGHTS = ("fp8", "q4", "q8")
 if TYPE_CHECKING:
     KindName: TypeAlias = str
     InstanceKind: TypeAlias = str
@@ -43,28 +44,10 @@ else:
     KindName = Literal[tuple(KINDS)]
     InstanceKind = Literal[(*KINDS, EMULATED)]
 
-HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 
-
-class ServedConfig(Section):
-    """A model as one instance serves it. A plain string is short for `{name: ...}`; omitted values are the model's.
-    `profile` (emulated instances only) names the engine profile if the instance's does not fit."""
-
-    name: Text
-    context_tokens: Count | None = None
-    quantization: Text | None = None
-    price: PriceConfig | None = None
-    quality: Share | None = None
-    profile: Text | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain_string(cls, data: Any) -> Any:
-        return {"name": data} if isinstance(data, str) else data
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string", "minLength": 1}, handler(core)]}
+def _weights_name(value: str) -> str:
+    weights_named(value)
+    return value
 
 
 def _profile_name(value: str) -> str:
@@ -74,6 +57,34 @@ def _profile_name(value: str) -> str:
             "profile", "must be MODEL@HARDWARE, such as llama-3.1-8b@a100-80g or qwen2.5-72b@4xh100-80g"
         )
     return value
+
+
+#: The name of an engine profile, `MODEL@HARDWARE`.
+ProfileName = Annotated[str, AfterValidator(_profile_name)]
+#: The usual name of a format of weights; it stays as it is written.
+WeightsName = Annotated[Text, AfterValidator(_weights_name)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+
+
+class ServedConfig(Section):
+    """A model as one instance serves it. A plain string is short for `{name: ...}`; omitted values are the model's.
+    `profile` (emulated instances only) names the engine profile if the instance's does not fit."""
+
+    name: Text
+    context_tokens: Count | None = None
+    quantization: WeightsName | None = None
+    price: PriceConfig | None = None
+    quality: Share | None = None
+    profile: ProfileName | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_string(cls, data: Any) -> Any:
+        return {"name": data} if isinstance(data, str) else data
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "minLength": 1}, handler(core)]}
 
 
 def _http_url(value: str) -> str:
@@ -97,8 +108,6 @@ def _fits_kind(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     return value if engine is None else engine.check_settings(value)
 
 
-#: The name of an engine profile, `MODEL@HARDWARE`.
-ProfileName = Annotated[str, AfterValidator(_profile_name)]
 #: An HTTP URL without login, query and fragment.
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 #: Settings of one kind of engine only, which the kind checks (`EngineKind.settings`). It follows `kind` and `emulates`.
@@ -147,8 +156,11 @@ class InstanceConfig(EngineConfig):
         if self.is_emulated:
             if self.url is not None:
                 raise PydanticCustomError("url", "an emulated instance has no url: the gateway starts it")
-            if self.profile is None:
-                raise PydanticCustomError("profile", "an emulated instance needs a profile, MODEL@HARDWARE")
+            if self.profile is None and any(each.profile is None for each in self.serves.values()):
+                raise PydanticCustomError(
+                    "profile",
+                    "an emulated instance needs a profile, MODEL@HARDWARE, or one for each model in serves",
+                )
             return self
         if self.url is None:
             raise PydanticCustomError("url", "url is missing (only an emulated instance goes without)")
@@ -171,16 +183,17 @@ class InstanceConfig(EngineConfig):
 
     @property
     def hardware_name(self) -> str | None:
-        """The configured hardware, else that of an emulated instance's profile."""
-        if self.hardware is None and self.profile is not None:
-            return self.profile.partition("@")[2]
+        """The configured hardware, else that of an emulated instance's profile, or of its first model's."""
+        if self.hardware is None and self.is_emulated:
+            profiles = [self.profile, *(each.profile for each in self.serves.values())]
+            return next(each for each in profiles if each is not None).partition("@")[2]
         return self.hardware
 
     def profile_name(self, model: str) -> str | None:
         """The engine profile (`MODEL@HARDWARE`) of one served model; None without known hardware.
 
-        An emulated instance with one model has its own profile. For others the name consists of the model's name, `-fp8`
-        for FP8 weights, `-q4` or `-q8` for GGUF weights (q4 for an Ollama tag without quantisation), and the hardware.
+        An emulated instance with one model has its own profile. For others the name consists of the model's name, the
+        suffix of its weights if these have not 16 bits (q4 for an Ollama tag without quantisation), and the hardware.
         """
         served = self.serves[model]
         if served.profile is not None:
@@ -190,9 +203,19 @@ class InstanceConfig(EngineConfig):
         hardware = self.hardware_name
         if hardware is None:
             return None
-        weights = (served.quantization or KINDS[self.protocol].default_weights).lower()
-        suffix = next((f"-{each}" for each in _WEIGHTS if weights.startswith(each)), "")
-        return f"{model}{suffix}@{hardware}"
+        suffix = suffix_of(served.quantization or KINDS[self.protocol].default_weights)
+        return f"{model}-{suffix}@{hardware}" if suffix else f"{model}@{hardware}"
+
+    def engine_profiles(self, find: Callable[[str], EngineProfile | None]) -> dict[str, EngineProfile]:
+        """The engine profiles of the served models that have one, by `find` from their names. An engine that batches has one
+        set of weights for all its models, so one without a profile of its own, such as an adapter, has that of the first
+        model with one."""
+        names = {model: self.profile_name(model) for model in self.serves}
+        found = {model: profile for model, name in names.items() if name and (profile := find(name))}
+        if found and not KINDS[self.protocol].fixed_slots:
+            base = next(iter(found.values()))
+            return {model: found.get(model, base) for model in self.serves}
+        return found
 
 
 class TemplateConfig(EngineConfig):

@@ -38,12 +38,6 @@ def instance_of(
     old: Instance | None = None,
 ) -> Instance:
     """The scheduler's instance. `old` is changed in place and keeps its counters."""
-    profiles = {}
-    for model in candidates:
-        name = config.profile_name(model)
-        found = None if name is None else profile(name)
-        if found is not None:
-            profiles[model] = found
     kind = KINDS[config.protocol]
     instance = old or Instance(name=config.name, kind=kind.name, candidates=candidates)
     instance.kind = kind.name
@@ -51,7 +45,7 @@ def instance_of(
     instance.max_concurrency = config.max_concurrency
     instance.hardware = config.hardware_name
     instance.speed = config.speed
-    instance.profiles = profiles
+    instance.profiles = config.engine_profiles(profile)
     instance.usd_per_hour = config.usd_per_hour
     instance.unsupported = kind.unsupported
     instance.tokenizes = kind.tokenizes

@@ -171,10 +171,12 @@ def test_engines_of_several_kinds_and_speeds() -> None:
     of = fleet(
         emulated("a", f"{LLAMA}@a30", 1.0),
         emulated("b", f"{QWEN}@l4", 3.1),
+        {**emulated("two", f"{LLAMA}@a100-80g", 1.0), "serves": {LLAMA: "up/llama", QWEN: "up/qwen"}},
         ollama("desk", LLAMA, QWEN, hardware="t4"),  # it has memory for one model, and loads and unloads
     )
     run = both(of, workload(150, 4.0, sessions=8), policy="power_of_two")
-    assert {row["instance"] for row in run.rows.values()} == {"a", "b", "desk"}
+    assert {row["instance"] for row in run.rows.values()} == {"a", "b", "desk", "two"}
+    assert {row["model"] for row in run.rows.values() if row["instance"] == "two"} == {LLAMA, QWEN}
     assert len({step.get("loaded_models") for step in run.watches["desk"]}) > 2
 
 

@@ -62,6 +62,19 @@ async def test_a_chat_stream_has_vllms_shape(vllm: EmulatedInstance, http: aioht
     assert text == "Emulated text, not a model's"
 
 
+async def test_several_models_share_one_engine(http: aiohttp.ClientSession) -> None:
+    async with serve(EmulatedInstance("v", "vllm", {"base": SLOW, "adapter": SLOW})) as (instance,):
+        async with http.get(f"{instance.url}/v1/models") as answer:
+            assert [card["id"] for card in (await answer.json())["data"]] == ["base", "adapter"]
+        bodies = [{**chat(**wish(2)), "model": model} for model in ("base", "adapter", "other")]
+        answers = asyncio.gather(
+            *(http.post(f"{instance.url}/v1/chat/completions", json=body) for body in bodies)
+        )
+        await eventually(lambda: instance.app.state()["running"] == 2)
+        found = [(answer.status, (await answer.json()).get("model")) for answer in await answers]
+        assert found == [(200, "base"), (200, "adapter"), (404, None)]
+
+
 async def test_the_answer_is_the_same_streamed_or_not(vllm: EmulatedInstance) -> None:
     async with openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", max_retries=0) as client:
         messages: Any = [{"role": "user", "content": "what is a queue?"}]

@@ -30,10 +30,10 @@ def test_fleets(instances: list[dict[str, Any]], told: str) -> None:
     assert str(caught.value) == told
 
 
-def test_a_batching_engine_of_two_models() -> None:
+def test_an_engine_that_does_not_hold_its_models() -> None:
     models = ({"name": MODEL}, {"name": "qwen2.5-7b"})
     both = vllm(hardware="a30", serves={MODEL: MODEL, "qwen2.5-7b": "q"})
-    with pytest.raises(WorkloadError, match=r"^instance a: the simulator batches one model .* serves 2$"):
+    with pytest.raises(WorkloadError, match=r"^instance a: the models do not fit together into the memory"):
         open_fleet(FleetConfig.model_validate({"models": models, "instances": (both,)}))
 
 

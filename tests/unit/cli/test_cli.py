@@ -184,7 +184,31 @@ def test_check_warns_of_hardware_without_a_profile(
         "instances: [{name: a, kind: vllm, url: 'http://10.0.0.2', hardware: rtx-9999, serves: {llama-3.1-8b: x}}]\n"
     )
     assert cli.main(["check", "--config", str(path)]) == 0
-    assert "there is no engine profile llama-3.1-8b@rtx-9999" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "there is no engine profile llama-3.1-8b@rtx-9999" in out
+    assert "cannot simulate this fleet: instance a: there is no engine profile" in out
+
+
+@pytest.mark.parametrize(
+    ("served", "not_simulated"),
+    [
+        ("profile: llama-3.1-8b@a100-80g, serves: {llama-3.1-8b: x, adapter: y}", None),
+        ("serves: {llama-3.1-8b: {name: x, profile: llama-3.1-8b-awq@l4}}", None),
+        ("emulates: ollama, serves: {llama-3.1-8b: {name: x, profile: llama-3.1-8b-q4_K_M@l4}}", None),
+        ("profile: llama-3.1-8b@a30, serves: {llama-3.1-8b: x, qwen2.5-7b: y}", "do not fit together"),
+    ],
+)
+def test_check_says_whether_compare_can_simulate_the_fleet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], served: str, not_simulated: str | None
+) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "models: [{name: llama-3.1-8b}, {name: adapter}, {name: qwen2.5-7b}]\n"
+        f"instances: [{{name: a, kind: emulated, {served}}}]\n"
+    )
+    assert cli.main(["check", "--json", "--config", str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)["not_simulated"]
+    assert found is None if not_simulated is None else not_simulated in found
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,13 @@ MISTAKES = [
     ("meta-llama/Llama}", "{name: x, profile: a@b}}", 25, "instances[0].serves.llama.profile", "emulated"),
     ("    api_key_env: A100_KEY", "    speed: 2", 22, "instances[0]", "speed is for kind: emulated"),
     ("    api_key_env", "    api_key", 26, "instances[0].api_key", "use api_key_env"),
+    (
+        "meta-llama/Llama}",
+        "{name: x, quantization: q9}}",
+        25,
+        "instances[0].serves.llama.quantization",
+        "awq",
+    ),
     ("name: sim-0", "name: a100-0", 27, "instances[1].name", "another instance is named 'a100-0'"),
     ("name: sim-0", "name: a/b", 27, "instances[1].name", "must match pattern"),
     ("    profile: qwen@l4\n", "", 27, "instances[1]", "needs a profile"),

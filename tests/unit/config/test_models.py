@@ -191,3 +191,26 @@ def test_a_new_instance_must_fit_the_fleet() -> None:
         with_instances(fleet, [stranger])
     with pytest.raises(ConfigError, match="another instance is named 'real'"):
         with_instances(fleet, [*fleet.instances, fleet.instances[0]])
+
+
+def test_a_model_without_a_profile_has_that_of_its_engine() -> None:
+    """An adapter in an engine that batches. Ollama loads each model by itself."""
+    text = """
+models: [{name: llama-3.1-8b}, {name: adapter}]
+instances:
+  - {name: v, kind: vllm, url: "http://a", hardware: l4, serves: {adapter: a, llama-3.1-8b: {name: b, quantization: awq}}}
+  - {name: o, kind: ollama, url: "http://b", hardware: l4, serves: {adapter: a, llama-3.1-8b: b}}
+"""
+    vllm, ollama = loads(text, "fleet.yaml").instances
+    found = {model: profile.name for model, profile in vllm.engine_profiles(profiles.find).items()}
+    assert found == dict.fromkeys(("adapter", "llama-3.1-8b"), "llama-3.1-8b-int4@l4")
+    assert [*ollama.engine_profiles(profiles.find)] == ["llama-3.1-8b"]
+
+
+def test_an_emulated_instance_may_name_a_profile_for_each_model_only() -> None:
+    text = """
+models: [{name: llama-3.1-8b}]
+instances: [{name: e, kind: emulated, serves: {llama-3.1-8b: {name: b, profile: llama-3.1-8b-fp8@l4}}}]
+"""
+    (instance,) = loads(text, "fleet.yaml", profiles=profiles.names()).instances
+    assert (instance.hardware_name, instance.profile_name("llama-3.1-8b")) == ("l4", "llama-3.1-8b-fp8@l4")

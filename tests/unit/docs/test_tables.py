@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from backends import KINDS
 from backends.emulator.faults import FaultKind
-from backends.engine.hardware import HARDWARE
+from backends.engine.hardware import HARDWARE, QUANTIZATIONS
+from backends.engine.weights import VLLM_NAMES
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
@@ -138,3 +139,8 @@ def test_import_rules() -> None:
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
     told = [each.text.splitlines() for each in blocks("text") if each.page.name == "ARCHITECTURE.md"]
     assert layers in told
+
+
+def test_formats_of_weights() -> None:
+    page = set(inline_code(DOCS / "fleet.md"))
+    assert {name for names in VLLM_NAMES for name in names} | set(QUANTIZATIONS) <= page
