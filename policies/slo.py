@@ -2,17 +2,19 @@
 
 Among options with P(an SLO is missed) <= epsilon, in this order:
 
-1. The cheapest to occupy, so that expensive and fast instances stay free for requests that need them. First counts what
-   it costs others: the running requests there whose promised TPOT it would break (the predicted TPOT with this request,
-   plus a margin, is above theirs; for replicas, the least of any). Then the instance's price per hour if all of these
-   options state one, otherwise the expected price by tariff.
+1. What costs others least: the fewest running requests there whose promised TPOT it would break (the predicted TPOT with
+   this request, plus a margin, is above theirs). Then the cheapest to occupy, so that expensive and fast instances stay
+   free for requests that need them: the least price per hour if all of these options state one, otherwise the least
+   expected price by tariff.
 2. The slowest: the longest decode step of one sequence (from the engine profile; without one the predicted TPOT).
 3. Among equal instances the least E2E, so that replicas share the load; then the least P(miss). E2E on this page
    includes the delay that the request adds to others (`policies.latency`).
 
-The accepted risk adapts. While nearly every request finds an option that meets its SLO, keeping fast instances free is
-worth less risk: options with P(miss) <= r x epsilon come before the others. r falls from 1 towards 0.1 with each request
-that finds such an option, and rises with each that finds none (it is stable where one in fifty finds none).
+What packing may cost adapts. While nearly every request finds an option that meets its SLO, nobody needs the fast
+instances that it would keep free. r stands for their scarcity: it falls from 1 towards 0.1 with each request that finds
+such an option, and rises with each that finds none (it is stable where one in fifty finds none). Options with P(miss) <=
+r x epsilon come before the others. Of those that break the fewest promises only the ones count whose E2E is at most
+1 / (1 - r^2) times the least. So in light load the policy takes the least E2E, and under load it packs without a limit.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
@@ -25,13 +27,13 @@ where it costs others least, then to the least E2E. Ties: instance, then model n
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
-better one, and costs attainment. Counting the cost to others, the adaptive risk and deferring are Headway's own.
+better one, and costs attainment. Counting the cost to others, the adaptive limits and deferring are Headway's own.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from random import Random
 
@@ -48,9 +50,9 @@ _TPOT_MARGIN = 1.0 / 1.2
 _LOST_MARGIN = 1.0 / 1.5
 #: Lost requests fill an engine's KV memory up to this share.
 _LOST_KV_USAGE = 0.8
-#: Factors of the accepted risk for a request that finds an option that meets its SLO, and for one that finds none.
-_RISK_DOWN, _RISK_UP = 0.995, 1.3
-_LEAST_RISK = 0.1
+#: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
+_SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
+_LEAST_SCARCITY = 0.1
 
 #: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
 _Kind = tuple[float, float]
@@ -64,7 +66,7 @@ class BestFit:
 
     def __init__(self, epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
-        self._risk = 1.0  # share of epsilon
+        self._scarcity = 1.0
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -72,7 +74,7 @@ class BestFit:
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        accepted = self.epsilon * self._risk
+        accepted = self.epsilon * self._scarcity
         meeting = [at for at, miss in enumerate(misses) if miss <= accepted]
         if not meeting:
             meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
@@ -83,14 +85,14 @@ class BestFit:
         return self._best_fit(options, meeting, misses, times_s)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Adapt the accepted risk, and record P(miss) to compare it with the outcome."""
+        """Adapt the scarcity, and record P(miss) to compare it with the outcome."""
         if request.slo is None:
             return
         miss = p_miss(options[choice.index])
         if miss > self.epsilon:
-            self._risk = min(1.0, self._risk * _RISK_UP)
+            self._scarcity = min(1.0, self._scarcity * _SCARCITY_UP)
             return
-        self._risk = max(_LEAST_RISK, self._risk * _RISK_DOWN)
+        self._scarcity = max(_LEAST_SCARCITY, self._scarcity * _SCARCITY_DOWN)
         self._guard.predicted(request.id, miss)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
@@ -111,27 +113,28 @@ class BestFit:
         misses: Sequence[float],
         times_s: Sequence[float],
     ) -> Choice:
-        kinds = _kinds(options, meeting)
-        least_broken: dict[_Kind, int] = {}
-        for at, kind in zip(meeting, kinds, strict=True):
-            broken = promises_broken(options[at]) if options[at].instance.promised_tpot_s else 0
-            known = least_broken.get(kind)
-            if known is None or broken < known:
-                least_broken[kind] = broken
-        taken = min(least_broken, key=lambda kind: (least_broken[kind], *kind))
-        among = [at for at, kind in zip(meeting, kinds, strict=True) if kind is taken]
-        least_s = min([times_s[at] for at in among])
+        broken = [
+            promises_broken(options[at]) if options[at].instance.promised_tpot_s else 0 for at in meeting
+        ]
+        fewest = min(broken)
+        if fewest != max(broken):
+            among = [at for at, each in zip(meeting, broken, strict=True) if each == fewest]
+        else:
+            among = list(meeting)
+        spare = 1.0 - self._scarcity**2
+        if spare > 0.0:
+            most_s = min([times_s[at] for at in among]) / spare
+            among = [at for at in among if times_s[at] <= most_s]
+        kinds = _kinds(options, among)
+        taken = min(kinds)
+        alike = [at for at, kind in zip(among, kinds, strict=True) if kind is taken]
+        least_s = min([times_s[at] for at in alike])
         index = min(
-            [at for at in among if times_s[at] == least_s], key=lambda at: (misses[at], name_of(options[at]))
+            [at for at in alike if times_s[at] == least_s], key=lambda at: (misses[at], name_of(options[at]))
         )
         bound_s = times_s[index] * (1.0 + SIMILAR)
-        alternatives = [at for at in among if at != index and times_s[at] <= bound_s]
-        kind_of: list[_Kind | None] = [*kinds]
-        if len(meeting) < len(options):
-            kind_of = [None] * len(options)
-            for at, kind in zip(meeting, kinds, strict=True):
-                kind_of[at] = kind
-        reasons = _why_not_best(index, misses, kind_of, least_broken)
+        alternatives = [at for at in alike if at != index and times_s[at] <= bound_s]
+        reasons = _why_not_best(index, misses, times_s, (meeting, broken), (among, kinds))
         return Choice(index, misses, reasons, alternatives=alternatives)
 
     def _without_packing(
@@ -225,20 +228,26 @@ def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:
 
 # --- reasons: functions of what they need, because most are never read ---------------------------------------------------
 def _why_not_best(
-    index: int, misses: Sequence[float], kinds: Sequence[_Kind | None], broken: Mapping[_Kind, int]
+    index: int,
+    misses: Sequence[float],
+    times_s: Sequence[float],
+    broken: tuple[Sequence[int], Sequence[int]],
+    kinds: tuple[Sequence[int], Sequence[_Kind]],
 ) -> Sequence[str | None]:
-    """`kinds` has the kind of each option (None: it misses the SLO), `broken` the promises that break there at least."""
-    taken = kinds[index]
+    """`broken` has the options that meet the SLO and the promises that break there, `kinds` the fast enough ones of these
+    with the fewest, and their kinds."""
 
     def why(at: int) -> str:
-        kind = kinds[at]
-        if kind is None or taken is None:
+        broken_at, kind_at = (dict(zip(*each, strict=True)) for each in (broken, kinds))
+        if at not in broken_at:
             return would_miss(misses[at])
-        if broken[kind] > broken[taken]:
-            return _would_break(broken[kind])
-        if kind[0] > taken[0]:
+        if broken_at[at] > broken_at[index]:
+            return _would_break(broken_at[at])
+        if at not in kind_at:
+            return f"slower: expected {format_s(times_s[at])}"
+        if kind_at[at][0] > kind_at[index][0]:
             return "a cheaper instance meets the SLO"
-        if kind[1] > taken[1]:
+        if kind_at[at][1] > kind_at[index][1]:
             return "faster than needed: kept free for requests that need it"
         return "equivalent but not faster, including the delay to other requests"
 

@@ -117,6 +117,30 @@ def test_slo_accepts_less_risk_while_all_find_an_option_and_more_when_some_do_no
     assert chosen(policy, [slow, fast]) == "slow"
 
 
+def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
+    policy = BestFit(0.1)
+    options = [option("slow", e2e=9.0, per_hour=1.0), option("near", e2e=1.2, per_hour=2.0)]
+    options.append(option("fast", e2e=1.0, per_hour=4.0))
+    seen = [chosen(policy, options)]
+    for number in range(600):
+        place(policy, request(number), options[2])
+        if seen[-1] != chosen(policy, options):
+            seen.append(chosen(policy, options))
+    assert seen == ["slow", "near", "fast"]
+    assert policy.choose(request(), options, Random(0)).reasons[0] == "slower: expected 9 s"
+    for number in range(12):
+        place(policy, request(number), option("none", miss=0.4))
+    assert chosen(policy, options) == "slow"
+
+
+def test_slo_keeps_promised_tpots_before_it_is_fast() -> None:
+    policy = BestFit(0.1)
+    fast = option("fast", e2e=1.0, tpot=0.05, promised=(0.05,))
+    for number in range(600):
+        place(policy, request(number), fast)
+    assert chosen(policy, [fast, option("slow", e2e=5.0)]) == "slow"
+
+
 # --- delay to others ------------------------------------------------------------------------------
 def test_latency_counts_the_delay_that_a_request_adds_to_others() -> None:
     crowded = option("crowded", e2e=1.0, running=40, profile=PROFILE)
