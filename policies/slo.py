@@ -12,7 +12,8 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
 
 What packing may cost adapts. While nearly every request finds an option that meets its SLO, nobody needs the fast
 instances that it would keep free. r stands for their scarcity: it falls from 1 towards 0.1 with each request that finds
-such an option, and rises with each that finds none (it is stable where one in fifty finds none). Options with P(miss) <=
+such an option, and rises with each that finds none (it is stable where one in fifty finds none; those with a money cap do
+not count, because they may not be able to pay the fast instances). Options with P(miss) <=
 r x epsilon come before the others. Of those that break the fewest promises only the ones count whose E2E is at most
 1 / (1 - r^2) times the least. So in light load the policy takes the least E2E, and under load it packs without a limit.
 
@@ -90,7 +91,8 @@ class BestFit:
             return
         miss = p_miss(options[choice.index])
         if miss > self.epsilon:
-            self._scarcity = min(1.0, self._scarcity * _SCARCITY_UP)
+            if request.max_cost_usd is None:  # one with a cap may not be able to pay what packing keeps free
+                self._scarcity = min(1.0, self._scarcity * _SCARCITY_UP)
             return
         self._scarcity = max(_LEAST_SCARCITY, self._scarcity * _SCARCITY_DOWN)
         self._guard.predicted(request.id, miss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -131,6 +132,16 @@ def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
     for number in range(12):
         place(policy, request(number), option("none", miss=0.4))
     assert chosen(policy, options) == "slow"
+
+
+def test_a_request_with_a_money_cap_says_nothing_of_fast_instances() -> None:
+    policy = BestFit(0.1)
+    options = [option("slow", e2e=9.0, per_hour=1.0), option("fast", e2e=1.0, per_hour=4.0)]
+    for number in range(600):
+        place(policy, request(number), options[1])
+    for number in range(12):
+        place(policy, replace(request(number), max_cost_usd=1e-4), option("none", miss=0.4))
+    assert chosen(policy, options) == "fast"
 
 
 def test_slo_keeps_promised_tpots_before_it_is_fast() -> None:
