@@ -45,7 +45,7 @@ _PROBE_S = (1.0, 2.0, 5.0)
 _MOST_REPORTS = 1000
 _MODEL_CONTEXT_TOKENS = 32_768
 #: Parts of the names of profiles that no world has: what is published was made without them.
-_LEFT_OUT = ("-fp8@", "@pp", "@8x")
+_LEFT_OUT = ("-fp8@", "-int4@", "-q2@", "-q3@", "-q5@", "-q6@", "@pp", "@8x")
 #: Shares of worlds, and of runs, for which something is so.
 _SINGLE, _OLLAMA, _TURNS, _CAPPED, _HARD, _NO_PROFILE = 0.6, 0.25, 0.4, 0.4, 0.35, 0.15
 #: Spread (sigma of the logarithm) of an engine's true constants around its profile's.
