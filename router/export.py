@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sqlalchemy import BigInteger, Boolean, Double, Integer, Table
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
     connect,

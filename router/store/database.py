@@ -23,9 +23,9 @@ from sqlalchemy.exc import (
     ProgrammingError,
     SQLAlchemyError,
 )
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from router.store import faults, schema
+from router.store.async_engine import AsyncEngine, create_async_engine
 
 log = logging.getLogger(__name__)
 

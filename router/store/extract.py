@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, func, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store import tables
+from router.store.async_engine import AsyncEngine
 from router.store.totals import today
 
 #: What can be extracted.

@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, func, insert, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
     connect,

@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlalchemy import Select, func, insert, select
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.background import Tasks
 from router.core.types import PromptFeatures
 from router.store import explanations, runs, spending, tables
+from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
     connect,

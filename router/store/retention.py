@@ -12,10 +12,10 @@ import time
 
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from router.background import failed
 from router.store import tables
+from router.store.async_engine import AsyncConnection, AsyncEngine
 from router.store.database import driver_errors
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from router.store import spool, tables
+from router.store.async_engine import AsyncConnection, AsyncEngine
 from router.store.database import StoreError, public_url, sqlite_path
 
 log = logging.getLogger(__name__)

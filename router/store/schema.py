@@ -22,8 +22,8 @@ from sqlalchemy import (
     inspect,
     text,
 )
-from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.store.async_engine import AsyncEngine
 from router.store.tables import metadata
 
 log = logging.getLogger(__name__)

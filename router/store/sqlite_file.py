@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.store.async_engine import AsyncEngine
 from router.store.faults import LostFileError, lost_file
 
 log = logging.getLogger(__name__)

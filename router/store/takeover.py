@@ -15,9 +15,9 @@ import os
 from pathlib import Path
 
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store import runs, spool
+from router.store.async_engine import AsyncEngine
 from router.store.commits import Run
 from router.store.database import driver_errors
 from router.store.writer_process import CommitError, WriterProcess

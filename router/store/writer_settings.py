@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Table, any_, bindparam, func, select, update
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store import tables
+from router.store.async_engine import AsyncEngine
 from router.store.database import CONNECT_TIMEOUT_S, sqlite_pragmas
 from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
 from router.store.sqlite_file import SqliteFile
