@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +16,10 @@ _KEPT_BYTES = 256 * 1024 * 1024
 #: Advice of Linux's madvise: huge pages may be used (since 2.6.38), and at once for what is there (since 6.1).
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _HUGE_PAGE = 2 * 1024 * 1024
-#: A mapping of the process's own memory in /proc/self/smaps: start, end, and how many KiB of it are used.
-_OWN_MEMORY = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *(?:\[heap\])?\n(?:(?!Rss:).*\n)*Rss: +(\d+) kB",
-    re.MULTILINE,
-)
+#: A huge page is worth its memory where at least this share of it is used.
+_LEAST_USED = 0.9
+#: A mapping of the process's own memory in /proc/self/maps: start and end.
+_OWN_MEMORY = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *(?:\[heap\])?$", re.MULTILINE)
 
 
 def keep_freed_memory() -> None:
@@ -37,16 +38,28 @@ def use_huge_pages() -> None:
     less time, most of all after a pause (docs/performance.md)."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        for start, end in used_memory(Path("/proc/self/smaps").read_text()):
+        for start in used_blocks():
             for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):
-                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice)
+                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE_PAGE), advice)
 
 
-def used_memory(smaps: str) -> Iterator[tuple[int, int]]:
-    """Start and end of the huge pages in mappings that are used to more than a half: not the stacks of threads, of which
-    little is used."""
-    for mapping in _OWN_MEMORY.finditer(smaps):
-        start, end = int(mapping[1], 16), int(mapping[2], 16)
-        first, last = -(-start // _HUGE_PAGE) * _HUGE_PAGE, end // _HUGE_PAGE * _HUGE_PAGE
-        if last > first and 2 * 1024 * int(mapping[3]) > end - start:
-            yield first, last
+def used_blocks() -> Iterator[int]:
+    """Where the blocks of own memory start that a huge page can take the place of, and of which nearly all is used: a huge
+    page would bring back what was freed in the others."""
+    page = os.sysconf("SC_PAGESIZE")
+    pages = _HUGE_PAGE // page
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+        for start in own_blocks(Path("/proc/self/maps").read_text()):
+            pagemap.seek(start // page * 8)
+            entries = array(
+                "q", pagemap.read(pages * 8)
+            )  # the highest bit, the sign, says whether a page is used
+            if sum(entry < 0 for entry in entries) >= _LEAST_USED * pages:
+                yield start
+
+
+def own_blocks(maps: str) -> Iterator[int]:
+    """Where each block of a huge page's size starts that lies in the process's own memory."""
+    for mapping in _OWN_MEMORY.finditer(maps):
+        first = -(-int(mapping[1], 16) // _HUGE_PAGE) * _HUGE_PAGE
+        yield from range(first, int(mapping[2], 16) - _HUGE_PAGE + 1, _HUGE_PAGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from router.process_memory import used_memory
+from router.process_memory import own_blocks
 
 PROGRAM = """
 import resource
@@ -28,41 +28,37 @@ def test_a_second_large_body_needs_no_fresh_memory() -> None:
     assert int(told.stdout) < 4000  # without it 65536
 
 
-SMAPS = """\
+MAPS = """\
 55bf99a54000-55bf9b409000 rw-p 00000000 00:00 0                          [heap]
-Size:              26324 kB
-KernelPageSize:        4 kB
-Rss:               23476 kB
-VmFlags: rd wr mr mw me ac
-7f33d4da0000-7f33d55a0000 rw-p 00000000 00:00 0
-Size:               8192 kB
-Rss:                   8 kB
 7f33d4800000-7f33d4c00000 r-xp 00000000 00:00 0
-Size:               4096 kB
-Rss:                4096 kB
 7f33dcc00000-7f33dd200000 rw-p 00001000 fe:01 1234                       /usr/lib/libpython3.11.so
-Size:               6144 kB
-Rss:                6144 kB
 7f33ddf3f000-7f33de23f000 rw-p 00000000 00:00 0
-Size:               3072 kB
-Rss:                3024 kB
+7f33de400000-7f33de5ff000 rw-p 00000000 00:00 0
 """
 
 
-def test_huge_pages_are_for_own_memory_in_use() -> None:
-    assert [(hex(start), hex(end)) for start, end in used_memory(SMAPS)] == [
-        ("0x55bf99c00000", "0x55bf9b400000"),
-        ("0x7f33de000000", "0x7f33de200000"),
-    ]
+def test_huge_pages_are_for_own_memory() -> None:
+    heap = [hex(start) for start in range(0x55BF99C00000, 0x55BF9B400000, 2 << 20)]
+    assert [hex(start) for start in own_blocks(MAPS)] == [*heap, "0x7f33de000000"]
 
 
-def test_the_memory_of_a_process_is_found() -> None:
+def test_huge_pages_are_for_memory_in_use() -> None:
     program = """
-from pathlib import Path
-from router.process_memory import used_memory, use_huge_pages
-block = bytearray(b"1") * (16 << 20)
-assert any(end - start >= 14 << 20 for start, end in used_memory(Path("/proc/self/smaps").read_text()))
-use_huge_pages()
-assert block == b"1" * (16 << 20)
+import mmap
+from router.process_memory import used_blocks, use_huge_pages
+
+def blocks(size: int) -> int:
+    before = set(used_blocks())
+    with mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for page in range(0, 16 << 20, 4096 * size):
+            memory[page] = 1
+        found = len(set(used_blocks()) - before)
+        use_huge_pages()
+        assert sum(memory[:]) == (16 << 20) // 4096 // size
+        return found
+
+assert blocks(1) >= 7
+assert blocks(2) == 0
 """
     subprocess.run([sys.executable, "-c", program], check=True)
