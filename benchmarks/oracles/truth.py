@@ -42,14 +42,11 @@ class Truth:
     def __init__(self, fleet: Fleet, arrivals: Sequence[Arrival]) -> None:
         self.fleet = fleet
         self.arrivals = arrivals
-        by_name = fleet.scheduler(0).instances
+        self._serving = fleet.scheduler(0).fleet
+        by_name = self._serving.instances
         self.instances: tuple[Instance, ...] = tuple(by_name[name] for name in fleet.names)
         self._place = {name: place for place, name in enumerate(fleet.names)}
         self._engines = fleet.engines()
-        self._by_model: dict[str, dict[str, Instance]] = {}
-        for name in sorted(by_name):
-            for model in by_name[name].candidates:
-                self._by_model.setdefault(model, {})[name] = by_name[name]
         self.attempts: tuple[tuple[KnownAttempt, ...], ...] = tuple(self._of(each) for each in arrivals)
 
     def offered(self, index: int) -> bool:
@@ -81,9 +78,8 @@ class Truth:
         return tuple(found)
 
     def _eligible(self, request: Request, models: Iterable[str]) -> Eligible:
-        return eligible(
-            request, models, self._by_model, RequestMoney(request), frozenset(), request.arrived_at
-        )
+        roster = self._serving.roster(tuple(models))
+        return eligible(request, models, roster, RequestMoney(request), frozenset(), request.arrived_at)
 
     def _candidates(self, request: Request, models: Iterable[str]) -> list[Candidate]:
         found = self._eligible(request, models)

@@ -156,8 +156,7 @@ def _instance(number: int) -> Instance:
     name = f"engine-{number}"
     candidate = Candidate(name, _MODEL, _MODEL, Price(0.05, 0.25), context_tokens=32_768, family="llama")
     instance = Instance(name, "vllm", {_MODEL: candidate}, profiles={_MODEL: profiles.profile(_PROFILE)})
-    instance.report = LoadReport(running=number % 7, waiting=0, kv_usage=0.1 * (number % 5))
-    instance.reported_at = 0.0
+    instance.takes_report(LoadReport(running=number % 7, waiting=0, kv_usage=0.1 * (number % 5)), 0.0)
     return instance
 
 

@@ -68,24 +68,32 @@ def assume_first_token(attempt: AttemptState) -> None:
         attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
 
 
-def succeed(state: RequestState, attempt: AttemptState, now: float) -> None:
-    """An attempt has given its complete answer."""
-    health.answered(attempt.instance)
-    _release(state, attempt, EndedHow.OK, now)
-
-
-def lose(
+def end(
     state: RequestState,
     attempt: AttemptState,
     how: EndedHow,
     now: float,
     *,
-    sent: bool,
+    sent: bool = True,
     too_large: bool = False,
 ) -> None:
-    """An attempt has ended without a complete answer. `sent`: the engine got the request; `too_large`: its answer was
-    larger than the router reads."""
-    _release(state, attempt, how, now, sent=sent, too_large=too_large)
+    """An attempt has ended: remove its work from its instance, and bill it. `sent`: the engine got the request; `too_large`:
+    its answer was larger than the router reads."""
+    instance = attempt.instance
+    if how is EndedHow.OK:
+        health.answered(instance)
+    attempt.phase, attempt.ended_how, attempt.ended_at = AttemptPhase.ENDED, how, now
+    state.under_way.remove(attempt)
+    bill(state.request, attempt, sent=sent, too_large=too_large)
+    state.money.end(
+        attempt.number, attempt.candidate, attempt.cost_usd, attempt.prompt_tokens, attempt.output_tokens
+    )
+    decoding = attempt.first_token_at is not None or attempt.assumed_decoding
+    instance.released(attempt.pending_tokens, attempt.expected_output_tokens, decoding)
+    if attempt.promised_tpot_s is not None:
+        promised = instance.promised_tpot_s
+        del promised[bisect_left(promised, attempt.promised_tpot_s)]
+    instance.freed(now)
 
 
 def count_failure(
@@ -114,28 +122,3 @@ def blame(state: RequestState, settings: SchedulerSettings, *, answered: bool) -
         for instance in state.failed_at.values():
             health.request_failed(instance, owner, settings.eject_after, settings.return_after)
     state.failed_at.clear()
-
-
-def _release(
-    state: RequestState,
-    attempt: AttemptState,
-    how: EndedHow,
-    now: float,
-    *,
-    sent: bool = True,
-    too_large: bool = False,
-) -> None:
-    """Remove an attempt's work from its instance, and bill it."""
-    attempt.phase, attempt.ended_how, attempt.ended_at = AttemptPhase.ENDED, how, now
-    state.under_way.remove(attempt)
-    bill(state.request, attempt, sent=sent, too_large=too_large)
-    state.money.end(
-        attempt.number, attempt.candidate, attempt.cost_usd, attempt.prompt_tokens, attempt.output_tokens
-    )
-    instance = attempt.instance
-    decoding = attempt.decoding or attempt.assumed_decoding
-    instance.released(attempt.pending_tokens, attempt.expected_output_tokens, decoding)
-    if attempt.promised_tpot_s is not None:
-        promised = instance.promised_tpot_s
-        del promised[bisect_left(promised, attempt.promised_tpot_s)]
-    instance.freed(now)

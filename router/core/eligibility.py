@@ -7,8 +7,10 @@ then a free slot. The first check that no candidate passes gives the reason of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
+from typing import NamedTuple
 
 from router.core.errors import Refusal, invalid_request
 from router.core.interfaces import Option
@@ -44,6 +46,20 @@ class Eligible:
     refusal: Refusal | None  # set if both free and busy are empty
 
 
+class Roster(NamedTuple):
+    """The candidates of some models with their instances, in order of models and names, and the shortest of their contexts in
+    tokens (inf: all unknown)."""
+
+    members: tuple[tuple[Candidate, Instance], ...]
+    shortest_context: float
+
+    @classmethod
+    def of(cls, members: Sequence[tuple[Candidate, Instance]]) -> Roster:
+        """The roster of these candidates."""
+        contexts = [each.context_tokens for each, _ in members if each.context_tokens is not None]
+        return cls(tuple(members), min(contexts, default=math.inf))
+
+
 def free_slots(instance: Instance, now: float) -> float:
     """How many more attempts an instance may take now (inf: no limit). With several router replicas each one takes only
     its share of the free slots, rounded up, because they decide at the same time without knowing of each other."""
@@ -70,7 +86,7 @@ def free_slots(instance: Instance, now: float) -> float:
 def eligible(
     request: Request,
     models: Iterable[str],
-    instances_by_model: Mapping[str, Mapping[str, Instance]],
+    roster: Roster,
     money: RequestMoney,
     tried: frozenset[tuple[str, str]] | set[tuple[str, str]],
     now: float,
@@ -78,63 +94,77 @@ def eligible(
 ) -> Eligible:
     """Sort the candidates of `models` by what they can do for `request` at `now`. `money` says what it can still pay.
     A quality floor is checked against `qualities`, without them against the priors."""
-    models = tuple(models)
-    if not (request.needs or tried or money.is_bounded or request.min_quality is not None):
-        found = _by_state(request, models, instances_by_model, now)
-        if found.free or found.busy:
-            return found
+    needs, floor, bounded = request.needs, request.min_quality, money.is_bounded
+    # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
+    need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
+    most_tokens = request.prompt_tokens + (request.max_tokens or 0)
+    members = roster.members
+    if (
+        members
+        and not (needs or tried or bounded or floor is not None)
+        and need_tokens <= roster.shortest_context
+        and most_tokens <= roster.shortest_context
+    ):
+        for _, instance in members:
+            if (
+                not instance.healthy
+                or instance.draining
+                or instance.ejected_for
+                or instance.returned_at is not None
+                or (instance.max_concurrency is not None and instance.in_flight >= instance.max_concurrency)
+                or instance.report.waiting
+            ):
+                break
+        else:  # all may take it, as mostly
+            return Eligible(list(starmap(Option, members)), [], [], None)
     free: list[Option] = []
     busy: list[Option] = []
     starting: list[Option] = []
     out: list[tuple[Candidate, str]] = []
-    needs = request.needs
     unmet: set[Need] = set()
     able = not needs
     fits = good = affordable = False
-    bounded = money.is_bounded
     over_budget = False  # some candidate is too expensive only for the key's budgets
-    # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
-    need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     poor: set[tuple[str, str]] = set()
     best_quality = None
-    if request.min_quality is not None:
-        poor, best_quality = _below(request, request.min_quality, models, instances_by_model, qualities)
-    for model in models:
-        for instance in instances_by_model.get(model, {}).values():
-            candidate = instance.candidates[model]
-            if needs:
-                missing = [need for need in needs if need.capability in instance.unsupported]
-                if missing:
-                    unmet.update(missing)
-                    out.append((candidate, f"cannot {' or '.join(need.capability for need in missing)}"))
-                    continue
-                able = True
-            if candidate.context_tokens is not None and need_tokens > candidate.context_tokens:
-                out.append((candidate, f"context of {candidate.context_tokens} tokens is too short"))
+    if floor is not None:
+        poor, best_quality = _below(request, floor, roster, qualities)
+    for candidate, instance in members:
+        if needs:
+            missing = [need for need in needs if need.capability in instance.unsupported]
+            if missing:
+                unmet.update(missing)
+                out.append((candidate, f"cannot {' or '.join(need.capability for need in missing)}"))
                 continue
-            fits = True
-            if poor and (candidate.instance, model) in poor:
-                out.append((candidate, f"quality below {request.min_quality:g}"))
-                continue
-            good = True
-            too_expensive = money.too_expensive(candidate) if bounded else None
-            if too_expensive is not None:
-                over_budget |= too_expensive is OVER_BUDGET
-                out.append((candidate, too_expensive))
-                continue
-            affordable = True
-            if (candidate.instance, model) in tried:
-                out.append((candidate, "already tried"))
-            elif why := _out_of_service(request, instance):
-                out.append((candidate, why))
-            elif instance.starting:
-                starting.append(Option(candidate, instance))
-            elif free_slots(instance, now) < 1:
-                busy.append(Option(candidate, instance))
-            else:
-                free.append(Option(candidate, instance))
+            able = True
+        if candidate.context_tokens is not None and need_tokens > candidate.context_tokens:
+            out.append((candidate, f"context of {candidate.context_tokens} tokens is too short"))
+            continue
+        fits = True
+        if poor and (candidate.instance, candidate.model) in poor:
+            out.append((candidate, f"quality below {floor:g}"))
+            continue
+        good = True
+        too_expensive = money.too_expensive(candidate) if bounded else None
+        if too_expensive is not None:
+            over_budget |= too_expensive is OVER_BUDGET
+            out.append((candidate, too_expensive))
+            continue
+        affordable = True
+        if tried and (candidate.instance, candidate.model) in tried:
+            out.append((candidate, "already tried"))
+        elif (instance.draining or not instance.healthy or instance.ejected_for) and (
+            why := _out_of_service(request, instance)
+        ):
+            out.append((candidate, why))
+        elif instance.starting:
+            starting.append(Option(candidate, instance))
+        elif free_slots(instance, now) < 1:
+            busy.append(Option(candidate, instance))
+        else:
+            free.append(Option(candidate, instance))
     if request.max_tokens is not None:
-        free = _roomy(free, request.prompt_tokens + request.max_tokens, out)
+        free = _roomy(free, most_tokens, out)
     refusal = None
     if not free and not busy:
         busy = starting
@@ -144,54 +174,6 @@ def eligible(
         else:
             refusal = _refusal(request, bool(out), fits, good, affordable, over_budget, best_quality)
     return Eligible(free, busy, out, refusal)
-
-
-def _by_state(
-    request: Request,
-    models: tuple[str, ...],
-    instances_by_model: Mapping[str, Mapping[str, Instance]],
-    now: float,
-) -> Eligible:
-    """`eligible` for a request to which only the contexts and the instances' states matter, without the refusal."""
-    free: list[Option] = []
-    busy: list[Option] = []
-    starting: list[Option] | None = None
-    out: list[tuple[Candidate, str]] = []
-    prompt_tokens = request.prompt_tokens
-    need_tokens = (request.longest_prompt_tokens or prompt_tokens) + (1 if request.decodes else 0)
-    max_tokens = request.max_tokens
-    tight = False
-    for model in models:
-        for instance in instances_by_model.get(model, {}).values():
-            candidate = instance.candidates[model]
-            context_tokens = candidate.context_tokens
-            if context_tokens is not None:
-                if need_tokens > context_tokens:
-                    out.append((candidate, f"context of {context_tokens} tokens is too short"))
-                    continue
-                if max_tokens is not None and prompt_tokens + max_tokens > context_tokens:
-                    tight = True
-            if instance.draining or not instance.healthy or instance.ejected_for:
-                why = _out_of_service(request, instance)
-                if why is not None:
-                    out.append((candidate, why))
-                    continue
-                if instance.starting:
-                    starting = [*(starting or ()), Option(candidate, instance)]
-                    continue
-            if (
-                instance.max_concurrency is None
-                and instance.returned_at is None
-                and not instance.report.waiting
-            ) or free_slots(instance, now) >= 1:
-                free.append(Option(candidate, instance))
-            else:
-                busy.append(Option(candidate, instance))
-    if tight and max_tokens is not None:
-        free = _roomy(free, prompt_tokens + max_tokens, out)
-    if starting and not free and not busy:
-        busy = starting
-    return Eligible(free, busy, out, None)
 
 
 def _out_of_service(request: Request, instance: Instance) -> str | None:
@@ -206,19 +188,11 @@ def _out_of_service(request: Request, instance: Instance) -> str | None:
 
 
 def _below(
-    request: Request,
-    floor: float,
-    models: Iterable[str],
-    instances_by_model: Mapping[str, Mapping[str, Instance]],
-    qualities: Qualities | None,
+    request: Request, floor: float, roster: Roster, qualities: Qualities | None
 ) -> tuple[set[tuple[str, str]], float | None]:
     """The candidates (instance, model) whose expected quality is below the floor, and the best expected quality of all.
     An unknown quality counts as below the floor."""
-    candidates = [
-        instance.candidates[model]
-        for model in models
-        for instance in instances_by_model.get(model, {}).values()
-    ]
+    candidates = [candidate for candidate, _ in roster.members]
     found = [each.quality for each in candidates] if qualities is None else qualities(request, candidates)
     poor = {
         (each.instance, each.model)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from router.core.eligibility import free_slots
+from router.core.eligibility import Roster, free_slots
 from router.core.money.quote import Tariff
 from router.core.state import Instance
+
+#: So many rosters are kept: clients may request any models together.
+_MOST_ROSTERS = 64
 
 
 class Fleet:
@@ -19,11 +22,22 @@ class Fleet:
         for name in sorted(self.instances):
             for model in self.instances[name].candidates:
                 self.by_model.setdefault(model, {})[name] = self.instances[name]
+        self._rosters: dict[tuple[str, ...], Roster] = {}
         self._tariffs: dict[str, tuple[Tariff, ...]] = {}
 
     def serving(self, model: str) -> Iterable[Instance]:
         """The instances that serve a model, in order of name."""
         return self.by_model.get(model, {}).values()
+
+    def roster(self, models: tuple[str, ...]) -> Roster:
+        """The candidates of these models."""
+        found = self._rosters.get(models)
+        if found is None:
+            if len(self._rosters) >= _MOST_ROSTERS:
+                self._rosters.clear()
+            members = [(each.candidates[model], each) for model in models for each in self.serving(model)]
+            found = self._rosters[models] = Roster.of(members)
+        return found
 
     def full(self, models: Iterable[str], now: float) -> bool:
         """Whether an instance of `models` is healthy or starting, but none has a free slot."""

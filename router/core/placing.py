@@ -17,7 +17,7 @@ from router.core.money.account import RequestMoney
 from router.core.queue import Waiting
 from router.core.request_state import AttemptState, RequestPhase, RequestState
 from router.core.settings import SchedulerSettings
-from router.core.types import Candidate, Decision, Prediction, Request
+from router.core.types import Candidate, Decision, Request
 from router.core.waiting_room import WaitingRoom
 
 #: A request is no longer deferred after this share of its time.
@@ -52,6 +52,7 @@ class Placer:
         self.usual_tokens = 256.0  # a start value, until there are answers
         self.predictor = predictor
         self._decider = Decider(policies, predictor, rng)
+        self.complete = self._decider.complete
         self.settings = settings
 
     @property
@@ -85,10 +86,6 @@ class Placer:
         if decided.choice.defer and not request.hard and self._may_wait(state, now):
             return self._wait(state, found.free, now, deferred=True)
         return decided
-
-    def complete(self, request: Request, decided: Decided) -> Prediction:
-        """Add what a choice did not need (`Decider.complete`)."""
-        return self._decider.complete(request, decided)
 
     def hedge(self, state: RequestState, attempt: AttemptState, now: float) -> Decided | None:
         """Where a second attempt beside a late first one goes; None if none pays."""
@@ -133,7 +130,7 @@ class Placer:
         return eligible(
             state.request,
             models,
-            self.fleet.by_model,
+            self.fleet.roster(models),
             state.money,
             state.tried,
             now,
@@ -164,7 +161,7 @@ class Placer:
     def drain_s(self) -> float:
         """Predicted seconds until the queue, and the requests before a new one, leave a free slot for it."""
         gap_s = admission.gap_s(self.fleet.instances.values())
-        return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self.waiting) + 1))
+        return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self.waiting.states) + 1))
 
     def answered(self, state: RequestState, output_tokens: int) -> None:
         """A request was answered with this many tokens: update the mean length, and correct the work of its key."""
@@ -210,7 +207,7 @@ class Placer:
             models=state.models,
         )
         leaving = None
-        if len(waiting_room) >= self.settings.max_queue and not requeued:
+        if len(waiting_room.states) >= self.settings.max_queue and not requeued:
             leaving = waiting_room.gives_way(waiting)
             if leaving is None:
                 return refusals.overloaded(self.drain_s())
@@ -222,7 +219,9 @@ class Placer:
         """Whether a request may be deferred although there is a slot: it has time, and the queue has room."""
         request = state.request
         patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
-        return patient and (state.phase is RequestPhase.QUEUED or len(self.waiting) < self.settings.max_queue)
+        return patient and (
+            state.phase is RequestPhase.QUEUED or len(self.waiting.states) < self.settings.max_queue
+        )
 
     def _work_tokens(self, request: Request) -> float:
         """The expected work of a request, without a prediction: its prompt and an answer of the usual length."""

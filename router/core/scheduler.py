@@ -163,7 +163,7 @@ class Scheduler:
     @property
     def queue_depth(self) -> int:
         """The number of waiting requests."""
-        return len(self._waiting)
+        return len(self._waiting.states)
 
     @property
     def live(self) -> int:
@@ -172,7 +172,7 @@ class Scheduler:
 
     def queued_by_model(self) -> Counter[str]:
         """The number of waiting requests by their first model."""
-        return Counter(state.request.models[0] for state in self._waiting)
+        return Counter(state.request.models[0] for state in self._waiting.states.values())
 
     def requests(self) -> Iterator[Request]:
         """The requests that have not ended."""
@@ -191,13 +191,14 @@ class Scheduler:
     def wake_at(self) -> float | None:
         """When the driver must send the next `Tick`; None for never."""
         at = min(self._deadlines.next_at(), self._hedges.next_at())
-        if self._awaiting:
-            at = min(at, next(iter(self._awaiting.values())).request.expires_at)
-        if self._waiting:
+        for oldest in self._awaiting.values():
+            at = min(at, oldest.request.expires_at)
+            break
+        if self._waiting.states:
             if self.fleet.returning():
                 at = min(at, self._now + _RETURN_LOOK_S)
             at = min(at, self._waiting.next_decision_at(self._now))
-        return at if math.isfinite(at) else None
+        return at if at < math.inf else None
 
     def decide(self, request: Request, now: float) -> Decision:
         """A dry run: what would be done with `request` now. Changes nothing. Raises Refusal."""
@@ -248,7 +249,7 @@ class Scheduler:
         state = RequestState(request, self._arrivals, RequestMoney(request, event.funding))
         # A returning instance has more slots as time passes, and there may be room for deferred requests. Requests that
         # already wait get these first.
-        if self._waiting and (self.fleet.returning() or self._waiting.due(state.models, now)):
+        if self._waiting.states and (self.fleet.returning() or self._waiting.due(state.models, now)):
             self._serve_queue(now)
             self.catch_up()
         try:
@@ -281,7 +282,8 @@ class Scheduler:
             for other in list(state.under_way):
                 if other is not attempt:
                     self._cancel(state, other, EndedHow.HEDGE_LOST, now)
-            if self._waiting and len(state.under_way) == 1:  # the other one waited for money, and has ended
+            # If the other one waited for money, it has ended.
+            if self._waiting.states and len(state.under_way) == 1:
                 self._serve_queue(now)
 
     def _metered(self, event: Metered, now: float) -> None:
@@ -317,7 +319,7 @@ class Scheduler:
             if allowance is not None and wait is not Wait.GOES_ON:
                 self._out.append(Allow(event.request_id, attempt.number, allowance))
         self._request_money(state)
-        if self._waiting:
+        if self._waiting.states:
             self._serve_queue(now)
 
     def _ended(self, event: Ended, now: float) -> None:
@@ -340,21 +342,21 @@ class Scheduler:
                     self._finish(state, now)
             elif failure is not None:
                 self._failed(state, attempt, failure, now)
-        if self._waiting:
+        if self._waiting.states:
             self._serve_queue(now)
 
     def _left(self, event: Left, now: float) -> None:
         state = self._requests.get(event.request_id)
         if state is not None and state.phase is not RequestPhase.ENDING:
             self._end(state, Verdict(Outcome.CLIENT_CANCELLED, now), now)
-            if self._waiting:
+            if self._waiting.states:
                 self._serve_queue(now)
 
     def _given_up(self, event: GivenUp, now: float) -> None:
         state = self._requests.get(event.request_id)
         if state is not None and state.phase is not RequestPhase.ENDING:
             self._give_up(state, event.reason, now)
-            if self._waiting:
+            if self._waiting.states:
                 self._serve_queue(now)
 
     def _load_reported(self, event: LoadReported, now: float) -> None:
@@ -362,14 +364,14 @@ class Scheduler:
         if instance is not None:
             instance.takes_report(event.report, now)
             self._postponed.append((self.predictor.observe_report, (instance, now)))
-            if self._waiting:
+            if self._waiting.states:
                 self._serve_queue(now)
 
     def _probed(self, event: Probed, now: float) -> None:
         instance, settings = self._placer.fleet.instances.get(event.instance), self.settings
         if instance is not None:
             changed = health.probed(instance, event.healthy, settings.eject_after, settings.return_after, now)
-            if changed and self._waiting:
+            if changed and self._waiting.states:
                 self._serve_queue(now)
 
     def _peer_load_reported(self, event: PeerLoadReported, now: float) -> None:
@@ -378,7 +380,7 @@ class Scheduler:
             instance.shares(event.work.get(name, nothing), event.replicas)
             if name in event.ejected:
                 health.ejected_elsewhere(instance, now)
-        if self._waiting:
+        if self._waiting.states:
             self._serve_queue(now)
 
     def _fleet_changed(self, event: FleetChanged, now: float) -> None:
@@ -387,14 +389,14 @@ class Scheduler:
         for name in before.keys() - self.instances.keys():
             self._postponed.append((self.predictor.forget, (name,)))
         self.settings = self._placer.settings = event.settings
-        if self._waiting:
+        if self._waiting.states:
             self._serve_queue(now)
 
     def _drain_changed(self, event: DrainChanged, now: float) -> None:
         instance = self.instances.get(event.instance)
         if instance is not None and instance.draining != event.draining:
             instance.draining = event.draining
-            if self._waiting:
+            if self._waiting.states:
                 self._serve_queue(now)
 
     def _targets_changed(self, event: TargetsChanged, now: float) -> None:
@@ -433,7 +435,7 @@ class Scheduler:
             if state.request.expires_at > now:
                 break
             self._expire(state, now)
-        if self._waiting:
+        if self._waiting.states:
             self._serve_queue(now)
         for request_id, number in self._hedges.due(now):
             state = self._awaiting.get(request_id)
@@ -497,7 +499,8 @@ class Scheduler:
         self._postponed.append((self._dispatched, (state, attempt, now)))
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
-        self._request_money(state)
+        if state.money.reservation is not None:
+            self._request_money(state)
 
     def _dispatched(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """The rest of a dispatch. The attempt counts also where the predictor or the policy fails."""
@@ -536,7 +539,7 @@ class Scheduler:
                 attempt.candidate,
                 attempt.bound,
                 attempt,
-                state.money.allowance(attempt.number),
+                None if state.money.reservation is None else state.money.allowance(attempt.number),
                 attempt.hedge,
                 state.request.engine_streams,
             )
@@ -594,7 +597,7 @@ class Scheduler:
         first_at = now if attempt.first_token_at is None else attempt.first_token_at
         ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
         known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
-        attempts.succeed(state, attempt, now)
+        attempts.end(state, attempt, EndedHow.OK, now)
         observed = request
         if bound.max_tokens != request.max_tokens and request.decodes:
             # Without its bound the answer might have been longer.
@@ -642,7 +645,7 @@ class Scheduler:
     ) -> None:
         """An attempt has ended without a complete answer."""
         self.catch_up()
-        attempts.lose(state, attempt, how, now, sent=sent, too_large=too_large)
+        attempts.end(state, attempt, how, now, sent=sent, too_large=too_large)
         self._postponed.append(
             (
                 self.predictor.observe_loss,
@@ -787,5 +790,6 @@ class Scheduler:
             self._awaiting_until = -math.inf
         if expires_at < self._awaiting_until:  # not in order: a retry, or another limit since a reload
             self._deadlines.add(expires_at, request_id)
-        self._awaiting_until = max(self._awaiting_until, expires_at)
+        elif expires_at > self._awaiting_until:
+            self._awaiting_until = expires_at
         self._awaiting[request_id] = state

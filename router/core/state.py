@@ -118,6 +118,9 @@ class Instance:
     context_tokens: int = 0  # prompt and expected output tokens of decoding attempts
     dispatched_since_report: int = 0
     ended_since_report: int = 0
+    #: The number of sequences at the engine now: those of its last report, corrected by our dispatches and ends since then,
+    #: and at least our own attempts in flight. It follows from the fields around it (`recount`).
+    running: int = field(init=False, default=0)
     release_gap_s: float | None = None  # running mean between the ends of our attempts
     released_at: float | None = None
     promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts, sorted
@@ -129,17 +132,16 @@ class Instance:
     report: LoadReport = LoadReport()
     reported_at: float | None = None
 
-    @property
-    def running(self) -> int:
-        """The number of sequences at the engine now: those of its last report, corrected by our dispatches and ends since
-        then, and at least our own attempts in flight."""
-        report = self.report
-        if report.running is None:
-            return self.in_flight
-        known = (
-            report.running + (report.waiting or 0) + self.dispatched_since_report - self.ended_since_report
-        )
-        return known if known > self.in_flight else self.in_flight
+    def __post_init__(self) -> None:
+        self.recount()
+
+    def recount(self) -> None:
+        """Set `running`, after the counts or the report were set anew."""
+        report, in_flight = self.report, self.in_flight
+        self.running = in_flight
+        if report.running is not None:
+            known = report.running + (report.waiting or 0)
+            self.running = max(known + self.dispatched_since_report - self.ended_since_report, in_flight)
 
     def seats(self, model: str) -> int | None:
         """The most sequences of one model that the engine decodes at once; None without a profile."""
@@ -149,6 +151,7 @@ class Instance:
     def dispatched(self, prompt_tokens: int) -> None:
         """Count a dispatched attempt."""
         self.in_flight += 1
+        self.running += 1
         self.awaiting_first_token += 1
         self.pending_prefill_tokens += prompt_tokens
         self.dispatched_since_report += 1
@@ -162,6 +165,7 @@ class Instance:
     def released(self, prompt_tokens: int, expected_output_tokens: int, decoding: bool) -> None:
         """Count the end of an attempt. `decoding`: after its first token."""
         self.in_flight -= 1
+        self.running -= 1
         self.ended_since_report += 1
         if decoding:
             self.context_tokens -= prompt_tokens + expected_output_tokens
@@ -195,6 +199,7 @@ class Instance:
         self.pending_prefill_tokens += elsewhere.pending_prefill_tokens - before.pending_prefill_tokens
         self.context_tokens += elsewhere.context_tokens - before.context_tokens
         self.elsewhere, self.replicas = elsewhere, replicas
+        self.recount()
 
     def freed(self, now: float) -> None:
         """Record that a slot became free at `now`."""
@@ -209,3 +214,4 @@ class Instance:
         self.report = report
         self.reported_at = now
         self.dispatched_since_report = self.ended_since_report = 0
+        self.recount()

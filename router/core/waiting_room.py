@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 
 from router.core.queue import Queue, Waiting
 from router.core.request_state import RequestPhase, RequestState
@@ -17,30 +16,24 @@ DEFER_S = 0.05
 
 
 class WaitingRoom:
-    """The waiting requests by id, in the order of `Queue`. `models` counts those with the same list of models."""
+    """The waiting requests, in the order of `Queue`. `states` has them by id, in no particular order; `models` counts those
+    with the same list of models."""
 
     def __init__(self) -> None:
         self.queue = Queue()
         self.models: Counter[tuple[str, ...]] = Counter()
-        self._states: dict[str, RequestState] = {}
+        self.states: dict[str, RequestState] = {}
         self._deferred = 0
         self._again_at: dict[
             tuple[str, ...], float
         ] = {}  # by models: the time of the next decision about deferred requests
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[RequestState]:
-        """In no particular order."""
-        return iter(self._states.values())
 
     def add(self, state: RequestState, waiting: Waiting, now: float, *, deferred: bool) -> None:
         """Put a request into the queue."""
         state.phase = RequestPhase.QUEUED
         state.deferred = deferred
         self._deferred += deferred
-        self._states[waiting.id] = state
+        self.states[waiting.id] = state
         self.queue.add(waiting)
         self.models[waiting.models] += 1
         if deferred:  # later arrivals do not postpone it
@@ -49,7 +42,7 @@ class WaitingRoom:
     def remove(self, state: RequestState, *, served: bool = False) -> float:
         """Remove a request; returns the work in tokens that was counted for its key. `served`: it got a slot."""
         waiting = self.queue.remove(state.request.id, served=served)
-        del self._states[waiting.id]
+        del self.states[waiting.id]
         state.phase = RequestPhase.RUNNING
         self._deferred -= state.deferred
         state.deferred = False
@@ -77,13 +70,13 @@ class WaitingRoom:
 
     def shed(self, now: float) -> list[RequestState]:
         """Mark the requests that can no longer be in time as overdue, and return them."""
-        return [self._states[request_id] for request_id in self.queue.shed(now)]
+        return [self.states[request_id] for request_id in self.queue.shed(now)]
 
     def in_order(self) -> list[tuple[Waiting, RequestState]]:
         """All waiting requests, in the order in which to try them."""
-        return [(waiting, self._states[waiting.id]) for waiting in self.queue.in_order()]
+        return [(waiting, self.states[waiting.id]) for waiting in self.queue.in_order()]
 
     def gives_way(self, to: Waiting) -> RequestState | None:
         """The request that a full queue drops for a new one (`Queue.gives_way`)."""
         leaving = self.queue.gives_way(to)
-        return None if leaving is None else self._states[leaving.id]
+        return None if leaving is None else self.states[leaving.id]

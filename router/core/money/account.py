@@ -223,11 +223,13 @@ class RequestMoney:
         output_tokens: int,
     ) -> None:
         """An attempt has ended with this cost. `prompt_tokens` is the engine's count."""
+        self.spent_usd += cost_usd
+        if self.reservation is None and self._request.max_cost_usd is None:
+            return
         self._under_way.pop(attempt, None)
         self._costs_usd.pop(attempt, None)
         self._waiting.pop(attempt, None)
-        self.spent_usd += cost_usd
-        if cost_usd and (self.reservation is not None or self._request.max_cost_usd is not None):
+        if cost_usd:
             bound_tokens = prompt_tokens or self._request.bound_tokens(candidate.model)
             self._charged_usd += candidate.price.cost_usd(bound_tokens, output_tokens)
 

@@ -64,6 +64,7 @@ def option_sets(draw: st.DrawFn) -> list[Option]:
         instance.report = LoadReport(
             running=draw(st.one_of(st.none(), counts)), waiting=draw(st.one_of(st.none(), counts))
         )
+        instance.recount()
         tokens = draw(st.floats(1.0, 1e5))
         prediction = Prediction(
             output_tokens_p50=tokens,
@@ -148,8 +149,7 @@ def test_propensities_are_the_frequencies(name: str) -> None:
     options = []
     for at, running in enumerate((2, 0, 1, 1, 0)):
         candidate = Candidate(f"i{at}", "m", "m")
-        instance = Instance(f"i{at}", "vllm", {"m": candidate})
-        instance.in_flight = running
+        instance = Instance(f"i{at}", "vllm", {"m": candidate}, in_flight=running)
         options.append(
             Option(candidate, instance, Prediction(e2e_s_mean=1.0 + at, cost_usd=1.0, p_miss=0.01 * at))
         )

@@ -9,6 +9,7 @@ import pytest
 from router.core.eligibility import Eligible, eligible
 from router.core.errors import Refusal
 from router.core.events import Arrived, Ended
+from router.core.fleet import Fleet
 from router.core.money.account import RequestMoney
 from router.core.state import Instance
 from router.core.types import Candidate, Capability, EndedHow, Need, Outcome
@@ -26,8 +27,8 @@ def lacking(name: str, *unsupported: Capability, **settings: Any) -> Instance:
 
 def sorted_out(*instances: Instance, **fields: Any) -> Eligible:
     wanted = request(**fields)
-    by_model = {"m": {each.name: each for each in instances}}
-    return eligible(wanted, ["m"], by_model, RequestMoney(wanted), frozenset(), 0.0)
+    roster = Fleet(instances).roster(("m",))
+    return eligible(wanted, ["m"], roster, RequestMoney(wanted), frozenset(), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -244,9 +244,9 @@ def test_a_fault_while_something_is_learned_costs_no_request_anything(when: str)
     assert s.predictor.when == ""
 
 
-@pytest.mark.parametrize("step", ["first_token", "succeed", "lose"])
+@pytest.mark.parametrize(("step", "leaves"), [("first_token", False), ("end", False), ("end", True)])
 def test_a_fault_in_the_scheduler_ends_its_request_and_frees_its_slot(
-    step: str, monkeypatch: pytest.MonkeyPatch
+    step: str, leaves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, faults = getattr(attempts, step), [RuntimeError("broken")]
 
@@ -258,8 +258,8 @@ def test_a_fault_in_the_scheduler_ends_its_request_and_frees_its_slot(
     monkeypatch.setattr(attempts, step, broken)
     s = scheduler("a")
     engine = Engine(*saying(b"a", b"b"))
-    leaves = [(0.5, lambda found: found.leave())] if step == "lose" else []
-    found = relayed(s, {"a": engine}, request(), *leaves)
+    later = [(0.5, lambda found: found.leave())] if leaves else []
+    found = relayed(s, {"a": engine}, request(), *later)
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
     assert all(each.in_flight == 0 for each in s.instances.values())
 

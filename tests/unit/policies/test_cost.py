@@ -31,8 +31,8 @@ def option(
     running: int = 0,
 ) -> Option:
     candidate = Candidate(name, model or name, model or name)
-    instance = Instance(name, "vllm", {candidate.model: candidate}, max_concurrency=slots)
-    instance.in_flight = running
+    served = {candidate.model: candidate}
+    instance = Instance(name, "vllm", served, max_concurrency=slots, in_flight=running)
     prediction = Prediction(quality=quality, cost_usd=cost, p_miss=miss, e2e_s_mean=e2e)
     return Option(candidate, instance, prediction)
 

@@ -29,8 +29,7 @@ def option(
     miss: float | None = None,
 ) -> Option:
     candidate = Candidate(name, "m", "m")
-    instance = Instance(name, "vllm", {"m": candidate})
-    instance.in_flight, instance.awaiting_first_token = running, first_token
+    instance = Instance(name, "vllm", {"m": candidate}, in_flight=running, awaiting_first_token=first_token)
     if per_token_s is not None:
         instance.profiles["m"] = EngineProfile("p", 0.0, 0.0, per_token_s, 0.0, 0.0, 100_000)
     prediction = Prediction(e2e_s_mean=e2e, ttft_s_p50=ttft, p_miss=miss, output_tokens_mean=100.0)

@@ -41,8 +41,7 @@ def option(
     step_s: float | None = None,
 ) -> Option:
     candidate = Candidate(name, model, model)
-    instance = Instance(name, "vllm", {model: candidate}, usd_per_hour=per_hour)
-    instance.in_flight = running
+    instance = Instance(name, "vllm", {model: candidate}, usd_per_hour=per_hour, in_flight=running)
     instance.pending_prefill_tokens = pending
     if step_s is not None:
         instance.profiles[model] = EngineProfile("p", 0.0, step_s, 0.0, 0.0, 0.0, 1000)
@@ -206,9 +205,10 @@ def test_least_load(running: tuple[int, ...], index: int) -> None:
 
 def test_least_load_corrects_a_report_by_what_was_dispatched_since() -> None:
     stale, busy = option("a"), option("b")
-    stale.instance.report = LoadReport(running=0, waiting=0)
-    stale.instance.dispatched_since_report = stale.instance.in_flight = 3
-    busy.instance.report = LoadReport(running=1, waiting=1)
+    stale.instance.takes_report(LoadReport(running=0, waiting=0), 0.0)
+    for _ in range(3):
+        stale.instance.dispatched(10)
+    busy.instance.takes_report(LoadReport(running=1, waiting=1), 0.0)
     assert LeastLoad().choose(REQUEST, [stale, busy], Random(0)).index == 1
 
 

@@ -30,8 +30,7 @@ class Explores(Random):
 
 def option(name: str, *, running: int = 1, tokens: float | None = None, **known: float) -> Option:
     candidate = Candidate(name, "m", "m")
-    instance = Instance(name, "vllm", {"m": candidate})
-    instance.in_flight = running
+    instance = Instance(name, "vllm", {"m": candidate}, in_flight=running)
     return Option(candidate, instance, Prediction(output_tokens_p50=tokens, **known))
 
 

@@ -31,8 +31,7 @@ def option(
     profile: EngineProfile | None = None,
 ) -> Option:
     candidate = Candidate(name, "m", "m")
-    instance = Instance(name, "vllm", {"m": candidate}, usd_per_hour=per_hour)
-    instance.in_flight = running
+    instance = Instance(name, "vllm", {"m": candidate}, usd_per_hour=per_hour, in_flight=running)
     instance.promised_tpot_s = sorted(promised)
     if profile is not None:
         instance.profiles["m"] = profile

@@ -27,6 +27,7 @@ def instance(**state: Any) -> Instance:
     made = Instance("i", "vllm", {})
     for name, value in state.items():
         setattr(made, name, value)
+    made.recount()
     return made
 
 

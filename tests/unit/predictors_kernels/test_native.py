@@ -355,6 +355,7 @@ def loaded_instances(draw: Callable[[Any], Any]) -> tuple[CandidateStats, Candid
             unknown | st.sampled_from([frozenset(), frozenset({"m"}), frozenset({"m:latest"})])
         ),
     )
+    instance.recount()
     if draw(st.booleans()):
         instance.profiles["m"] = profile(draw(st.sampled_from(PROFILES)))
     stats = FleetStats(UNTRAINED).of(candidate, instance)

@@ -96,6 +96,7 @@ def test_rows_tell_load_and_hardware() -> None:
     predictor = OnlinePredictor()
     one, slow = option("one"), option("slow", SLOW)
     one.instance.report = LoadReport(running=3, waiting=2, kv_usage=0.25)
+    one.instance.recount()
     one.instance.dispatched(500)
     predictor.predict_all(REQUEST, [one, slow], 0.0)
     rows = []
