@@ -39,4 +39,4 @@ def sound_usage(usage: object) -> Mapping[str, Any] | None:
 
 def finish_reason(value: object) -> str | None:
     """The reason for an answer's end. A text that is longer than any known reason is cut."""
-    return value[:MAX_REASON_CHARS] if isinstance(value, str) else None
+    return value[:MAX_REASON_CHARS] if type(value) is str else None

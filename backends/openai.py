@@ -56,7 +56,7 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
     if call.api == "embeddings":
         return body
     names = ("max_completion_tokens", "max_tokens") if call.api == "chat" else ("max_tokens",)
-    given = [name for name in names if type(body.get(name)) is int]
+    given = [name for name in names if name in body and type(body[name]) is int]
     bounds = [body[name] for name in given]
     if call.max_output_tokens is not None:
         bounds.append(call.max_output_tokens)
@@ -67,8 +67,8 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
             else next((n for n in names if n in body), chat_bound if call.api == "chat" else "max_tokens")
         )
         for name in names:
-            if name != keep:
-                body.pop(name, None)
+            if name != keep and name in body:
+                del body[name]
         body[keep] = min(bounds)
     return body
 
@@ -76,10 +76,8 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
 def _salt_cache(call: Call, body: dict[str, Any]) -> None:
     """Have vLLM keep the prompt apart in its prefix cache. A client's own salt divides its key's part further: taken as
     it is, it could be another key's."""
-    if call.cache_salt is not None and call.api != "embeddings":
-        own = body.get("cache_salt")
-        salt = call.cache_salt if not isinstance(own, str) else f"{call.cache_salt}:{own}"
-        body["cache_salt"] = salt
+    own = body.get("cache_salt")
+    body["cache_salt"] = call.cache_salt if not isinstance(own, str) else f"{call.cache_salt}:{own}"
 
 
 def _choices(body: Mapping[str, Any]) -> int:
@@ -116,7 +114,7 @@ class OpenAIBackend:
             body = generation_body(call, kind.chat_bound, counts_each=kind.counts_each)
         else:
             body = non_streaming_body(call, kind.chat_bound)
-        if kind.salts_cache:
+        if call.cache_salt is not None and kind.salts_cache and call.api != "embeddings":
             _salt_cache(call, body)
         head, value = self._heads[call.api], call.request_id_value
         opened: StreamedCall | JsonCall

@@ -247,7 +247,7 @@ class SseScanner:
             if self._collector is None:
                 out.append(self._renamed_event(event, payload))
             else:
-                self._learn_text(event, payload)
+                self._learn_text(event, payload, is_token)
                 self._collector.take_event(payload, len(event))
             if not self.started:  # all of it is held back until the first token
                 self._early_bytes += len(event)
@@ -316,15 +316,12 @@ class SseScanner:
         self._text_at, self._text_end = len(before), -len(self._after)
         self._constant_bytes = self._text_at - self._text_end
 
-    def _learn_text(self, event: bytes, payload: dict[str, Any]) -> None:
+    def _learn_text(self, event: bytes, payload: dict[str, Any], is_token: bool) -> None:
         """How the events are written that follow this one and differ from it in one string only, for a collector."""
         self._before = None
-        choices = payload.get("choices")
-        if self._choices != 1 or not isinstance(choices, list) or len(choices) != 1:
+        if not is_token or self._choices != 1 or len(payload["choices"]) != 1 or b"\n" in event:
             return
-        choice = choices[0]
-        if not isinstance(choice, dict) or not carries_token(choice) or b"\n" in event:
-            return
+        choice = payload["choices"][0]
         texts = choice if payload.get("object") == "text_completion" else choice.get("delta")
         if isinstance(texts, dict):
             template = event_template(event + b"\n\n", choice, texts)

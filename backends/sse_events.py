@@ -21,6 +21,8 @@ from router.core.errors import AnswerTooLarge, UpstreamError
 DONE = b"[DONE]"
 END = b"data: [DONE]\n\n"
 _NESTED = (list, dict)
+#: The fields of a choice's delta that hold tokens.
+_TOKENS = frozenset({"content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call"})
 
 
 def event(data: bytes) -> bytes:
@@ -59,7 +61,7 @@ def object_of(data: bytes) -> dict[str, Any]:
         raise AnswerTooLarge("the engine sent an event of too many parts") from None
     except ValueError:
         payload = None
-    if isinstance(payload, dict):
+    if type(payload) is dict:
         return payload
     raise UpstreamError("the engine sent an event that is not a JSON object")
 
@@ -132,10 +134,10 @@ def event_template(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) 
                 if field is not None:
                     return None
                 field = name
-    if field is None or not isinstance(texts[field], str):
+    if field is None or type(texts[field]) is not str:
         return None
     for name, value in choice.items():
-        if value is not None and name != "delta" and (name == "finish_reason" or isinstance(value, _NESTED)):
+        if value is not None and name != "delta" and (name == "finish_reason" or type(value) in _NESTED):
             return None
     key = b'"' + field.encode() + b'"'
     key_at = event.find(key)
@@ -155,13 +157,9 @@ def event_template(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) 
 def carries_token(choice: Mapping[str, Any]) -> bool:
     """Whether a choice of an event contains content, reasoning, a refusal or a tool call (a role alone is no token)."""
     delta = choice.get("delta")
-    if isinstance(delta, dict):
-        return bool(
-            delta.get("content")
-            or delta.get("reasoning")
-            or delta.get("reasoning_content")
-            or delta.get("refusal")
-            or delta.get("tool_calls")
-            or delta.get("function_call")
-        )
-    return bool(choice.get("text"))
+    if type(delta) is not dict:
+        return bool(choice.get("text"))
+    for name, value in delta.items():  # noqa: SIM110 (twice the time)
+        if value and name in _TOKENS:
+            return True
+    return False

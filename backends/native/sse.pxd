@@ -18,5 +18,5 @@ cdef class SseScanner:
     cdef tuple _run(self, bytes data, Py_ssize_t at, Py_ssize_t stop)
     cdef _learn(self, bytes event)
     cdef _measure(self, bytes before)
-    cdef _learn_text(self, bytes event, dict payload)
+    cdef _learn_text(self, bytes event, dict payload, bint is_token)
     cdef bytes _renamed_event(self, bytes event, dict payload)

@@ -47,13 +47,9 @@ logger = logging.getLogger("headway")
 
 @dataclass(frozen=True, slots=True)
 class OpenAIRoute:
-    """A path of OpenAI's API; `api` also stands in the records."""
+    """A path of OpenAI's API; `name` is the API's, and stands in the records."""
 
-    api: str
-
-    @property
-    def name(self) -> str:
-        return self.api
+    name: str
 
 
 ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
@@ -83,7 +79,7 @@ class HotPaths:
             client.respond(405, b"content-type: application/json\r\nallow: POST\r\n", said)
             return
         gateway, route = self._gateway, ROUTES[client.path]
-        rules = gateway.rules
+        rules = gateway.fleet.rules
         now = time.time()
         record = RequestRecord(
             id=gateway.new_request_id(now),
@@ -128,7 +124,7 @@ class HotPaths:
                 codec = ResponsesCodec(asked_response, record.id)
                 body, stream, api = asked_response.body, asked_response.stream, "chat"
             elif isinstance(route, OpenAIRoute):
-                api = route.api
+                api = route.name
                 stream = body.get("stream") is True and api != "embeddings"
                 options = body.get("stream_options")
                 include_usage = isinstance(options, dict) and options.get("include_usage") is True

@@ -148,7 +148,7 @@ class Gateway:
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
-        traced, logged = record.trace is not None, self.config.observability.log_requests
+        traced, logged = record.trace is not None, self.fleet.rules.config.observability.log_requests
         if traced or logged:
             record.complete()
         if traced and self.tracing is not None:

@@ -161,10 +161,11 @@ _CHECKED = frozenset(_Chat.__annotations__)
 _CHECKS = {"chat": Check(_Chat), "completions": Check(_Completion), "embeddings": Check(_Embedding)}
 
 
-def check(api: str, body: Mapping[str, Any]) -> None:
-    """Check an OpenAI-shaped body for `api` ("chat", "completions", "embeddings"). Raises a 400 Refusal."""
+def check(api: str, body: Mapping[str, Any]) -> bool:
+    """Check an OpenAI-shaped body for `api` ("chat", "completions", "embeddings"). Returns whether it is a chat of texts only,
+    without parts. Raises a 400 Refusal."""
     if api == "chat" and _is_plain_chat(body):
-        return
+        return True
     _CHECKS[api](body)
     if api == "chat":
         parts = 0
@@ -173,6 +174,7 @@ def check(api: str, body: Mapping[str, Any]) -> None:
                 parts += len(content)
         if parts > MAX_PARTS:
             raise invalid_request(f"messages must have at most {MAX_PARTS} parts in all.", "messages")
+    return False
 
 
 def _is_plain_chat(body: Mapping[str, Any]) -> bool:

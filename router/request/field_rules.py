@@ -39,11 +39,7 @@ class FieldRules:
         if not self._forbidden.isdisjoint(body):
             self._refuse(body, "")
         for name, value in body.items():
-            if (
-                name.endswith(_ARGUMENTS)
-                and isinstance(value, dict)
-                and not self._forbidden.isdisjoint(value)
-            ):
+            if type(value) is dict and name.endswith(_ARGUMENTS) and not self._forbidden.isdisjoint(value):
                 self._refuse(value, f"{name}.")
 
     def _refuse(self, members: Mapping[str, Any], at: str) -> None:

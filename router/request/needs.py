@@ -14,7 +14,7 @@ def needs_of(api: str, body: Mapping[str, Any]) -> tuple[Need, ...]:
         return () if _texts(body["input"]) else (Need(Capability.PROMPTS_AS_IDS, "input"),)
     needs: list[Need] = []
     for several in ("n", "best_of"):
-        if (body.get(several) or 1) > 1:
+        if several in body and (body[several] or 1) > 1:
             needs.append(Need(Capability.SEVERAL_ANSWERS, several))
             break
     if api == "chat":
@@ -53,4 +53,4 @@ def _media(messages: list[dict[str, Any]]) -> list[Need]:
                         found.add(Capability.IMAGES_BY_URL)
                 elif kind not in ("text", "refusal"):
                     found.add(Capability.OTHER_MEDIA)
-    return [Need(capability, "messages") for capability in sorted(found)]
+    return [Need(capability, "messages") for capability in sorted(found)] if found else []

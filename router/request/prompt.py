@@ -38,6 +38,8 @@ _MAX_SEEN_CHARS = 1 << 20
 
 #: Fields of a message that chat templates print beside its content.
 _ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
+#: Fields of a message that are counted with its text, or are a word.
+_TEXTS = frozenset({"content", "role"})
 #: Types of parts that hold text, and fields that make an engine read a part as media whatever its type says (vLLM does).
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking"})
 _IMAGE_MEMBERS = frozenset({"image_url", "image_pil", "image_embeds"})
@@ -177,13 +179,13 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
         if name not in _NOT_PROMPT:
             if name != prompt:
                 bound += len(name) + 4 + _bound_of_json(value)
-        elif isinstance(value, (str, list, dict)) and name != "model":
+        elif name != "model" and isinstance(value, (str, list, dict)):
             size = json_bytes(value)
             bound += size if size > _SMALL_BYTES else 0
     if api == "chat":
         for message in body[prompt]:
             for name, value in message.items():
-                if name != "content" and isinstance(value, (dict, list)) and value:
+                if name not in _TEXTS and isinstance(value, (dict, list)) and value:
                     bound += _bound_of_json(value) - json_bytes(value)
     return bound
 
@@ -232,7 +234,7 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
                     media_bytes += _image_bytes(part)
                     media_bound += _media_bound(part)
         for name in _ALSO_RENDERED:
-            if value := message.get(name):
+            if name in message and (value := message[name]):
                 texts += _printed(value)
     if tools := body.get("tools"):
         texts += _printed(tools)

@@ -25,22 +25,14 @@ def routing_params(
 ) -> RoutingParams:
     """Check an OpenAI-shaped body and merge its routing parameters. Removes `routing` from the body."""
     routing = body.pop("routing", None)
-    bodies.check(api, body)
-    rules.fields.check_media(body)
+    if not bodies.check(api, body):
+        rules.fields.check_media(body)
     return rules.routing_rules.merge(
         body.get("model"),
         terms,
         None if routing is None else from_body(routing),
         from_headers(headers),
     )
-
-
-def only_non_streaming(body: Mapping[str, Any]) -> bool:
-    """Whether engines cannot stream the answer to this body."""
-    if body.get("prompt_logprobs") is not None or body.get("use_beam_search"):
-        return True
-    best_of: int = body.get("best_of") or 1
-    return best_of > (body.get("n") or 1)
 
 
 def build_request(
@@ -68,9 +60,16 @@ def build_request(
     client_session = body.get("prompt_cache_key")
     if not isinstance(client_session, str) or not client_session:
         client_session = session.decode("latin-1") if session else None
-    choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
+    wanted: int = body.get("n") or 1
+    made: int = body.get("best_of") or wanted
+    choices = (made if made > wanted else wanted) * facts.prompts
     decodes = api != "embeddings"
-    engine_streams = decodes and not only_non_streaming(body)
+    # Engines cannot stream the best of several answers, nor these two.
+    engine_streams = (
+        decodes
+        and made <= wanted
+        and not (body.get("use_beam_search") or body.get("prompt_logprobs") is not None)
+    )
     request = scheduler_request(
         rules,
         params,

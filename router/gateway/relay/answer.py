@@ -24,8 +24,6 @@ _shown = prediction_picker(*PREDICTED)
 
 def header_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Headers as they go over the wire."""
-    if not headers:
-        return b""
     return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 

@@ -338,9 +338,9 @@ class Attempt:
 
     # --- what it gave --------------------------------------------------------------------------------
     @property
-    def cut_by_money(self) -> bool:
-        """Whether it was cut, and by its money rather than by the client's own bound."""
-        return self.cut and self._metered is not None and self._metered.meter.by_money
+    def money_cuts(self) -> bool:
+        """Whether a cut would be by its money rather than by the client's own bound."""
+        return self._metered is not None and self._metered.meter.by_money
 
     @property
     def output_tokens(self) -> int:

@@ -11,7 +11,6 @@ ends. The relay sends, aborts, answers and records:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from router.core.errors import Refusal
@@ -32,7 +31,6 @@ from router.core.events import (
 )
 from router.core.interfaces import Backend, Call
 from router.core.money.meter import TokenMeter
-from router.core.money.reservation import Funding
 from router.core.refusals import internal_error
 from router.core.settlement import Settlement
 from router.core.types import Candidate, EndedHow, Outcome
@@ -93,6 +91,7 @@ class Relay:
         self._exchange = exchange
         self._client = client
         self._runner = services.runner
+        self.clock = services.runner.clock  # in seconds
         self._request = exchange.request
         self._attempts: dict[int, Attempt] = {}  # by number
         self._ended_already = False
@@ -101,11 +100,8 @@ class Relay:
         """Submit the request. The hooks of its client are set until its end."""
         self._client.on_left = self._client_left
         self._client.on_shutdown = self._shut_down
-        self._runner.submit(self._request, self._funding(), self)
-
-    def _funding(self) -> Funding | None:
         reservation = self._exchange.reservation
-        return None if reservation is None else reservation.funding
+        self._runner.submit(self._request, None if reservation is None else reservation.funding, self)
 
     def _client_left(self) -> None:
         self._report(Left(self._request.id))
@@ -228,11 +224,6 @@ class Relay:
             self._services.finish(record)
 
     # --- what happens to attempts --------------------------------------------------------------------
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The runner's clock, in seconds."""
-        return self._runner.clock
-
     def first_token(self, attempt: Attempt) -> None:
         """Report it, as of the moment it came."""
         self._report(FirstToken(self._request.id, attempt.dispatch.attempt), attempt.first_at)
@@ -263,7 +254,7 @@ class Relay:
                 attempt.prompt_tokens,
                 attempt.was_sent,
                 attempt.finish_reason == "length",
-                attempt.cut_by_money,
+                attempt.cut and attempt.money_cuts,
                 failure,
             )
         )
@@ -317,6 +308,6 @@ class Relay:
                 int((self.clock() - request.arrived_at) * 1000),
                 b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
                 b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,
-                header_lines(self._exchange.headers),
+                header_lines(self._exchange.headers) if self._exchange.headers else b"",
             )
         )

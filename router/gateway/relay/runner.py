@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Protocol
 
 from router.background import failed, surviving
@@ -79,39 +79,36 @@ class Runner:
     def submit(self, request: Request, funding: Funding | None, handle: RequestHandle) -> None:
         """Bring a request in. Its instructions go to `handle` until its `Finish`, which comes in any case."""
         self._handles[request.id] = handle
-        event = Arrived(request, funding)
-        began = perf_counter()
         try:
-            instructions = self._instruct(event, self.clock())
+            self.apply(Arrived(request, funding))
         except BaseException:
             self.forget(request.id)
             raise
-        if self.on_decision is not None:
-            self.on_decision(request.policy, perf_counter() - began)
-        self._catch_up(event, instructions)
 
     def apply(self, event: Event, now: float | None = None) -> None:
-        """Feed one event (that happened `now`, else at this moment) and carry out what comes of it."""
-        self._catch_up(event, self._instruct(event, self.clock() if now is None else now))
-
-    def _instruct(self, event: Event, now: float) -> list[Instruction]:
-        """Feed one event, and carry out the instructions."""
+        """Feed one event (that happened `now`, else at this moment) and carry out what comes of it. Only then, when nobody
+        waits for it any more, the scheduler does the rest, and the timer is set."""
         scheduler = self.scheduler
-        instructions = scheduler.respond(event, now)
+        began = self.clock()
+        instructions = scheduler.respond(event, began if now is None else now)
         if self.on_event is not None:
             scheduler.catch_up()
-            self.on_event(event, now, instructions)
+            self.on_event(event, began if now is None else now, instructions)
         for instruction in instructions:
             self._carry_out(instruction)
-        return instructions
-
-    def _catch_up(self, event: Event, instructions: list[Instruction]) -> None:
-        """Now that nobody waits for it any more, let the scheduler do the rest, and set the timer."""
-        scheduler = self.scheduler
+        if self.on_decision is not None and type(event) is Arrived:
+            self.on_decision(event.request.policy, self.clock() - began)
         scheduler.catch_up()
         if self.on_work is not None and (instructions or type(event) is Ended or type(event) is Left):
             self.on_work()
-        if instructions or scheduler.queue_depth or self._may_be_earlier(event):
+        if (
+            # The end of a request alone makes no deadline earlier.
+            (instructions and (type(instructions[0]) is not Finish or instructions[1:]))
+            or scheduler.queue_depth
+            # Of two attempts one failed, and the request waits anew.
+            or (type(event) is Ended and event.how is EndedHow.FAILED)
+            or type(event) is Tick  # it has used up the timer, and may follow other settings
+        ):
             self._arm()
 
     def forget(self, request_id: str) -> None:
@@ -155,12 +152,6 @@ class Runner:
             self.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED, sent=False))
         elif type(instruction) is not Finish:
             self.apply(GivenUp(instruction.request_id, "internal_error"))
-
-    @staticmethod
-    def _may_be_earlier(event: Event) -> bool:
-        """Whether an event makes an earlier deadline though nothing came of it: one of two attempts that failed
-        waits anew, and a tick has used up the timer or follows other settings."""
-        return type(event) is Tick or (type(event) is Ended and event.how is EndedHow.FAILED)
 
     def _arm(self) -> None:
         """Set the timer. Only what is dispatched or queued makes the next deadline earlier (its time limits, and

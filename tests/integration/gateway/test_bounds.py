@@ -15,6 +15,7 @@ BOUNDED = {
     "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
     "RoutingRules._plain": "cleared at _CACHED",
     "RoutingRules._joint": "cleared at _CACHED",
+    "Fleet._rosters": "cleared at _MOST_ROSTERS",
     "RoundRobinCursor._last": "tests/unit/policies/test_policies.py: 1024",
     "LengthModel._fleets": "cleared at _FLEETS",
     "RelevanceModel._fleets": "cleared at _FLEETS",
