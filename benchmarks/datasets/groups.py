@@ -6,6 +6,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
+from predictors.training.dataset import Dataset
+
 SHINGLE_WORDS = 10
 #: Two prompts are near copies when they share more than this part of the shingles of the one that has fewer.
 SHARED_PART = 0.35
@@ -41,6 +43,22 @@ def groups(texts: Mapping[str, str]) -> dict[str, str]:
                 first, second = sorted((_root(parents, prompt), _root(parents, other)))
                 parents[second] = first
     return {prompt: _root(parents, prompt) for prompt in texts}
+
+
+def without_near_copies(data: Dataset, of: Dataset) -> tuple[Dataset, int]:
+    """(the part of a data set whose prompts are no near copies of those of another, the number of prompts left out). Both
+    may have been read apart. A prompt without text is compared by its id and its group."""
+    texts = {prompt.id: prompt.text for prompt in (*of.prompts, *data.prompts) if prompt.text is not None}
+    found = groups(texts)
+    taken = {name for each in of.prompts for name in (each.id, each.group, found.get(each.id))}
+    apart = {
+        each.id
+        for each in data.prompts
+        if taken.isdisjoint((each.id, each.group, found.get(each.id, each.id)))
+    }
+    if len(apart) == len(data.prompts):
+        return data, 0
+    return data.keep(prompt=lambda each: each.id in apart), len(data.prompts) - len(apart)
 
 
 def _shingles(text: str) -> set[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 
 from benchmarks.datasets.contents import names_of, rows, rows_by_source
+from benchmarks.datasets.groups import without_near_copies
 from benchmarks.datasets.splits import split
 from benchmarks.evaluate import report
 from benchmarks.evaluate.arguments import add_data, add_output, read_data
@@ -59,8 +60,13 @@ def run(args: argparse.Namespace) -> int:
         with shown_progress("evaluating") as progress:
             data = read_data(args.data, args)
             train = read_data(args.train_data, args) if args.train_data else None
+            notes = []
+            if train is not None:
+                data, copies = without_near_copies(data, train)
+                if copies:
+                    notes = [f"Prompts left out, because --train-data has near copies of them: {copies}."]
             results = [
-                _evaluated(path, artifact, data, train, args, progress)
+                _evaluated(path, artifact, data, train, notes, args, progress)
                 for path, artifact in artifacts
                 if len(artifacts) == 1 or rows(KINDS[artifact.kind], data)
             ]
@@ -101,24 +107,31 @@ def _evaluated(
     artifact: Artifact,
     data: Dataset,
     train: Dataset | None,
+    notes: list[str],
     args: argparse.Namespace,
     progress: Progress | None,
 ) -> report.Evaluated:
     kind = KINDS[artifact.kind]
     if progress is not None:
         progress(kind.name)
-    notes: tuple[str, ...] = ()
     if args.held_out:
         train, data = _split(artifact, data, kind)
     elif seen := names_of(rows_by_source(data)) & names_of(artifact.about.get("data", [])):
-        notes = (
-            f"The artifact was trained on rows of {', '.join(sorted(seen))}: some of these may be among them"
-            " (--held-out leaves them out).",
+        remedy = (
+            "it was trained on everything, so only data that came later show how good it is"
+            if artifact.about.get("final")
+            else "--held-out leaves them out"
         )
+        notes = [
+            *notes,
+            f"The artifact was trained on rows of {', '.join(sorted(seen))}: some of these may be among them ({remedy}).",
+        ]
     if not rows(kind, data):
         raise DatasetError(f"nothing in the data that a {kind.name} artifact could be evaluated on")
     found = evaluator(kind)(artifact, data, train, seed=args.seed)
-    return report.Evaluated(artifact, path, rows_by_source(data), replace(found, notes=notes + found.notes))
+    return report.Evaluated(
+        artifact, path, rows_by_source(data), replace(found, notes=(*notes, *found.notes))
+    )
 
 
 def _split(artifact: Artifact, data: Dataset, kind: ArtifactKind) -> tuple[Dataset, Dataset]:

@@ -31,6 +31,25 @@ class Figure:
         """Whether it is of two, `A - B`: such figures lie around 0 and are shown apart."""
         return " - " in self.of
 
+    @property
+    def verdict(self) -> str:
+        """What a difference shows, by its interval alone, never by its value: "better", "worse", or "no difference shown".
+        "" for a figure that is no difference, and for a measure that has no better direction."""
+        sign = next((sign for name, sign in _BETTER.items() if self.name.startswith(name)), 0)
+        if not self.is_difference or not sign:
+            return ""
+        low, high = (math.nan if end is None else sign * end for end in (self.low, self.high))
+        if min(low, high) > 0:
+            return "better"
+        return "worse" if max(low, high) < 0 else "no difference shown"
+
+
+#: By the beginning of a measure's name: 1 where more of it is better, -1 where less is.
+_BETTER = {
+    "MAE": -1, "pinball loss": -1, "median relative error": -1, "Brier": -1, "ECE": -1, "log error": -1,
+    "Spearman": 1, "AUC": 1, "mean quality": 1, "share of the gap": 1, "APGR": 1,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -64,8 +83,11 @@ class Evaluation:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """What a JSON report holds; what is no number is null there."""
+        """What a JSON report holds; what is no number is null there. A difference has its verdict."""
         found: dict[str, Any] = _finite(asdict(self))
+        for shown, figure in zip(found["figures"], self.figures, strict=True):
+            if figure.verdict:
+                shown["verdict"] = figure.verdict
         return found
 
 

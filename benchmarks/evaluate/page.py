@@ -71,4 +71,6 @@ def _group(figures: Sequence[Figure], classes: Mapping[str, str]) -> Group:
 def _cell(figure: Figure | None) -> Cell:
     if figure is None:
         return Cell("")
-    return Cell(plots.value_text(figure.value), plots.interval_text(figure))
+    return Cell(
+        plots.value_text(figure.value), " ".join(filter(None, (plots.interval_text(figure), figure.verdict)))
+    )

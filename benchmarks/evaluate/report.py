@@ -77,6 +77,7 @@ def show(each: Evaluated, figures: Sequence[Figure], out: TextIO) -> None:
         table.add_column(heading, overflow="fold")
     for heading in ("value [95 % interval]", "rows"):
         table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("verdict by the interval", overflow="fold")
     before: Figure | None = None
     for figure in sorted(figures, key=_place(figures)):
         same_name = before is not None and before.name == figure.name
@@ -87,6 +88,7 @@ def show(each: Evaluated, figures: Sequence[Figure], out: TextIO) -> None:
             figure.of,
             figure_text(figure),
             f"{figure.rows:,}" if figure.rows else "",
+            figure.verdict,
         )
         before = figure
     console.print(table)

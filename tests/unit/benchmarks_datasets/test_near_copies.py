@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.datasets.groups import MOST_PROMPTS, groups
+from benchmarks.datasets.groups import MOST_PROMPTS, groups, without_near_copies
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import Answer, Dataset, Prompt
 
 WORDS = [f"word{i}" for i in range(400)]
 
@@ -45,3 +47,21 @@ def test_a_form_that_many_prompts_have_is_no_copy() -> None:
 def test_short_prompts_are_copies_only_if_equal() -> None:
     found = groups({"a": "What is love?", "b": "what is  LOVE", "c": "What is life?", "d": ""})
     assert found == {"a": "a", "b": "a", "c": "c", "d": "d"}
+
+
+def asked(**texts: str | None) -> Dataset:
+    """A set that was read by itself: each prompt is its own group."""
+    prompts = [
+        Prompt(key, key, "made", prompt_features(each or ""), None, each) for key, each in texts.items()
+    ]
+    return Dataset(tuple(prompts), tuple(Answer(key, "m", output_tokens=5) for key in texts))
+
+
+def test_near_copies_are_left_out_of_a_set_that_was_read_apart() -> None:
+    train = asked(a=text(0), b=text(100), hidden=None)
+    test = asked(c=text(0).upper() + "!", d=text(200), hidden=None)
+    found, left_out = without_near_copies(test, train)
+    assert [each.id for each in found.prompts] == ["d"]
+    assert [each.prompt for each in found.answers] == ["d"]
+    assert left_out == 2
+    assert without_near_copies(asked(d=text(200)), train)[1] == 0

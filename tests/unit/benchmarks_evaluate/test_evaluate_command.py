@@ -93,7 +93,33 @@ def test_data_that_it_was_trained_on_are_told(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate("--artifact", artifacts, "--data", collected) == 0
-    assert "was trained on rows of made" in capsys.readouterr().out
+    assert "some of these may be among them (--held-out leaves them out)." in capsys.readouterr().out
+
+
+def test_a_final_artifact_has_no_held_out_part_to_point_to(
+    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = load(artifacts / "relevance.headway.npz")
+    path = save(replace(artifact, about={**artifact.about, "final": True}), tmp_path)
+    assert evaluate("--artifact", path, "--data", collected) == 0
+    told = capsys.readouterr().out
+    assert "it was trained on everything" in told
+    assert "--held-out" not in told
+
+
+def test_near_copies_of_training_prompts_are_left_out_of_a_separate_test_set(
+    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were read apart, so their groups have other names."""
+    later, copied = answers(60, seed=2, source="later"), MADE.prompts[0]
+    copy = replace(copied, id="copy", group="copy", source="later", text=f"{copied.text} Thanks.")
+    given = (*later.answers, *(replace(each, prompt="copy") for each in MADE.answers[:2]))
+    write(replace(later, prompts=(*later.prompts, copy), answers=given), tmp_path / "later")
+    words = ("--artifact", artifacts, "--data", tmp_path / "later", "--train-data", collected, "--json")
+    assert evaluate(*words) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert "Prompts left out, because --train-data has near copies of them: 1." in result["notes"]
+    assert result["evaluated_on"][0]["prompts"] == 60
 
 
 def test_baselines_must_not_have_seen_the_data(

@@ -9,8 +9,7 @@ from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.evaluate.length import MAIN, OURS, evaluate
 from benchmarks.evaluate.length_baselines import (
     MEDIAN,
-    RIDGE_LOG,
-    RIDGE_TOKENS,
+    YARDSTICK,
     Answers,
     absolute_errors,
     baselines,
@@ -54,7 +53,7 @@ def test_what_words_tell_is_better_than_medians(found: Evaluation) -> None:
 
 
 def test_differences_are_of_the_figures(found: Evaluation) -> None:
-    for other in (MEDIAN, RIDGE_TOKENS, RIDGE_LOG):
+    for other in (MEDIAN, YARDSTICK):
         for name in ("MAE", "pinball loss at 0.5", "pinball loss at 0.9", "Spearman within model and task"):
             ours, theirs = figure(found, name, OURS), figure(found, name, other)
             assert figure(found, name, f"{OURS} - {other}").value == pytest.approx(ours.value - theirs.value)
@@ -115,3 +114,47 @@ def test_medians_fall_back_from_task_to_model_to_all() -> None:
         tasks, np.array([0, 2, 2]), np.array(["m", "n", "new"]), np.array([1.0, 1.0, 1.0]), np.zeros(3, bool)
     )
     assert baselines(train_part, test_part, 1)[MEDIAN][:, 0].tolist() == [15.0, 90.0, 20.0]
+
+
+def made_answers(data: Dataset) -> Answers:
+    row = {each.id: index for index, each in enumerate(data.prompts)}
+    return Answers(
+        data.prompts,
+        np.array([row[each.prompt] for each in data.answers]),
+        np.array([each.model for each in data.answers]),
+        np.array([float(each.output_tokens or 0) for each in data.answers]),
+        np.array([each.capped for each in data.answers]),
+    )
+
+
+def test_the_yardstick_is_a_ridge_of_each_model_and_learns_from_answers_that_are_there() -> None:
+    kept, out = (made_answers(each) for each in split_prompts(without_task(made_data(160)), 0.3))
+    found = baselines(kept, out, 1)
+    predicted = found[YARDSTICK]
+    for model in np.unique(out.model):
+        rows = out.model == model
+        errors = [np.abs(np.log(each[rows, 0] / out.tokens[rows])) for each in (predicted, found[MEDIAN])]
+        assert errors[0].mean() < 0.75 * errors[1].mean()
+        assert 0.7 <= (out.tokens[rows] <= predicted[rows, 1]).mean() <= 1.0
+    # Half of one model's answers are missing: the others' predictions stay as they are.
+    poor = kept.part((kept.model != "qwen2.5:7b") | (kept.prompt % 2 == 0))
+    again = baselines(poor, out, 1)[YARDSTICK]
+    others = out.model != "qwen2.5:7b"
+    assert again[others, 0] == pytest.approx(predicted[others, 0], rel=1e-3)
+    assert not np.allclose(again[~others, 0], predicted[~others, 0], rtol=1e-3)
+
+
+def test_the_yardstick_gives_an_unknown_model_the_mean_of_all() -> None:
+    kept, out = (made_answers(each) for each in split_prompts(made_data(60), 0.3))
+    unknown = replace(out, model=np.array(["new"] * len(out.model)))
+    mean = float(np.exp(np.log(kept.tokens).mean()))
+    assert baselines(kept, unknown, 1)[YARDSTICK][:, 0] == pytest.approx(np.full(len(out.model), mean))
+
+
+def test_the_yardstick_without_a_word_in_training() -> None:
+    kept, out = (made_answers(each) for each in split_prompts(made_data(60), 0.3))
+    silent = replace(kept, prompts=tuple(replace(each, text=" ") for each in kept.prompts))
+    predicted = baselines(silent, out, 1)[YARDSTICK]
+    for model in np.unique(out.model):
+        level = np.exp(np.log(kept.tokens[kept.model == model]).mean())
+        assert predicted[out.model == model, 0] == pytest.approx(np.full((out.model == model).sum(), level))

@@ -60,6 +60,28 @@ def test_unknown_statistics() -> None:
     assert low == high == 1.0
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "high", "verdict"),
+    [
+        ("MAE", -3.0, -1.0, "better"),
+        ("MAE, relative", 0.01, 0.2, "worse"),
+        ("pinball loss at 0.9", -3.0, 0.1, "no difference shown"),
+        ("pinball loss at 0.9", 0.0, 0.1, "no difference shown"),
+        ("Spearman within model and task", 0.01, 0.03, "better"),
+        ("AUC within models", -0.02, -0.01, "worse"),
+        ("MAE", None, None, "no difference shown"),
+        ("MAE", math.nan, math.nan, "no difference shown"),
+        ("coverage of 80 % intervals", 0.1, 0.2, ""),
+    ],
+)
+def test_a_verdict_is_by_the_interval(name: str, low: float | None, high: float | None, verdict: str) -> None:
+    difference = Figure(name, "ours - theirs", "all", -100.0, low=low, high=high)
+    assert difference.verdict == verdict
+    assert Figure(name, "ours", "all", -100.0, low=low, high=high).verdict == ""
+    (told,) = Evaluation("length", (difference,)).as_dict()["figures"]
+    assert told.get("verdict", "") == verdict
+
+
 def test_pinball_loss() -> None:
     actual, predicted = np.array([10.0, 10.0]), np.array([8.0, 11.0])
     assert pinball(actual, predicted, 0.9).mean() == pytest.approx((0.9 * 2 + 0.1 * 1) / 2)
