@@ -6,6 +6,7 @@
   model and task does not count. A predictor that gives one number for all of them has 0.
 - *pinball loss* of the median and of the 90 % quantile, over answers that were not cut.
 - *coverage* of 80 % intervals, p10 to p90. A cut answer is inside unless its cap is above p90.
+- *MAE served*: what the gateway predicts after 50 answers of a model, beside the histogram of that model's answers.
 - Intervals are from resamples of whole groups of near copies.
 
 "llama and qwen" are the families that the predictor is made for. Baselines know each prompt's task, and each
@@ -26,6 +27,7 @@ from benchmarks.evaluate.length_baselines import (
     baselines,
     task_of,
 )
+from benchmarks.evaluate.length_online import HISTOGRAM, WARM_UP, served_medians
 from benchmarks.evaluate.picks import check_apart
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LengthModel, quantiles
@@ -54,12 +56,14 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     predicted = {OURS: np.stack([quantiles(shares, each) for each in PROBABILITIES], axis=1)}
     if train is not None:
         predicted |= baselines(_answers(train)[0], answers, seed)
+    online = dict(zip((OURS, HISTOGRAM), served_medians(answers, shares, seed), strict=True))
     parts = _parts(answers, families)
     figures = [
         figure
         for part, rows in parts.items()
         for figure in _Part(part, answers.part(rows), shares[rows], seed).figures(
-            {who: each[rows] for who, each in predicted.items()}
+            {who: each[rows] for who, each in predicted.items()},
+            {who: each[rows] for who, each in online.items()},
         )
     ]
     curves = [*_calibration(answers, shares, families), *_by_bucket(answers, predicted)]
@@ -119,8 +123,9 @@ class _Part:
         groups = np.array([each.group for each in answers.prompts])[answers.prompt]
         self._resampled = Resampled(groups, _RESAMPLES, seed)
 
-    def figures(self, predicted: dict[str, np.ndarray]) -> list[Figure]:
-        """MAE, pinball losses, coverage and Spearman of each predictor, and our differences from each."""
+    def figures(self, predicted: dict[str, np.ndarray], online: dict[str, np.ndarray]) -> list[Figure]:
+        """MAE, pinball losses, coverage and Spearman of each predictor, and our differences from each. `online` are the
+        medians of `served_medians`."""
         answers, whole = self._answers, ~self._answers.capped
         errors = {who: absolute_errors(answers, each[:, 0]) for who, each in predicted.items()}
         figures = self._means("MAE", "tokens", errors)
@@ -137,6 +142,10 @@ class _Part:
         low, high = (quantiles(self._shares, each) for each in _INTERVAL)
         inside = (answers.capped | (low <= answers.tokens)) & (answers.tokens <= high)
         figures += self._means("coverage of 80 % intervals", "", {OURS: inside.astype(float)})
+        warm = ~np.isnan(online[OURS])
+        if warm.any():
+            errors = {who: absolute_errors(answers, np.nan_to_num(each)) for who, each in online.items()}
+            figures += self._means(f"MAE served, after {WARM_UP} answers", "tokens", errors, warm)
         return figures + self._spearman({who: each[:, 0] for who, each in predicted.items()})
 
     def _means(

@@ -109,7 +109,8 @@ def _ridge(train: Answers, test: Answers, seed: int) -> np.ndarray:
     fitted = np.empty((len(_STRENGTHS), *table.mean.shape))
     for each in np.unique(fold):
         out = fold == each
-        fitted[:, out] = _predicted(kernel[out], *_solved(kernel, table.part(~out), overall))
+        weights, level = _solved(kernel, table.part(~out), overall)
+        fitted[:, out] = kernel[out] @ weights + level
     missed = np.log(train.tokens) - fitted[:, position, model]
     loss = np.array([np.bincount(model, each**2) for each in missed])
     best = loss.argmin(axis=0)
@@ -122,7 +123,8 @@ def _ridge(train: Answers, test: Answers, seed: int) -> np.ndarray:
     known = models[place] == test.model
     middle = np.where(known, predicted[test.prompt, place], overall)
     upper = middle + np.where(known, above[place], np.quantile(missed, PROBABILITIES[1]))
-    return np.maximum(np.exp(np.stack((middle, upper), axis=1)), 1.0)
+    found: np.ndarray = np.maximum(np.exp(np.stack((middle, upper), axis=1)), 1.0)
+    return found
 
 
 def _similarities(train: Answers, used: np.ndarray, test: Answers) -> tuple[np.ndarray, np.ndarray]:
@@ -166,9 +168,3 @@ def _solved(kernel: np.ndarray, table: _Table, overall: float) -> tuple[np.ndarr
         before, size[open_] = size[open_], (residual[:, open_] ** 2).sum(axis=0)
         direction[:, open_] = residual[:, open_] + along * (size[open_] / before)
     return found.reshape(len(found), len(_STRENGTHS), -1).swapaxes(0, 1), level
-
-
-def _predicted(kernel: np.ndarray, weights: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """(strengths, rows of the kernel, models)."""
-    found: np.ndarray = kernel @ weights + level
-    return found

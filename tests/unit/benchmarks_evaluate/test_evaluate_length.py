@@ -14,7 +14,9 @@ from benchmarks.evaluate.length_baselines import (
     absolute_errors,
     baselines,
 )
+from benchmarks.evaluate.length_online import HISTOGRAM, WARM_UP
 from predictors.learned.artifact import Artifact
+from predictors.learned.text import prompt_features
 from predictors.training.dataset import Dataset, DatasetError, split_prompts
 from predictors.training.length import train
 from tests.unit.predictors_training.made_lengths import TINY, made_data
@@ -75,7 +77,22 @@ def test_without_training_data_there_are_no_baselines(
     artifact: Artifact, parts: tuple[Dataset, Dataset]
 ) -> None:
     alone = evaluate(artifact, parts[1], None)
-    assert {each.of for each in alone.figures} == {OURS}
+    assert {each.of for each in alone.figures if "served" not in each.name} == {OURS}
+
+
+def test_on_unknown_prompts_it_serves_like_the_running_histogram(artifact: Artifact) -> None:
+    """Prompts in other words with other lengths: the trained distributions are wrong, what is served is not."""
+    strange = made_data(150, seed=9)
+    prompts = tuple(
+        replace(each, features=prompt_features(f"Zq{n} vx wk")) for n, each in enumerate(strange.prompts)
+    )
+    long = tuple(replace(each, output_tokens=5 * (each.output_tokens or 0)) for each in strange.answers)
+    found = evaluate(artifact, replace(strange, prompts=prompts, answers=long), None)
+    name = "MAE served, after 50 answers"
+    served, histogram = figure(found, name, OURS), figure(found, name, HISTOGRAM)
+    assert served.rows == 3 * (150 - WARM_UP)
+    assert served.value < 1.1 * histogram.value
+    assert served.value < 0.95 * figure(found, "MAE", OURS).value
 
 
 def test_shuffled_labels_fall_to_the_baseline() -> None:
