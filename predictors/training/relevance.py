@@ -1,17 +1,20 @@
 """Training of the relevance model: the expected quality of (prompt, model) from the prompt's text.
 
 1. An encoder of prompts, without labels (`relevance_experts`).
-2. Four experts (`EXPERTS`). They are fitted several times on all but one part of the groups of prompts, so that
-   each prompt is judged by experts that saw no near copy of it.
+2. Four experts (`EXPERTS`). The last one learns to recognise a prompt's task, where the data has tasks, and has the
+   quality of each model at each task, partially pooled (`relevance_pooling`). Serving does not need the task. Of the
+   other experts only what they say beyond their own mean at the task counts, so that the tasks are not counted twice.
+   They are fitted several times on all but one part of the groups of prompts, so that each prompt is judged by experts
+   that saw no near copy of it.
 3. From those judgements: how much each expert counts (`relevance_stack`).
-4. The experts once more on everything, with these weights folded into their last layers.
-
-Where the data has tasks, the last expert learns to recognise a prompt's task. Serving does not need the task.
+4. The experts once more on everything, with these weights folded into their last layers, and their means at the tasks
+   into those of the last expert.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,7 +37,7 @@ from predictors.training.relevance_experts import (
     fit_prototypes,
     fit_tasks,
 )
-from predictors.training.relevance_labels import Labels, labels_of, priors, scale_shifts
+from predictors.training.relevance_labels import Labels, labels_of, scale_shifts
 from predictors.training.relevance_stack import Seen, Trust, fit_trust
 
 _PARTS = 3
@@ -55,11 +58,47 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
     trust = fit_trust(labels, _judged(labels, vectors, weights, seed, report))
     report("experts on all prompts")
     everything = np.arange(len(labels.prompts))
-    network = fit_network(vectors, labels, everything, seed)
-    lexicon = fit_lexicon(weights, labels, everything)
-    tasks = fit_tasks(vectors, labels, everything)
-    prototypes, departures = fit_prototypes(vectors, labels, everything, seed)
-    return _artifact(labels, encoder, network, lexicon, tasks, prototypes, departures, trust, seed)
+    fitted = _fit(labels, vectors, weights, everything, seed)
+    return _artifact(labels, encoder, fitted, _means_of_tasks(labels, vectors, weights, fitted), trust, seed)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """The experts as fitted on `rows`. `departures` (K, H) are those of the prototypes."""
+
+    rows: np.ndarray
+    network: Network
+    prototypes: Prototypes
+    departures: np.ndarray
+    lexicon: Lexicon
+    tasks: Tasks
+
+    def said(self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, near: np.ndarray) -> np.ndarray:
+        """(experts but the tasks, P, H) departures, `near` being those of the prototypes."""
+        return np.stack([self.network.departures(vectors), near, self.lexicon.departures(weights)])
+
+
+def _fit(
+    labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, rows: np.ndarray, seed: int
+) -> _Fitted:
+    return _Fitted(
+        rows,
+        fit_network(vectors, labels, rows, seed),
+        *fit_prototypes(vectors, labels, rows, seed),
+        fit_lexicon(weights, labels, rows),
+        fit_tasks(vectors, labels, rows),
+    )
+
+
+def _means_of_tasks(
+    labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, fitted: _Fitted
+) -> np.ndarray:
+    """(experts but the tasks, T, H): the mean of what an expert says at each task."""
+    rows = fitted.rows
+    of_task = fitted.tasks.of(vectors[rows])
+    near, _ = _near(fitted.prototypes, fitted.departures, vectors[rows], labels)
+    said = fitted.said(vectors[rows], weights[rows], near)
+    return np.asarray(of_task.T @ said / np.maximum(of_task.sum(axis=0), 1e-9)[:, None])
 
 
 def _judged(
@@ -74,18 +113,14 @@ def _judged(
     departures = np.zeros((len(EXPERTS), *labels.quality.shape))
     for out in np.unique(part):
         report(f"experts without part {out + 1} of {_PARTS}")
-        rows, judged = np.flatnonzero(part != out), np.flatnonzero(part == out)
-        prototypes, there = fit_prototypes(vectors, labels, rows, seed)
-        near, faded = _near(prototypes, there, vectors[judged], labels)
-        said = {
-            "network": fit_network(vectors, labels, rows, seed).departures(vectors[judged]),
-            "prototypes": near,
-            "lexicon": fit_lexicon(weights, labels, rows).departures(weights[judged]),
-            "tasks": fit_tasks(vectors, labels, rows).predicted(vectors[judged]),
-        }
-        prior[judged] = priors(labels.quality[rows])
-        for expert, name in enumerate(EXPERTS):
-            departures[expert, judged] = said[name] * faded
+        judged = np.flatnonzero(part == out)
+        fitted = _fit(labels, vectors, weights, np.flatnonzero(part != out), seed)
+        near, faded = _near(fitted.prototypes, fitted.departures, vectors[judged], labels)
+        of_task = fitted.tasks.of(vectors[judged])
+        beyond = fitted.said(vectors[judged], weights[judged], near)
+        beyond -= of_task @ _means_of_tasks(labels, vectors, weights, fitted)
+        prior[judged] = fitted.tasks.prior
+        departures[:, judged] = faded * np.concatenate([beyond, (of_task @ fitted.tasks.departures)[None]])
     return Seen(prior, departures)
 
 
@@ -104,17 +139,10 @@ def _near(
 
 
 def _artifact(
-    labels: Labels,
-    encoder: Encoder,
-    network: Network,
-    lexicon: Lexicon,
-    tasks: Tasks,
-    prototypes: Prototypes,
-    departures: np.ndarray,
-    trust: list[Trust],
-    seed: int,
+    labels: Labels, encoder: Encoder, fitted: _Fitted, means: np.ndarray, trust: list[Trust], seed: int
 ) -> Artifact:
-    out_bias, departures, of_task = network.out_bias.copy(), departures.copy(), tasks.departures.copy()
+    network, lexicon, tasks, prototypes = fitted.network, fitted.lexicon, fitted.tasks, fitted.prototypes
+    out_bias, departures, of_task = network.out_bias.copy(), fitted.departures.copy(), tasks.departures.copy()
     out = np.concatenate([network.out, lexicon.out])
     hidden = len(network.out)
     for scale, believed in enumerate(trust):
@@ -124,12 +152,13 @@ def _artifact(
         out_bias[heads] = believed.weighed(out_bias[heads], EXPERTS.index("network")) + believed.constant
         departures[:, heads] = believed.weighed(departures[:, heads], EXPERTS.index("prototypes"))
         of_task[:, heads] = believed.weighed(of_task[:, heads], EXPERTS.index("tasks"))
+        for expert, mean in enumerate(means):
+            of_task[:, heads] -= believed.weighed(mean[:, heads], expert)
     step = np.maximum(np.abs(lexicon.grams).max(axis=1), 1e-9) / 127.0
     count = min(_CLUSTERS, len(prototypes.centres))
     clusters = KMeans(count, n_init=4, random_state=seed).fit(
         prototypes.centres, sample_weight=prototypes.counts.sum(axis=1)
     )
-    prior = priors(labels.quality)
     half, single = np.float16, np.float32
     arrays = {
         "gram_ids": encoder.ids.astype(np.uint32),
@@ -154,9 +183,9 @@ def _artifact(
         "head_names": np.array(labels.heads),
         "head_scale": labels.head_scale.astype(np.uint16),
         "head_rows": (~np.isnan(labels.quality)).sum(axis=0).astype(np.uint32),
-        "head_prior": prior,
+        "head_prior": tasks.prior.astype(single),
         "scale_names": np.array(labels.scales),
-        "scale_shift": scale_shifts(labels, prior),
+        "scale_shift": scale_shifts(labels, tasks.prior),
     }
     return Artifact("relevance", RELEVANCE_FEATURES, arrays, {"settings": _settings(labels, trust, seed)})
 

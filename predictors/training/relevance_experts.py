@@ -20,6 +20,7 @@ from predictors.kernels.reference.relevance_network import Prototypes
 from predictors.learned.text import COUNTS
 from predictors.training.dataset import DatasetError, Prompt
 from predictors.training.relevance_labels import Labels, priors
+from predictors.training.relevance_pooling import pooled_departures
 
 _DIRECTIONS = 64
 _MOST_GRAMS = 20_000
@@ -140,23 +141,6 @@ def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
     return Network(first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy())
 
 
-# --- means of parts --------------------------------------------------------------------------------------
-#: The mean in a part is drawn towards the head's own mean, which counts as so many answers.
-_LEANING = 5.0
-
-
-def _departures(quality: np.ndarray, part: np.ndarray, count: int) -> np.ndarray:
-    """(parts, H) log-odds of the mean quality (P, H) in each part of the prompts, minus those of the head's mean.
-    `part` (P,) is each prompt's, below `count`."""
-    prior = priors(quality)
-    total = np.tile(_LEANING / (1.0 + np.exp(-prior)), (count, 1))
-    answers = np.full(total.shape, _LEANING)
-    np.add.at(total, part, np.nan_to_num(quality))
-    np.add.at(answers, part, ~np.isnan(quality))
-    average = np.clip(total / answers, 1e-3, 1.0 - 1e-3)
-    return np.asarray(np.log(average / (1.0 - average)) - prior)
-
-
 # --- the lexicon ----------------------------------------------------------------------------------------
 _SCORES_A_SCALE = 3
 _RIDGE = 4.0
@@ -216,17 +200,16 @@ def fit_prototypes(
 ) -> tuple[Prototypes, np.ndarray]:
     """(prototypes, (K, H) departures of each head's quality there from its mean, in log-odds)."""
     directions = vectors[rows, : -len(COUNTS) - 1]
-    quality = labels.quality[rows]
     count = int(np.clip(len(rows) // _PROMPTS_A_PROTOTYPE, 1, _MOST_PROTOTYPES))
     means = KMeans(count, n_init=1, random_state=seed).fit(directions)
     centres = means.cluster_centers_
     centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-9)
     likeness = directions @ centres.T
     nearest = likeness.argmax(axis=1)
-    departures = _departures(quality, nearest, count)
+    _, departures = pooled_departures(labels, rows, nearest, count)
     counts = np.zeros((count, len(labels.scales)))
     for scale in range(len(labels.scales)):
-        rated = (~np.isnan(quality[:, labels.heads_on(scale)])).any(axis=1)
+        rated = (~np.isnan(labels.quality[np.ix_(rows, labels.heads_on(scale))])).any(axis=1)
         np.add.at(counts[:, scale], nearest, rated)
     low, high = np.quantile(likeness.max(axis=1) * vectors[rows, -1], _NEAR)
     near = (float(low) / 2.0, max(float(high), float(low) / 2.0 + 1e-3))
@@ -241,15 +224,17 @@ _TASK_STEPS = 60
 
 @dataclass(frozen=True)
 class Tasks:
-    """Departures in log-odds: softmax(x @ weights + bias) @ departures. The softmax is the probability of each task."""
+    """Departures from the prior in log-odds: softmax(x @ weights + bias) @ departures. The softmax is the probability of
+    each task."""
 
     weights: np.ndarray  # (X, T)
     bias: np.ndarray  # (T,)
     departures: np.ndarray  # (T, H)
+    prior: np.ndarray  # (H,) log-odds of the heads' means
 
-    def predicted(self, vectors: np.ndarray) -> np.ndarray:
-        """(P, H) of vectors (P, X)."""
-        return np.asarray(softmax(vectors @ self.weights + self.bias, axis=1) @ self.departures)
+    def of(self, vectors: np.ndarray) -> np.ndarray:
+        """(P, T) probabilities of the tasks, of vectors (P, X)."""
+        return np.asarray(softmax(vectors @ self.weights + self.bias, axis=1))
 
 
 def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
@@ -279,4 +264,5 @@ def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
     best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _TASK_STEPS}).x
     *weights, bias = best.reshape(given.shape[1], len(found))
     scaled = np.stack(weights) / spread[:, None]
-    return Tasks(scaled, bias - mean @ scaled, _departures(labels.quality[rows], task, len(found)))
+    prior, departures = pooled_departures(labels, rows, task, len(found))
+    return Tasks(scaled, bias - mean @ scaled, departures, prior)

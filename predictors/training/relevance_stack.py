@@ -3,8 +3,8 @@
 On each scale an expert's departures are split into what all models have in common (how hard the prompt is) and what is
 particular to a model. The common part decides how good an answer will be, the particular part which model to pick. The
 particular part is noisier, and a picker that follows noise is worse than one that always picks the best model. So each
-part of each expert has its own weight, by likelihood. The particular parts are cut further where picks were worse for
-them.
+part of each expert has its own weight, by likelihood, which begins at 1 for the tasks, whose qualities are pooled, and at
+0 for what the others say beyond them: a difference that is not credible does not move a pick.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from scipy.optimize import minimize
 
 from predictors.training.relevance_labels import Labels
 
-#: How strongly weights are held at equal shares for the common parts and at 0 for the particular ones. A scale with
-#: little data keeps those.
+#: How strongly weights are held where they begin. A scale with little data keeps them there.
 _RIDGE = 20.0
-#: The shares of the particular departures that are tried, largest first. Smaller ones pick no better and predict worse.
-_SHARES = (1.0, 0.75)
 
 
 @dataclass(frozen=True)
 class Seen:
     """Predictions of the experts for prompts that they were not fitted on: `prior` (P, H), and each expert's departures
-    as far as they are faded in (experts, P, H)."""
+    as far as they are faded in (experts, P, H); the tasks are the last."""
 
     prior: np.ndarray
     departures: np.ndarray
@@ -63,7 +60,8 @@ def _of_scale(labels: Labels, seen: Seen, heads: np.ndarray) -> Trust:
     given = np.concatenate([np.ones((1, int(there.sum()))), common[:, there], particular[:, there]]).T
     actual, offset = quality[there].astype(float), prior[there].astype(float)
     count = len(experts)
-    start = np.array([0.0, *[1.0 / count] * count, *[0.0] * count])
+    of_tasks = [*[0.0] * (count - 1), 1.0]
+    start = np.array([0.0, *of_tasks, *of_tasks])
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         logit = offset + given @ weights
@@ -74,19 +72,4 @@ def _of_scale(labels: Labels, seen: Seen, heads: np.ndarray) -> Trust:
 
     bounds = [(-1.0, 1.0), *[(0.0, 2.0)] * (2 * count)]
     constant, *weights = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x.tolist()
-    own = np.tensordot(weights[count:], particular, axes=1)
-    kept = _kept(quality, prior, own)
-    return Trust(constant, tuple(weights[:count]), tuple(kept * weight for weight in weights[count:]))
-
-
-def _kept(quality: np.ndarray, prior: np.ndarray, own: np.ndarray) -> float:
-    """The share of the particular departures (P, M) that picks best; of equal ones the larger."""
-    several = (~np.isnan(quality)).sum(axis=1) > 1
-    quality, prior, own = quality[several], prior[several], own[several]
-    there = ~np.isnan(quality)
-
-    def picked(share: float) -> float:
-        picks = np.where(there, prior + share * own, -np.inf).argmax(axis=1)
-        return float(np.take_along_axis(quality, picks[:, None], axis=1).sum())
-
-    return max(_SHARES, key=picked)
+    return Trust(constant, tuple(weights[:count]), tuple(weights[count:]))

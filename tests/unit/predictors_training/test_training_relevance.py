@@ -75,7 +75,7 @@ def test_learns_tasks_of_prompts_and_the_quality_there() -> None:
     tasks = fit_tasks(
         np.stack([encoder.vector(prompt.features) for prompt in labels.prompts]), labels, np.arange(300)
     )
-    said = tasks.predicted(np.stack([encoder.vector(prompt.features) for prompt in test.prompts]))
+    said = tasks.of(np.stack([encoder.vector(prompt.features) for prompt in test.prompts])) @ tasks.departures
     best = {"sums": "adder", "poems": "poet", "code": "coder"}
     named = [labels.heads[head] for head in said.argmax(axis=1)]
     right = np.mean(
@@ -90,8 +90,7 @@ def test_data_without_tasks_has_one_for_each_source() -> None:
     labels = labels_of(Dataset(untold, data.answers))
     tasks = fit_tasks(np.ones((60, 3), dtype=np.float32), labels, np.arange(60))
     assert tasks.weights.shape == (3, 1)
-    # the mean of all, leaning on itself
-    assert np.allclose(tasks.predicted(np.ones((2, 3))), 0.0, atol=0.05)
+    assert np.allclose(tasks.departures, 0.0)  # the mean of all
 
 
 def test_qualities_are_what_will_be_seen(learned: RelevanceModel) -> None:
