@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,25 +13,28 @@ import yaml
 
 from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers import judge as judging
+from benchmarks.pickers import page
 from benchmarks.pickers import trained as training
-from benchmarks.pickers.cases import CASES, Case, Table, part, table_of
+from benchmarks.pickers.cases import CASES, Case, Table, part, read_tariff, table_of
 from benchmarks.pickers.command import main, text_of
 from benchmarks.pickers.figures import (
     PickerResult,
     area,
     cost_at,
     priced_frontier,
-    ratio_of_savings,
     result_of,
     savings,
+    savings_at,
     true_frontier,
+    verdict,
 )
 from benchmarks.pickers.judge import Fold, judge
 from benchmarks.pickers.replay import orders, replay
-from benchmarks.pickers.trained import Predicted, fold_of, predict, trained
+from benchmarks.pickers.trained import Predicted, artifacts_of, fold_of, predict, splits, trained
 from policies import POLICIES, PolicySettings
 from policies.lower_hull import lower_hull
 from policies.settings import Targets
+from predictors.learned.artifact import SHIPPED
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
 from router.core.types import Prediction, Price
@@ -79,8 +83,9 @@ def known(table: Table, sharp: float = 0.9) -> Predicted:
 
 def fold(data: Dataset) -> Fold:
     table = table_of(SMALL, data)
-    best_of_task = np.where(table.tasks == "hard", 1, 0)
-    return Fold(table, known(table), 1, best_of_task, table.quality.mean(axis=0))
+    hard = (table.tasks == "hard")[:, None]
+    of_task = np.where(hard, [0.05, 0.9], [0.9, 0.89])
+    return Fold(table, known(table), table.quality.mean(axis=0), (of_task, table.cost_usd), of_task)
 
 
 # --- tables -----------------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ def test_prices_of_the_first_tariff_are_those_of_the_scenario() -> None:
 
 def test_folds_hold_out_whole_groups() -> None:
     data = made(80)
-    folds = fold_of(data, 4)
+    folds = fold_of(data, 4, 1)
     assert set(folds.values()) == {0, 1, 2, 3}
     by_group: dict[str, set[int]] = {}
     for prompt in data.prompts:
@@ -162,16 +167,36 @@ def test_area_is_the_mean_quality_over_the_costs() -> None:
     assert area([(0.2, 1.0), (0.6, 3.0), (0.6, 2.0)], 1.0, 3.0) == pytest.approx(0.5, abs=1e-3)
 
 
-def test_savings_and_their_ratio_are_paired_over_groups() -> None:
+def test_savings_are_paired_over_groups() -> None:
     groups = np.array([f"g{at // 2}" for at in range(40)])
     best = PickerResult(np.ones(40), np.linspace(1.0, 5.0, 40))
     half = PickerResult(np.ones(40), best.cost_usd / 2)
-    quarter = PickerResult(np.ones(40), best.cost_usd * 0.75)
     resampled = Resampled(groups)
     assert savings(resampled, half, best) == pytest.approx(0.5)  # in every resample
-    assert ratio_of_savings(resampled, half, quarter, best) == pytest.approx([2.0, 2.0, 2.0])
     assert resampled.means(best.cost_usd)[0] == pytest.approx(3.0)
     assert resampled.means(best.cost_usd)[1:].std() == pytest.approx(best.cost_usd.std() / 20**0.5, rel=0.2)
+
+
+def test_savings_at_a_quality_mix_what_was_reached() -> None:
+    best = PickerResult(np.ones(40), np.full(40, 4.0))
+    worse = PickerResult(np.full(40, 0.5), np.full(40, 2.0))
+    resampled = Resampled(np.arange(40))
+    assert savings_at(resampled, [worse, best], best, 0.0) == pytest.approx(0.0)
+    assert savings_at(resampled, [worse, best], best, 0.25) == pytest.approx(0.25)
+    assert savings_at(resampled, [worse, best], best, 0.5) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("difference", "shown"),
+    [
+        ([0.1, 0.01, 0.2], "more"),
+        ([-0.1, -0.2, -0.01], "less"),
+        ([0.1, -0.01, 0.2], "not told apart"),
+        ([0.1, 0.0, 0.2], "not told apart"),
+    ],
+)
+def test_a_verdict_is_by_the_interval(difference: list[float], shown: str) -> None:
+    assert verdict(difference) == shown
 
 
 def test_a_fixed_price_on_what_is_true_of_each_task_reaches_the_frontier_of_tasks() -> None:
@@ -184,7 +209,7 @@ def test_a_fixed_price_on_what_is_true_of_each_task_reaches_the_frontier_of_task
 
 # --- the whole --------------------------------------------------------------------------------------------
 def test_report_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "PICKERS", ("cost", "relevance", "price"))
+    monkeypatch.setattr(judging, "PICKERS", ("cost", "logistic_rr", "relevance", "price"))
     report = judge(SMALL, [fold(made(300, 1)), fold(made(300, 2))], 2, lambda line: None)
     cost, relevance = report["policies"]["cost"], report["policies"]["relevance"]
     assert report["prompts"] == 600
@@ -193,11 +218,33 @@ def test_report_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cost["saving"][0] == pytest.approx(0.45, abs=0.06)
     assert cost["above_best_single"][0] == pytest.approx(0.0, abs=0.03)
     assert cost["saving"][1] <= cost["saving"][0] <= cost["saving"][2]
-    assert 0.0 < cost["share_of_oracle_saving"] < 1.0
-    assert report["bounds"]["oracle"]["area"] > cost["area"]
+    bounds = report["bounds"]
+    value, low, high = cost["saving_at_equal_quality"]
+    assert low < value < high
+    assert 0.0 < value < bounds["oracle"]["saving_at_equal_quality"] < 1.0
+    # Without an estimator a picker knows no model from the other: it has only single models to mix.
+    rival = report["policies"]["logistic_rr"]
+    assert rival["ours_saves"] == "more"
+    assert rival["ours_minus_its"][0] == pytest.approx(value - rival["saving_at_equal_quality"][0])
+    assert bounds["oracle"]["area"] > cost["area"]
+    assert bounds["fixed price, means of tasks"]["saving_at_equal_quality"] > 0.2
+    assert report["relevance"]["best single model"]["verdict"] == "not told apart"
     assert report["fixed"]["best single model"]["saving"] == pytest.approx([0.0, 0.0, 0.0])
     assert report["price"]["over_cheapest_tariff"][0] == pytest.approx(0.0)
-    assert "made: 600 prompts" in text_of(json.loads(json.dumps(report)))
+    text = text_of(json.loads(json.dumps({"artifacts": "own", **report})))
+    assert "made, artifacts own: 600 prompts" in text
+    assert "chosen after looking" in text
+
+
+def test_the_page_says_what_the_results_file_shows(tmp_path: Path) -> None:
+    shown = ROOT / "docs/pickers.md"
+    copy = tmp_path / "pickers.md"
+    copy.write_text(shown.read_text())
+    assert page.main([str(ROOT / "docs/pickers.json"), str(copy)]) == 0
+    assert copy.read_text() == shown.read_text()
+    copy.write_text("no marks")
+    assert page.main([str(ROOT / "docs/pickers.json"), str(copy)]) == 2
+    assert page.main([]) == 2
 
 
 def test_targets_move_what_a_policy_takes() -> None:
@@ -213,7 +260,7 @@ def test_predictors_are_trained_once_on_the_training_part_and_tell_hard_from_eas
 ) -> None:
     monkeypatch.setattr(training, "_KINDS", ("length", "relevance"))
     data = made(160)
-    folds = fold_of(data, 2)
+    folds = fold_of(data, 2, 1)
     train = data.keep(prompt=lambda each: folds[each.id] == 0)
     test = data.keep(prompt=lambda each: folds[each.id] == 1)
     without_lengths = Dataset(
@@ -229,10 +276,48 @@ def test_predictors_are_trained_once_on_the_training_part_and_tell_hard_from_eas
     trained(without_lengths, folder, 1, told.append)
     assert told == []
     table = table_of(case, test)
-    asked = predict(folder, without_lengths, table)
+    asked = predict(folder, table_of(case, without_lengths), table)
+    assert asked is not None
     hard = table.tasks == "hard"
     assert asked.quality[hard, 0].mean() < asked.quality[~hard, 0].mean() - 0.3
     assert asked.cost_usd == pytest.approx(table.cost_usd)
+    strangers = replace(table, case=replace(case, models={"small-7b": "Small-7B", "large-70b": "Stranger"}))
+    assert predict(folder, table, strangers) is None
+    assert (
+        artifacts_of("own", splits(data, None, 2, 1)[1], "made", tmp_path, 1, told.append).parent == tmp_path
+    )
+
+
+def test_a_test_set_is_apart_and_judges_the_shipped_artifacts_themselves(tmp_path: Path) -> None:
+    data = made(40)
+    folds = fold_of(data, 2, 1)
+    train = data.keep(prompt=lambda each: folds[each.id] == 0)
+    test = data.keep(prompt=lambda each: folds[each.id] == 1)
+    (split,) = splits(train, test, 4, 1)
+    assert (split.train, split.test) == (train, test)
+    assert artifacts_of("shipped", split, "made", tmp_path, 1, lambda line: None) == SHIPPED
+    with pytest.raises(DatasetError, match="in the training part and in the test part"):
+        splits(train, data, 4, 1)
+
+
+def test_a_tariff_of_your_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    price = "input_usd_per_mtok: 1.0, output_usd_per_mtok: 2.0"
+    path.write_text(f"set: zeroeval\nmodels:\n  small: {{published: Qwen2-7B-Instruct, {price}}}\n")
+    case = read_tariff(path)
+    assert (case.name, case.models) == ("zeroeval/mine", {"small": "Qwen2-7B-Instruct"})
+    assert (case.prices, case.max_tokens) == ({"small": Price(1.0, 2.0)}, 4096)
+    path.write_text("set: zeroeval\nmodels:\n  small: {published: Qwen2-7B-Instruct, price: 1}\n")
+    with pytest.raises(DatasetError, match="no tariff"):
+        read_tariff(path)
+    path.write_text("set: another\nmodels: {}\n")
+    with pytest.raises(DatasetError, match="no tariff"):
+        read_tariff(path)
+
+
+def test_artifacts_of_a_folder_need_a_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path), "--data", str(tmp_path), "--artifacts", str(tmp_path)]) == 2
+    assert "may have seen the data" in capsys.readouterr().err
 
 
 def test_without_data_the_command_says_what_it_needs(
@@ -242,4 +327,4 @@ def test_without_data_the_command_says_what_it_needs(
     assert main(["--out", str(tmp_path)]) == 2
     assert "set HEADWAY_DATA" in capsys.readouterr().err
     assert main(["--out", str(tmp_path), "--data", str(tmp_path)]) == 2
-    assert "has no folder" in capsys.readouterr().err
+    assert "has no folder of" in capsys.readouterr().err
