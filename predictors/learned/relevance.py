@@ -6,11 +6,12 @@ semantic analysis). Four experts predict from it:
 - a small network on that vector, shared by all models;
 - prototypes: centres of similar prompts, with the quality that the models reached there;
 - a lexicon: what single words and pairs show;
-- tasks: how likely the prompt belongs to each, with the quality that the models reached there.
+- tasks: how likely the prompt belongs to each, with the quality that the models reached there, partially pooled: a
+  difference between models counts as far as it is more than luck (`predictors.training.relevance_pooling`).
 
-Each expert predicts only how far a model's quality *departs* from its overall mean, in log-odds. Training weighs these
-departures by what held on prompts that the experts had not seen (`predictors.training.relevance`). They fade out where
-a prompt is unlike all training data.
+Each expert predicts only how far a model's quality *departs* from its overall mean, in log-odds. Training weighs what the
+others say beyond the tasks by what held on prompts that the experts had not seen (`predictors.training.relevance`). The
+departures fade out where a prompt is unlike all training data.
 
 Qualities are comparable only where they were measured alike: a win rate of 0.5 does not mean that half of the answers
 were correct. Each source and kind of quality is a scale, with an estimate (head) of its own for each model. A fleet is

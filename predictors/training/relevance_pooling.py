@@ -1,9 +1,10 @@
 """Partial pooling: the mean quality of each head in each part of the prompts, from its answers there and from all others.
 
-In log-odds a mean is the part's level + the head's effect + a rest. How much the rests differ beyond what their few
+In log-odds a mean is the head's effect + the part's level + a rest. How much the rests differ beyond what their few
 answers explain is estimated from all cells together (an empirical Bayes estimate, by Paule and Mandel's moments; Journal
-of Research of the NBS 87, 1982). Each rest is then shrunk towards 0, the more the fewer answers it is from. So a head is
-not preferred in a part because of luck there, and a head that only hard prompts were given to is not called a bad one.
+of Research of the NBS 87, 1982). Each rest is then shrunk towards 0, the more the fewer answers it is from; the levels in
+the same way. So a head is not preferred in a part because of luck there, and a head that only hard prompts were given to
+is not called a bad one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from predictors.training.relevance_labels import Labels
 #: Levels and effects are drawn towards their mean with the precision of two answers.
 _PRECISION = 0.5
 _ROUNDS = 30
+_FIRST_VARIANCE = 0.1
 _LEAST_VARIANCE = 1e-6
 
 
@@ -48,19 +50,33 @@ def _pooled(quality: np.ndarray, part: np.ndarray, count: int) -> np.ndarray:
     observed = np.log(mean / (1.0 - mean))
     precision = answers * mean * (1.0 - mean)  # of each cell's log-odds
     free = int((answers > 0).sum()) - count - quality.shape[1] + 1
-    variance = 0.1 if free > 0 else 0.0
+    variance = _FIRST_VARIANCE if free > 0 else 0.0
     for _ in range(_ROUNDS):
-        expected = _additive(observed, precision / (1.0 + variance * precision))
-        rest = np.where(answers > 0, observed - expected, 0.0)
-        if variance <= _LEAST_VARIANCE:
-            break
-        variance *= float((precision / (1.0 + variance * precision) * rest**2).sum()) / free
-    share = variance * precision / (1.0 + variance * precision)
-    return np.asarray(expected + share * rest)
+        levels, effects = _additive(observed, precision / (1.0 + variance * precision))
+        rest = np.where(answers > 0, observed - levels - effects, 0.0)
+        variance = _next_variance(variance, rest, precision, free)
+    # The heads of a part answered the same prompts, so its level is known no better than one of its cells.
+    known = precision.sum(axis=1, keepdims=True) / np.maximum((answers > 0).sum(axis=1, keepdims=True), 1)
+    of_levels = _FIRST_VARIANCE if count > 1 else 0.0
+    for _ in range(_ROUNDS):
+        of_levels = _next_variance(of_levels, levels, known, count - 1)
+    return np.asarray(effects + _credible(of_levels, known) * levels + _credible(variance, precision) * rest)
 
 
-def _additive(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(parts, H) of level + effect, by alternating weighted means."""
+def _next_variance(variance: float, rest: np.ndarray, precision: np.ndarray, free: int) -> float:
+    """A step towards the variance at which what is left is as large as expected."""
+    if variance <= _LEAST_VARIANCE:
+        return 0.0
+    return variance * float((precision / (1.0 + variance * precision) * rest**2).sum()) / free
+
+
+def _credible(variance: float, precision: np.ndarray) -> np.ndarray:
+    """The share of a rest that is more than luck."""
+    return np.asarray(variance * precision / (1.0 + variance * precision))
+
+
+def _additive(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(levels (parts, 1), 0 on average; effects (H,)), by alternating weighted means."""
     centre = float((weights * values).sum() / max(weights.sum(), 1e-9))
     levels, effects = np.zeros((len(values), 1)), np.zeros(values.shape[1])
     for _ in range(_ROUNDS):
@@ -68,4 +84,4 @@ def _additive(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         levels = left.sum(axis=1, keepdims=True) / (weights.sum(axis=1, keepdims=True) + _PRECISION)
         left = weights * (values - centre - levels)
         effects = left.sum(axis=0) / (weights.sum(axis=0) + _PRECISION)
-    return centre + levels + effects
+    return levels, centre + effects
