@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import yaml
 
+from benchmarks.datasets.prompt_sets import PROMPT_SETS
 from benchmarks.datasets.public import read_public
 from predictors.learned.names import family_of
 from predictors.training.dataset import Dataset, DatasetError, Prompt
@@ -26,6 +28,18 @@ _ZEROEVAL = {
     "llama-3.1-70b": "Meta-Llama-3.1-70B-Instruct",
     "qwen2-7b": "Qwen2-7B-Instruct",
     "qwen2-72b": "Qwen2-72B-Instruct",
+}
+_PEERS = {
+    "athene-70b": "Athene-70B",
+    "llama-3-70b": "Meta-Llama-3-70B-Instruct",
+    "llama-3.1-70b": "Meta-Llama-3.1-70B-Instruct",
+    "qwen2-72b": "Qwen2-72B-Instruct",
+}
+_CLOSED = {
+    "gpt-4o": "gpt-4o-2024-08-06",
+    "gpt-4o-mini": "gpt-4o-mini-2024-07-18",
+    "claude-3-haiku": "claude-3-haiku-20240307",
+    "claude-3-5-sonnet": "claude-3-5-sonnet-20241022",
 }
 _LLMROUTER = (
     *("codegemma-7b", "gemma-2-9b-it", "llama-3.1-8b-instruct", "llama-3.1-nemotron-51b-instruct"),
@@ -56,18 +70,21 @@ class Case:
         ]
 
 
-def _zeroeval(name: str, prices: Mapping[str, tuple[float, float]]) -> Case:
+def _zeroeval(
+    name: str, prices: Mapping[str, tuple[float, float]], models: Mapping[str, str] = _ZEROEVAL
+) -> Case:
     tariff = {model: Price(*usd) for model, usd in prices.items()}
-    return Case(name, "zeroeval", _ZEROEVAL, tariff, _INSTRUCTION_TOKENS, 4096)
+    return Case(f"zeroeval/{name}", "zeroeval", models, tariff, _INSTRUCTION_TOKENS, 4096)
 
 
-#: USD per million tokens. DeepInfra's as in benchmarks/scenarios/two-families.fleet.yaml; Fireworks' from litellm
-#: 1.109's table; LLMRouter's as that set states them.
+#: USD per million tokens. DeepInfra's as in benchmarks/scenarios/two-families.fleet.yaml; the others of ZeroEval from
+#: litellm 1.109's table, `peers` (four models of nearly one quality) at what Fireworks takes for models of their size,
+#: `closed` at the list prices of the models' year; LLMRouter's as that set states them.
 CASES = {
     case.name: case
     for case in (
         _zeroeval(
-            "zeroeval/deepinfra",
+            "deepinfra",
             {
                 "llama-3.1-8b": (0.03, 0.05),
                 "llama-3.1-70b": (0.40, 0.40),
@@ -76,13 +93,24 @@ CASES = {
             },
         ),
         _zeroeval(
-            "zeroeval/fireworks",
+            "fireworks",
             {
                 "llama-3.1-8b": (0.1, 0.1),
                 "llama-3.1-70b": (0.9, 0.9),
                 "qwen2-7b": (0.2, 0.2),
                 "qwen2-72b": (0.9, 0.9),
             },
+        ),
+        _zeroeval("peers", dict.fromkeys(_PEERS, (0.9, 0.9)), _PEERS),
+        _zeroeval(
+            "closed",
+            {
+                "gpt-4o": (2.5, 10.0),
+                "gpt-4o-mini": (0.15, 0.6),
+                "claude-3-haiku": (0.25, 1.25),
+                "claude-3-5-sonnet": (3.0, 15.0),
+            },
+            _CLOSED,
         ),
         Case(
             "llmrouter",
@@ -119,9 +147,26 @@ class Table:
         return np.array([prompt.task or "" for prompt in self.prompts])
 
 
-def read_set(folder: Path, name: str) -> Dataset:
-    """A published set. Raises DatasetError."""
-    return read_public(folder, [name])
+def read_sets(folder: Path) -> Dataset:
+    """All sets of prompts that the folder has, read together, so that near copies in two sets share a group. Raises
+    DatasetError."""
+    found = [name for name in PROMPT_SETS if (folder / name).is_dir()]
+    if not found:
+        raise DatasetError(f"{folder}: has no folder of {', '.join(PROMPT_SETS)}")
+    return read_public(folder, found)
+
+
+def read_tariff(path: Path) -> Case:
+    """A case of your own, from YAML: `set` (a published set), `models` by name in the fleet, each with `published` (its
+    name in the set) and its two prices. Its name is the file's. Raises DatasetError."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        models = {name: each.pop("published") for name, each in found["models"].items()}
+        prices = {name: Price(**each) for name, each in found["models"].items()}
+        like = next(case for case in CASES.values() if case.set == found["set"])
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, StopIteration) as error:
+        raise DatasetError(f"{path}: no tariff ({str(error) or 'a set that has no case'})") from error
+    return replace(like, name=f"{like.set}/{path.stem}", models=models, prices=prices)
 
 
 def table_of(case: Case, data: Dataset) -> Table:
@@ -143,15 +188,15 @@ def table_of(case: Case, data: Dataset) -> Table:
         raise DatasetError(f"{case.name}: no prompt was answered by all of {', '.join(case.models)}")
     prompts = tuple(data.prompts[at] for at in whole)
     size = np.array([_prompt_tokens(prompt, case) for prompt in prompts])
+    output_tokens = tokens[whole]
+    return Table(case, prompts, quality[whole], usd_of(case, size, output_tokens), output_tokens, size)
+
+
+def usd_of(case: Case, prompt_tokens: np.ndarray, output_tokens: np.ndarray) -> np.ndarray:
+    """(P, M) prices of answers of so many tokens (P, M) to prompts of so many (P,)."""
     prices = [case.prices[model] for model in case.models]
-    cost_usd = np.stack(
-        [
-            price.input_usd_per_mtok * size + price.output_usd_per_mtok * tokens[whole, at]
-            for at, price in enumerate(prices)
-        ],
-        axis=1,
-    )
-    return Table(case, prompts, quality[whole], cost_usd * 1e-6, tokens[whole], size)
+    paid = np.array([(each.input_usd_per_mtok, each.output_usd_per_mtok) for each in prices])
+    return np.asarray((prompt_tokens[:, None] * paid[:, 0] + output_tokens * paid[:, 1]) * 1e-6)
 
 
 def _prompt_tokens(prompt: Prompt, case: Case) -> int:

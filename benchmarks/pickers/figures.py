@@ -67,15 +67,12 @@ def summary(resampled: Resampled, ours: PickerResult, best: PickerResult) -> dic
     }
 
 
-def ratio_of_savings(
-    resampled: Resampled, ours: PickerResult, theirs: PickerResult, best: PickerResult
-) -> list[float]:
-    """Our saving over theirs; the interval is infinite where theirs may be zero."""
-    below = savings(resampled, theirs, best)
-    above = savings(resampled, ours, best)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(below > 0.0, above / below, np.inf)
-    return interval(found)
+def verdict(difference: Sequence[float]) -> str:
+    """What an interval [value, low, high] of "ours - theirs" shows: the value alone shows nothing."""
+    _, low, high = difference
+    if low > 0.0:
+        return "more"
+    return "less" if high < 0.0 else "not told apart"
 
 
 # --- frontiers ------------------------------------------------------------------------------------------
@@ -110,6 +107,20 @@ def cost_at(points: Points, quality: float) -> float:
         return float("nan")
     qualities, costs = zip(*hull, strict=True)
     return float(np.interp(quality, qualities, costs))
+
+
+def savings_at(
+    resampled: Resampled, reached: Sequence[PickerResult], best: PickerResult, loss: float
+) -> np.ndarray:
+    """(1 + resamples,) savings at `loss` below the best single model's quality, by mixing what was `reached` at random.
+    The mix is chosen anew in each resample, on the prompts that it is judged on."""
+    quality = np.stack([resampled.means(each.quality) for each in reached], axis=1).tolist()
+    cost_usd = np.stack([resampled.means(each.cost_usd) for each in reached], axis=1).tolist()
+    least = [
+        cost_at(list(zip(*points, strict=True)), wanted - loss)
+        for *points, wanted in zip(quality, cost_usd, resampled.means(best.quality).tolist(), strict=True)
+    ]
+    return np.asarray(1.0 - np.array(least) / resampled.means(best.cost_usd))
 
 
 def area(points: Points, low_usd: float, high_usd: float) -> float:

@@ -1,7 +1,6 @@
-"""All pickers on one case: folds, orders and targets in, one report out.
+"""All pickers on one case: splits, orders and targets in, one report out.
 
-Groups of prompts are parted into folds; each fold is replayed by predictors trained on the others. The folds
-together are every prompt once.
+What is judged is never learned from. Several folds together are every prompt once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.evaluate.figures import Resampled
-from benchmarks.pickers.cases import Case, Table, part, table_of
+from benchmarks.evaluate.relevance_baseline import fitted_baseline
+from benchmarks.pickers.cases import Case, Table, part, table_of, usd_of
 from benchmarks.pickers.figures import (
     PickerResult,
     area,
@@ -23,18 +23,20 @@ from benchmarks.pickers.figures import (
     interval,
     joined,
     priced_frontier,
-    ratio_of_savings,
     result_of,
     savings,
+    savings_at,
     summary,
     true_frontier,
+    verdict,
 )
 from benchmarks.pickers.replay import orders, replay
-from benchmarks.pickers.trained import Predicted, fold_of, predict, trained
+from benchmarks.pickers.trained import Predicted, Split, artifacts_of, predict
 from benchmarks.terminal import Progress
 from policies import POLICIES, PolicySettings
 from policies.settings import Targets
-from predictors.training.dataset import Dataset
+from predictors.learned.relevance import exact_name
+from predictors.training.relevance_labels import labels_of
 
 OURS = "cost"
 #: The pickers that `cost` is held against.
@@ -49,40 +51,59 @@ _SWEPT_SHARES = (0.0, 0.4, 0.7, 1.1)
 _SWEPT_SEEDS = 1
 
 
+Estimates = tuple[np.ndarray, np.ndarray]  # (P, M) qualities, (P, M) prices in USD
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One part: what is replayed, what was said of it, and what the training prompts show of the models: the best
-    one's column, the best one's for each prompt's task, and mean quality by model."""
+    """One part: what is replayed, what was predicted of it, and what the training prompts show of the models: `means`
+    (M,) their qualities, `of_task` their means at each prompt's task, `from_words` what a logistic regression on TF-IDF
+    makes of them (P, M)."""
 
     table: Table
     predicted: Predicted
-    best: int
-    best_of_task: np.ndarray
     means: np.ndarray
+    of_task: Estimates
+    from_words: np.ndarray
+
+    @property
+    def best(self) -> int:
+        """The best single model's column; of equal ones the first."""
+        return int(self.means.argmax())
 
 
 def folds_of(
-    case: Case, data: Dataset, folder: Path, count: int, seed: int, progress: Progress
+    case: Case, who: str, splits: Sequence[Split], folder: Path, seed: int, progress: Progress
 ) -> list[Fold]:
-    """Train and ask; artifacts are kept in `folder`."""
-    fold = fold_of(data, count)
+    """Train and ask; artifacts are kept in `folder`. Empty if the artifacts do not know the models."""
     found = []
-    for number in range(count):
-        train = data.keep(prompt=lambda each, number=number: fold[each.id] != number)  # type: ignore[misc]
-        test = data.keep(prompt=lambda each, number=number: fold[each.id] == number)  # type: ignore[misc]
-        show = partial(_prefixed, progress, f"{case.set}, part {number + 1} of {count}: ")
-        at = trained(train, folder / f"{case.set}-{count}-{number}", seed, show)
-        table, known = table_of(case, test), table_of(case, train)
-        means = known.quality.mean(axis=0)
-        cheapest_first = np.lexsort((known.cost_usd.mean(axis=0), -means))
-        of_task = {
-            task: int(part(known, np.flatnonzero(known.tasks == task)).quality.mean(axis=0).argmax())
-            for task in np.unique(known.tasks)
-        }
-        best = int(cheapest_first[0])
-        per_task = np.array([of_task.get(task, best) for task in table.tasks])
-        found.append(Fold(table, predict(at, train, table), best, per_task, means))
+    for number, split in enumerate(splits):
+        show = partial(_prefixed, progress, f"{case.name}, {who}, part {number + 1} of {len(splits)}: ")
+        train = split.train.keep(prompt=lambda each: each.source == case.set)
+        table = table_of(case, split.test.keep(prompt=lambda each: each.source == case.set))
+        known = table_of(case, train)
+        predicted = predict(artifacts_of(who, split, case.set, folder, seed, show), known, table)
+        if predicted is None:
+            progress(f"{case.name}: the artifacts of {who} do not know all of its models")
+            return []
+        labels = labels_of(train)
+        scale = next(name for name in labels.scales if name.startswith(f"{case.set}/"))
+        names = [exact_name(each) for each in case.models.values()]
+        words = fitted_baseline(labels, scale, names, table.prompts, seed)
+        found.append(Fold(table, predicted, known.quality.mean(axis=0), _of_task(known, table), words))
     return found
+
+
+def _of_task(known: Table, table: Table) -> Estimates:
+    """Mean quality of each model at each prompt's task, and its price with the mean length there."""
+    everything = np.arange(len(known.prompts))
+    quality, tokens = np.empty((2, *table.quality.shape))
+    for task in np.unique(table.tasks):
+        rows = np.flatnonzero(known.tasks == task)
+        seen = part(known, rows if len(rows) else everything)
+        quality[table.tasks == task] = seen.quality.mean(axis=0)
+        tokens[table.tasks == task] = seen.output_tokens.mean(axis=0)
+    return quality, usd_of(table.case, table.prompt_tokens, tokens)
 
 
 def _prefixed(progress: Progress, prefix: str, line: str) -> None:
@@ -92,69 +113,77 @@ def _prefixed(progress: Progress, prefix: str, line: str) -> None:
 def judge(
     case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets | None = None
 ) -> dict[str, Any]:
-    """The report of one case. `targets` are what pickers hold (None: the defaults)."""
+    """The report of one case; each picker replays every fold in `seeds` orders."""
+    aims = targets or Targets()
     groups = np.concatenate([fold.table.groups for fold in folds])
     resampled = Resampled(groups)
     fixed = _fixed(folds)
     best = fixed["best single model"]
+    singles = [joined([_always(fold.table, model) for fold in folds]) for model in range(len(case.models))]
+    singles.append(best)  # not the same model in every fold
+    single_points = [each.point for each in singles]
+    low_usd, high_usd = min(usd for _, usd in single_points), best.point[1]
     quality = np.concatenate([fold.table.quality for fold in folds])
     cost_usd = np.concatenate([fold.table.cost_usd for fold in folds])
-    singles = list(zip(quality.mean(axis=0).tolist(), cost_usd.mean(axis=0).tolist(), strict=True))
-    low_usd, high_usd = float(cost_usd.mean(axis=0).min()), best.point[1]
-    wanted = best.point[0] - _LOSS
     random, top = float(quality.mean()), float(quality.max(axis=1).mean())
+    played: dict[str, PickerResult] = {}
+    equal: dict[str, np.ndarray] = {}
 
-    def row_of(each: PickerResult, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
-        row: dict[str, Any] = summary(resampled, each, best)
-        row["usd_per_1000"] = each.point[1] * 1000
-        row["share_of_gap"] = (each.point[0] - random) / (top - random) if top > random else None
-        row["saving_at_equal_quality"] = 1.0 - cost_at([*points, *singles], wanted) / best.point[1]
-        row["area"] = area([*points, *singles], low_usd, high_usd)
-        return row
+    def row_of(name: str, each: PickerResult, swept: Sequence[PickerResult]) -> dict[str, Any]:
+        reached = [each, *swept, *singles]
+        equal[name] = savings_at(resampled, reached, best, _LOSS)
+        return {
+            **summary(resampled, each, best),
+            "usd_per_1000": each.point[1] * 1000,
+            "share_of_gap": (each.point[0] - random) / (top - random) if top > random else None,
+            "saving_at_equal_quality": interval(equal[name]),
+            "area": area([one.point for one in reached], low_usd, high_usd),
+        }
 
     policies: dict[str, dict[str, Any]] = {}
-    reached: dict[str, PickerResult] = {}
     for name in (each for each in PICKERS if each in POLICIES):
         progress(f"{case.name}: {name}")
-        reached[name] = _played(name, folds, seeds, targets or Targets())
-        policies[name] = row_of(reached[name], [reached[name].point, *_swept(name, folds)])
-    oracle = true_frontier(quality, cost_usd)
-    bounds = {
-        "oracle": oracle,
-        "fixed price, our predictions": _allowed(
-            folds, lambda fold: (fold.predicted.quality, fold.predicted.cost_usd)
-        ),
-        "fixed price, our quality and true cost": _allowed(
-            folds, lambda fold: (fold.predicted.quality, fold.table.cost_usd)
-        ),
-    }
-    ours = reached.get(OURS)
-    if ours is not None:
-        for name in RIVALS:
-            if name in reached:
-                policies[name]["our_saving_over_its"] = ratio_of_savings(resampled, ours, reached[name], best)
-    top_saving = 1.0 - cost_at(oracle, wanted) / best.point[1]
-    for row in policies.values():
-        row["share_of_oracle_saving"] = row["saving_at_equal_quality"] / top_saving
+        played[name] = _played(name, folds, seeds, aims)
+        policies[name] = row_of(name, played[name], _swept(name, folds))
+    for name in RIVALS:
+        if name in policies and OURS in policies:
+            difference = interval(equal[OURS] - equal[name])
+            policies[name] |= {"ours_minus_its": difference, "ours_saves": verdict(difference)}
+    allowed = {"oracle": true_frontier(quality, cost_usd), **_allowed_by(folds)}
     return {
         "case": case.name,
-        "quality_slack": (targets or Targets()).quality_slack,
+        "quality_slack": aims.quality_slack,
         "models": list(case.models),
         "prompts": len(quality),
         "groups": len(np.unique(groups)),
         "random": random,
         "best_of_each": top,
         "policies": policies,
-        "fixed": {name: row_of(each, [each.point]) for name, each in fixed.items()},
+        "fixed": {name: row_of(name, each, []) for name, each in fixed.items()},
         "bounds": {
             name: {
-                "saving_at_equal_quality": 1.0 - cost_at(points, wanted) / best.point[1],
-                "area": area([*points, *singles], low_usd, high_usd),
+                "saving_at_equal_quality": 1.0
+                - cost_at([*points, *single_points], best.point[0] - _LOSS) / best.point[1],
+                "area": area([*points, *single_points], low_usd, high_usd),
             }
-            for name, points in bounds.items()
+            for name, points in allowed.items()
         },
-        "price": _price(folds, reached, resampled),
+        "relevance": _relevance(played, fixed, resampled),
+        "price": _price(folds, played, resampled),
     }
+
+
+def _relevance(
+    played: Mapping[str, PickerResult], fixed: Mapping[str, PickerResult], resampled: Resampled
+) -> dict[str, dict[str, Any]]:
+    """What `relevance` picks, against picks that need no prediction: difference of quality and verdict."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("best single model", "best model per task") if "relevance" in played else ():
+        difference = interval(
+            resampled.means(played["relevance"].quality) - resampled.means(fixed[name].quality)
+        )
+        found[name] = {"difference": difference, "verdict": verdict(difference)}
+    return found
 
 
 def _fixed(folds: Sequence[Fold]) -> dict[str, PickerResult]:
@@ -162,8 +191,8 @@ def _fixed(folds: Sequence[Fold]) -> dict[str, PickerResult]:
         return joined([result_of(fold.table, [pick(fold)]) for fold in folds])
 
     return {
-        "best single model": of(lambda fold: np.full(len(fold.table.prompts), fold.best)),
-        "best model per task": of(lambda fold: fold.best_of_task),
+        "best single model": joined([_always(fold.table, fold.best) for fold in folds]),
+        "best model per task": of(lambda fold: fold.of_task[0].argmax(axis=1)),
         "greatest predicted quality": of(lambda fold: fold.predicted.quality.argmax(axis=1)),
     }
 
@@ -180,8 +209,12 @@ def _played(name: str, folds: Sequence[Fold], seeds: int, targets: Targets) -> P
     return joined(found)
 
 
-def _swept(name: str, folds: Sequence[Fold]) -> list[tuple[float, float]]:
-    """Points of a picker whose target is moved from the cheapest model's quality to beyond the best one's."""
+def _always(table: Table, model: int) -> PickerResult:
+    return result_of(table, [np.full(len(table.prompts), model)])
+
+
+def _swept(name: str, folds: Sequence[Fold]) -> list[PickerResult]:
+    """What a picker reaches if its target is moved from the cheapest model's quality to beyond the best one's."""
     means = np.mean([fold.means for fold in folds], axis=0)
     cheapest = int(np.mean([fold.table.cost_usd.mean(axis=0) for fold in folds], axis=0).argmin())
     low, high = float(means[cheapest]), float(means.max())
@@ -189,12 +222,34 @@ def _swept(name: str, folds: Sequence[Fold]) -> list[tuple[float, float]]:
         low = float(means.min())
     targets = [Targets(quality_slack=slack) for slack in _SWEPT_SLACKS]
     targets += [Targets(quality=min(max(low + share * (high - low), 0.0), 1.0)) for share in _SWEPT_SHARES]
-    return [_played(name, folds, _SWEPT_SEEDS, each).point for each in targets]
+    return [_played(name, folds, _SWEPT_SEEDS, each) for each in targets]
 
 
-def _allowed(
-    folds: Sequence[Fold], estimates: Callable[[Fold], tuple[np.ndarray, np.ndarray]]
-) -> list[tuple[float, float]]:
+def _allowed_by(folds: Sequence[Fold]) -> dict[str, list[tuple[float, float]]]:
+    """What each estimate allows at the best fixed price."""
+    of: dict[str, Callable[[Fold], Estimates]] = {
+        "our predictions": lambda fold: (fold.predicted.quality, fold.predicted.cost_usd),
+        "our quality and true cost": lambda fold: (fold.predicted.quality, fold.table.cost_usd),
+        "means of tasks": lambda fold: fold.of_task,
+        "TF-IDF + logistic regression": lambda fold: (fold.from_words, fold.of_task[1]),
+    }
+    for name in folds[0].predicted.text:
+        of[name] = partial(_by_text, name)
+    return {f"fixed price, {name}": _allowed(folds, estimates) for name, estimates in of.items()}
+
+
+def _by_text(name: str, fold: Fold) -> Estimates:
+    """Where an estimator knows nothing of a model, the mean of the task stands for it."""
+    models, table = list(fold.table.case.models), fold.table
+    said = [fold.predicted.text[name](prompt.features, models) for prompt in table.prompts]
+    quality = np.array([each.quality for each in said], dtype=float)
+    tokens = np.array([each.output_tokens for each in said], dtype=float)
+    usd = usd_of(table.case, table.prompt_tokens, tokens)
+    usual_quality, usual_usd = fold.of_task
+    return np.where(np.isnan(quality), usual_quality, quality), np.where(np.isnan(usd), usual_usd, usd)
+
+
+def _allowed(folds: Sequence[Fold], estimates: Callable[[Fold], Estimates]) -> list[tuple[float, float]]:
     """The same price in every fold: the mean of their points, weighed by their prompts."""
     sizes = [len(fold.table.prompts) for fold in folds]
     each = [priced_frontier(fold.table, *estimates(fold)) for fold in folds]
@@ -208,12 +263,7 @@ def _price(
     """`price` against always taking the cheapest tariff, and against choosing with true lengths; relative cost."""
     if "price" not in reached:
         return None
-    always = joined(
-        [
-            result_of(fold.table, [np.full(len(fold.table.prompts), int(_cheapest_tariff(fold.table)))])
-            for fold in folds
-        ]
-    )
+    always = joined([_always(fold.table, _cheapest_tariff(fold.table)) for fold in folds])
     known = joined([result_of(fold.table, [fold.table.cost_usd.argmin(axis=1)]) for fold in folds])
     ours = reached["price"]
     return {

@@ -1,4 +1,4 @@
-"""Predictors trained on some groups of prompts, evaluated on the others: the shipped ones have seen these sets."""
+"""Which artifacts are judged, and what they predict of the prompts that are replayed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.datasets.contents import rows
-from benchmarks.pickers.cases import Case, Table, part, table_of
+from benchmarks.evaluate.picks import check_apart
+from benchmarks.pickers.cases import Case, Table, part
 from benchmarks.pickers.replay import options_of, request_of
 from benchmarks.terminal import Progress
+from benchmarks.training.defaults import only_allowed
 from benchmarks.training.train import trainer
-from predictors.learned.artifact import load, path_of, save
+from predictors.learned.artifact import SHIPPED, load, path_of, save
 from predictors.learned.models import KINDS, Models, load_models
 from predictors.learned.text_only.models import TextModels
 from predictors.online.predictor import OnlinePredictor
@@ -30,9 +32,54 @@ _KINDS = ("length", "relevance", "text")
 _WARM_UP_PROMPTS = 200
 
 
-def fold_of(data: Dataset, folds: int) -> dict[str, int]:
-    """By prompt: the fold in which it is held out. Whole groups."""
-    return {prompt.id: int(fraction_of(prompt.group, 7) * folds) for prompt in data.prompts}
+#: Whose artifacts are judged: trained on the case's own set, on all sets, or on what the shipped ones may be trained on.
+ARTIFACTS = ("own", "all", "shipped")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What is learned from and what is replayed; no prompt of one has a near copy in the other. `name` is None for a
+    test set that the shipped artifacts have not seen either."""
+
+    train: Dataset
+    test: Dataset
+    name: str | None
+
+
+def splits(data: Dataset, test: Dataset | None, folds: int, seed: int) -> list[Split]:
+    """The test set, or without one each fold of the data. Raises DatasetError for near copies of the data in the test
+    set."""
+    if test is not None:
+        check_apart(test, data)
+        return [Split(data, test, None)]
+    fold = fold_of(data, folds, seed)
+    return [
+        Split(
+            data.keep(prompt=lambda each, out=number: fold[each.id] != out),  # type: ignore[misc]
+            data.keep(prompt=lambda each, out=number: fold[each.id] == out),  # type: ignore[misc]
+            f"{folds}-{seed}-{number}",
+        )
+        for number in range(folds)
+    ]
+
+
+def fold_of(data: Dataset, folds: int, seed: int) -> dict[str, int]:
+    """By prompt: the fold in which it is held out. Whole groups, and not the parts that training makes of them."""
+    return {prompt.id: int(fraction_of(prompt.group, seed + 6) * folds) for prompt in data.prompts}
+
+
+def artifacts_of(who: str, split: Split, source: str, folder: Path, seed: int, progress: Progress) -> Path:
+    """The folder of what `who` (of `ARTIFACTS`, or a folder) has learned, for prompts of this source."""
+    if who not in ARTIFACTS:
+        return Path(who)
+    if who == "shipped" and split.name is None:
+        return SHIPPED
+    name = f"{source if who == 'own' else who}-{split.name or 'whole'}"
+    if who == "own":
+        train = split.train.keep(prompt=lambda each: each.source == source)
+    else:
+        train = only_allowed(split.train) if who == "shipped" else split.train
+    return trained(train, folder / name, seed, progress)
 
 
 def trained(data: Dataset, folder: Path, seed: int, progress: Progress) -> Path:
@@ -70,14 +117,16 @@ class Predicted:
         return np.array([[each.cost_usd for each in row] for row in self.predictions], dtype=float)
 
 
-def predict(folder: Path, train: Dataset, table: Table) -> Predicted:
-    """Ask the artifacts of `folder` about the prompts of `table`; `train` is what they were trained on."""
+def predict(folder: Path, known: Table, table: Table) -> Predicted | None:
+    """Ask the artifacts of `folder` about the prompts of `table`; the fleet has served some of `known` before. None if
+    they do not know the quality of all models by their names in the fleet."""
     models = own_models(folder)
     predictor = OnlinePredictor(models)
     case = table.case
+    if models.relevance is None or not all(map(models.relevance.knows, case.models)):
+        return None
     if models.length is not None:
-        shown = table_of(case, train)
-        _warm_up(predictor, part(shown, range(min(_WARM_UP_PROMPTS, len(shown.prompts)))))
+        _warm_up(predictor, part(known, range(min(_WARM_UP_PROMPTS, len(known.prompts)))))
     predictions = []
     for row in range(len(table.prompts)):
         options = options_of(case)

@@ -281,11 +281,31 @@ def test_predictors_are_trained_once_on_the_training_part_and_tell_hard_from_eas
     hard = table.tasks == "hard"
     assert asked.quality[hard, 0].mean() < asked.quality[~hard, 0].mean() - 0.3
     assert asked.cost_usd == pytest.approx(table.cost_usd)
-    strangers = replace(table, case=replace(case, models={"small-7b": "Small-7B", "large-70b": "Stranger"}))
+    strangers = replace(table, case=replace(case, models={"small-7b": "Small-7B", "stranger": "Large-70B"}))
     assert predict(folder, table, strangers) is None
     assert (
         artifacts_of("own", splits(data, None, 2, 1)[1], "made", tmp_path, 1, told.append).parent == tmp_path
     )
+
+
+def test_artifacts_learn_from_the_training_part_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: dict[str, set[str]] = {}
+
+    def kept(data: Dataset, folder: Path, seed: int, progress: object) -> Path:
+        learned[folder.name] = {each.id for each in data.prompts}
+        return folder
+
+    monkeypatch.setattr(training, "trained", kept)
+    split = splits(made(40), None, 2, 1)[1]
+    for who in ("own", "all", "shipped"):
+        assert artifacts_of(who, split, "made", tmp_path, 1, lambda line: None).parent == tmp_path
+    train = {each.id for each in split.train.prompts}
+    # The shipped artifacts may learn from no such set.
+    assert learned == {"made-2-1-1": train, "all-2-1-1": train, "shipped-2-1-1": set()}
+    assert train.isdisjoint(each.id for each in split.test.prompts)
+    assert artifacts_of(str(tmp_path / "mine"), split, "made", tmp_path, 1, print) == tmp_path / "mine"
 
 
 def test_a_test_set_is_apart_and_judges_the_shipped_artifacts_themselves(tmp_path: Path) -> None:
