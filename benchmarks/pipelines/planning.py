@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import Random
+from statistics import fmean
 from time import process_time
 from typing import TypeVar
 
@@ -29,10 +30,10 @@ from policies.placement.swarm import least_stages, swarm
 
 #: Steps of annealing in each round, from how many plans, and the share of the CPU time after which no round begins.
 _ROUNDS, _ANNEALED = ((1000, 24), (5000, 8), (20000, 4)), 0.35
-#: Shares of the CPU time after which no more annealed plans, and no more neighbors, are simulated; how many plans come last,
-#: and how many annealed plans come at most.
-_SIMULATED, _REFINED, _FINALISTS = 0.55, 0.85, 4
-_MOST_PLANS = 64
+#: The share of the CPU time after which no more annealed plans are simulated, and how many there are at most; how many plans,
+#: and how many more seeds, come last.
+_SIMULATED, _MOST_PLANS = 0.55, 64
+_FINALISTS, _LAST_SEEDS = 4, (2, 3)
 #: Neighbors that are estimated of each of the best plans, and how many plans have neighbors.
 _NEIGHBORS, _BEST = 200, 3
 #: Nodes are in one place if their link has at least this share of the fastest link's bandwidth.
@@ -182,6 +183,7 @@ class _Search:
         self._full_s = full_s
         self._began_s = process_time()
         self._others_s = 0.0
+        self._simulating_s = 0.0
 
     @property
     def cpu_s(self) -> float:
@@ -226,9 +228,16 @@ class _Search:
     def simulated(self, candidates: Sequence[Candidate], seed: int, until_s: float = inf) -> list[float]:
         """Decode tokens per second of each, or of the first."""
         tasks = [partial(self.problem.score, each, self._full_s, seed) for each in candidates]
+        before_s = self._others_s
         scores = self.results(tasks, until_s)
+        self._simulating_s += self._others_s - before_s
         self.simulations += len(scores)
         return scores
+
+    def has_time(self, until_s: float, last: int) -> bool:
+        """Whether a batch of neighbors, and the `last` simulations after it, will be done by that CPU time."""
+        simulation_s = self._simulating_s / max(self.simulations, 1)
+        return self.cpu_s + (self._batch + last) * simulation_s <= until_s
 
     def candidate(self, plan: Plan) -> Candidate:
         return self.problem.candidate(self.pools, plan, [self.estimate.chain(chain) for chain in plan])
@@ -259,20 +268,22 @@ def best_placement(
     seed: int = 0,
     full_s: float = OFFLINE_S,
 ) -> Found:
-    """The best placement found in about this CPU time of all processes. ValueError if the machines cannot hold the model."""
+    """The best placement found in this CPU time of all processes; a time that is too short for the first batches and the last
+    seeds is overrun. ValueError if the machines cannot hold the model."""
     search = _Search(problem, executor, workers, seed, full_s)
     plans = search.annealed(_ANNEALED * cpu_s)
     others = baselines(problem)
     search.simulate(others)
     search.simulate((search.candidate(plan) for plan in plans[:_MOST_PLANS]), _SIMULATED * cpu_s)
-    while search.cpu_s < _REFINED * cpu_s and (near := search.neighbors()):
+    last_simulations = len(_LAST_SEEDS) * (_FINALISTS + len(others))
+    while search.has_time(cpu_s, last_simulations) and (near := search.neighbors()):
         search.simulate(near)
     last = search.best(_FINALISTS)
     if not last:
         raise ValueError("no placement can run: links that it needs are missing")
     last += [each for each in others if each not in last]
-    seeds = [search.simulated(last, seed + more) for more in (2, 3)]
-    means = [(search.scores[each.name] + sum(more)) / 3 for each, *more in zip(last, *seeds, strict=True)]
+    seeds = [search.simulated(last, seed + more) for more in _LAST_SEEDS]
+    means = [fmean((search.scores[each.name], *more)) for each, *more in zip(last, *seeds, strict=True)]
     highest = max(means)
     return Found(last[means.index(highest)], highest, search.simulations, search.cpu_s)
 
