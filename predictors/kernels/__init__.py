@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from predictors.kernels.reference.estimates import Estimate, Estimates, analytic_estimates, each_with
+from predictors.kernels.reference.forests import Forests
 from predictors.kernels.reference.histories import InstanceHistory
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
@@ -50,6 +51,7 @@ if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.histories import InstanceHistory  # type: ignore[no-redef]
     from predictors.kernels.native.networks import (  # type: ignore[no-redef]
         Encoder,
+        Forests,
         LatencyNetwork,
         LengthFleet,
         LengthNetwork,
@@ -66,7 +68,7 @@ if WHY_NOT_NATIVE is None:
     )
 
 __all__ = [
-    "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
+    "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "Forests", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
     "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
     "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip

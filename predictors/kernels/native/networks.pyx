@@ -7,6 +7,7 @@ interpreter's lock from its beginning to its end, so that threads may share a ne
 
 import numpy as np
 
+from predictors.kernels.reference import forests as reference_forests
 from predictors.kernels.reference import latency_networks as reference_latency
 from predictors.kernels.reference import length_network as reference_length
 from predictors.kernels.reference import prompt_encoder as reference_encoder
@@ -120,6 +121,46 @@ cdef class LatencyNetwork:
 
 cdef float softplus(float x) noexcept:
     return (x if x > 0.0 else 0.0) + log1pf(expf(-fabsf(x))) if x == x else x
+
+
+cdef class Forests:
+    cdef const unsigned char[:, ::1] _feature
+    cdef const double[:, ::1] _threshold, _value
+    cdef const double[::1] _base
+    cdef Py_ssize_t _split, _width, _depth
+
+    def __init__(self, feature, threshold, value, base, Py_ssize_t split, Py_ssize_t width):
+        reference_forests.Forests(feature, threshold, value, base, split, width)  # raises for arrays that do not fit
+        if width > 256:
+            raise ValueError("rows that are too wide")
+        self._feature = np.ascontiguousarray(feature, np.uint8)
+        self._threshold = np.ascontiguousarray(threshold, np.float64)
+        self._value, self._base = np.ascontiguousarray(value, np.float64), np.ascontiguousarray(base, np.float64)
+        self._split, self._width = split, width
+        self._depth = len(bin(self._value.shape[1])) - 3
+
+    def predict(self, given):
+        cdef const double[:, ::1] rows = np.ascontiguousarray(given, np.float64)
+        cdef Py_ssize_t size = rows.shape[0], trees = self._feature.shape[0], nodes = self._feature.shape[1], n, tree, node, level
+        if rows.shape[1] != self._width:
+            raise ValueError("rows of another size")
+        found = np.empty((size, 2))
+        cdef double[:, ::1] values = found
+        cdef const double *row
+        cdef const unsigned char *feature
+        cdef const double *threshold
+        cdef double[2] sums
+        for n in range(size):
+            row = &rows[n, 0]
+            sums[0], sums[1] = self._base[0], self._base[1]
+            for tree in range(trees):
+                feature, threshold, node = &self._feature[tree, 0], &self._threshold[tree, 0], 0
+                # `__init__` has checked every feature, and node < nodes until the last level.
+                for level in range(self._depth):
+                    node = 2 * node + 1 + (row[feature[node]] > threshold[node])
+                sums[tree >= self._split] += self._value[tree, node - nodes]
+            values[n, 0], values[n, 1] = sums[0], sums[1]
+        return found
 
 
 cdef class MemoryNetwork:

@@ -1,13 +1,14 @@
-"""The latency model as it serves: an LSTM over the events of an instance, a head for each request.
+"""The latency model as it serves: an LSTM over the events of an instance and a head for each request, and trees over the same
+rows as the head.
 
-The networks are `predictors.kernels.reference.latency_networks`.
+The network is `predictors.kernels.reference.latency_networks`, the trees are `predictors.kernels.reference.forests`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from predictors.kernels import LatencyNetwork
+from predictors.kernels import Forests, LatencyNetwork
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError, shaped
 from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
@@ -16,6 +17,9 @@ HIDDEN = 32
 WIDTH = 128
 #: Outputs of the head for one time: the median and the steps from it.
 _OUTPUTS = len(TAUS)
+
+#: Trees of TTFT, and as many of TPOT. A head costs about as much as all of them.
+TREES, DEPTH = 128, 6
 
 #: Arrays of the artifact and their shapes.
 SHAPES = {
@@ -34,6 +38,10 @@ SHAPES = {
     "skip": (len(TARGET_FEATURES), 2 * _OUTPUTS),
     "last_bias": (2 * _OUTPUTS,),
     "widths": (2, _OUTPUTS),
+    "tree_feature": (2 * TREES, 2**DEPTH - 1),
+    "tree_threshold": (2 * TREES, 2**DEPTH - 1),
+    "tree_value": (2 * TREES, 2**DEPTH),
+    "tree_base": (2,),
 }
 
 
@@ -46,6 +54,12 @@ class LatencyModel:
         self.start = network.start
         self.step = network.step
         self.quantiles = network.quantiles
+        #: (N, 2): medians of the same log residuals as the network's, by the trees, for target rows.
+        self.medians = Forests(
+            *(arrays[f"tree_{name}"] for name in ("feature", "threshold", "value", "base")),
+            TREES,
+            len(TARGET_FEATURES),
+        ).predict
 
     @classmethod
     def load(cls, artifact: Artifact) -> LatencyModel:
