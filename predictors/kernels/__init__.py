@@ -20,8 +20,9 @@ from predictors.kernels.reference.latency_networks import (
 from predictors.kernels.reference.length_network import LengthFleet, LengthNetwork
 from predictors.kernels.reference.lengths import LearnedLengths, LengthTable, served_tables
 from predictors.kernels.reference.misses import p_miss
+from predictors.kernels.reference.mixtures import Mixture
 from predictors.kernels.reference.prompt_encoder import Encoder
-from predictors.kernels.reference.quantiles import served_quantiles
+from predictors.kernels.reference.quantiles import Offsets, served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
 from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
 from router.compiled import why_not
@@ -39,6 +40,8 @@ if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.distributions import (  # type: ignore[no-redef]
         LearnedLengths,
         LengthTable,
+        Mixture,
+        Offsets,
         p_miss,
         served_quantiles,
         served_tables,
@@ -69,7 +72,7 @@ if WHY_NOT_NATIVE is None:
 
 __all__ = [
     "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "Forests", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "Mixture", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
     "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 

@@ -124,11 +124,6 @@ cdef float softplus(float x) noexcept:
 
 
 cdef class Forests:
-    cdef const unsigned char[:, ::1] _feature
-    cdef const double[:, ::1] _threshold, _value
-    cdef const double[::1] _base
-    cdef Py_ssize_t _split, _width, _depth
-
     def __init__(self, feature, threshold, value, base, Py_ssize_t split, Py_ssize_t width):
         reference_forests.Forests(feature, threshold, value, base, split, width)  # raises for arrays that do not fit
         if width > 256:
@@ -141,26 +136,29 @@ cdef class Forests:
 
     def predict(self, given):
         cdef const double[:, ::1] rows = np.ascontiguousarray(given, np.float64)
-        cdef Py_ssize_t size = rows.shape[0], trees = self._feature.shape[0], nodes = self._feature.shape[1], n, tree, node, level
-        if rows.shape[1] != self._width:
-            raise ValueError("rows of another size")
+        cdef Py_ssize_t size = rows.shape[0], n
         found = np.empty((size, 2))
         cdef double[:, ::1] values = found
-        cdef const double *row
+        for n in range(size):
+            self.add(rows, n, &values[n, 0])
+        return found
+
+    cdef int add(self, const double[:, ::1] rows, Py_ssize_t n, double *sums) except -1:
+        """Two sums: what the forests say of one row."""
+        cdef Py_ssize_t trees = self._feature.shape[0], nodes = self._feature.shape[1], tree, node, level
         cdef const unsigned char *feature
         cdef const double *threshold
-        cdef double[2] sums
-        for n in range(size):
-            row = &rows[n, 0]
-            sums[0], sums[1] = self._base[0], self._base[1]
-            for tree in range(trees):
-                feature, threshold, node = &self._feature[tree, 0], &self._threshold[tree, 0], 0
-                # `__init__` has checked every feature, and node < nodes until the last level.
-                for level in range(self._depth):
-                    node = 2 * node + 1 + (row[feature[node]] > threshold[node])
-                sums[tree >= self._split] += self._value[tree, node - nodes]
-            values[n, 0], values[n, 1] = sums[0], sums[1]
-        return found
+        if rows.shape[1] != self._width:
+            raise ValueError("rows of another size")
+        cdef const double *row = &rows[n, 0]
+        sums[0], sums[1] = self._base[0], self._base[1]
+        for tree in range(trees):
+            feature, threshold, node = &self._feature[tree, 0], &self._threshold[tree, 0], 0
+            # `__init__` has checked every feature, and node < nodes until the last level.
+            for level in range(self._depth):
+                node = 2 * node + 1 + (row[feature[node]] > threshold[node])
+            sums[tree >= self._split] += self._value[tree, node - nodes]
+        return 0
 
 
 cdef class MemoryNetwork:

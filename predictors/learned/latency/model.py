@@ -54,12 +54,12 @@ class LatencyModel:
         self.start = network.start
         self.step = network.step
         self.quantiles = network.quantiles
-        #: (N, 2): medians of the same log residuals as the network's, by the trees, for target rows.
-        self.medians = Forests(
+        #: Medians of the same log residuals as the network's, for target rows.
+        self.forests = Forests(
             *(arrays[f"tree_{name}"] for name in ("feature", "threshold", "value", "base")),
             TREES,
             len(TARGET_FEATURES),
-        ).predict
+        )
 
     @classmethod
     def load(cls, artifact: Artifact) -> LatencyModel:

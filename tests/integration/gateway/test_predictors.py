@@ -33,11 +33,12 @@ async def test_an_artifact_is_used_recorded_and_shown(tmp_path):
         assert shown["features"]
         (group,) = [each for each in told["latency"] if each["observed"]]
         labels = f'hardware="{group["hardware"]}",model="llama-3.1-8b"'
-        assert (group["model"], group["believed"]) == ("llama-3.1-8b", True)
+        assert group["model"] == "llama-3.1-8b"
+        assert sum(group["weights"].values()) == pytest.approx(1.0)
         async with gw.http.get(f"{gw.url}/metrics") as response:
             text = await response.text()
         assert f'headway_predictor_info{{artifact="{name}",kind="latency"}} 1.0' in text
-        assert f"headway_predictor_believed{{{labels}}} 1.0" in text
+        assert f'headway_predictor_weight{{{labels},of="trees"}} 0.' in text
         assert f'headway_predictor_coverage{{{labels},of="learned"' in text
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.quantiles import Distribution, calibrated, factors_of
-from predictors.online.offsets import Offsets
+from predictors.kernels.reference.quantiles import Distribution, Offsets, calibrated, factors_of
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 
