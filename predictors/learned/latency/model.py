@@ -56,7 +56,10 @@ class LatencyModel:
         self.quantiles = network.quantiles
         #: Medians of the same log residuals as the network's, for target rows.
         self.forests = Forests(
-            *(arrays[f"tree_{name}"] for name in ("feature", "threshold", "value", "base")),
+            arrays["tree_feature"],
+            arrays["tree_threshold"],
+            arrays["tree_value"],
+            arrays["tree_base"],
             TREES,
             len(TARGET_FEATURES),
         )

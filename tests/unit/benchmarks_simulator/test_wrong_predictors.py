@@ -107,7 +107,7 @@ def test_a_latency_model_of_something_else_is_found_out(bent: dict[str, float]) 
     mistaken.latency = MistakenLatency(shipped.latency, **bent)  # type: ignore[assignment]
     predictor = OnlinePredictor(mistaken)
     found = reach("slo", predictor)
-    assert any(weights["physical"] > 0.3 for weights in predictor.weights().values())
+    assert any(weights["network"] < 0.3 for weights in predictor.weights().values())
     assert found.attained[1] > usual("slo").attained[1] - 0.03
     assert found.covered[1] > 0.9
 
