@@ -18,7 +18,7 @@ WIDTH = 128
 #: Outputs of the head for one time: the median and the steps from it.
 _OUTPUTS = len(TAUS)
 
-#: Trees of TTFT, and as many of TPOT. A head costs about as much as all of them.
+#: Trees of TTFT, and as many of TPOT.
 TREES, DEPTH = 128, 6
 
 #: Arrays of the artifact and their shapes.
