@@ -1,27 +1,39 @@
-"""`cost`: the least expected spend that holds a mean quality, an attainment of SLOs and every instance's capacity.
+"""`cost`: the least expected spend that keeps, in this order, every instance's capacity, the attainment of SLOs and a mean
+quality.
 
-Each of the three is a constraint on a mean over many requests, so each has a price. A request goes where this is least:
+A request goes where this is least:
 
-    C + f x C' + C x v  -  lambda_q x q  +  lambda_s x v  +  mu x work
+    C + f x C' + C x v  -  lambda_q x q  +  (U + lambda_q x Q) x caution x m  +  (u + lambda_q x s) x mu x work
 
 - C: the expected price of the answer there.
 - f: the share of attempts there that had to be repeated elsewhere; C': the mean price of the request's options.
 - v: P(an SLO is missed). C is then spent for nothing.
 - q: the predicted quality.
-- work: the expected E2E in units of the scope's mean.
+- m: the misses that the request is expected to cause there: its own, v; those of running requests whose promised TPOT it
+  breaks; and, in so far as attainment is short, the delay that it adds to others, in mean answers' time.
+- work: the expected E2E in units of the instance's mean.
+- u, s: the usual cost of an answer and the usual difference of quality between a request's options.
+- U, Q: what spend and quality of this request's options differ by, at least u and s.
+
+The order is kept by construction: whatever lambda_q is, quality and spend together never outweigh a difference of
+1 / caution in m. A larger price of quality makes misses and full instances more expensive too.
+
+- Capacity: a full instance is no option (`router.core.eligibility`). mu, one for each instance, rises while more than a
+  set share of its slots is in use, and falls otherwise. So a nearly full instance is left to the requests that gain most
+  there for their work.
+- Attainment: caution, one for each scope (a key, or the fleet), rises with each miss and falls with each SLO met, so that
+  it settles where attainment is a little above the target. It moves by the predicted miss at once, and by the difference
+  to the outcome when the request ends.
+- Quality: lambda_q, one for each scope, keeps the mean predicted quality of the chosen options at the target, or at what
+  is reachable if that is less. It is computed from the options of recent requests (`policies.quality_price_estimator`),
+  with what its misses and work take from the quality and add to the cost of each. Reachable is the mean quality that requests would get
+  if spend did not count, so a shortfall that capacity or attainment cause is not made up for later. The target is
+  `Targets.quality`; without one it is what is reachable, minus half of `quality_slack`. The other half is reserved for
+  prediction errors.
+- Spend: the rest.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,
 then instance, then model name. Deterministic for a given history.
-
-- lambda_q, one for each scope (a key, or the fleet), keeps the mean predicted quality of the chosen options at the target.
-  It is computed from the options of recent requests (`policies.quality_price_estimator`), with a target that compensates
-  for the shortfall or excess so far. The target is `Targets.quality`; without one it is the quality that the scope's best
-  single model is predicted to reach on its own requests, minus half of `quality_slack`. The other half is reserved for
-  prediction errors.
-- lambda_s, one for each scope, rises with each miss and falls with each SLO met, so that it settles where the attainment
-  is the target. It moves by the predicted miss at once, and by the difference to the outcome when the request ends. Its
-  unit is the price of a mean answer, as for mu.
-- mu, one for each instance, rises while more than a set share of its slots is in use, and falls otherwise.
 
 Sources: ECCOS / OmniRouter (arXiv 2502.20576) for the dual, PORT (arXiv 2509.02718) for solving it on past requests.
 Feedback reaches q through the predictor.
@@ -29,6 +41,7 @@ Feedback reaches q through the predictor.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,9 +50,10 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
-from policies.cost_scope import CostScope
-from policies.latency import expected_s, p_miss
+from policies.cost_scope import CostScope, allowed_misses
+from policies.latency import added_s, expected_s, p_miss
 from policies.picking import format_usd, name_of
+from policies.quality_price_estimator import Offer
 from policies.settings import Targets
 from router.core.interfaces import Choice, Option
 from router.core.state import Instance
@@ -50,35 +64,43 @@ _MAX_INSTANCES = 4096
 _MAX_PENDING = 65_536
 #: Scores closer than this share of a mean answer's price are equal.
 _SAME = 1e-3
-#: mu rises above this share of an instance's slots. With all slots in use it rises by _LOAD_STEP for each full turnover
-#: of its slots, up to _MAX_LOAD_PRICE.
+#: mu rises above this share of an instance's slots, and falls below it: by at most _LOAD_STEP for as many requests as it
+#: has slots (at least _LEAST_SLOTS), up to _MAX_LOAD_PRICE.
 _FULL = 0.85
-_LOAD_STEP = 1.0
-_MAX_LOAD_PRICE = 5.0
+_LOAD_STEP = 0.3
+_LEAST_SLOTS = 16
+_MAX_LOAD_PRICE = 4.0
 _MAX_WORK = 5.0
+#: The actual TPOT is taken as evenly spread over this range of the predicted one.
+_TPOT_RANGE = 0.9, 1.2
 #: The share of repeated attempts is a running mean over about this many.
 _ATTEMPTS = 50
 
 
 class _Estimate(NamedTuple):
-    """An option in numbers: price of the answer (infinite if unknown), quality, P(miss), expected E2E."""
+    """An option in numbers: price of the answer (infinite if unknown), quality, P(miss), the promises that the request
+    breaks there (`_breaks`), expected E2E."""
 
     cost_usd: float
     quality: float
     miss: float
+    breaks: float
     e2e_s: float
 
 
 class _Memo(NamedTuple):
-    """What `choose` computed: each option's estimate, and (model, quality, cost) of each model's cheapest option."""
+    """What `choose` computed: each option's estimate; each model's best offer, their mean cost, and the difference of
+    their qualities."""
 
     estimates: list[_Estimate]
-    models: list[tuple[str, float, float]]
+    offers: list[Offer]
+    usual_usd: float
+    spread: float
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A running request: the instances of its attempts, and the P(miss) that lambda_s has moved by."""
+    """A running request: the instances of its attempts, and the P(miss) that `caution` has moved by."""
 
     instances: list[str]
     miss: float
@@ -86,10 +108,25 @@ class _Pending:
 
 @dataclass(slots=True)
 class _InstanceState:
-    """`load_price` is mu, `repeated` the share of attempts that had to be repeated elsewhere."""
+    """`instance` is the one last seen by this name, `load_price` its mu, `repeated` the share of attempts that had to be
+    repeated elsewhere, `mean_e2e_s` the running mean of the expected E2E of what was sent there (0: nothing yet)."""
 
+    instance: Instance | None = None
     load_price: float = 0.0
     repeated: float = 0.0
+    mean_e2e_s: float = 0.0
+
+    def add_load(self, instance: Instance) -> None:
+        """Move mu by the load now."""
+        load = _share_in_use(instance)
+        if load is not None:
+            step = min(max((load - _FULL) / (1.0 - _FULL), -1.0), 1.0)
+            slots = max(instance.max_concurrency or instance.running, _LEAST_SLOTS)
+            self.load_price = min(max(self.load_price + _LOAD_STEP * step / slots, 0.0), _MAX_LOAD_PRICE)
+
+
+#: An instance that got nothing yet.
+_IDLE = _InstanceState()
 
 
 class LeastSpend:
@@ -105,29 +142,40 @@ class LeastSpend:
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        estimates = _estimates(options)
-        models = _by_model(options, estimates)
-        scope = self._scopes.get(request.key)
-        if scope is None:
-            scope = CostScope()
-            if models:
-                scope.offered.add(models, 1)  # this request is all that is known
-        mean_usd = scope.offered.mean_cost_usd
-        quality_usd = scope.quality_usd(self._targets(request.key))
-        costs = [each.cost_usd for each in estimates if each.cost_usd < inf]
-        repeat_usd = fmean(costs) if costs else 0.0
-        scores = []
-        for option, estimate in zip(options, estimates, strict=True):
-            state = self._instances.get(option.instance.name)
-            repeated, load_price = (0.0, 0.0) if state is None else (state.repeated, state.load_price)
-            work = min(estimate.e2e_s / scope.mean_e2e_s, _MAX_WORK) if scope.mean_e2e_s > 0.0 else 1.0
-            spend_usd = estimate.cost_usd * (1.0 + estimate.miss) + repeated * repeat_usd
-            prices = scope.miss_price * estimate.miss + load_price * work
-            scores.append(spend_usd - quality_usd * estimate.quality + mean_usd * prices)
-        least = min(scores) + _SAME * mean_usd
+        targets = self._targets(request.key)
+        estimates = _estimates(request, options)
+        scope = self._scopes.get(request.key) or CostScope()
+        known = [each.cost_usd for each in estimates if each.cost_usd < inf]
+        usual_usd = fmean(known) if known else 0.0
+        delays_s = added_s(request, options)
+        pressure = scope.pressure / scope.mean_e2e_s if scope.mean_e2e_s > 0.0 else 0.0
+        spends, misses, works = [], [], []
+        for option, estimate, delay_s in zip(options, estimates, delays_s, strict=True):
+            state = self._instances.get(option.instance.name) or _IDLE
+            work = min(estimate.e2e_s / state.mean_e2e_s, _MAX_WORK) if state.mean_e2e_s > 0.0 else 1.0
+            spends.append(estimate.cost_usd * (1.0 + estimate.miss) + state.repeated * usual_usd)
+            misses.append(scope.caution * (estimate.miss + estimate.breaks + pressure * delay_s))
+            works.append(state.load_price * work)
+        qualities = [each.quality for each in estimates]
+        finite = [spend for spend in spends if spend < inf] or [0.0]
+        spend_usd, spread = max(finite) - min(finite), max(qualities) - min(qualities)
+        most_usd, most = max(scope.usual_usd, usual_usd, spend_usd), max(scope.spread, spread)
+        offers = [
+            Offer(
+                quality - most * miss - scope.spread * work,
+                spend + most_usd * miss + scope.usual_usd * work,
+                quality,
+            )
+            for quality, spend, miss, work in zip(qualities, spends, misses, works, strict=True)
+        ]
+        if scope.offered.reachable is None:  # this request is all that is known
+            scope.offer([each for each in offers if each.cost_usd < inf], usual_usd, spread, targets)
+        quality_usd = scope.quality_usd(targets)
+        scores = [each.cost_usd - quality_usd * each.value for each in offers]
+        least = min(scores) + _SAME * scope.usual_usd
         near = [at for at, score in enumerate(scores) if score <= least]
-        best = max(estimates[at].quality for at in near)
-        equal = [at for at in near if estimates[at].quality == best]
+        best = max(qualities[at] for at in near)
+        equal = [at for at in near if qualities[at] == best]
         index = min(equal, key=lambda at: (estimates[at].e2e_s, name_of(options[at])))
         taken = f"{_format(estimates[index])} (0.01 of quality is worth {format_usd(quality_usd / 100)} now)"
         reasons = [
@@ -138,12 +186,12 @@ class LeastSpend:
             [score if isfinite(score) else None for score in scores],
             reasons,
             alternatives=[at for at in equal if at != index],
-            memo=_Memo(estimates, models),
+            memo=_Memo(estimates, _by_model(options, offers, scores), usual_usd, spread),
         )
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Move the prices: add the request's options to those of its scope, and update the load of every instance in
-        `options`. A further attempt of the same request moves nothing."""
+        """Move the prices: add the request's options to those of its scope, and update the load of every instance of its
+        models. A further attempt of the same request moves nothing."""
         option = options[choice.index]
         pending = self._pending.get(request.id)
         if pending is not None:
@@ -154,17 +202,24 @@ class LeastSpend:
         self._pending[request.id] = _Pending([option.instance.name], estimate.miss)
         if len(self._pending) > _MAX_PENDING:
             self._pending.popitem(last=False)
-        if memo.models:
-            targets = self._targets(request.key)
-            scope = self._scope(request.key)
-            scope.add(memo.models, option.candidate.model, estimate.quality, estimate.e2e_s, targets)
-            if request.slo is not None:
-                scope.add_misses(estimate.miss - (1.0 - targets.attainment), targets)
-        for instance in {each.instance.name: each.instance for each in options}.values():
-            self._add_load(instance)
+        targets = self._targets(request.key)
+        scope = self._scope(request.key)
+        e2e_s = estimate.e2e_s if estimate.e2e_s < inf else None
+        reachable = scope.offer(memo.offers, memo.usual_usd, memo.spread, targets)
+        scope.take(estimate.quality, reachable, e2e_s, targets)
+        if e2e_s is not None:
+            state = self._instance(option.instance.name)
+            state.mean_e2e_s += (e2e_s - state.mean_e2e_s) * (1.0 / _ATTEMPTS if state.mean_e2e_s else 1.0)
+        if request.slo is not None:
+            scope.add_misses(estimate.miss - allowed_misses(targets), targets)
+        for each in options:
+            self._instance(each.instance.name).instance = each.instance
+        for state in self._instances.values():  # full ones are not among the options
+            if state.instance is not None and not state.instance.candidates.keys().isdisjoint(request.models):
+                state.add_load(state.instance)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
-        """Move lambda_s by the difference between outcome and prediction. Every instance other than the last attempt's
+        """Move `caution` by the difference between outcome and prediction. Every instance other than the last attempt's
         had its attempt repeated."""
         pending = self._pending.pop(request.id, None)
         if pending is None:
@@ -176,18 +231,27 @@ class LeastSpend:
         if scope is not None and request.slo is not None:
             targets = self._targets(request.key)
             # An end that says nothing about the SLO takes back what the prediction moved.
-            missed = 1.0 - targets.attainment if met is None else float(not met)
+            missed = allowed_misses(targets) if met is None else float(not met)
             scope.add_misses(missed - pending.miss, targets)
+            if met is not None:
+                scope.end(met, targets)
 
-    def prices(self) -> dict[str | None, dict[str, float]]:
-        """The current prices by scope (None: the fleet), in USD: of a unit of quality, of a miss and of a mean answer."""
-        found = {}
+    def prices(self) -> dict[str | None, dict[str, float | None]]:
+        """The current prices by scope (None: the fleet), in USD: of a unit of quality, of a miss and of a mean answer. The
+        mean quality that is wished, that is reachable, and that was reached, and the attainment so far; None if
+        unknown."""
+        found: dict[str | None, dict[str, float | None]] = {}
         for key, scope in self._scopes.items():
-            mean_usd = scope.offered.mean_cost_usd
+            targets = self._targets(key)
+            quality_usd = scope.quality_usd(targets)
             found[key] = {
-                "quality_usd": scope.quality_usd(self._targets(key)),
-                "miss_usd": scope.miss_price * mean_usd,
-                "usual_answer_usd": mean_usd,
+                "quality_usd": quality_usd,
+                "miss_usd": scope.caution * scope.unit_usd(quality_usd),
+                "usual_answer_usd": scope.usual_usd,
+                "wished_quality": scope.wished(targets),
+                "reachable_quality": scope.offered.reachable,
+                "reached_quality": scope.reached,
+                "attainment": scope.attained,
             }
         return found
 
@@ -208,45 +272,52 @@ class LeastSpend:
                 self._instances.popitem(last=False)
         return state
 
-    def _add_load(self, instance: Instance) -> None:
-        load = _share_in_use(instance)
-        if load is None:
-            return
-        state = self._instance(instance.name)
-        step = _LOAD_STEP / max(instance.max_concurrency or instance.running, 1)
-        price = state.load_price + step * (load - _FULL) / (1.0 - _FULL)
-        state.load_price = min(max(price, 0.0), _MAX_LOAD_PRICE)
 
-
-def _estimates(options: Sequence[Option]) -> list[_Estimate]:
-    """The options in numbers. An unknown quality counts as the worst known one."""
+def _estimates(request: Request, options: Sequence[Option]) -> list[_Estimate]:
+    """The options in numbers. An unknown quality counts as the worst known one. If no price is known, answers are free."""
+    predictions = [option.prediction for option in options]
     qualities = [
-        option.candidate.quality if option.prediction is None else option.prediction.quality
-        for option in options
+        option.candidate.quality if prediction is None else prediction.quality
+        for option, prediction in zip(options, predictions, strict=True)
     ]
+    costs = [None if prediction is None else prediction.cost_usd for prediction in predictions]
     worst = min((quality for quality in qualities if quality is not None), default=0.0)
-    found = []
-    for option, quality in zip(options, qualities, strict=True):
-        cost_usd = None if option.prediction is None else option.prediction.cost_usd
-        found.append(
-            _Estimate(
-                inf if cost_usd is None else cost_usd,
-                worst if quality is None else quality,
-                p_miss(option),
-                expected_s(option, 0.0),
-            )
+    unknown_usd = 0.0 if all(cost is None for cost in costs) else inf
+    return [
+        _Estimate(
+            unknown_usd if cost_usd is None else cost_usd,
+            worst if quality is None else quality,
+            p_miss(option),
+            _breaks(request, option),
+            expected_s(option, 0.0),
         )
-    return found
+        for option, quality, cost_usd in zip(options, qualities, costs, strict=True)
+    ]
 
 
-def _by_model(options: Sequence[Option], estimates: Sequence[_Estimate]) -> list[tuple[str, float, float]]:
-    """(model, quality, cost) of each model's cheapest option, ordered by name. Options of unknown price are left out."""
-    cheapest: dict[str, _Estimate] = {}
-    for option, each in zip(options, estimates, strict=True):
+def _breaks(request: Request, option: Option) -> float:
+    """The expected number of running requests whose promised TPOT breaks because this request joins them."""
+    promised, prediction = option.instance.promised_tpot_s, option.prediction
+    if not promised or prediction is None or not prediction.tpot_s:
+        return 0.0
+    profile = option.instance.profiles.get(option.candidate.model)
+    if profile is None:
+        return 0.0
+    low_s, high_s = (share * prediction.tpot_s for share in _TPOT_RANGE)
+    near = bisect_left(promised, high_s) - bisect_left(promised, low_s)
+    context_tokens = request.prompt_tokens + (prediction.output_tokens_mean or 0.0) / 2
+    step_s = (profile.per_seq_s + context_tokens * profile.per_kv_token_s) / option.instance.speed
+    return near * min(step_s / (high_s - low_s), 1.0)
+
+
+def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequence[float]) -> list[Offer]:
+    """The offer of least score of each model, ordered by name. Those of unknown price are left out."""
+    best: dict[str, int] = {}
+    for at, option in enumerate(options):
         model = option.candidate.model
-        if each.cost_usd < inf and (model not in cheapest or each.cost_usd < cheapest[model].cost_usd):
-            cheapest[model] = each
-    return [(model, cheapest[model].quality, cheapest[model].cost_usd) for model in sorted(cheapest)]
+        if offers[at].cost_usd < inf and (model not in best or scores[at] < scores[best[model]]):
+            best[model] = at
+    return [offers[best[model]] for model in sorted(best)]
 
 
 def _share_in_use(instance: Instance) -> float | None:

@@ -1,81 +1,116 @@
-"""What `cost` knows of one scope (a key, or the fleet): the prices of quality and of misses, and a mean answer."""
+"""What `cost` knows of one scope (a key, or the fleet): the price of quality, its caution with misses, and what they follow
+from. `policies.cost` says how they are used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import exp
 
-from policies.quality_price_estimator import QualityPriceEstimator
+from policies.quality_price_estimator import Offer, QualityPriceEstimator
 from policies.settings import Targets
 
-#: A shortfall of the mean quality is made up within this share of the window, and moves the aim by at most _MAX_SHIFT.
-_CATCH_UP = 0.25
+#: What is offered is remembered over this share of the window. A shortfall of the mean quality is made up within it, and
+#: moves the aim by at most _MAX_SHIFT.
+_MEMORY = 0.25
 _MAX_SHIFT = 0.05
 #: Share of the quality slack reserved for prediction errors. On held-out prompts of ZeroEval the picks fell short by up
 #: to a third more than predicted (docs/pickers.md).
 _RESERVED = 0.5
-#: The price of a miss, in mean answers: at first, at most, and what one miss adds with a window of _MISS_WINDOW requests.
-_MISS_PRICE = 3.0
-_MAX_MISS_PRICE = 50.0
-_MISS_STEP = 2.0
+#: `caution`: at first, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. At the
+#: least a request risks a sure miss only for all that quality and spend differ by; at the most one of 2 %.
+_CAUTION = 8.0
+_LEAST_CAUTION = 1.0
+_MOST_CAUTION = 50.0
+_MISS_STEP = 0.2
 _MISS_WINDOW = 500
+#: Share of the misses that the target allows at which `caution` settles. The rest is for chance.
+_AIM = 0.8
 
 
 @dataclass(slots=True)
 class CostScope:
-    """The prices of one scope and what they follow from. `miss_price` is lambda_s in mean answers. `mean_e2e_s` is the
-    mean expected E2E of what was taken; 0 before the first request."""
+    """The state of one scope. The means are running ones: `usual_usd` of an answer's cost, `spread` of the difference
+    between a request's best and worst quality, `mean_e2e_s` of the expected E2E of what was taken (0 before the first
+    request), `reached` of the quality taken, `attained` of the SLOs met (None: none ended yet)."""
 
     offered: QualityPriceEstimator = field(default_factory=QualityPriceEstimator)
-    miss_price: float = _MISS_PRICE
+    caution: float = _CAUTION
+    usual_usd: float = 0.0
+    spread: float = 0.0
     mean_e2e_s: float = 0.0
-    _requests: float = 0.0  # within the window
-    _shortfall: float = 0.0  # decaying sum of target - quality taken
+    reached: float | None = None
+    attained: float | None = None
+    _requests: float = 0.0  # within the memory
+    _ended: float = 0.0  # the same, of those with an SLO that ended
+    _shortfall: float = 0.0  # decaying sum of the quality aimed at - quality taken
 
     def quality_usd(self, targets: Targets) -> float:
         """lambda_q: USD for a unit of quality."""
-        return self.offered.price_usd(self._target(targets) + self._shortfall / self._catch_up_requests)
-
-    def add(
-        self,
-        models: Sequence[tuple[str, float, float]],
-        taken: str,
-        quality: float,
-        e2e_s: float,
-        targets: Targets,
-    ) -> None:
-        """A request was offered these (model, quality, cost in USD) and got `taken`, expected to take `e2e_s`. `quality`
-        counts if `taken` is not among the models, because its cost is unknown."""
-        window = max(targets.window_requests, 2)
-        self.offered.add(models, window)
-        qualities = {name: each for name, each, _ in models}
-        target = self._target(targets)
-        best = self.offered.best_single()
-        if best is not None and best[0] in qualities:
-            target += qualities[best[0]] - best[1]  # an easy prompt raises the bar, a hard one lowers it
-        self._add_shortfall(target - qualities.get(taken, quality), 1.0 - 1.0 / window)
-        if isfinite(e2e_s):
-            self.mean_e2e_s += (e2e_s - self.mean_e2e_s) / min(self._requests, window)
-
-    def add_misses(self, excess: float, targets: Targets) -> None:
-        """Move lambda_s by `excess`: misses, expected or observed, minus those that the target allows."""
-        step = _MISS_STEP * _MISS_WINDOW / max(targets.window_requests, 1)
-        self.miss_price = min(max(self.miss_price + step * excess, 0.0), _MAX_MISS_PRICE)
-
-    def _target(self, targets: Targets) -> float:
-        if targets.quality is not None:
-            return targets.quality
-        best = self.offered.best_single()
-        return 0.0 if best is None else best[1] - (1.0 - _RESERVED) * targets.quality_slack
+        if self.usual_usd == 0.0:
+            return 1.0  # answers are free, so nothing stands against quality
+        return self.offered.price_usd(self._aim(targets) + self._shortfall / max(self._requests, 1.0))
 
     @property
-    def _catch_up_requests(self) -> float:
-        return max(_CATCH_UP * self._requests, 1.0)
+    def pressure(self) -> float:
+        """How short attainment is, in (0, 1]."""
+        return self.caution / _MOST_CAUTION
 
-    def _add_shortfall(self, shortfall: float, keep: float) -> None:
-        """Add to the shortfall of quality. The sum is bounded, so that an unreachable target does not leave a shortfall
-        that later requests have to make up for."""
-        self._requests = keep * self._requests + 1.0
-        limit = _MAX_SHIFT * self._catch_up_requests
-        self._shortfall = min(max(keep * self._shortfall + shortfall, -limit), limit)
+    def unit_usd(self, quality_usd: float) -> float:
+        """What quality and spend of an answer usually differ by, at this price of quality."""
+        return self.usual_usd + quality_usd * self.spread
+
+    def offer(self, offers: Sequence[Offer], usual_usd: float, spread: float, targets: Targets) -> float:
+        """A request was offered these, of mean cost `usual_usd` and of qualities that differ by `spread`. Returns the
+        quality of that of most value."""
+        memory = _memory(targets)
+        self._requests += 1.0 - self._requests / memory
+        self.usual_usd += (usual_usd - self.usual_usd) / self._requests
+        self.spread += (spread - self.spread) / self._requests
+        return self.offered.add(offers, memory)
+
+    def take(self, quality: float, reachable: float, e2e_s: float | None, targets: Targets) -> None:
+        """The request took an answer of this quality, where `reachable` was its best."""
+        # An easy prompt raises the bar, a hard one lowers it; so does a moment in which the best model is full.
+        aim = self._aim(targets) + reachable - (self.offered.reachable or 0.0)
+        keep = 1.0 - 1.0 / _memory(targets)
+        limit = _MAX_SHIFT * max(self._requests, 1.0)
+        self._shortfall = min(max(keep * self._shortfall + aim - quality, -limit), limit)
+        share = 1.0 / max(self._requests, 1.0)
+        self.reached = quality if self.reached is None else self.reached + share * (quality - self.reached)
+        if e2e_s is not None:
+            self.mean_e2e_s += share * (e2e_s - self.mean_e2e_s)
+
+    def add_misses(self, misses: float, targets: Targets) -> None:
+        """Move `caution` by `misses` beyond what is allowed: expected ones, or what an outcome adds to these."""
+        step = _MISS_STEP * _MISS_WINDOW / max(targets.window_requests, 1)
+        caution = self.caution * exp(min(max(step * misses, -1.0), 1.0))
+        self.caution = min(max(caution, _LEAST_CAUTION), _MOST_CAUTION)
+
+    def end(self, met: bool, targets: Targets) -> None:
+        """A request with an SLO ended."""
+        self._ended += 1.0 - self._ended / _memory(targets)
+        before = self.attained or 0.0
+        self.attained = before + (met - before) / self._ended
+
+    def wished(self, targets: Targets) -> float | None:
+        """The mean quality to hold: the target, by default what is reachable less the slack."""
+        reachable = self.offered.reachable
+        if targets.quality is not None or reachable is None:
+            return targets.quality
+        return reachable - (1.0 - _RESERVED) * targets.quality_slack
+
+    def _aim(self, targets: Targets) -> float:
+        reachable = self.offered.reachable
+        wished = self.wished(targets)
+        return 0.0 if reachable is None or wished is None else min(wished, reachable)
+
+
+def _memory(targets: Targets) -> float:
+    """Requests that are remembered."""
+    return max(_MEMORY * targets.window_requests, 2.0)
+
+
+def allowed_misses(targets: Targets) -> float:
+    """Share of misses at which `caution` settles."""
+    return _AIM * (1.0 - targets.attainment)

@@ -209,7 +209,7 @@ class HedgeConfig(Section):
 
 class CostConfig(Section):
     """Targets of the policies that hold a mean, for keys without their own. `quality` is the target mean quality; the
-    default is that of the best single model minus `quality_slack`. `attainment` is the target share of SLOs that are
+    default is the policy's (`router.core.types.Targets`), less `quality_slack`. `attainment` is the target share of SLOs that are
     met. Prices adapt over a window of about `window_requests`."""
 
     quality: Share | None = None

@@ -259,8 +259,9 @@ class Decision(NamedTuple):
 class Targets:
     """The means that `cost` and the text-only policies hold for a scope (a key, or the fleet).
 
-    `quality` is the target mean quality in [0, 1]. None means that of the best single model on the scope's own requests,
-    less `quality_slack`. `attainment` is the target share of requests that meet their SLO. Prices adapt over about
+    `quality` is the target mean quality in [0, 1]. None means the best mean that is reachable while attainment is kept
+    (`cost`), or that of the best single model on the scope's own requests (the text-only policies), less `quality_slack`.
+    `attainment` is the target share of requests that meet their SLO. Prices adapt over about
     `window_requests` requests.
     """
 

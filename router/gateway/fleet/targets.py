@@ -44,8 +44,7 @@ class LiveTargets:
         return key in self._changed
 
     def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
-        """Set a scope's `quality` (None: that of the best single model) or `attainment`. Raises KeyError for an
-        unknown key."""
+        """Set a scope's `quality` (None: the policy's default) or `attainment`. Raises KeyError for an unknown key."""
         if key is None:
             self._fleet = replace(self._fleet, **values)  # type: ignore[arg-type]
         elif key in self._targets:

@@ -40,7 +40,7 @@ class Batch(BaseModel):
 
 
 class TargetChange(BaseModel):
-    """`quality`: the target of mean quality (null: that of the best single model, less the slack). `attainment`: the target
+    """`quality`: the target of mean quality (null: the policy's default). `attainment`: the target
     share of SLOs kept. Omitted fields stay unchanged."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
