@@ -26,22 +26,30 @@ export async function show(main, { signal }) {
   const rows = new Map();
   const models = h("div");
   const replicas = h("div");
+  const targets = h("div");
   main.append(
     head("Fleet", "What each instance does now, and how well predictions hold."),
     figures,
     card("Instances", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Instances" },
       h("table", { id: "instances" }, h("thead", null, h("tr", null, COLUMNS.map((each) => h("th", { scope: "col", class: each.num ? "num" : null, title: each.title }, each.name)))), body)), empty),
     replicas,
+    targets,
     models,
   );
   let recent = new Map();
   let turn = 0;
   let modelsShown = "";
+  let targetsShown = "";
   await poll(signal, 1000, async () => {
     const fleet = await admin("fleet", signal);
     if (turn++ % 3 === 0) {
       const { instances } = await admin(`overview/instances?window_s=${RECENT_S}`, signal);
       recent = new Map(instances.map((each) => [each.instance, each]));
+      const held = JSON.stringify((await admin("targets", signal)).targets);
+      if (held !== targetsShown) {
+        targetsShown = held;
+        targets.replaceChildren(...targetTable(JSON.parse(held)));
+      }
     }
     if (signal.aborted) return;
     summary(figures, fleet, recent);
@@ -134,6 +142,35 @@ function draw(svg, past, most) {
   const points = past.map((value, at) => `${HISTORY - past.length + at},${(23 - (value / top) * 21).toFixed(1)}`);
   svg.setAttribute("aria-label", `In flight over the last two minutes: now ${past[past.length - 1]}, at most ${Math.max(...past)}`);
   svg.replaceChildren(s("polyline", { points: points.join(" "), fill: "none", stroke: "currentColor", "stroke-width": 1.5, "vector-effect": "non-scaling-stroke" }));
+}
+
+const quality = (value) => value?.toFixed(3);
+
+/** What `cost` holds in each scope that it has served. */
+function targetTable(scopes) {
+  const rows = scopes.filter((each) => each.prices).map(({ key, attainment, prices }) => [
+    key ?? "Fleet",
+    percent(attainment),
+    percent(prices.attainment),
+    quality(prices.wished_quality),
+    quality(prices.reachable_quality),
+    quality(prices.reached_quality),
+    usd(prices.usual_answer_usd),
+    usd(prices.miss_usd),
+    usd(prices.quality_usd / 100),
+  ]);
+  if (!rows.length) return [];
+  return [card("Targets of cost", table([
+    { name: "Scope" },
+    { name: "Attainment wished", num: true },
+    { name: "reached", num: true, title: "Over recent requests with an SLO" },
+    { name: "Quality wished", num: true, title: "The target; by default what is reachable, less half of quality_slack" },
+    { name: "reachable", num: true, title: "If spend did not count, while attainment is kept" },
+    { name: "reached", num: true, title: "Predicted, over recent requests" },
+    { name: "Usual answer", num: true },
+    { name: "Price of a miss", num: true },
+    { name: "0.01 of quality", num: true },
+  ], rows, { label: "Targets of cost" }))];
 }
 
 function modelTable({ models, instances }) {

@@ -116,6 +116,19 @@ async def test_no_view_is_wider_than_a_narrow_screen(browser: Browser, gateway: 
                 assert box["height"] >= 24
 
 
+async def test_the_fleet_shows_what_cost_holds(page: Watched, gateway: Live) -> None:
+    for _ in range(3):
+        assert (await gateway.chat(routing={"policy": "cost"}))[0] == 200
+    await page.go("#/fleet")
+    cells = (
+        page.page.get_by_role("region", name="Targets of cost").locator("tbody tr").first.locator("th, td")
+    )
+    await expect(cells.first).to_have_text("Fleet")
+    prices = (await gateway.get("/admin/targets"))[1]["targets"][0]["prices"]
+    shown = [f"{prices[each]:.3f}" for each in ("wished_quality", "reachable_quality", "reached_quality")]
+    assert (await cells.all_inner_texts())[3:6] == shown
+
+
 async def test_all_is_reached_by_keyboard_alone(page: Watched, gateway: Live) -> None:
     keyboard = page.page.keyboard
     focused = "document.activeElement.textContent.trim() || document.activeElement.name || document.activeElement.id"
