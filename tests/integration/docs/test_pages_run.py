@@ -21,6 +21,7 @@ _INSTALLS = "installs, or runs these very tests"
 NOT_RUN = {
     ("docs/results.md", "headway compare --scenario one-model-unequal-gpus"): _LONG,
     ("docs/results.md", "headway compare --scenario unlike-widths"): _LONG,
+    ("docs/results.md", "python -m benchmarks.cost_order"): _LONG,
     ("docs/results.md", "make dev"): _LONG,
     ("CONTRIBUTING.md", "make dev"): _INSTALLS,
     ("CONTRIBUTING.md", "make check"): _INSTALLS,

@@ -1,0 +1,55 @@
+"""The proof that `cost` keeps its constraints in their order, in small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import cost_order
+from benchmarks.cost_order import BEST, CHEAP, Split, Trial, _model, _requests, run
+
+
+def test_a_split_gives_the_best_model_its_share() -> None:
+    trial = Trial((1, 1), "alike", 10.0, "latency", 0, 2000)
+    requests = list(_requests(trial))
+    for loosest in (False, True):
+        models = [_model(request, Split(0.4, loosest), 0) for request in requests]
+        assert models.count(BEST) / len(models) == pytest.approx(0.4, abs=0.03)
+    slos = [(request.routing or {}).get("slo", {}).get("ttft_ms") for request in requests]
+    assert {slo for slo, model in zip(slos, models, strict=True) if model == BEST} == {None, 6000.0}
+    assert {slo for slo, model in zip(slos, models, strict=True) if model == CHEAP} >= {1000.0, 2000.0}
+
+
+def test_attainment_is_kept_and_then_quality() -> None:
+    """At this load the best model alone would keep a fifth of the SLOs, the cheap one all of them."""
+    trial = Trial((1, 1), "apart", 12.0, "cost", 1, 600)
+    ours, cheap = run(trial), run(Trial((1, 1), "apart", 12.0, "latency", 1, 600))
+    assert ours["attainment"] >= 0.95
+    assert ours["quality"] > cheap["quality"] + 0.05
+
+
+def test_the_experiment_has_a_row_for_each_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cost_order, "FLEETS", {"half": (1, 1)})
+    monkeypatch.setattr(cost_order, "RATES", (0.5,))
+    monkeypatch.setattr(cost_order, "OTHERS", ("latency",))
+    command = [
+        "--out",
+        str(tmp_path),
+        "--seeds",
+        "1",
+        "--other-seeds",
+        "1",
+        "--requests",
+        "60",
+        "--jobs",
+        "1",
+    ]
+    assert cost_order.main(command) == 0
+    first = capsys.readouterr().out
+    assert first.count("| half | 0.5 |") == 2
+    done = (tmp_path / "runs.jsonl").read_bytes()
+    assert cost_order.main(command) == 0  # nothing is run twice
+    assert (capsys.readouterr().out, (tmp_path / "runs.jsonl").read_bytes()) == (first, done)
