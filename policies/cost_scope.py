@@ -17,15 +17,15 @@ _MAX_SHIFT = 0.05
 #: Share of the quality slack reserved for prediction errors. On held-out prompts of ZeroEval the picks fell short by up
 #: to a third more than predicted (docs/pickers.md).
 _RESERVED = 0.5
-#: `caution`: at first, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. At the
-#: least a request risks a sure miss only for all that quality and spend differ by; at the most one of 2 %.
+#: `caution`: at first, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. All that
+#: quality and spend differ by is worth a risk of a half at the least, and of 2 % at the most.
 _CAUTION = 8.0
-_LEAST_CAUTION = 1.0
+_LEAST_CAUTION = 2.0
 _MOST_CAUTION = 50.0
 _MISS_STEP = 0.2
 _MISS_WINDOW = 500
 #: Share of the misses that the target allows at which `caution` settles. The rest is for chance.
-_AIM = 0.8
+_AIM = 0.6
 
 
 @dataclass(slots=True)
