@@ -14,8 +14,7 @@ from policies.settings import Targets
 #: moves the aim by at most _MAX_SHIFT.
 _MEMORY = 0.25
 _MAX_SHIFT = 0.05
-#: Share of the quality slack reserved for prediction errors. On held-out prompts of ZeroEval the picks fell short by up
-#: to a third more than predicted (docs/pickers.md).
+#: Share of the quality slack reserved for prediction errors.
 _RESERVED = 0.5
 #: `caution`: at first, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. All that
 #: quality and spend differ by is worth a risk of a half at the least, and of 2 % at the most.
