@@ -17,7 +17,7 @@ from predictors.kernels.levels import TAUS
 
 EXPERTS = ("physical", "network", "trees")
 #: Weights before anything is observed.
-PRIOR = (0.02, 0.49, 0.49)
+PRIOR = (0.1, 0.45, 0.45)
 RATE, SHARE = 0.3, 0.02
 #: Observations over which the mean loss averages, and its least value: a smaller difference shows nothing.
 MEMORY, LEAST_LOSS = 50, 1e-3

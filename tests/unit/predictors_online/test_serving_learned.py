@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from predictors.kernels.length_bins import BINS, bin_of
+from predictors.kernels.reference.mixtures import PRIOR
 from predictors.learned.latency.model import SHAPES, LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
@@ -21,6 +22,8 @@ from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Price, PromptFeatures, Request, Slo
 
 PROFILE = EngineProfile("p", 2e-3, 10e-3, 1e-4, 1e-7, 1e-9, 100_000)
+#: How much of what a model and its trees say is heard at first.
+HEARD = 1.0 - PRIOR[0]
 REQUEST = Request("r", 100.0, "latency", ("m",), prompt_tokens=500, max_tokens=300)
 
 
@@ -109,8 +112,8 @@ def test_what_the_latency_model_says_is_served() -> None:
     plain, predicted = (
         each.predict(REQUEST, candidate("i"), an_instance(), 100.0) for each in (physical, learned)
     )
-    assert value(predicted.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(0.5), rel=0.03)
-    assert value(predicted.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(-0.2), rel=0.03)
+    assert value(predicted.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(HEARD * 0.5), rel=0.03)
+    assert value(predicted.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(HEARD * -0.2), rel=0.03)
     # The mean E2E ranks candidates, and a profile says what this request alone adds to each step.
     assert value(predicted.e2e_s_mean) == pytest.approx(value(plain.e2e_s_mean), rel=0.02)
     assert value(predicted.ttft_s_p50) < value(predicted.ttft_s_p95) < 2 * value(predicted.ttft_s_p50)
@@ -124,7 +127,8 @@ def test_tpot_is_learned_without_a_profile() -> None:
         predicted = each.predict(REQUEST, candidate("i"), known(each, unknown), 100.0)
         if each is physical:
             plain = predicted
-    assert value(predicted.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(-0.2), rel=0.03)
+    # The model says exp(-0.2), which these answers do not bear out, so it is heard a little less than at first.
+    assert exp(-0.2) < value(predicted.tpot_s) / value(plain.tpot_s) < exp(-0.15)
 
 
 def test_one_by_one_or_all_at_once_is_the_same() -> None:
@@ -425,8 +429,8 @@ def test_a_model_is_heard_before_anything_came() -> None:
         REQUEST, candidate("i"), an_instance(), 100.0
     )
     plain = OnlinePredictor().predict(REQUEST, candidate("i"), an_instance(), 100.0)
-    assert value(predicted.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(0.98 * 3.0), rel=0.01)
-    assert value(predicted.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(0.98 * 3.0), rel=0.01)
+    assert value(predicted.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(HEARD * 3.0), rel=0.01)
+    assert value(predicted.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(HEARD * 3.0), rel=0.01)
 
 
 @pytest.mark.parametrize("ttft_s", [None, 1e-6, 0.05, 1e6])
