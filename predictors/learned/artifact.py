@@ -167,7 +167,9 @@ def shaped(
         array = artifact.arrays.get(name)
         if array is None or array.shape != shape:
             found = "is missing" if array is None else f"has the shape {array.shape}"
-            raise ArtifactError(f"the {kind} artifact's {name} {found}; it should have {shape}")
+            raise ArtifactError(
+                f"the {kind} artifact's {name} {found}; this version has {shape}: train it anew"
+            )
         arrays[name] = np.asarray(array, np.float32)
     return arrays
 
