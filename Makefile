@@ -114,5 +114,5 @@ digests: ## compare the digests of the container images with those that their ta
 	@scripts/image-digests
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist predictors/kernels/native/*.c predictors/kernels/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) build dist .cache predictors/kernels/native/*.c predictors/kernels/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
