@@ -307,7 +307,7 @@ def _breaks(request: Request, option: Option) -> float:
     near = bisect_left(promised, high_s) - bisect_left(promised, low_s)
     context_tokens = request.prompt_tokens + (prediction.output_tokens_mean or 0.0) / 2
     step_s = (profile.per_seq_s + context_tokens * profile.per_kv_token_s) / option.instance.speed
-    return near * min(step_s / (high_s - low_s), 1.0)
+    return near * (step_s / (high_s - low_s) if step_s < high_s - low_s else 1.0)
 
 
 def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequence[float]) -> list[Offer]:

@@ -21,7 +21,6 @@ def latency_artifact(ttft: float = 0.0, tpot: float = 0.0) -> Artifact:
         arrays[name] += 1.0
     step = log(exp(0.1) - 1.0)  # softplus of it is 0.1
     arrays["last_bias"][:] = [ttft, step, step, step, step, tpot, step, step, step, step]
-    arrays["tree_base"][:] = ttft, tpot
     return Artifact("latency", LATENCY_FEATURES, arrays, {"data": [{"name": "made by a test", "rows": 0}]})
 
 

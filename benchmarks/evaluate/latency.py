@@ -1,13 +1,12 @@
 """How well the latency model predicts runs that it was not trained on, each on an instance that starts empty.
 
 A run is replayed through the predictor that serves, so what is judged is what would have been served at each
-dispatch, with what was known then: what the model's parts and the physical estimate give together, weighed and calibrated
-online ("combined"). Beside it:
+dispatch, with what was known then: by the model alone, and after online calibration. Beside it:
 
-- each part by itself: the network ("LSTM"), the trees with the network's spread, and the physical estimate with its online
-  correction, which is what serves without a model,
-- a linear model (ridge, with the quantiles of its residuals) on the same target features, lags included, and fitted to the
-  same runs. It corrects the same estimate, and has no calibration of its own.
+- the physical estimate with its online correction, which is what serves without a model,
+- gradient-boosted trees (scikit-learn's HistGradientBoostingRegressor, one for each quantile) and a linear model
+  (ridge, with the quantiles of its residuals), both on the same target features, lags included, and fitted to the
+  same runs. They correct the same estimate, and have no calibration of their own.
 
 Errors are |predicted median / actual - 1|, pinball losses of log seconds (mean over five quantiles), coverage the share
 of actual values at or below a quantile. A request that was given up before its first token counts as longer than it
@@ -22,18 +21,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, pinball
-from benchmarks.evaluate.latency_baselines import LINEAR, fit_linear
+from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
 from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, check_apart, figure, relative_errors
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import TARGET_FEATURES
 from predictors.learned.latency.model import LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
-from predictors.training.replay import MODEL, PHYSICAL, SERVED, TREES, Episode, episodes
+from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
 
-LSTM, COMBINED = "LSTM", "combined"
+LSTM, CALIBRATED = "LSTM", "LSTM, calibrated"
 #: By name in `Episode.predicted`, what it is called here.
-_OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, TREES: "trees", SERVED: COMBINED}
+_OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: CALIBRATED}
 _MEDIAN = TAUS.index(0.5)
 _COVERED = (0.5, 0.9, 0.95)
 _IN_FLIGHT = TARGET_FEATURES.index("in_flight")
@@ -69,7 +68,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     none. Raises DatasetError if an attempt is in both, or if `test` has too few first tokens."""
     check_apart(test, train)
     found = list(episodes(test, LatencyModel.load(artifact)))
-    judged = _judge(found, None if train is None else list(episodes(train)), seed)
+    judged = _judge(found, {} if train is None else _baselines(list(episodes(train)), seed))
     if np.isfinite(judged.actual[:, 0]).sum() < LEAST:
         raise DatasetError(f"fewer than {LEAST} first tokens to judge latency by")
     figures: list[Figure] = []
@@ -78,7 +77,11 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     return Evaluation("latency", tuple(figures), tuple(_curves(judged)), _notes(judged))
 
 
-def _judge(found: Sequence[Episode], train: Sequence[Episode] | None, seed: int) -> Judged:
+def _baselines(found: Sequence[Episode], seed: int) -> dict[str, Baseline]:
+    return {name: fit(found, seed) for name, fit in ((TREES, fit_trees), (LINEAR, fit_linear))}
+
+
+def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
     def joined(of: Callable[[Episode], np.ndarray]) -> np.ndarray:
         return np.concatenate([of(each) for each in found])
 
@@ -86,8 +89,6 @@ def _judge(found: Sequence[Episode], train: Sequence[Episode] | None, seed: int)
         return np.repeat([of(each) for each in found], [len(each.actual) for each in found])
 
     predicted = {title: joined(lambda each, name=name: each.predicted[name]) for name, title in _OURS.items()}  # type: ignore[misc]
-    if train is not None:
-        predicted[LINEAR] = joined(fit_linear(train, seed))
     return Judged(
         named(lambda each: each.run.source),
         named(lambda each: each.run.level or ""),
@@ -95,7 +96,7 @@ def _judge(found: Sequence[Episode], train: Sequence[Episode] | None, seed: int)
         joined(lambda each: np.expm1(each.targets[:, _IN_FLIGHT])),
         joined(lambda each: each.actual),
         joined(lambda each: each.longer_than),
-        predicted,
+        {**predicted, **{name: joined(predict) for name, predict in baselines.items()}},
     )
 
 
@@ -133,7 +134,7 @@ def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
 
 
 def _coverages(part: str, judged: Judged, time: int, seed: int) -> Iterator[Figure]:
-    for of in (_OURS[PHYSICAL], LSTM, COMBINED):
+    for of in (_OURS[PHYSICAL], LSTM, CALIBRATED):
         for probability in _COVERED:
             covered = _covered(judged, time, of, probability)
             known = np.flatnonzero(np.isfinite(covered))
@@ -161,7 +162,7 @@ def _curves(judged: Judged) -> Iterator[Curve]:
 
 
 def _calibration(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:
-    for of in (_OURS[PHYSICAL], LSTM, COMBINED):
+    for of in (_OURS[PHYSICAL], LSTM, CALIBRATED):
         shares = tuple(float(np.nanmean(_covered(judged, time, of, tau))) for tau in TAUS)
         yield Curve(f"{name} calibration, {source}", of, "nominal", "share within the quantile", TAUS, shares)
 

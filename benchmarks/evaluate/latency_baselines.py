@@ -1,22 +1,57 @@
-"""What the latency model has to beat, fitted to the same target rows: a linear model."""
+"""What the latency model has to beat, fitted to the same target rows: gradient-boosted trees and a linear model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from predictors.kernels.levels import TAUS
 from predictors.training.replay import Episode
 
-LINEAR = "linear"
+TREES, LINEAR = "gradient-boosted trees", "linear"
 #: Log seconds (N, 2, 5) of an episode's requests.
 Baseline = Callable[[Episode], np.ndarray]
 
-#: It is fitted to at most this many requests, drawn at random.
+#: Trees are fitted to at most this many requests, drawn at random.
 _MOST_REQUESTS = 40_000
+ROUNDS = 200
 _MOST_RESIDUAL = 4.0
+
+
+def fit_trees(found: Sequence[Episode], seed: int) -> Baseline:
+    """One model a quantile, of the log residual to the corrected estimate."""
+
+    def fit(
+        features: np.ndarray, residual: np.ndarray, weight: np.ndarray
+    ) -> list[HistGradientBoostingRegressor]:
+        return [
+            HistGradientBoostingRegressor(
+                loss="quantile",
+                quantile=tau,
+                max_iter=ROUNDS,
+                learning_rate=0.07,
+                min_samples_leaf=20,
+                random_state=seed,
+            ).fit(features, residual, weight)
+            for tau in TAUS
+        ]
+
+    # More threads than idle cores wait for each other for minutes.
+    with threadpool_limits(limits=1):
+        models = [fit(*_rows(found, time, seed)) for time in range(2)]
+
+    def predict(episode: Episode) -> np.ndarray:
+        corrections = np.stack([[model.predict(episode.targets) for model in of_time] for of_time in models])
+        predicted: np.ndarray = episode.corrected[:, :, None] + np.sort(
+            corrections.transpose(2, 0, 1), axis=2
+        )
+        return predicted
+
+    return predict
 
 
 def fit_linear(found: Sequence[Episode], seed: int) -> Baseline:

@@ -19,9 +19,7 @@ from predictors.analytic.answer_length import answer_length
 from predictors.kernels import reference
 from predictors.kernels.length_bins import PRIOR_SHARES
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
-from predictors.kernels.reference.latency_networks import TARGETS
 from predictors.learned.artifact import SHIPPED, load, path_of
-from predictors.learned.latency.model import TREES
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features
 from router.core.types import Slo
@@ -98,12 +96,10 @@ def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]
     yield "relevance, 192 words, one model", lambda: experts.quality(encoder.vector(prompt), heads)
 
     latency, memory = of("LatencyNetwork")(weights_of("latency")), of("MemoryNetwork")(weights_of("memory"))
-    trees = [weights_of("latency")[f"tree_{name}"] for name in ("feature", "threshold", "value", "base")]
-    forests = of("Forests")(*trees, TREES, TARGETS)
     state, event = latency.start(), tuple(np.linspace(-1.0, 1.0, 18).tolist())
     yield "LSTM step, one event", lambda: latency.step(event, state)
     for count in (1, 16, 64):
-        yield f"latency and memory, {count} candidates", _candidates(of, latency, forests, memory, count)
+        yield f"latency and memory, {count} candidates", _candidates(of, latency, memory, count)
     answer = answer_length(usual, 512, 1, usual)
     window = of("ResidualWindow")(0.35, 0.5)
     for at in range(200):
@@ -111,7 +107,7 @@ def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]
     none = np.empty((0, 2, 5))
     for count in (1, 16):
         estimate = AnalyticEstimate(_ESTIMATE, 0.01, 0.2, 2.0, window, window)
-        given = of("Estimates")([estimate] * count), [answer] * count
+        given = of("Estimates")([estimate] * count), [answer] * count, [False] * count, [False] * count
         rows = [-1] * count
         yield (
             f"P(miss) of three targets, {count} candidates",
@@ -119,20 +115,14 @@ def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]
         )
 
 
-def _candidates(
-    of: Callable[[str], Any], latency: Any, forests: Any, memory: Any, count: int
-) -> Callable[[], object]:
+def _candidates(of: Callable[[str], Any], latency: Any, memory: Any, count: int) -> Callable[[], object]:
     states, summaries, estimates = [latency.start()] * count, [(0.5,) * 44] * count, [_ESTIMATE] * count
-    mixtures, offsets = [(of("Mixture")(),) * 2] * count, [(of("Offsets")(),) * 2] * count
-    window = of("ResidualWindow")(0.35, 0.5)
-    known = of("Estimates")([AnalyticEstimate(_ESTIMATE, 0.01, 0.2, 2.0, window, window)] * count)
+    offsets, biases = [([0.0] * 5, [0.0] * 5)] * count, [(0.1, 0.0)] * count
     held, reported = [0.2] * count, [0.3] * count
 
     def run() -> None:
         rows = of("target_rows")(summaries, estimates, 10.0)
-        of("served_quantiles")(
-            latency.quantiles(states, rows), forests, rows, mixtures, offsets, known, range(count)
-        )
+        of("served_quantiles")(latency.quantiles(states, rows), offsets, biases)
         memory.predict(of("memory_rows")(held, reported, rows))
 
     return run

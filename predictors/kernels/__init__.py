@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from predictors.kernels.reference.estimates import Estimate, Estimates, analytic_estimates, each_with
-from predictors.kernels.reference.forests import Forests
 from predictors.kernels.reference.histories import InstanceHistory
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
@@ -20,9 +19,8 @@ from predictors.kernels.reference.latency_networks import (
 from predictors.kernels.reference.length_network import LengthFleet, LengthNetwork
 from predictors.kernels.reference.lengths import LearnedLengths, LengthTable, served_tables
 from predictors.kernels.reference.misses import p_miss
-from predictors.kernels.reference.mixtures import Mixture
 from predictors.kernels.reference.prompt_encoder import Encoder
-from predictors.kernels.reference.quantiles import Offsets, served_quantiles
+from predictors.kernels.reference.quantiles import served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
 from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
 from router.compiled import why_not
@@ -40,8 +38,6 @@ if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.distributions import (  # type: ignore[no-redef]
         LearnedLengths,
         LengthTable,
-        Mixture,
-        Offsets,
         p_miss,
         served_quantiles,
         served_tables,
@@ -54,7 +50,6 @@ if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.histories import InstanceHistory  # type: ignore[no-redef]
     from predictors.kernels.native.networks import (  # type: ignore[no-redef]
         Encoder,
-        Forests,
         LatencyNetwork,
         LengthFleet,
         LengthNetwork,
@@ -71,8 +66,8 @@ if WHY_NOT_NATIVE is None:
     )
 
 __all__ = [
-    "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "Forests", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "Mixture", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
     "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 

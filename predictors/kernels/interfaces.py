@@ -27,7 +27,6 @@ class ErrorWindow(LogError, Protocol):
     bias: float
     tail: float
     median: float
-    levels: tuple[float, ...]
     count: int
     factors: tuple[float, float, float]
 
@@ -108,13 +107,6 @@ class Shrinks(Protocol):
     """How far an estimate is drawn towards its mean (`predictors.kernels.reference.residuals.Shrinkage`)."""
 
     def shrunk(self, estimate_s: float) -> float: ...
-
-
-class Profiled(Protocol):
-    """What may have an engine profile (`predictors.online.candidate_stats.CandidateStats`)."""
-
-    @property
-    def profile(self) -> object | None: ...
 
 
 class CandidateErrors(Protocol):

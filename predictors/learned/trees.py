@@ -10,7 +10,8 @@ mixed fleet. A forest predicts the logarithm of a time over what the profile alo
 
 llm-d retrains the forests now and then. Here they stay fixed, and `predictors.online.tree_times` corrects them online.
 
-Training: `predictors.training.trees`.
+Evaluation is plain NumPy: every tree is padded to one depth, so that the children of node n are at 2n + 1 and 2n + 2. All
+trees take all rows one level down at a time. Training: `predictors.training.trees`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from predictors.analytic.physical import StepCosts
-from predictors.kernels import Forests
 from predictors.kernels.reference.estimates import Estimate
 from predictors.learned.artifact import Artifact, ArtifactError
 from router.core.state import Instance
@@ -100,7 +100,8 @@ def tree_row(instance: Instance, costs: StepCosts, known: Estimate) -> TreeRow:
 
 
 class TreeModel:
-    """Both forests (`predictors.kernels.reference.forests`), evaluated together."""
+    """Both forests, evaluated together. The arrays for T trees (those of TTFT first) of depth D: `feature` and
+    `threshold` (T, 2^D - 1), `value` (T, 2^D), `base` (2,), and `ttft_trees` (), the number of trees of TTFT."""
 
     def __init__(
         self,
@@ -110,12 +111,25 @@ class TreeModel:
         base: np.ndarray,
         ttft_trees: int,
     ) -> None:
-        try:
-            forests = Forests(feature, threshold, value, base, ttft_trees, len(TREE_FEATURES))
-        except ValueError as error:
-            raise ArtifactError(f"its arrays do not fit: {error}") from error
-        #: (N, 2) log p90 of TTFT and TPOT over their bases, for (N, features) rows.
-        self.predict = forests.predict
+        trees, nodes = feature.shape
+        self._depth = (nodes + 1).bit_length() - 1
+        if (
+            nodes + 1 != 2**self._depth
+            or threshold.shape != (trees, nodes)
+            or value.shape != (trees, nodes + 1)
+            or base.shape != (2,)
+            or not 0 < ttft_trees < trees
+            or feature.min() < 0
+            or feature.max() >= len(TREE_FEATURES)
+        ):
+            raise ArtifactError("its arrays are not two forests")
+        self._feature = feature.astype(np.intp).ravel()
+        self._threshold = threshold.astype(np.float64).ravel()
+        self._value = value.astype(np.float64).ravel()
+        self._base = base.astype(np.float64)
+        self._ttft_trees = ttft_trees
+        self._first_node = (np.arange(trees) * nodes)[:, None]
+        self._first_leaf = (np.arange(trees) * (nodes + 1) - nodes)[:, None]
 
     @classmethod
     def load(cls, artifact: Artifact) -> TreeModel:
@@ -130,3 +144,20 @@ class TreeModel:
             arrays["base"],
             int(arrays["ttft_trees"]),
         )
+
+    def predict(self, rows: np.ndarray) -> np.ndarray:
+        """(N, 2) log p90 of TTFT and TPOT over their bases, for (N, features) rows."""
+        size, width = rows.shape
+        flat = rows.astype(np.float64).ravel()
+        first_value = np.arange(size) * width
+        node = np.zeros((len(self._first_node), size), np.intp)
+        for _ in range(self._depth):
+            at = self._first_node + node
+            right = flat[self._feature[at] + first_value] > self._threshold[at]
+            node += node
+            node += 1
+            node += right
+        values = self._value[self._first_leaf + node]
+        split = self._ttft_trees
+        found: np.ndarray = np.stack([values[:split].sum(0), values[split:].sum(0)], axis=1) + self._base
+        return found

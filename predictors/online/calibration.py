@@ -1,33 +1,47 @@
-"""Online calibration of what serves by model and hardware, and its accuracy.
+"""Online calibration of the latency model by model and hardware, and whether the model may serve.
 
-Offsets that all instances of one kind share correct the quantiles (`predictors.kernels.reference.quantiles`). The bias of a single instance
-is already in the corrected physical estimate.
+Offsets that all instances of one kind share correct its quantiles (`predictors.online.offsets`). The bias of a single
+instance is already in the corrected physical estimate.
+
+`Trust` compares the model with the physical estimate. The physical estimate serves while the model's quantiles cover less
+than they should, or while its pinball loss exceeds that of the physical estimate.
 """
 
 from __future__ import annotations
 
-from predictors.kernels import Offsets
 from predictors.online.coverage import Coverage
+from predictors.online.offsets import Offsets
 
 
-class Accuracy:
-    """Coverage and pinball loss of the TTFTs that serve (with a latency model: `learned`), and of those of the physical
-    estimate alone."""
+class Trust:
+    """Coverage and pinball loss of the model's predictions, compared with those of the physical estimate.
 
-    __slots__ = ("learned", "learned_loss", "physical", "physical_loss")
+    `believed` becomes false when, of at least `_LEAST` recent values, a share below `_ALARM` was within the model's 95
+    % quantile, or when its mean pinball loss exceeds that of the physical estimate by more than `_LOSS_MARGIN`. It
+    becomes true again when both have recovered.
+    """
 
+    __slots__ = ("alarms", "believed", "learned", "learned_loss", "physical", "physical_loss")
+
+    _LEAST = 60
+    _ALARM, _RECOVERED = 0.86, 0.91
+    _LOSS_MARGIN = 1.1
     _MEMORY = 200
 
     def __init__(self) -> None:
+        self.believed = True
+        self.alarms = 0
         self.learned = Coverage()
         self.physical = Coverage()
         self.learned_loss = 0.0  # mean pinball loss of log TTFT at .5 and .95
         self.physical_loss = 0.0
 
-    def as_dict(self) -> dict[str, float | None]:
+    def as_dict(self) -> dict[str, float | bool | None]:
         """Plain numbers for people and metrics."""
         seen = self.learned.ttfts > 0
         return {
+            "believed": self.believed,
+            "alarms": self.alarms,
             "observed": self.learned.ttfts,
             "ttft_within_p50": self.learned.ttft_p50 if seen else None,
             "ttft_within_p95": self.learned.ttft_p95 if seen else None,
@@ -39,18 +53,23 @@ class Accuracy:
             "physical_ttft_loss": self.physical_loss if seen else None,
         }
 
-    def observe(
-        self, residual: float, p50: float, p95: float, physical_p50: float, physical_p95: float
-    ) -> None:
-        """Learn one residual, of which both predicted the median and the 95 % quantile."""
-        self.learned.observe_ttft(residual <= p50, residual <= p95, residual - p50)
-        self.physical.observe_ttft(
-            residual <= physical_p50, residual <= physical_p95, residual - physical_p50
-        )
+    def observe(self, residual: float, learned: tuple[float, float], physical: tuple[float, float]) -> None:
+        """Learn one residual. `learned` and `physical` are the two predictions of its (median, 95 % quantile)."""
+        for coverage, (p50, p95) in ((self.learned, learned), (self.physical, physical)):
+            coverage.observe_ttft(residual <= p50, residual <= p95, residual - p50)
         count = self.learned.ttfts
         rate = 1.0 / (count if count < self._MEMORY else self._MEMORY)
-        self.learned_loss += rate * (_loss(residual, p50, p95) - self.learned_loss)
-        self.physical_loss += rate * (_loss(residual, physical_p50, physical_p95) - self.physical_loss)
+        self.learned_loss += rate * (_loss(residual, *learned) - self.learned_loss)
+        self.physical_loss += rate * (_loss(residual, *physical) - self.physical_loss)
+        if count < self._LEAST:
+            return
+        covered = self.learned.ttft_p95
+        if self.believed:
+            if covered < self._ALARM or self.learned_loss > self._LOSS_MARGIN * self.physical_loss:
+                self.believed = False
+                self.alarms += 1
+        elif covered >= self._RECOVERED and self.learned_loss <= self.physical_loss:
+            self.believed = True
 
 
 def _loss(residual: float, p50: float, p95: float) -> float:
@@ -59,10 +78,11 @@ def _loss(residual: float, p50: float, p95: float) -> float:
 
 
 class GroupCalibration:
-    """The calibration of one (model, hardware), and its accuracy."""
+    """The calibration of one (model, hardware)."""
 
-    __slots__ = ("accuracy", "offsets")
+    __slots__ = ("tpot", "trust", "ttft")
 
     def __init__(self) -> None:
-        self.offsets = Offsets(), Offsets()  # of TTFT and of TPOT
-        self.accuracy = Accuracy()
+        self.ttft = Offsets()
+        self.tpot = Offsets()
+        self.trust = Trust()

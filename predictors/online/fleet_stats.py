@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
 
 from predictors.analytic.physical import PrefillRate
-from predictors.kernels import InstanceHistory, LearnedLengths, Mixture
-from predictors.kernels.reference.mixtures import EXPERTS
+from predictors.kernels import InstanceHistory, LearnedLengths
 from predictors.learned.models import Models
-from predictors.online.calibration import Accuracy, GroupCalibration
+from predictors.online.calibration import GroupCalibration, Trust
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import Lengths
@@ -92,23 +90,11 @@ class FleetStats:
             if coverage.ttfts or coverage.outputs
         }
 
-    def groups(self) -> dict[tuple[str, str], Accuracy]:
-        """By (model, hardware): the accuracy of what serves and of the physical estimate alone."""
+    def groups(self) -> dict[tuple[str, str], Trust]:
+        """By (model, hardware): the accuracy of the latency model and of the physical estimate."""
         if self.models.latency is None:
             return {}
-        return {group: calibration.accuracy for group, calibration in self._groups.items()}
-
-    def weights(self) -> dict[tuple[str, str], dict[str, float]]:
-        """By (model, hardware): the mean weight of each expert of TTFT."""
-        if self.models.latency is None:
-            return {}
-        found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-        for stats in self.candidates.values():
-            found.setdefault(stats.group_key, []).append(stats.mixtures[0].weights)
-        return {
-            group: dict(zip(EXPERTS, (fmean(each) for each in zip(*weights, strict=True)), strict=True))
-            for group, weights in found.items()
-        }
+        return {group: calibration.trust for group, calibration in self._groups.items()}
 
     def group_keys(self) -> set[tuple[str, str]]:
         """Every (model, hardware) that a candidate has."""
@@ -123,7 +109,6 @@ class FleetStats:
         for (instance, _), stats in self.candidates.items():
             stats.history = None if models.latency is None else self.history(instance)
             stats.group = self._groups.setdefault(stats.group_key, GroupCalibration())
-            stats.mixtures = Mixture(), Mixture()
         for lengths in self.lengths.all():
             lengths.learned = LearnedLengths()
 

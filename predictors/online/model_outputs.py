@@ -12,7 +12,6 @@ from predictors.analytic.answer_length import AnswerLength
 from predictors.kernels import Estimates, memory_rows, p_miss, served_quantiles, target_rows
 from predictors.kernels.interfaces import LogError
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.mixtures import EXPERTS
 from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.prediction import ModelOutputs
@@ -24,7 +23,7 @@ from router.core.types import Request, Slo
 _MOST_MODELLED = 64
 
 
-_NO_ROWS = np.empty((0, 2, 1 + len(EXPERTS), len(TAUS)))
+_NO_ROWS = np.empty((0, 2, len(TAUS)))
 _NO_FACTORS = np.empty((0, 2, 3))
 
 
@@ -38,32 +37,33 @@ def model_outputs(
 ) -> ModelOutputs:
     """The outputs for each candidate's analytic estimate at its instance."""
     model, memory, size = models.latency, models.memory, len(estimates)
-    rows = [-1] * size
+    rows, serves_ttft, serves_tpot = [-1] * size, [False] * size, [False] * size
     if model is None or not request.decodes:
-        return ModelOutputs(rows, _NO_ROWS, _NO_FACTORS, [], stats)
+        return ModelOutputs(rows, _NO_ROWS, _NO_ROWS, _NO_FACTORS, [], serves_ttft, serves_tpot)
     places: Sequence[int] = range(size)
     if size > _MOST_MODELLED:
         ranks = estimates.e2e_s
         places = sorted(nsmallest(_MOST_MODELLED, places, key=ranks.__getitem__))
     of_places = [stats[at] for at in places]
     known = [estimates.estimate(at) for at in places]
-    offsets = [each.group.offsets for each in of_places]
-    mixtures = [each.mixtures for each in of_places]
+    offsets = [(each.group.ttft.values, each.group.tpot.values) for each in of_places]
+    biases = [(each.ttft_bias, each.tpot_bias) for each in known]
     states, summaries = [], []
-    for row, (at, of) in enumerate(zip(places, of_places, strict=True)):
+    for row, (at, of, estimate) in enumerate(zip(places, of_places, known, strict=True)):
         rows[at] = row
         if of.history is not None:  # with a latency model there is one
             states.append(of.history.state)
             summaries.append(of.history.summary(instances[at]))
+        if of.group.trust.believed:
+            serves_ttft[at], serves_tpot[at] = of.models_ttft(estimate), of.models_tpot(estimate)
     targets = target_rows(summaries, known, now)
-    quantiles, factors = served_quantiles(
-        model.quantiles(states, targets), model.forests, targets, mixtures, offsets, estimates, places
-    )
+    raw = model.quantiles(states, targets)
+    quantiles, factors = served_quantiles(raw, offsets, biases)
     ratios = [estimates.memory_ratio(at) for at in places]
     if memory is not None:
         reported = [instances[at].report.kv_usage for at in places]
         ratios = memory.predict(memory_rows(ratios, reported, targets)).tolist()
-    return ModelOutputs(rows, quantiles, factors, ratios, stats)
+    return ModelOutputs(rows, quantiles, raw, factors, ratios, serves_ttft, serves_tpot)
 
 
 def misses(
@@ -85,7 +85,9 @@ def misses(
         waited_s,
         estimates,
         answers,
-        outputs.quantiles[:, :, 0],
+        outputs.serves_ttft,
+        outputs.serves_tpot,
+        outputs.quantiles,
         outputs.rows,
     )
 

@@ -22,9 +22,8 @@ import orjson
 
 from predictors.kernels.length_bins import BINS
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.mixtures import EXPERTS
 
-VERSION = 3
+VERSION = 2
 _MOST_TEXT = 300
 _MOST_ITEMS = 4096
 
@@ -70,7 +69,7 @@ def _items(each: Check) -> Check:
 
 def _quantiles(value: Any) -> tuple[float, ...]:
     found: tuple[float, ...] = _items(within(float, -30.0, 30.0))(value)
-    if len(found) not in (0, (1 + len(EXPERTS)) * len(TAUS)):
+    if len(found) not in (0, len(TAUS)):
         raise ValueError
     return found
 
@@ -95,8 +94,7 @@ Log = Annotated[float, within(float, -30.0, 30.0)]
 Share = Annotated[float, within(float, 0.0, 1.0)]
 Count = Annotated[int, within(int, 0, 10**9)]
 Hash = Annotated[int, within(int, 0, 2**64)]
-#: Quantiles at TAUS of what served and then of each expert (`predictors.kernels.reference.mixtures`), one after another; empty
-#: if the latency model did not predict.
+#: The latency model's quantiles at TAUS; empty if it did not predict.
 Quantiles = Annotated[tuple[float, ...], _quantiles]
 #: The length model's shares of the length bins.
 LengthShares = Annotated[np.ndarray, _shares]

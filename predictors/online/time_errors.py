@@ -1,8 +1,8 @@
 """Learners of the errors of predicted TTFT and TPOT, by candidate.
 
 An error is ln(actual / physical estimate). It corrects the physical estimate of the candidate (`residuals`). Where the
-latency model predicted, it also changes how much each expert is heard (`mixtures`), calibrates the quantiles of what serves
-(`quantiles`) and counts their accuracy (`calibration.Accuracy`).
+latency model predicted, it also calibrates the model's quantiles (`offsets`) and decides whether the model may serve
+(`calibration.Trust`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TpotStratum = Annotated[int, within(int, 0, TPOT_STRATA - 1)]
 
 @dataclass(slots=True)
 class TtftError:
-    """A log error of the physical TTFT. `median` and `p95` are the physical estimate's predictions of it.
-    `quantiles` are those of what serves and of each expert, where the latency model predicted."""
+    """A log error of the physical TTFT. `median` and `p95` are the physical estimate's predictions of it, `quantiles` the
+    latency model's."""
 
     candidate: CandidateKey
     stratum: TtftStratum
@@ -93,12 +93,13 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
                 entry.taken = residual = log(waited_s / estimate.ttft_s)
             else:
                 return None
+            quantiles = entry.prediction.quantiles
             return TtftError(
                 stats.key,
                 estimate.ttft_stratum,
                 residual,
                 *entry.physical,
-                entry.prediction.quantiles(0),
+                tuple(quantiles[0]) if quantiles is not None and stats.models_ttft(estimate) else (),
             )
         return None
 
@@ -116,17 +117,14 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
         residual, quantiles = observation.residual, observation.quantiles
         stats.ttft.observe(observation.stratum, residual)
         if quantiles:
-            group = stats.group
-            stats.mixtures[0].learn(quantiles, residual)
-            group.offsets[0].learn(quantiles, residual)
-            group.accuracy.observe(
-                residual, quantiles[P50], quantiles[P95], observation.median, observation.p95
-            )
+            group, physical = stats.group, (observation.median, observation.p95)
+            group.ttft.learn(quantiles, residual)
+            group.trust.observe(residual, (quantiles[P50], quantiles[P95]), physical)
 
 
-def served(error: TtftError) -> tuple[float, float]:
+def served(stats: CandidateStats, error: TtftError) -> tuple[float, float]:
     """The predicted (median, 95 % quantile) of a log error that were used."""
-    if error.quantiles:
+    if error.quantiles and stats.group.trust.believed:
         return error.quantiles[P50], error.quantiles[P95]
     return error.median, error.p95
 
@@ -140,20 +138,19 @@ class TpotErrors(Learner[TpotError]):
         stats, prediction, tpot_s = event.stats, event.prediction, event.tpot_s
         if stats is None or prediction is None or not event.has_output or tpot_s is None or tpot_s <= 0.0:
             return None
-        estimate = prediction.estimate
+        estimate, quantiles = prediction.estimate, prediction.quantiles
         return TpotError(
             stats.key,
             estimate.tpot_stratum,
             log(tpot_s / estimate.tpot_s),
             prediction.raw_tpot_s,
             tpot_s,
-            prediction.quantiles(1),
+            tuple(quantiles[1]) if quantiles is not None and stats.models_tpot(estimate) else (),
         )
 
     def apply(self, observation: TpotError, now: float) -> None:
         stats = self.stats.candidates[observation.candidate]
         if observation.quantiles:
-            stats.mixtures[1].learn(observation.quantiles, observation.residual)
-            stats.group.offsets[1].learn(observation.quantiles, observation.residual)
+            stats.group.tpot.learn(observation.quantiles, observation.residual)
         stats.tpot.observe(observation.stratum, observation.residual)
         stats.shrinkage.observe(observation.raw_s, observation.actual_s)

@@ -1,14 +1,13 @@
-"""Training of the latency model: replay, normalise, fit LSTM and head by gradient descent, fit trees, export.
+"""Training of the latency model: replay, normalise, fit LSTM and head by gradient descent, export.
 
-The network is fitted in two stages. The first fits everything, by truncated backpropagation along the events of many runs at once. The
+There are two stages. The first fits everything, by truncated backpropagation along the events of many runs at once. The
 second fits the head alone on all requests in random order: neighbours in a run are alike, so the batches of the first
 stage are poor, and the head has most of the weights. Before that, both stages run without every fourth load level. The
 quantiles are too narrow there, and the model's `widths` compensate for half of it.
 
-The network's loss is the pinball loss of the log residual at `TAUS`, of TTFT and TPOT together. A request that never had a first
+The loss is the pinball loss of the log residual at `TAUS`, of TTFT and TPOT together. A request that never had a first
 token is right-censored: only a quantile below the time that it waited is wrong. Every source weighs as the square root
-of its requests, so that a small log of a real engine counts beside a large emulation. The trees (`latency_trees`) give
-medians over the same rows.
+of its requests, so that a small log of a real engine counts beside a large emulation.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from predictors.learned.latency.features import LATENCY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.latency_fit import Progress, Settings, fit
 from predictors.training.latency_network import Network, predict
-from predictors.training.latency_trees import fit_trees
 from predictors.training.replay import Episode, episodes
 
 _LEAST_REQUESTS = 64
@@ -44,8 +42,6 @@ def train(
     _check(found)
     widths = _widths(found, settings, seed, report)
     network, scales = fit(found, settings, seed, report)
-    report("trees")
-    trees = fit_trees(found, seed)
     sources = Counter[str]()
     for each in found:
         sources[each.run.source] += len(each.targets)
@@ -54,9 +50,7 @@ def train(
         "requests": dict(sorted(sources.items())),
         "runs": len(found),
     }
-    return Artifact(
-        "latency", LATENCY_FEATURES, {**_arrays(network, scales), "widths": widths, **trees}, about
-    )
+    return Artifact("latency", LATENCY_FEATURES, {**_arrays(network, scales), "widths": widths}, about)
 
 
 def _check(found: Sequence[Episode]) -> None:

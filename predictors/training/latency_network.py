@@ -16,7 +16,7 @@ from predictors.learned.latency.model import HIDDEN, WIDTH
 from predictors.training.replay import Episode
 
 #: Log residuals beyond this are cut: an error of a factor of 50 is as wrong as any larger one.
-MOST_RESIDUAL = 4.0
+_MOST_RESIDUAL = 4.0
 
 
 class Network(nn.Module):
@@ -94,8 +94,8 @@ class Stream:
         self.seen = torch.from_numpy(episode.seen)
         self.rows = Rows(
             _tensor(_normal(episode.targets, scales["target_mean"], scales["target_scale"])),
-            _tensor(np.clip(episode.residual, -MOST_RESIDUAL, MOST_RESIDUAL)),
-            _tensor(np.minimum(episode.longer_than - episode.corrected[:, 0], MOST_RESIDUAL)),
+            _tensor(np.clip(episode.residual, -_MOST_RESIDUAL, _MOST_RESIDUAL)),
+            _tensor(np.minimum(episode.longer_than - episode.corrected[:, 0], _MOST_RESIDUAL)),
             torch.full((len(episode.targets),), weight),
         )
 

@@ -33,8 +33,8 @@ from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Request
 
 #: What predicted (`Episode.predicted`).
-PHYSICAL, MODEL, TREES, SERVED = "physical", "model", "trees", "served"
-#: The same by the baseline's trees, but (N, 2): p90 alone.
+PHYSICAL, MODEL, SERVED = "physical", "model", "served"
+#: The same, but (N, 2): p90 alone.
 FORESTS = "forests"
 
 _REPORT, _FIRST_TOKEN, _END, _DISPATCH = range(4)  # in this order at the same moment
@@ -52,8 +52,8 @@ class Episode:
     (`predictors.learned.trees`).
 
     `predicted` holds, by name, the log seconds (N, 2, 5) of TTFT and TPOT at `TAUS` that were predicted at each
-    decision: `PHYSICAL` by the estimate with its online correction; with a model also `MODEL` by its network alone, `TREES`
-    by its trees, and `SERVED` by all of them with the weights and the calibration that are learned online. With trees it holds `FORESTS` (N, 2), the p90 by boosted trees with their online
+    decision: `PHYSICAL` by the estimate with its online correction; with a model also `MODEL` by the model alone, and
+    `SERVED` after online calibration. With trees it holds `FORESTS` (N, 2), the p90 by boosted trees with their online
     offset. It is empty without `judge`, a model or trees.
     """
 
@@ -89,15 +89,23 @@ class _Predictor(OnlinePredictor):
         self, prediction: OnlinePrediction, candidate: Candidate, instance: Instance
     ) -> dict[str, Any]:
         """By name, the log quantiles [TTFT, TPOT] at TAUS that were predicted."""
-        known = prediction.estimate
+        known, quantiles = prediction.estimate, prediction.quantiles
         stats = self.stats.of(candidate, instance)
-        windows = stats.ttft.windows[known.ttft_stratum], stats.tpot.windows[known.tpot_stratum]
-        bases = np.log([[known.ttft_s], [known.tpot_s]])
-        found = {PHYSICAL: bases + [window.quantiles(TAUS) for window in windows]}
-        modelled = np.array([prediction.quantiles(time) for time in range(2)])
-        if modelled.size:
-            by_expert = modelled.reshape(2, -1, len(TAUS)).transpose(1, 0, 2)
-            found[SERVED], _, found[MODEL], found[TREES] = bases + by_expert
+        physical = log(known.ttft_s), log(known.tpot_s)
+        predicted = {PHYSICAL: (stats.ttft_error(known, None), stats.tpot_error(known, None))}
+        if quantiles is not None:
+            predicted[SERVED] = (stats.ttft_error(known, quantiles), stats.tpot_error(known, quantiles))
+        found: dict[str, Any] = {
+            name: [
+                [base + error.quantile(tau) for tau in TAUS]
+                for base, error in zip(physical, errors, strict=True)
+            ]
+            for name, errors in predicted.items()
+        }
+        raw = prediction.raw_quantiles
+        if raw is not None:
+            bases = physical[0] + known.ttft_bias, physical[1] + known.tpot_bias
+            found[MODEL] = [[base + each for each in row] for base, row in zip(bases, raw, strict=True)]
         return found
 
 

@@ -39,7 +39,7 @@ _COLUMN = {name: at for at, name in enumerate(TREE_FEATURES)}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of either forest; `per_bucket` is the most rows of a bucket of load (`train` alone)."""
+    """The settings of either forest; `per_bucket` is the most rows of a bucket of load."""
 
     trees: int = 200
     depth: int = 6
@@ -76,9 +76,7 @@ def train(
             known = chosen[np.isfinite(rows.actual[chosen, time])]
             if len(known) < _LEAST_ROWS:
                 raise DatasetError(f"{len(known)} requests with a time of each kind are too few for trees")
-            forests.append(
-                fit(rows.features[known], rows.actual[known, time], rows.source[known], TAU, settings, seed)
-            )
+            forests.append(fit(rows, known, time, settings, seed))
     about = {
         "settings": {**asdict(settings), "seed": seed},
         "requests": dict(sorted(Counter(rows.source[chosen].tolist()).items())),
@@ -127,14 +125,14 @@ def by_load(features: np.ndarray, per_bucket: int, seed: int) -> np.ndarray:
 
 
 def fit(
-    features: np.ndarray, actual: np.ndarray, source: np.ndarray, tau: float, settings: Settings, seed: int
+    rows: TreeRows, known: np.ndarray, time: int, settings: Settings, seed: int
 ) -> HistGradientBoostingRegressor:
-    """The forest of one quantile of `actual`. A source weighs as the square root of its rows, as for the latency model's
-    network."""
-    _, of, counts = np.unique(source, return_inverse=True, return_counts=True)
+    """The forest of TTFT (`time` 0) or TPOT (1) on the `known` rows. A source weighs as the square root of its rows, as
+    for the latency model."""
+    _, of, counts = np.unique(rows.source[known], return_inverse=True, return_counts=True)
     return HistGradientBoostingRegressor(
         loss="quantile",
-        quantile=tau,
+        quantile=TAU,
         max_iter=settings.trees,
         max_depth=settings.depth,
         max_leaf_nodes=settings.leaves,
@@ -142,11 +140,11 @@ def fit(
         min_samples_leaf=settings.least_leaf,
         early_stopping=False,
         random_state=seed,
-    ).fit(features, actual, counts[of] ** -0.5)
+    ).fit(rows.features[known], rows.actual[known, time], counts[of] ** -0.5)
 
 
 def arrays_of(forests: Sequence[HistGradientBoostingRegressor], depth: int) -> dict[str, np.ndarray]:
-    """The arrays of `predictors.kernels.reference.forests.Forests`, from a forest of TTFT and one of TPOT."""
+    """The arrays of `predictors.learned.trees.TreeModel`, from a forest of TTFT and one of TPOT."""
     trees = [iteration[0].nodes for forest in forests for iteration in forest._predictors]
     features, thresholds, values = zip(*(_padded(nodes, depth) for nodes in trees), strict=True)
     return {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.evaluate import latency_baselines
 from predictors.learned import artifact
 from router.cli import main
 from tests.e2e.world import MODELS, SEED, write_prompts
@@ -13,8 +14,9 @@ from tests.integration.gateway.live import live, vllm
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> Path:
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The artifacts of a latency predictor, trained on one load level of an emulated fleet."""
+    monkeypatch.setattr(latency_baselines, "ROUNDS", 10)  # what the predictor is compared with
     (tmp_path / "fleet.yaml").write_text(MODELS, encoding="utf-8")
     write_prompts(tmp_path / "prompts.jsonl")
     words = ["--config", str(tmp_path / "fleet.yaml"), "--prompts", str(tmp_path / "prompts.jsonl")]

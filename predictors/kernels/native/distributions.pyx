@@ -5,14 +5,13 @@ import numpy as np
 
 from predictors.kernels import levels
 from predictors.kernels.length_bins import BINS as _BINS, EDGES as _EDGES
-from predictors.kernels.reference import lengths, mixtures, normal, quantiles as reference_quantiles
+from predictors.kernels.reference import lengths, normal, quantiles as reference_quantiles
 
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, within
 from predictors.kernels.native.estimates cimport Estimates, Known
-from predictors.kernels.native.networks cimport Forests
-from predictors.kernels.native.residuals cimport LEVELS, ResidualWindow
+from predictors.kernels.native.residuals cimport ResidualWindow
 
 cdef extern from *:
     """
@@ -274,127 +273,39 @@ cdef double LEAST_SPREAD = reference_quantiles.LEAST_SPREAD, MOST_LOG = referenc
 cdef double ROOT_HALF = sqrt(0.5)
 
 
-cdef enum:  # `predictors.kernels.reference.mixtures.EXPERTS`
-    PHYSICAL, NETWORK, TREES, EXPERTS
-
-assert EXPERTS == len(mixtures.EXPERTS) and LEVELS == len(levels.TAUS)
-cdef double[LEVELS] SHARES_OF_TAUS
-SHARES_OF_TAUS[:] = levels.TAUS
-cdef double[EXPERTS] PRIOR
-PRIOR[:] = mixtures.PRIOR
-cdef double RATE = mixtures.RATE, SHARE = mixtures.SHARE, LEAST_LOSS = mixtures.LEAST_LOSS
-cdef long MEMORY = mixtures.MEMORY
-
-
-cdef class Mixture:
-    cdef double[EXPERTS] _weights
-    cdef double _loss
-    cdef long _observed
-
-    def __init__(self):
-        self._weights, self._loss, self._observed = PRIOR, 0.0, 0
-
-    @property
-    def weights(self):
-        return self._weights[PHYSICAL], self._weights[NETWORK], self._weights[TREES]
-
-    def learn(self, tuple quantiles, double actual):
-        cdef double[EXPERTS] losses
-        cdef double by, mean = 0.0, rate, least = INFINITY, total = 0.0
-        cdef Py_ssize_t expert, i
-        if len(quantiles) != (1 + EXPERTS) * LEVELS:
-            raise ValueError("quantiles of other experts")
-        for expert in range(EXPERTS):
-            losses[expert] = 0.0
-            for i in range(LEVELS):
-                by = actual - item(quantiles, (1 + expert) * LEVELS + i)
-                losses[expert] += SHARES_OF_TAUS[i] * by if by > 0.0 else (SHARES_OF_TAUS[i] - 1.0) * by
-            losses[expert] /= LEVELS
-            mean += losses[expert]
-            if losses[expert] < least:
-                least = losses[expert]
-        self._observed += 1
-        self._loss += (mean / EXPERTS - self._loss) / (self._observed if self._observed < MEMORY else MEMORY)
-        rate = RATE / (self._loss if self._loss > LEAST_LOSS else LEAST_LOSS)
-        for expert in range(EXPERTS):
-            self._weights[expert] *= exp(-rate * (losses[expert] - least))
-            total += self._weights[expert]
-        for expert in range(EXPERTS):
-            self._weights[expert] = (1.0 - SHARE) / total * self._weights[expert] + SHARE * PRIOR[expert]
-
-
-cdef double STEP = reference_quantiles.STEP
-
-
-cdef class Offsets:
-    cdef double[LEVELS] _values
-
-    def __init__(self):
-        for at in range(LEVELS):
-            self._values[at] = 0.0
-
-    @property
-    def values(self):
-        return [self._values[at] for at in range(LEVELS)]
-
-    def learn(self, tuple predicted, double actual):
-        cdef Py_ssize_t i
-        if len(predicted) < LEVELS:
-            raise ValueError("other quantiles")
-        for i in range(LEVELS):
-            self._values[i] += STEP * (SHARES_OF_TAUS[i] - (actual <= item(predicted, i)))
-
-
-def served_quantiles(
-    const float[:, :, :] network, Forests forests, const double[:, ::1] rows, list mixed, list offsets, Estimates estimates,
-    places,
-):
+def served_quantiles(const float[:, :, :] raw, offsets, biases):
     """See `reference.served_quantiles`."""
-    cdef Py_ssize_t size = network.shape[0], n, time, i, expert
-    cdef double spread, deviation, p50, p95, bias, median
-    cdef double[2] trees
-    cdef Known *known
-    cdef Mixture mixture
-    cdef Offsets offset
-    if (
-        not len(mixed) == len(offsets) == len(places) == rows.shape[0] == size
-        or (size and (network.shape[1] != 2 or network.shape[2] != LEVELS))
-    ):
+    cdef Py_ssize_t size = raw.shape[0], n, time, i
+    cdef double median, spread, deviation, p50, p95
+    cdef list offset
+    if len(offsets) != size or len(biases) != size or (size and (raw.shape[1] != 2 or raw.shape[2] != TAUS)):
         raise ValueError("columns of different lengths")
-    quantiles, factors = np.empty((size, 2, 1 + EXPERTS, LEVELS)), np.empty((size, 2, 3))
-    cdef double[:, :, :, ::1] all_found = quantiles
-    cdef double[:, ::1] found
+    served, factors = np.empty((size, 2, TAUS)), np.empty((size, 2, 3))
+    cdef double[:, :, ::1] found = served
     cdef double[:, :, ::1] factor = factors
     for n in range(size):
-        known = estimates.at(places[n])
-        forests.add(rows, n, trees)
         for time in range(2):
-            offset, mixture, found = offsets[n][time], mixed[n][time], all_found[n, time]
-            bias, median = known.levels[time][P50], network[n, time, P50]
-            for i in range(LEVELS):
-                found[1 + PHYSICAL, i] = known.levels[time][i]
-                found[1 + NETWORK, i] = network[n, time, i] + bias
-                found[1 + TREES, i] = network[n, time, i] - median + trees[time] + bias
-                found[0, i] = 0.0
-                for expert in range(EXPERTS):
-                    found[0, i] += mixture._weights[expert] * found[1 + expert, i]
-            p50 = found[0, P50]
-            deviation = 0.5 * (found[0, P90] - found[0, P10])
-            for i in range(LEVELS):
-                spread = deviation if i == P50 else fabs(found[0, i] - p50)
+            offset = offsets[n][time]
+            median = raw[n, time, P50]
+            for i in range(TAUS):
+                spread = fabs(raw[n, time, i] - <float>median)
+                if i == P50:
+                    spread = 0.5 * (raw[n, time, P90] - raw[n, time, P10])
                 spread = LEAST_SPREAD if spread < LEAST_SPREAD else spread
-                found[0, i] += offset._values[i] * spread
-                if i > P50 and found[0, i] < found[0, i - 1]:
-                    found[0, i] = found[0, i - 1]
-            if found[0, P50] < found[0, P10]:
-                found[0, P10] = found[0, P50]
-            p50, p95 = found[0, P50], found[0, P95]
+                found[n, time, i] = raw[n, time, i] + <double>offset[i] * spread
+                if i > P50 and found[n, time, i] < found[n, time, i - 1]:
+                    found[n, time, i] = found[n, time, i - 1]
+            if found[n, time, P50] < found[n, time, P10]:
+                found[n, time, P10] = found[n, time, P50]
+            for i in range(TAUS):
+                found[n, time, i] += <double>biases[n][time]
+            p50, p95 = found[n, time, P50], found[n, time, P95]
             deviation = (p95 - p50) / SCORES[P95]
             deviation = 1.0 if deviation > 1.0 else deviation
             factor[n, time, 0] = exp(at_most(p50, MOST_LOG))
             factor[n, time, 1] = exp(at_most(p95, MOST_LOG))
             factor[n, time, 2] = exp(at_most(p50 + 0.5 * deviation * deviation, MOST_LOG))
-    return quantiles, factors
+    return served, factors
 
 
 cdef double at_most(double value, double bound) noexcept:
@@ -466,7 +377,7 @@ cdef class Errors:
 
 # --- P(an SLO is missed) ---------------------------------------------------------------------------------
 def p_miss(
-    slo, double waited_s, Estimates estimates, list answers,
+    slo, double waited_s, Estimates estimates, list answers, list serves_ttft, list serves_tpot,
     const double[:, :, :] quantiles, list rows,
 ):
     """See `reference.p_miss`."""
@@ -479,12 +390,12 @@ def p_miss(
     cdef LengthTable table
     cdef double cap, choices
     cdef Known *known
-    cdef bint by_model
+    cdef bint by_ttft, by_tpot
     if slo.ttft_s is not None:
         ttft_left_s = <double>slo.ttft_s - waited_s
     if has_e2e:
         e2e_left_s = <double>slo.e2e_s - waited_s
-    if not len(answers) == len(rows) == size:
+    if not len(answers) == len(serves_ttft) == len(serves_tpot) == len(rows) == size:
         raise ValueError("columns of different lengths")
     if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
         return [1.0] * size
@@ -495,11 +406,11 @@ def p_miss(
         table = answer[0]
         cap = INFINITY if answer[1] is None else <double>answer[1]
         choices = answer[2]
-        by_model = row >= 0
-        if row >= quantiles.shape[0]:
+        by_ttft, by_tpot = serves_ttft[n], serves_tpot[n]
+        if (by_ttft or by_tpot) and not 0 <= row < quantiles.shape[0]:
             raise IndexError("a row of the latency model that is not there")
-        of_ttft.read(None if by_model else estimates._ttft_errors[n], quantiles[row, 0] if by_model else None)
-        of_tpot.read(None if by_model else estimates._tpot_errors[n], quantiles[row, 1] if by_model else None)
+        of_ttft.read(None if by_ttft else estimates._ttft_errors[n], quantiles[row, 0] if by_ttft else None)
+        of_tpot.read(None if by_tpot else estimates._tpot_errors[n], quantiles[row, 1] if by_tpot else None)
         met_ttft = met_tpot = 1.0
         if slo.ttft_s is not None or has_tpot:
             met_ttft = 1.0 - of_ttft.exceed(log(ttft_left_s / ttft_s))

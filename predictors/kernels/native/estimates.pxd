@@ -1,4 +1,4 @@
-from predictors.kernels.native.residuals cimport LEVELS, ResidualWindow
+from predictors.kernels.native.residuals cimport ResidualWindow
 
 
 cdef struct Known:  # of one candidate
@@ -6,7 +6,6 @@ cdef struct Known:  # of one candidate
     double raw_tpot_s, memory_ratio, e2e_s
     double of_ttft[3]
     double of_tpot[3]
-    double levels[2][LEVELS]
     long ttft_count, tpot_count
     int ttft_stratum, tpot_stratum
 

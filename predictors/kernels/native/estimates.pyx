@@ -84,7 +84,6 @@ cdef class Estimates:
         known.of_ttft[2] = ttft_errors.mean_factor
         known.of_tpot[0], known.of_tpot[1] = tpot_errors.median_factor, tpot_errors.p95_factor
         known.of_tpot[2] = tpot_errors.mean_factor
-        known.levels[0], known.levels[1] = ttft_errors.of_levels, tpot_errors.of_levels
         return 0
 
     cdef Known *at(self, Py_ssize_t n) except NULL:
@@ -121,20 +120,16 @@ cdef class Estimates:
             (known.of_ttft[0], known.of_ttft[1], known.of_ttft[2]), (known.of_tpot[0], known.of_tpot[1], known.of_tpot[2])
         )
 
-    def levels(self, Py_ssize_t n):
-        cdef Known *known = self.at(n)
-        return tuple([tuple([known.levels[time][at] for at in range(LEVELS)]) for time in range(2)])
-
     @property
     def e2e_s(self):
         return [self._known[n].e2e_s for n in range(self._size)]
 
-    def times(self, list answers, double waited_s, list rows, factors, list stats):
+    def times(self, list answers, double waited_s, list rows, factors, list serves_ttft, list serves_tpot):
         cdef Py_ssize_t n, row
         cdef double mean, ttft_s, ttft_mean, tpot_s, tpot_mean
         cdef Known *known
         cdef const double[:, :, :] modelled = factors
-        if not len(answers) == len(rows) == len(stats) == self._size:
+        if not len(answers) == len(rows) == len(serves_ttft) == len(serves_tpot) == self._size:
             raise ValueError("columns of different lengths")
         p50, tpots, means = [], [], []
         for n in range(self._size):
@@ -142,10 +137,10 @@ cdef class Estimates:
             ttft_s, ttft_mean = known.of_ttft[0], known.of_ttft[2]
             tpot_s, tpot_mean = known.of_tpot[0], known.of_tpot[2]
             if row >= 0:
-                ttft_s, ttft_mean = modelled[row, 0, 0], modelled[row, 0, 2]
-                tpot_s = modelled[row, 1, 0]
-                if stats[n].profile is None:
-                    tpot_mean = modelled[row, 1, 2]
+                if serves_ttft[n]:
+                    ttft_s, ttft_mean = modelled[row, 0, 0], modelled[row, 0, 2]
+                if serves_tpot[n]:
+                    tpot_s, tpot_mean = modelled[row, 1, 0], modelled[row, 1, 2]
             p50.append(waited_s + known.ttft_s * ttft_s)
             mean = waited_s + known.ttft_s * ttft_mean
             answer = answers[n]

@@ -6,12 +6,3 @@ cdef class LatencyNetwork:
     cdef float _clip
 
     cdef int advance(self, const double[::1] row, float[::1] state) except -1
-
-
-cdef class Forests:
-    cdef const unsigned char[:, ::1] _feature
-    cdef const double[:, ::1] _threshold, _value
-    cdef const double[::1] _base
-    cdef Py_ssize_t _split, _width, _depth
-
-    cdef int add(self, const double[:, ::1] rows, Py_ssize_t n, double *sums) except -1

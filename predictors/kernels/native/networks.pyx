@@ -7,7 +7,6 @@ interpreter's lock from its beginning to its end, so that threads may share a ne
 
 import numpy as np
 
-from predictors.kernels.reference import forests as reference_forests
 from predictors.kernels.reference import latency_networks as reference_latency
 from predictors.kernels.reference import length_network as reference_length
 from predictors.kernels.reference import prompt_encoder as reference_encoder
@@ -121,55 +120,6 @@ cdef class LatencyNetwork:
 
 cdef float softplus(float x) noexcept:
     return (x if x > 0.0 else 0.0) + log1pf(expf(-fabsf(x))) if x == x else x
-
-
-cdef enum:
-    TOGETHER = 8  # trees that go down at a time
-
-
-cdef class Forests:
-    def __init__(self, feature, threshold, value, base, Py_ssize_t split, Py_ssize_t width):
-        reference_forests.Forests(feature, threshold, value, base, split, width)  # raises for arrays that do not fit
-        if width > 256:
-            raise ValueError("rows that are too wide")
-        missing = ((0, TOGETHER - 1 - (len(feature) + TOGETHER - 1) % TOGETHER), (0, 0))  # trees that say 0
-        self._feature = np.pad(np.asarray(feature, np.uint8), missing)
-        self._threshold = np.pad(np.asarray(threshold, np.float64), missing)
-        self._value, self._base = np.pad(np.asarray(value, np.float64), missing), np.ascontiguousarray(base, np.float64)
-        self._split, self._width = split, width
-        self._depth = len(bin(self._value.shape[1])) - 3
-
-    def predict(self, given):
-        cdef const double[:, ::1] rows = np.ascontiguousarray(given, np.float64)
-        cdef Py_ssize_t size = rows.shape[0], n
-        found = np.empty((size, 2))
-        cdef double[:, ::1] values = found
-        for n in range(size):
-            self.add(rows, n, &values[n, 0])
-        return found
-
-    cdef int add(self, const double[:, ::1] rows, Py_ssize_t n, double *sums) except -1:
-        """Two sums: what the forests say of one row. Some trees go down together: none waits for the memory of another."""
-        cdef Py_ssize_t trees = self._feature.shape[0], nodes = self._feature.shape[1], first, tree, level, at
-        cdef Py_ssize_t[TOGETHER] node
-        if rows.shape[1] != self._width:
-            raise ValueError("rows of another size")
-        cdef const double *row = &rows[n, 0]
-        cdef const unsigned char *feature = &self._feature[0, 0]
-        cdef const double *threshold = &self._threshold[0, 0]
-        cdef const double *value = &self._value[0, 0]
-        sums[0], sums[1] = self._base[0], self._base[1]
-        for first in range(0, trees, TOGETHER):
-            for tree in range(TOGETHER):
-                node[tree] = 0
-            # `__init__` has checked every feature, and node < nodes until the last level.
-            for level in range(self._depth):
-                for tree in range(TOGETHER):
-                    at = (first + tree) * nodes + node[tree]
-                    node[tree] = 2 * node[tree] + 1 + (row[feature[at]] > threshold[at])
-            for tree in range(TOGETHER):
-                sums[first + tree >= self._split] += value[(first + tree) * (nodes + 1) + node[tree] - nodes]
-        return 0
 
 
 cdef class MemoryNetwork:

@@ -1,9 +1,4 @@
-cdef enum:
-    LEVELS = 5  # quantiles at `predictors.kernels.levels.TAUS`
-
-
 cdef class ResidualWindow:
-    cdef double[LEVELS] of_levels
     cdef readonly Py_ssize_t count
     cdef readonly double bias, tail, median, p95, median_factor, p95_factor, mean_factor, p95_excess
     cdef readonly tuple factors

@@ -6,7 +6,6 @@ cache. Windows that have learned nothing share their prior's values."""
 
 import numpy as np
 
-from predictors.kernels import levels
 from predictors.kernels.reference import residuals as reference
 
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -24,9 +23,6 @@ cdef extern from *:
 #: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
-cdef Py_ssize_t P50 = levels.P50, P95 = levels.P95
-cdef double[LEVELS] TAUS
-TAUS[:] = levels.TAUS
 cdef Py_ssize_t PRIOR_SIZE = reference.PRIOR_SIZE, BIAS_KNOWN = reference.BIAS_KNOWN
 cdef double LAG = reference.LAG, MOST_LAG = reference.MOST_LAG
 cdef dict PRIORS = {}  # by standard deviation, a few: the values in order of size, and in the order in which they stay
@@ -62,10 +58,6 @@ cdef class ResidualWindow:
 
     cdef const double *_sorted(self) noexcept:
         return self._values if self._values != NULL else &self._shared[0]
-
-    @property
-    def levels(self):
-        return tuple([self.of_levels[at] for at in range(LEVELS)])
 
     @property
     def values(self):
@@ -213,12 +205,9 @@ cdef class ResidualWindow:
     cdef int _summarise(self) except -1:
         cdef const double *values = self._sorted()
         cdef double sd
-        cdef Py_ssize_t at
         self._stale = 0
         self.tail = max(0.5 * (values[(self._size * 3) // 4] - values[self._size // 4]), 0.02)
-        for at in range(LEVELS):
-            self.of_levels[at] = self.at_share(TAUS[at])
-        self.median, self.p95 = self.of_levels[P50], self.of_levels[P95]
+        self.median, self.p95 = self.at_share(0.5), self.at_share(0.95)
         self.median_factor, self.p95_factor = exp(self.median), exp(self.p95)
         self.p95_excess = exp(self.p95 - self.median) - 1.0
         sd = min((self.p95 - self.median) / 1.645, 1.0)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from predictors.kernels.interfaces import CandidateErrors, CappedLength, ErrorWindow, Profiled, StepConstants
+from predictors.kernels.interfaces import CandidateErrors, CappedLength, ErrorWindow, StepConstants
 from router.core.state import Instance
 from router.core.types import Candidate
 
@@ -86,7 +86,6 @@ class Estimates(list[AnalyticEstimate]):
         super().__init__(estimates)
         # Each window moves on.
         self._factors = [(each.ttft_errors.factors, each.tpot_errors.factors) for each in self]
-        self._levels = [(each.ttft_errors.levels, each.tpot_errors.levels) for each in self]
 
     def estimate(self, at: int) -> Estimate:
         """That of one candidate."""
@@ -104,10 +103,6 @@ class Estimates(list[AnalyticEstimate]):
         """Those of TTFT and of TPOT, by its own errors: median, 95 % quantile and mean."""
         return self._factors[at]
 
-    def levels(self, at: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The quantiles at TAUS of its own log errors of TTFT and of TPOT."""
-        return self._levels[at]
-
     @property
     def e2e_s(self) -> list[float]:
         """`AnalyticEstimate.e2e_s` of each."""
@@ -119,23 +114,23 @@ class Estimates(list[AnalyticEstimate]):
         waited_s: float,
         rows: list[int],
         factors: np.ndarray,
-        stats: Sequence[Profiled],
+        serves_ttft: list[bool],
+        serves_tpot: list[bool],
     ) -> tuple[list[float], list[float | None], list[float]]:
         """By candidate the median TTFT and TPOT and the mean E2E in seconds, the times since the arrival. Where the latency
-        model predicts, its row of `factors` (R, 2, 3) multiplies the estimate. `answers` are
-        `predictors.analytic.answer_length.AnswerLength`, None where nothing is decoded.
-
-        The mean E2E ranks candidates. So where the engine has a profile it takes the estimate's own TPOT: that
-        has the effect of this request alone, while a model's has that of the usual later ones too."""
+        model serves, its row of `factors` (R, 2, 3) multiplies the estimate. `answers` are
+        `predictors.analytic.answer_length.AnswerLength`, None where nothing is decoded."""
         p50, tpots, means = [], [], []
-        for each, own, answer, row, of in zip(self, self._factors, answers, rows, stats, strict=True):
-            of_ttft, of_tpot = own if row < 0 else factors[row].tolist()
-            decoding = of_tpot if of.profile is None else own[1]
+        for each, own, answer, row, by_ttft, by_tpot in zip(
+            self, self._factors, answers, rows, serves_ttft, serves_tpot, strict=True
+        ):
+            of_ttft = factors[row, 0].tolist() if by_ttft and row >= 0 else own[0]
+            of_tpot = factors[row, 1].tolist() if by_tpot and row >= 0 else own[1]
             ttft_s, tpot_s = each.estimate[:2]
             p50.append(waited_s + ttft_s * of_ttft[0])
             mean_s = waited_s + ttft_s * of_ttft[2]
             if answer is not None and answer.long_mean > 1.0:
-                mean_s += tpot_s * decoding[2] * (answer.long_mean - 1.0)
+                mean_s += tpot_s * of_tpot[2] * (answer.long_mean - 1.0)
             tpots.append(None if answer is None else tpot_s * of_tpot[0])
             means.append(mean_s)
         return p50, tpots, means

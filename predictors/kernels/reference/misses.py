@@ -26,23 +26,25 @@ def p_miss(
     waited_s: float,
     estimates: Sequence[AnalyticEstimate],
     answers: Sequence[Answer],
+    serves_ttft: Sequence[bool],
+    serves_tpot: Sequence[bool],
     quantiles: np.ndarray,
     rows: Sequence[int],
 ) -> list[float]:
     """P(an SLO is missed) of each candidate.
 
-    The log errors of an estimate are distributed as its windows say; where the latency model serves, as the
+    The log errors of an estimate are distributed as its windows say; where the latency model serves TTFT or TPOT, as the
     candidate's row of `quantiles` (N, 2, TAUS) says. All `answers` have the same number of choices.
     """
     size = len(answers)
-    if not len(estimates) == len(rows) == size:
+    if not len(estimates) == len(serves_ttft) == len(serves_tpot) == len(rows) == size:
         raise ValueError("columns of different lengths")
     if not size:
         return []
     times_s = np.array([each.estimate[:2] for each in estimates], float).T
     windows: list[tuple[ErrorWindow | None, ErrorWindow | None]] = [
-        (each.ttft_errors, each.tpot_errors) if row < 0 else (None, None)
-        for each, row in zip(estimates, rows, strict=True)
+        (None if by_ttft else each.ttft_errors, None if by_tpot else each.tpot_errors)
+        for each, by_ttft, by_tpot in zip(estimates, serves_ttft, serves_tpot, strict=True)
     ]
     modelled = [
         quantiles[row, time]

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from predictors.kernels.levels import P10, P50, P90, P95, SCORES, TAUS
-from predictors.kernels.reference.estimates import Estimates
-from predictors.kernels.reference.forests import Forests
-from predictors.kernels.reference.mixtures import EXPERTS, Mixture
 from predictors.kernels.reference.normal import beyond, scores
 
 #: Log factors are cut here: for an engine a million times slower than expected there is no better estimate.
@@ -19,8 +16,6 @@ _SCORE_WIDTHS = np.diff(_SCORES)
 #: Keeps the quantiles of a distribution apart.
 APART = 1e-6
 _APART = APART * np.arange(len(TAUS))
-#: The largest part of a spread that an offset moves by.
-STEP = 0.01
 #: Least spread that offsets are measured in (log seconds).
 LEAST_SPREAD = 0.03
 
@@ -87,7 +82,7 @@ def factors_of(quantiles: np.ndarray) -> np.ndarray:
 
 
 def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(..., TAUS): quantiles with their offsets (`Offsets`); they do not cross. The offset
+    """(..., TAUS): the model's quantiles with their offsets (`predictors.online.offsets`); they do not cross. The offset
     of a quantile is in units of its distance from the median; that of the median is in units of half of the 80 % range."""
     spreads = np.abs(predicted - predicted[..., P50, None])
     spreads[..., P50] = 0.5 * (predicted[..., P90] - predicted[..., P10])
@@ -98,59 +93,15 @@ def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return found
 
 
-class Offsets:
-    """Offsets of the quantiles of one time (TTFT or TPOT), shared by all instances of one kind.
-
-    The offset of a quantile moves up a little with every actual value above the quantile and down with every one below, in
-    proportion to the share that should lie there (quantile tracking: Angelopoulos et al., Conformal PID Control, arXiv
-    2307.16895; Gibbs & Candes, arXiv 2106.00072). So in the long run the right share lies below, whatever is predicted. The
-    step is small, since the experts follow their instance by themselves; larger steps chase spells of load.
-
-    Actual values must be learned in order of dispatch, each as soon as it is known or overdue: the values that come first
-    are the quick ones."""
-
-    __slots__ = ("values",)
-
-    def __init__(self) -> None:
-        self.values = [0.0] * len(TAUS)
-
-    def learn(self, predicted: Sequence[float], actual: float) -> None:
-        """Learn from `actual`, for which the quantiles that `predicted` begins with served. For an overdue request, pass any
-        value larger than the quantiles that it has exceeded."""
-        values = self.values
-        for at, tau in enumerate(TAUS):
-            values[at] += STEP * (tau - (actual <= predicted[at]))
-
-
 def served_quantiles(
-    network: np.ndarray,
-    forests: Forests,
-    rows: np.ndarray,
-    mixtures: Sequence[tuple[Mixture, Mixture]],
-    offsets: Sequence[tuple[Offsets, Offsets]],
-    estimates: Estimates,
-    places: Sequence[int],
+    raw: np.ndarray, offsets: Sequence[tuple[list[float], list[float]]], biases: Sequence[tuple[float, float]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N, 2, 1 + EXPERTS, TAUS) quantiles of the log errors of TTFT and TPOT, what serves and then each expert's, and (N,
-    2, 3) the factors that what serves stands for (`factors_of`), of N candidates.
-
-    `network` (N, 2, TAUS) are the network's, of log errors to the corrected estimate. `forests` give their medians for
-    target `rows`; around these the quantiles lie as the network's do around its own. `mixtures` are the candidate's, `offsets`
-    those of its kind, and `estimates` at `places` its physical estimates."""
-    size = len(network)
-    if not size == len(rows) == len(mixtures) == len(offsets) == len(places):
+    """(N, 2, TAUS) quantiles of the log errors of TTFT and TPOT as they serve, and (N, 2, 3) the factors that they stand
+    for (`factors_of`), of N candidates. `raw` (N, 2, TAUS) are the latency model's, `offsets` those of the candidate's
+    kind, `biases` what corrects its physical estimates."""
+    if not len(raw) == len(offsets) == len(biases):
         raise ValueError("columns of different lengths")
-    found = np.empty((size, 2, 1 + len(EXPERTS), len(TAUS)))
-    if not size:
-        return found, np.empty((0, 2, 3))
-    experts = found[:, :, 1:]
-    experts[:, :, 0] = [estimates.levels(place) for place in places]
-    experts[:, :, 1] = network
-    experts[:, :, 2] = experts[:, :, 1] - experts[:, :, 1, P50, None] + forests.predict(rows)[:, :, None]
-    experts[:, :, 1:] += experts[:, :, :1, P50, None]
-    weights = np.array([[mixture.weights for mixture in both] for both in mixtures])
-    found[:, :, 0] = calibrated(
-        (weights[..., None] * experts).sum(axis=2),
-        np.array([[each.values for each in both] for both in offsets]),
-    )
-    return found, factors_of(found[:, :, 0])
+    if not len(raw):
+        return np.empty((0, 2, len(TAUS))), np.empty((0, 2, 3))
+    quantiles = calibrated(raw, np.array(offsets)) + np.array(biases)[:, :, None]
+    return quantiles, factors_of(quantiles)

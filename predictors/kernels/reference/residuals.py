@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from math import exp, log, sqrt
 from statistics import NormalDist
 
-from predictors.kernels.levels import P50, P95, TAUS
-
 PRIOR_SIZE = 16
 #: Observations after which the bias is known well enough for innovations to count.
 BIAS_KNOWN = 3
@@ -40,7 +38,7 @@ def prior(sd: float) -> list[float]:
 
 
 class ResidualWindow:
-    """The distribution of log residuals. `levels` are its quantiles at TAUS, `median` and `p95` two of them. `median_factor`, `p95_factor` and
+    """The distribution of log residuals. `median` and `p95` are quantiles. `median_factor`, `p95_factor` and
     `mean_factor`, together `factors`, multiply a physical estimate. They are refreshed at each of the first
     observations, later now and then (`LAG`).
 
@@ -60,7 +58,6 @@ class ResidualWindow:
         "bias",
         "count",
         "factors",
-        "levels",
         "mean_factor",
         "median",
         "median_factor",
@@ -177,8 +174,7 @@ class ResidualWindow:
         size = len(values)
         spread = values[(size * 3) // 4] - values[size // 4]
         self.tail = max(0.5 * spread, 0.02)
-        self.levels = tuple(self.quantiles(TAUS))
-        self.median, self.p95 = median, p95 = self.levels[P50], self.levels[P95]
+        self.median, self.p95 = median, p95 = self.quantiles((0.5, 0.95))
         self.median_factor = exp(median)
         self.p95_factor = exp(p95)
         self.p95_excess = exp(p95 - median) - 1.0  # the 95 % quantile over the median, less 1

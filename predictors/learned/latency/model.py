@@ -1,14 +1,13 @@
-"""The latency model as it serves: an LSTM over the events of an instance and a head for each request, and trees over the same
-rows as the head.
+"""The latency model as it serves: an LSTM over the events of an instance, a head for each request.
 
-The network is `predictors.kernels.reference.latency_networks`, the trees are `predictors.kernels.reference.forests`.
+The networks are `predictors.kernels.reference.latency_networks`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from predictors.kernels import Forests, LatencyNetwork
+from predictors.kernels import LatencyNetwork
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError, shaped
 from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
@@ -17,9 +16,6 @@ HIDDEN = 32
 WIDTH = 128
 #: Outputs of the head for one time: the median and the steps from it.
 _OUTPUTS = len(TAUS)
-
-#: Trees of TTFT, and as many of TPOT.
-TREES, DEPTH = 128, 6
 
 #: Arrays of the artifact and their shapes.
 SHAPES = {
@@ -38,10 +34,6 @@ SHAPES = {
     "skip": (len(TARGET_FEATURES), 2 * _OUTPUTS),
     "last_bias": (2 * _OUTPUTS,),
     "widths": (2, _OUTPUTS),
-    "tree_feature": (2 * TREES, 2**DEPTH - 1),
-    "tree_threshold": (2 * TREES, 2**DEPTH - 1),
-    "tree_value": (2 * TREES, 2**DEPTH),
-    "tree_base": (2,),
 }
 
 
@@ -54,15 +46,6 @@ class LatencyModel:
         self.start = network.start
         self.step = network.step
         self.quantiles = network.quantiles
-        #: Medians of the same log residuals as the network's, for target rows.
-        self.forests = Forests(
-            arrays["tree_feature"],
-            arrays["tree_threshold"],
-            arrays["tree_value"],
-            arrays["tree_base"],
-            TREES,
-            len(TARGET_FEATURES),
-        )
 
     @classmethod
     def load(cls, artifact: Artifact) -> LatencyModel:

@@ -187,18 +187,12 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
 def _described(predictor: OnlinePredictor) -> dict[str, Any]:
     """What was trained, and how well it predicts."""
-    weights = predictor.weights()
     return {
         "name": predictor.name,
         "artifacts": {kind: dict(about) for kind, about in predictor.models.about.items()},
         "latency": [
-            {
-                "model": model,
-                "hardware": hardware,
-                **accuracy.as_dict(),
-                "weights": weights.get((model, hardware), {}),
-            }
-            for (model, hardware), accuracy in sorted(predictor.groups().items())
+            {"model": model, "hardware": hardware, **trust.as_dict()}
+            for (model, hardware), trust in sorted(predictor.groups().items())
         ],
         "length_weight": predictor.length_weights(),
         "feedback": predictor.feedback_counts(),

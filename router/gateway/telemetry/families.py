@@ -63,19 +63,21 @@ def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
     group = ("model", "hardware")
     groups = list(predictor.groups().items())
     yield gauge(
-        "headway_predictor_weight",
-        "How much each predictor of TTFT is heard.",
-        (*group, "of"),
-        [
-            ((*key, of), weight)
-            for key, weights in predictor.weights().items()
-            for of, weight in weights.items()
-        ],
+        "headway_predictor_believed",
+        "1 while the latency model serves, 0 while the physical estimate does.",
+        group,
+        [(key, float(trust.believed)) for key, trust in groups],
+    )
+    yield counter(
+        "headway_predictor_alarms",
+        "Times the latency model's predictions did not hold.",
+        group,
+        [(key, trust.alarms) for key, trust in groups],
     )
     coverages = [
         ((*key, of), coverage)
-        for key, accuracy in groups
-        for of, coverage in (("learned", accuracy.learned), ("physical", accuracy.physical))
+        for key, trust in groups
+        for of, coverage in (("learned", trust.learned), ("physical", trust.physical))
         if coverage.ttfts
     ]
     yield gauge(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.evaluate import times
-from benchmarks.evaluate.latency import COMBINED, LSTM, Judged, _covered, evaluate
-from benchmarks.evaluate.latency_baselines import LINEAR, fit_linear
+from benchmarks.evaluate import latency_baselines, times
+from benchmarks.evaluate.latency import CALIBRATED, LSTM, Judged, _covered, evaluate
+from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit_trees
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.training.dataset import Dataset, DatasetError
@@ -25,7 +25,9 @@ def parts() -> tuple[Dataset, Dataset]:
 
 
 @pytest.fixture(autouse=True)
-def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small data need no more trees."""
+    monkeypatch.setattr(latency_baselines, "ROUNDS", 30)
     monkeypatch.setattr(times, "_RESAMPLES", 30)
 
 
@@ -40,7 +42,7 @@ def test_figures_and_curves_of_every_source_and_level(artifact: Artifact):
     found = evaluate(artifact, test, known)
     figures = {(each.part, each.name, each.of): each for each in found.figures}
     assert {part for part, _, _ in figures} == {"made", "made, level 2", "made, level 4"}
-    for of in ("physical estimate", LSTM, "trees", COMBINED, LINEAR):
+    for of in ("physical estimate", LSTM, CALIBRATED, TREES, LINEAR):
         for name in ("TTFT median relative error", "TTFT pinball loss", "TPOT pinball loss"):
             figure = figures["made", name, of]
             assert figure.low is not None
@@ -48,7 +50,7 @@ def test_figures_and_curves_of_every_source_and_level(artifact: Artifact):
             assert 0.0 <= figure.low <= figure.value <= figure.high
             assert figure.rows == 108
     # Twelve requests were given up before a first token came.
-    assert figures["made", "TTFT coverage at 0.9", COMBINED].rows >= 108
+    assert figures["made", "TTFT coverage at 0.9", CALIBRATED].rows >= 108
     assert any("12 requests were given up" in note for note in found.notes)
     titles = {curve.title for curve in found.curves}
     assert titles == {
@@ -60,7 +62,7 @@ def test_figures_and_curves_of_every_source_and_level(artifact: Artifact):
 
 def test_without_training_data_there_are_no_baselines(artifact: Artifact):
     found = evaluate(artifact, parts()[1], None)
-    assert {figure.of for figure in found.figures} == {"physical estimate", LSTM, "trees", COMBINED}
+    assert {figure.of for figure in found.figures} == {"physical estimate", LSTM, CALIBRATED}
 
 
 def test_a_run_on_both_sides_is_refused(artifact: Artifact):
@@ -88,12 +90,13 @@ def test_coverage_counts_those_given_up_that_are_surely_late():
     assert _covered(judged, 1, LSTM, 0.9) == pytest.approx([nan, 0.0, nan, nan], nan_ok=True)
 
 
-def test_the_baseline_is_better_than_the_estimate_that_it_corrects():
+def test_baselines_are_better_than_the_estimate_that_they_correct():
     known, test = (list(episodes(part)) for part in parts())
     actual = np.concatenate([each.actual[:, 1] for each in test])
     corrected = np.concatenate([each.corrected[:, 1] for each in test])
-    predict = fit_linear(known, 1)
-    predicted = np.concatenate([predict(each) for each in test])
-    assert predicted.shape == (120, 2, len(TAUS))
-    assert (np.diff(predicted, axis=2) >= 0.0).all()
-    assert np.nanmean(abs(predicted[:, 1, MEDIAN] - actual)) < np.nanmean(abs(corrected - actual))
+    for fit in (fit_trees, fit_linear):
+        predict = fit(known, 1)
+        predicted = np.concatenate([predict(each) for each in test])
+        assert predicted.shape == (120, 2, len(TAUS))
+        assert (np.diff(predicted, axis=2) >= 0.0).all()
+        assert np.nanmean(abs(predicted[:, 1, MEDIAN] - actual)) < np.nanmean(abs(corrected - actual))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, nan
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,10 @@ from predictors.kernels import ResidualWindow
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES
 from predictors.kernels.reference import estimates as estimates_in_python
 from predictors.kernels.reference import (
-    forests,
     latency_networks,
     length_network,
     lengths,
     misses,
-    mixtures,
     prompt_encoder,
     quantiles,
     relevance_network,
@@ -45,7 +42,7 @@ if kernels.WHY_NOT_NATIVE is not None:
 
 from predictors.kernels.native import distributions, estimates, networks
 
-SUMMARY, ESTIMATE, PROFILE = 44, 13, "a profile"
+SUMMARY, ESTIMATE = 44, 13
 HUGE = 1e30
 numbers = st.floats(-50.0, 50.0) | st.sampled_from([0.0, -0.0, 1e-300, HUGE, -HUGE])
 odd_numbers = numbers | st.sampled_from([nan, inf, -inf])
@@ -237,67 +234,17 @@ def test_the_correction_of_learned_lengths(
     assert distributions.served_tables([], np.empty((0, BINS)), []) == []
 
 
-@given(
-    st.lists(
-        st.tuples(st.lists(st.floats(-30.0, 30.0), min_size=20, max_size=20), st.floats(-30.0, 30.0)),
-        max_size=30,
-    )
-)
-def test_how_much_experts_are_heard(seen: list[tuple[list[float], float]]) -> None:
-    ours, theirs = distributions.Mixture(), mixtures.Mixture()
-    for predicted, actual in seen:
-        ours.learn(tuple(predicted), actual)
-        theirs.learn(predicted, actual)
-    close(ours.weights, theirs.weights, 1e-9)
-    assert sum(ours.weights) == pytest.approx(1.0)
-    assert min(ours.weights) >= mixtures.SHARE * min(mixtures.PRIOR) * (1.0 - 1e-9) or not seen
-
-
 @given(st.data(), st.integers(0, 8))
 def test_served_quantiles(data: st.DataObject, count: int) -> None:
-    network = drawn(data, 2 * count, 5, st.floats(-30.0, 30.0)).reshape(count, 2, 5).astype(np.float32)
-    rows = drawn(data, count, 1, st.floats(-9.0, 9.0))
-    stumps = (
-        np.zeros((2, 1), np.uint8),
-        np.zeros((2, 1)),
-        np.array([[-1.0, 1.0], [0.5, 2.0]]),
-        np.array([0.1, 0.2]),
-        1,
-        1,
-    )
-    seen = data.draw(st.lists(st.tuples(*[st.floats(-3.0, 3.0)] * 21), max_size=5))
-    given_ = [made_estimate((0.1, 0.2), data.draw(windows), data.draw(windows)) for _ in range(count)]
-    places = list(reversed(range(count)))
-
-    def served(module: Any, mixture: Any, forest: Any, kind: Any) -> Any:
-        both, offsets = (mixture(), mixture()), (module.Offsets(), module.Offsets())
-        for *predicted, actual in seen:
-            both[0].learn(tuple(predicted), actual)
-            for _ in range(100):
-                offsets[1].learn(tuple(predicted), actual)
-        return module.served_quantiles(
-            network, forest(*stumps), rows, [both] * count, [offsets] * count, kind(given_), places
-        )
-
-    found = served(distributions, distributions.Mixture, networks.Forests, estimates.Estimates)
-    wanted = served(quantiles, mixtures.Mixture, forests.Forests, estimates_in_python.Estimates)
+    raw = drawn(data, 2 * count, 5, st.floats(-30.0, 30.0)).reshape(count, 2, 5).astype(np.float32)
+    offsets = [
+        tuple(each.tolist()) for each in drawn(data, 2 * count, 5, st.floats(-9.0, 9.0)).reshape(-1, 2, 5)
+    ]
+    offsets = [([*map(float, ttft)], [*map(float, tpot)]) for ttft, tpot in offsets]
+    biases = [tuple(each) for each in drawn(data, count, 2, st.floats(-9.0, 9.0)).tolist()]
+    found, wanted = (module.served_quantiles(raw, offsets, biases) for module in (distributions, quantiles))
     close(found[0], wanted[0], 1e-6)
     close(found[1], wanted[1], 1e-5)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(0, 5))
-def test_forests(seed: int, count: int) -> None:
-    draw = np.random.default_rng(seed)
-    arrays = (
-        draw.integers(0, 4, (6, 7)).astype(np.uint8),
-        draw.normal(size=(6, 7)),
-        draw.normal(size=(6, 8)),
-        draw.normal(size=2),
-        2,
-        4,
-    )
-    rows = draw.normal(size=(count, 4))
-    close(networks.Forests(*arrays).predict(rows), forests.Forests(*arrays).predict(rows), 1e-12)
 
 
 def window(residuals: list[float]) -> ResidualWindow:
@@ -328,11 +275,13 @@ def test_p_miss(data: st.DataObject, slo: Slo, waited_s: float, count: int, choi
     drawn_ = data.draw(st.lists(candidates(choices), min_size=count, max_size=count))
     modelled = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)
     given = [made_estimate(each[0], *each[4][:2]) for each in drawn_]
-    rows = [at if each[4][2] else -1 for at, each in enumerate(drawn_)]
+    serves = [[each[4][2 + time] for each in drawn_] for time in range(2)]
 
     def missed(module: Any, kind: Any, table: Any) -> list[float]:
         of = [kernels_answer(table(shares), cap, number) for _, shares, cap, number, *_ in drawn_]
-        found: list[float] = module.p_miss(slo, waited_s, kind(given), of, modelled, rows)
+        found: list[float] = module.p_miss(
+            slo, waited_s, kind(given), of, *serves, modelled, list(range(count))
+        )
         return found
 
     close(
@@ -349,8 +298,8 @@ def test_what_is_expected_of_all_candidates(
     prices = st.builds(Price, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
     priced = [Candidate("i", "m", "m", data.draw(prices)) for _ in drawn_]
     given = [made_estimate(each[0], *each[4][:2]) for each in drawn_]
-    rows = [count - 1 - at if each[4][2] else -1 for at, each in enumerate(drawn_)]
-    profiled = [SimpleNamespace(profile=PROFILE if each[4][3] else None) for each in drawn_]
+    serves = [[each[4][2 + time] for each in drawn_] for time in range(2)]
+    rows = [count - 1 - at for at in range(count)]
     factors = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)[:, :, :3]
     table = lengths.LengthTable(PRIOR_SHARES)
     of = [kernels_answer(table, each[2], 1) if decodes else None for each in drawn_]
@@ -358,8 +307,8 @@ def test_what_is_expected_of_all_candidates(
     assert len(ours) == len(theirs) == count
     assert list(ours) == list(theirs)
     for found, wanted in zip(
-        ours.times(of, waited_s, rows, factors, profiled),
-        theirs.times(of, waited_s, rows, factors, profiled),
+        ours.times(of, waited_s, rows, factors, *serves),
+        theirs.times(of, waited_s, rows, factors, *serves),
         strict=True,
     ):
         assert [each is None for each in found] == [each is None for each in wanted]
@@ -460,10 +409,6 @@ def test_columns_of_different_lengths_are_refused() -> None:
     def one() -> Any:
         return estimates.Estimates([made_estimate((1.0, 1.0), window([]), window([]))])
 
-    served = distributions.served_quantiles
-    both, offsets, trees = (distributions.Mixture(),) * 2, (distributions.Offsets(),) * 2, np.zeros((1, 1))
-    stumps = np.zeros((2, 1), np.uint8), np.zeros((2, 1)), np.zeros((2, 2)), np.zeros(2), 1
-    forest = networks.Forests(*stumps, 1)
     calls: list[Callable[[], object]] = [
         lambda: network.step((0.0,), network.start()),
         lambda: network.step((0.0,) * len(LATENCY["event_mean"]), np.zeros(3, np.float32)),
@@ -479,19 +424,17 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.LearnedLengths().observe(np.ones(3), table, 5, False),
         lambda: distributions.served_tables([distributions.LearnedLengths()], np.ones((1, 3)), [table]),
         lambda: distributions.served_tables([], np.ones((1, BINS)), [table]),
-        lambda: distributions.Mixture().learn((0.0,) * 19, 0.0),
-        lambda: distributions.Offsets().learn((0.0,) * 4, 0.0),
-        lambda: served(np.zeros((1, 2, 4), np.float32), forest, trees, [both], [offsets], one(), [0]),
-        lambda: served(np.zeros((1, 2, 5), np.float32), forest, np.zeros((1, 2)), [both], [offsets], one(), [0]),
-        lambda: served(np.zeros((1, 2, 5), np.float32), forest, trees, [both], [offsets], one(), [1]),
-        lambda: served(np.zeros((1, 2, 5), np.float32), forest, trees, [], [], one(), []),
-        lambda: networks.Forests(*stumps, 1).predict(np.zeros((1, 2))),
-        lambda: networks.Forests(*stumps, 0),
-        lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], np.zeros((0, 2, 5)), []),
-        lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [(table, None, 1)], np.zeros((0, 2, 5)), [0]),
-        lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [(table, None, 1)], np.zeros((1, 2, 4)), [0]),
-        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), [None]),
-        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), [None]),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 4), np.float32), [([0.0], [0.0])], [(0.0, 0.0)]),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), [], []),
+        lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], [], [], np.zeros((0, 2, 5)), []),
+        lambda: distributions.p_miss(
+            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((0, 2, 5)), [0]
+        ),
+        lambda: distributions.p_miss(
+            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((1, 2, 5)), [-1]
+        ),
+        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), [True], [True]),
+        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), [True], [True]),
         lambda: one().costs([None], []),
     ]  # fmt: skip
     for call in calls:

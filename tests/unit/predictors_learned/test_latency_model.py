@@ -15,7 +15,6 @@ def drawn(seed: int = 1) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     arrays = {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in SHAPES.items()}
     arrays |= {name: np.ones(SHAPES[name], np.float32) for name in ("event_scale", "target_scale", "widths")}
-    arrays["tree_feature"] = rng.integers(0, len(TARGET_FEATURES), SHAPES["tree_feature"]).astype(np.uint8)
     return arrays
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.quantiles import Distribution, Offsets, calibrated, factors_of
+from predictors.kernels.reference.quantiles import Distribution, calibrated, factors_of
+from predictors.online.offsets import Offsets
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 

@@ -11,7 +11,7 @@ from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 from predictors.learned.latency.model import SHAPES, LatencyModel
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
-from predictors.training.replay import MODEL, PHYSICAL, SERVED, TREES, episodes, replay
+from predictors.training.replay import MODEL, PHYSICAL, SERVED, episodes, replay
 from tests.unit.predictors_training.latency_runs import served
 
 RUN = Run("r", "made", "i", "m", level="1")
@@ -88,12 +88,11 @@ def test_with_a_model_it_has_what_was_served():
     rng = np.random.default_rng(1)
     arrays = {name: rng.normal(0.0, 0.05, shape) for name, shape in SHAPES.items()}
     arrays |= {name: np.ones(SHAPES[name]) for name in ("event_scale", "target_scale", "widths")}
-    arrays["tree_feature"] = np.zeros(SHAPES["tree_feature"], np.uint8)
     model = LatencyModel.load(Artifact("latency", LATENCY_FEATURES, arrays))
     data = served(levels=1)
     (plain,) = episodes(data)
     (found,) = episodes(data, model)
-    assert set(found.predicted) == {PHYSICAL, MODEL, TREES, SERVED}
+    assert set(found.predicted) == {PHYSICAL, MODEL, SERVED}
     assert {each.shape for each in found.predicted.values()} == {(60, 2, len(TAUS))}
     # The model changes nothing of what is physical, nor of what it is shown itself.
     assert found.corrected == pytest.approx(plain.corrected)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictors.learned.artifact import Artifact, to_bytes
-from predictors.learned.trees import TAU, TREE_FEATURES, TreeModel
+from predictors.learned.trees import TREE_FEATURES, TreeModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.replay import FORESTS, episodes
 from predictors.training.trees import Settings, TreeRows, arrays_of, by_load, fit, rows_of, train
@@ -32,7 +32,7 @@ def test_arrays_predict_as_scikit_learn_does() -> None:
     )
     rows = TreeRows(features, actual, np.repeat("made", 800))
     settings = Settings(trees=30, depth=5)
-    forests = [fit(rows.features, rows.actual[:, time], rows.source, TAU, settings, 1) for time in range(2)]
+    forests = [fit(rows, np.arange(800), time, settings, 1) for time in range(2)]
     model = TreeModel.load(Artifact("trees", TREE_FEATURES, arrays_of(forests, settings.depth)))
     unseen = draw.normal(size=(300, len(TREE_FEATURES)))
     expected = np.stack([forest.predict(unseen) for forest in forests], axis=1)

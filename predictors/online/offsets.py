@@ -1,0 +1,35 @@
+"""Online calibration of the latency model's quantiles.
+
+Each quantile has an offset. The offset moves up a little with every actual value above the quantile and down with every
+one below, in proportion to the share that should lie there (quantile tracking: Angelopoulos et al., Conformal PID
+Control, arXiv 2307.16895; Gibbs & Candes, arXiv 2106.00072). So in the long run the right share lies below, whatever the
+model predicts. The step is small, since the model follows its instance by itself; larger steps chase spells of load.
+
+Actual values must be learned in order of dispatch, each as soon as it is known or overdue: the values that come first
+are the quick ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from predictors.kernels.levels import TAUS
+
+#: The largest part of a spread that an offset moves by.
+STEP = 0.01
+
+
+class Offsets:
+    """Offsets of the quantiles of one time (TTFT or TPOT), shared by all instances of one kind."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values = [0.0] * len(TAUS)
+
+    def learn(self, predicted: Sequence[float], actual: float) -> None:
+        """Learn from `actual`, for which the quantiles `predicted` were used. For an overdue request, pass any value
+        larger than the quantiles that it has exceeded."""
+        values = self.values
+        for at, tau in enumerate(TAUS):
+            values[at] += STEP * (tau - (actual <= predicted[at]))
