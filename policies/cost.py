@@ -26,10 +26,10 @@ The order is kept by construction: whatever lambda_q is, quality and spend toget
   to the outcome when the request ends.
 - Quality: lambda_q, one for each scope, keeps the mean predicted quality of the chosen options at the target, or at what
   is reachable if that is less. It is computed from the options of recent requests (`policies.quality_price_estimator`),
-  with what its misses and work take from the quality and add to the cost of each. Reachable is the mean quality that requests would get
-  if spend did not count, so a shortfall that capacity or attainment cause is not made up for later. The target is
-  `Targets.quality`; without one it is what is reachable, minus half of `quality_slack`. The other half is reserved for
-  prediction errors.
+  with what its misses and work take from the quality and add to the cost of each. Reachable is the mean quality that
+  requests would get if spend did not count, so a shortfall that capacity or attainment cause is not made up for later.
+  The target is `Targets.quality`; without one it is what is reachable, minus half of `quality_slack`. The other half is
+  reserved for prediction errors.
 - Spend: the rest.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,

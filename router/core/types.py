@@ -261,8 +261,7 @@ class Targets:
 
     `quality` is the target mean quality in [0, 1]. None means the best mean that is reachable while attainment is kept
     (`cost`), or that of the best single model on the scope's own requests (the text-only policies), less `quality_slack`.
-    `attainment` is the target share of requests that meet their SLO. Prices adapt over about
-    `window_requests` requests.
+    `attainment` is the target share of requests that meet their SLO. Prices adapt over about `window_requests` requests.
     """
 
     quality: float | None = None

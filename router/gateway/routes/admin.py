@@ -40,8 +40,8 @@ class Batch(BaseModel):
 
 
 class TargetChange(BaseModel):
-    """`quality`: the target of mean quality (null: the policy's default). `attainment`: the target
-    share of SLOs kept. Omitted fields stay unchanged."""
+    """`quality`: the target of mean quality (null: the policy's default). `attainment`: the target share of SLOs kept.
+    Omitted fields stay unchanged."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
