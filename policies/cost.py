@@ -71,6 +71,8 @@ _LOAD_STEP = 0.3
 _LEAST_SLOTS = 16
 _MAX_LOAD_PRICE = 4.0
 _MAX_WORK = 5.0
+#: The delay that a request adds to others counts up to so many mean answers' times.
+_MAX_DELAY = 100.0
 #: The actual TPOT is taken as evenly spread over this range of the predicted one.
 _TPOT_RANGE = 0.9, 1.2
 #: The share of repeated attempts is a running mean over about this many.
@@ -148,13 +150,14 @@ class LeastSpend:
         known = [each.cost_usd for each in estimates if each.cost_usd < inf]
         usual_usd = fmean(known) if known else 0.0
         delays_s = added_s(request, options)
-        pressure = scope.pressure / scope.mean_e2e_s if scope.mean_e2e_s > 0.0 else 0.0
+        mean_s = scope.mean_e2e_s
         spends, misses, works = [], [], []
         for option, estimate, delay_s in zip(options, estimates, delays_s, strict=True):
             state = self._instances.get(option.instance.name) or _IDLE
             work = min(estimate.e2e_s / state.mean_e2e_s, _MAX_WORK) if state.mean_e2e_s > 0.0 else 1.0
             spends.append(estimate.cost_usd * (1.0 + estimate.miss) + state.repeated * usual_usd)
-            misses.append(scope.caution * (estimate.miss + estimate.breaks + pressure * delay_s))
+            delay = min(delay_s / mean_s, _MAX_DELAY) if mean_s > 0.0 else 0.0
+            misses.append(scope.caution * (estimate.miss + estimate.breaks + scope.pressure * delay))
             works.append(state.load_price * work)
         qualities = [each.quality for each in estimates]
         finite = [spend for spend in spends if spend < inf] or [0.0]

@@ -23,6 +23,8 @@ from policies.lower_hull import lower_hull
 
 #: Bins of the histogram for each factor e of the price.
 _BINS_PER_FACTOR = 12
+#: Prices in USD for a unit of quality are taken as in this range, which no tariff leaves.
+_LEAST_USD, _MOST_USD = 1e-100, 1e100
 #: Weights are scaled back before they exceed this.
 _MAX_WEIGHT = 1e12
 
@@ -62,7 +64,7 @@ class QualityPriceEstimator:
         self._least_quality += weight * quality[hull[0]]
         for below, above in pairwise(hull):
             price = (above[1] - below[1]) / (above[0] - below[0])
-            at = floor(_BINS_PER_FACTOR * log(price))
+            at = floor(_BINS_PER_FACTOR * log(min(max(price, _LEAST_USD), _MOST_USD)))
             self._steps[at] = self._steps.get(at, 0.0) + weight * (quality[above] - quality[below])
         best = quality[hull[-1]]
         self._best_quality += weight * best

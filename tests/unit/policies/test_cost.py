@@ -411,3 +411,19 @@ def test_a_request_stays_away_where_it_would_break_the_promises_of_others() -> N
     assert pick(policy(), request(), [crowded, quiet]) is crowded
     crowded.instance.promised_tpot_s.extend([0.041] * 200)
     assert pick(policy(), request(), [crowded, quiet]) is quiet
+
+
+def test_extreme_times_and_prices_leave_an_answer() -> None:
+    """Times near 0 in the past make any delay infinitely many mean answers; prices of a unit of quality may leave the
+    range of a float."""
+    spender = policy()
+    options = [option("small", quality=0.5, cost=0.0, e2e=5e-324), option("large", quality=0.9, cost=1e-320)]
+    for number in range(3):
+        request_ = request(number, slo=SLO)
+        spender.ended(request_, pick(spender, request_, options).candidate, False, 0.0)
+    options.append(option("busy", running=8))
+    options[-1].instance.profiles["busy"] = profile("llama-3.1-8b@l4")
+    pick(spender, request(3, slo=SLO), options)
+    prices = QualityPriceEstimator()
+    prices.add(offers((0.5, 0.0), (0.9, 5e-324), (1.0, 1e308)), 100.0)
+    assert 0.0 <= prices.price_usd(0.95) < float("inf")
