@@ -417,7 +417,10 @@ def test_extreme_times_and_prices_leave_an_answer() -> None:
     """Times near 0 in the past make any delay infinitely many mean answers; prices of a unit of quality may leave the
     range of a float."""
     spender = policy()
-    options = [option("small", quality=0.5, cost=0.0, e2e=5e-324), option("large", quality=0.9, cost=1e-320)]
+    options = [
+        option("small", quality=0.5, cost=0.0, e2e=5e-324),
+        option("large", quality=0.9, cost=1e-320, e2e=5e-324),
+    ]
     for number in range(3):
         request_ = request(number, slo=SLO)
         spender.ended(request_, pick(spender, request_, options).candidate, False, 0.0)
