@@ -30,14 +30,13 @@ The driver keeps one timer, set to `wake_at`, and answers it with `Tick`.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from router.core import attempts, health, hedging, refusals, streaming
-from router.core.deadlines import DeadlineHeap
 from router.core.deciding import Decided
 from router.core.errors import Refusal
 from router.core.events import (
@@ -73,6 +72,7 @@ from router.core.fleet import Fleet
 from router.core.interfaces import HasSharedCursor, Learner, Policy, Predictor, TargetHolder
 from router.core.money import quote
 from router.core.money.account import RequestMoney, Wait
+from router.core.open_requests import OpenRequests
 from router.core.placing import Placement, Placer, Queued
 from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
 from router.core.settings import SchedulerSettings
@@ -108,17 +108,7 @@ class Scheduler:
         self._waiting = self._placer.waiting
         self._targets = targets
         self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
-        self._requests: dict[str, RequestState] = {}
-        self._awaiting: OrderedDict[str, RequestState] = OrderedDict()  # no first token yet, oldest first
-        self._awaiting_until = (
-            -math.inf
-        )  # the latest time limit of all requests that were in `_awaiting` together
-        self._deadlines = DeadlineHeap(self._requests)  # hard SLOs
-        self._hedges = DeadlineHeap(self._awaiting)  # when an attempt, by its number, becomes late
-        self._unseen = DeadlineHeap(
-            self._requests
-        )  # when the first token is expected of an attempt that is not streamed
-        self._unseen_at = math.inf  # the first of these
+        self._open = OpenRequests()
         self._arrivals = 0
         self._hedged = 0
         self._now = 0.0
@@ -129,7 +119,8 @@ class Scheduler:
         #: Called with an error of a policy or a predictor. It ends only the request that was being placed, and none if it
         #: was learning; the event's instructions for other requests stay. None: the error is raised.
         self.on_fault: Callable[[Exception], None] | None = None
-        self._handlers: dict[type, Callable[[Any, float], None]] = {
+        #: A handler returns True if a waiting request may find room now that found none before.
+        self._handlers: dict[type, Callable[[Any, float], bool | None]] = {
             Arrived: self._arrived,
             FirstToken: self._first_token,
             Metered: self._metered,
@@ -168,7 +159,7 @@ class Scheduler:
     @property
     def live(self) -> int:
         """The number of requests that have not ended."""
-        return len(self._requests)
+        return len(self._open.states)
 
     def queued_by_model(self) -> Counter[str]:
         """The number of waiting requests by their first model."""
@@ -176,7 +167,7 @@ class Scheduler:
 
     def requests(self) -> Iterator[Request]:
         """The requests that have not ended."""
-        return (state.request for state in self._requests.values())
+        return (state.request for state in self._open.states.values())
 
     def quote(self, request: Request) -> quote.Quote:
         """What a request may cost."""
@@ -190,10 +181,7 @@ class Scheduler:
     @property
     def wake_at(self) -> float | None:
         """When the driver must send the next `Tick`; None for never."""
-        at = min(self._deadlines.next_at(), self._hedges.next_at())
-        for oldest in self._awaiting.values():
-            at = min(at, oldest.request.expires_at)
-            break
+        at = self._open.next_at()
         if self._waiting.states:
             if self.fleet.returning():
                 at = min(at, self._now + _RETURN_LOOK_S)
@@ -221,9 +209,11 @@ class Scheduler:
         self._now = now
         out: list[Instruction] = []
         self._out = out
-        if now >= self._unseen_at:
-            self._assume_first_tokens(now)
-        self._handlers[type(event)](event, now)
+        if now >= self._open.first_tokens_at:
+            for attempt in self._open.expected_first_tokens(now):
+                attempts.assume_first_token(attempt)
+        if self._handlers[type(event)](event, now) and self._waiting.states:
+            self._serve_queue(now)
         return out
 
     def catch_up(self) -> None:
@@ -257,11 +247,11 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 (reported by `_fault`)
             self._fault(state, error, now)
 
-    def _first_token(self, event: FirstToken, now: float) -> None:
-        state, attempt = self._find(event.request_id, event.attempt)
+    def _first_token(self, event: FirstToken, now: float) -> bool:
+        state, attempt = self._open.find(event.request_id, event.attempt)
         if state is None or attempt is None or attempt.phase is not AttemptPhase.PREFILL:
-            return
-        self._awaiting.pop(event.request_id, None)
+            return False
+        self._open.awaiting.pop(event.request_id, None)
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         attempts.first_token(attempt, now)
@@ -278,16 +268,15 @@ class Scheduler:
                 ),
             )
         )
-        if len(state.under_way) > 1:
-            for other in list(state.under_way):
-                if other is not attempt:
-                    self._cancel(state, other, EndedHow.HEDGE_LOST, now)
-            # If the other one waited for money, it has ended.
-            if self._waiting.states and len(state.under_way) == 1:
-                self._serve_queue(now)
+        if len(state.under_way) == 1:
+            return False
+        for other in list(state.under_way):
+            if other is not attempt:
+                self._cancel(state, other, EndedHow.HEDGE_LOST, now)
+        return len(state.under_way) == 1  # the other one waited for money, so it has ended
 
     def _metered(self, event: Metered, now: float) -> None:
-        state, attempt = self._find(event.request_id, event.attempt)
+        state, attempt = self._open.find(event.request_id, event.attempt)
         if state is None or attempt is None or attempt.phase is AttemptPhase.CANCELLING:
             return
         covered = state.money.metered(attempt.number, event.cost_usd)
@@ -296,14 +285,14 @@ class Scheduler:
         if allowance is not None:
             self._out.append(Allow(event.request_id, attempt.number, allowance))
 
-    def _granted(self, event: Granted, now: float) -> None:
-        state = self._requests.get(event.request_id)
+    def _granted(self, event: Granted, now: float) -> bool:
+        state = self._open.states.get(event.request_id)
         if state is None:
-            return
+            return False
         money = state.money
         money.granted(event.reserved_usd, event.left_usd)
         if state.phase is RequestPhase.ENDING:
-            return
+            return False
         running = [each for each in state.under_way if each.phase in _RUNNING]
         # Attempts that have not started come first: if one is not paid, its money is free for the others.
         for attempt in list(state.under_way):
@@ -319,13 +308,12 @@ class Scheduler:
             if allowance is not None and wait is not Wait.GOES_ON:
                 self._out.append(Allow(event.request_id, attempt.number, allowance))
         self._request_money(state)
-        if self._waiting.states:
-            self._serve_queue(now)
+        return True
 
-    def _ended(self, event: Ended, now: float) -> None:
-        state, attempt = self._find(event.request_id, event.attempt)
+    def _ended(self, event: Ended, now: float) -> bool:
+        state, attempt = self._open.find(event.request_id, event.attempt)
         if state is None or attempt is None:
-            return
+            return False
         attempt.output_tokens, attempt.prompt_tokens = event.output_tokens, event.prompt_tokens
         how = attempt.ended_how if attempt.phase is AttemptPhase.CANCELLING else event.how
         assert how is not None  # noqa: S101 (whoever cancels says why)
@@ -342,62 +330,58 @@ class Scheduler:
                     self._finish(state, now)
             elif failure is not None:
                 self._failed(state, attempt, failure, now)
-        if self._waiting.states:
-            self._serve_queue(now)
+        return True
 
-    def _left(self, event: Left, now: float) -> None:
-        state = self._requests.get(event.request_id)
-        if state is not None and state.phase is not RequestPhase.ENDING:
-            self._end(state, Verdict(Outcome.CLIENT_CANCELLED, now), now)
-            if self._waiting.states:
-                self._serve_queue(now)
+    def _left(self, event: Left, now: float) -> bool:
+        state = self._open.states.get(event.request_id)
+        if state is None or state.phase is RequestPhase.ENDING:
+            return False
+        self._end(state, Verdict(Outcome.CLIENT_CANCELLED, now), now)
+        return True
 
-    def _given_up(self, event: GivenUp, now: float) -> None:
-        state = self._requests.get(event.request_id)
-        if state is not None and state.phase is not RequestPhase.ENDING:
-            self._give_up(state, event.reason, now)
-            if self._waiting.states:
-                self._serve_queue(now)
+    def _given_up(self, event: GivenUp, now: float) -> bool:
+        state = self._open.states.get(event.request_id)
+        if state is None or state.phase is RequestPhase.ENDING:
+            return False
+        self._give_up(state, event.reason, now)
+        return True
 
-    def _load_reported(self, event: LoadReported, now: float) -> None:
+    def _load_reported(self, event: LoadReported, now: float) -> bool:
         instance = self._placer.fleet.instances.get(event.instance)
-        if instance is not None:
-            instance.takes_report(event.report, now)
-            self._postponed.append((self.predictor.observe_report, (instance, now)))
-            if self._waiting.states:
-                self._serve_queue(now)
+        if instance is None:
+            return False
+        instance.takes_report(event.report, now)
+        self._postponed.append((self.predictor.observe_report, (instance, now)))
+        return True
 
-    def _probed(self, event: Probed, now: float) -> None:
+    def _probed(self, event: Probed, now: float) -> bool:
         instance, settings = self._placer.fleet.instances.get(event.instance), self.settings
-        if instance is not None:
-            changed = health.probed(instance, event.healthy, settings.eject_after, settings.return_after, now)
-            if changed and self._waiting.states:
-                self._serve_queue(now)
+        return instance is not None and health.probed(
+            instance, event.healthy, settings.eject_after, settings.return_after, now
+        )
 
-    def _peer_load_reported(self, event: PeerLoadReported, now: float) -> None:
+    def _peer_load_reported(self, event: PeerLoadReported, now: float) -> bool:
         nothing = Work()
         for name, instance in self.instances.items():
             instance.shares(event.work.get(name, nothing), event.replicas)
             if name in event.ejected:
                 health.ejected_elsewhere(instance, now)
-        if self._waiting.states:
-            self._serve_queue(now)
+        return True
 
-    def _fleet_changed(self, event: FleetChanged, now: float) -> None:
+    def _fleet_changed(self, event: FleetChanged, now: float) -> bool:
         before = self.instances
         self._placer.fleet = Fleet(event.instances)
         for name in before.keys() - self.instances.keys():
             self._postponed.append((self.predictor.forget, (name,)))
         self.settings = self._placer.settings = event.settings
-        if self._waiting.states:
-            self._serve_queue(now)
+        return True
 
-    def _drain_changed(self, event: DrainChanged, now: float) -> None:
+    def _drain_changed(self, event: DrainChanged, now: float) -> bool:
         instance = self.instances.get(event.instance)
-        if instance is not None and instance.draining != event.draining:
-            instance.draining = event.draining
-            if self._waiting.states:
-                self._serve_queue(now)
+        if instance is None or instance.draining == event.draining:
+            return False
+        instance.draining = event.draining
+        return True
 
     def _targets_changed(self, event: TargetsChanged, now: float) -> None:
         if self._targets is not None:
@@ -418,27 +402,12 @@ class Scheduler:
         self.predictor.use(event.models)
 
     def _tick(self, event: Tick, now: float) -> None:
-        for request_id, _ in self._deadlines.due(now):
-            state = self._requests.get(request_id)
-            if state is None or state.phase is RequestPhase.ENDING:
-                continue
-            due = state.hard_deadline()
-            if request_id in self._awaiting:
-                due = min(state.request.expires_at, math.inf if due is None else due)
-            if due is not None:
-                if due <= now:
-                    self._expire(state, now)
-                else:
-                    self._deadlines.add(due, request_id)
-        while self._awaiting:
-            state = next(iter(self._awaiting.values()))
-            if state.request.expires_at > now:
-                break
-            self._expire(state, now)
+        for overdue in self._open.overdue(now):
+            self._expire(overdue, now)
         if self._waiting.states:
             self._serve_queue(now)
-        for request_id, number in self._hedges.due(now):
-            state = self._awaiting.get(request_id)
+        for request_id, number in self._open.hedges.due(now):
+            state = self._open.awaiting.get(request_id)
             attempt = state.attempt(number) if state else None
             if state is not None and attempt is not None and len(state.under_way) == 1:
                 self._hedge(state, attempt, now)
@@ -448,7 +417,7 @@ class Scheduler:
         if isinstance(placement, Decided):
             self._dispatch(state, placement, now)
         elif isinstance(placement, Queued):
-            self._register(state)
+            self._open.add(state)
             if placement.leaving is not None:
                 refusal = refusals.overloaded(self._placer.drain_s())
                 self._refuse(placement.leaving, refusal, now)
@@ -519,16 +488,15 @@ class Scheduler:
     def _count(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Count a new attempt, and set its time limits and its request's."""
         request, prediction = state.request, attempt.prediction
-        self._register(state)
+        self._open.add(state)
         attempts.count(request, attempt, self.settings.confidence)
         if self.settings.hedge_share and not attempt.hedge:
             at = hedging.hedge_at(request, prediction)
             if at is not None:
-                self._hedges.add(at, request.id, attempt.number)
+                self._open.hedges.add(at, request.id, attempt.number)
         if not request.engine_streams and request.decodes and prediction.engine_ttft_s is not None:
             at = now + prediction.engine_ttft_s
-            self._unseen.add(at, request.id, attempt.number)
-            self._unseen_at = min(self._unseen_at, at)
+            self._open.expect_first_token(request.id, attempt.number, at)
 
     def _send(self, state: RequestState, attempt: AttemptState) -> None:
         attempt.phase = AttemptPhase.PREFILL
@@ -545,21 +513,13 @@ class Scheduler:
             )
         )
 
-    def _assume_first_tokens(self, now: float) -> None:
-        """Attempts that are not streamed decode from when their first token is expected."""
-        for request_id, number in self._unseen.due(now):
-            attempt = self._find(request_id, number)[1]
-            if attempt is not None:
-                attempts.assume_first_token(attempt)
-        self._unseen_at = self._unseen.next_at()
-
     def _hedge(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Start a second attempt beside a late one, if it pays and the share of hedges is not used up. Its gain grows
         with the wait, so it is considered again later if it does not pay yet."""
         request, settings = state.request, self.settings
         again = hedging.again_at(request, now)
         if again is not None:
-            self._hedges.add(again, request.id, attempt.number)
+            self._open.hedges.add(again, request.id, attempt.number)
         self.catch_up()
         if (
             attempt.phase is not AttemptPhase.PREFILL  # it waits for money, and a hedge would take some of it
@@ -736,7 +696,7 @@ class Scheduler:
         if state.phase is RequestPhase.QUEUED:
             self._waiting.remove(state)
         state.phase = RequestPhase.ENDING
-        self._awaiting.pop(state.request.id, None)
+        self._open.awaiting.pop(state.request.id, None)
         if state.under_way:
             for attempt in list(state.under_way):
                 self._cancel(state, attempt, lost, now)
@@ -760,36 +720,9 @@ class Scheduler:
         request = state.request
         if state.failed_at:
             attempts.blame(state, self.settings, answered=False)
-        self._requests.pop(request.id, None)
+        self._open.states.pop(request.id, None)
         settlement = settle(state)
         learner = self._learners.get(request.policy)
         if learner is not None and state.placed is not None:
             self._postponed.append((learner.ended, (request, state.placed, settlement.slo_met, now)))
         self._out.append(Finish(request.id, settlement))
-
-    # --- bookkeeping ---------------------------------------------------------------------------------
-    def _find(
-        self, request_id: str, attempt: int
-    ) -> tuple[RequestState, AttemptState | None] | tuple[None, None]:
-        state = self._requests.get(request_id)
-        if state is None:
-            return None, None
-        for each in state.under_way:
-            if each.number == attempt:
-                return state, each
-        return state, None
-
-    def _register(self, state: RequestState) -> None:
-        """Schedule a request's time limits."""
-        request_id, expires_at = state.request.id, state.request.expires_at
-        if request_id not in self._requests:
-            self._requests[request_id] = state
-            if state.request.hard and (due := state.hard_deadline()) is not None:
-                self._deadlines.add(due, request_id)
-        if not self._awaiting:
-            self._awaiting_until = -math.inf
-        if expires_at < self._awaiting_until:  # not in order: a retry, or another limit since a reload
-            self._deadlines.add(expires_at, request_id)
-        elif expires_at > self._awaiting_until:
-            self._awaiting_until = expires_at
-        self._awaiting[request_id] = state

@@ -141,7 +141,7 @@ class Ledger:
         self.instances |= self.scheduler.instances
         self._funding = {
             (name, each.number)
-            for name, state in self.scheduler._requests.items()
+            for name, state in self.scheduler._open.states.items()
             for each in state.under_way
             if each.phase is AttemptPhase.FUNDING
         }
@@ -325,7 +325,7 @@ class Ledger:
         for name, entry in self.entries.items():
             places = {number: each.sent.candidate for number, each in entry.under_way.items()}
             for _, number in (each for each in self._funding if each[0] == name):
-                state = scheduler._requests[name].attempt(number)
+                state = scheduler._open.states[name].attempt(number)
                 assert state is not None
                 places[number] = state.candidate
             for number, candidate in places.items():
@@ -376,7 +376,7 @@ class Ledger:
             for name in self.waiting & waited:
                 if self.entries[name].request.priority <= request.priority:
                     continue
-                state = scheduler._requests[name]
+                state = scheduler._open.states[name]
                 found = scheduler._placer.eligible(state, now)
                 could = {option.candidate.instance for option in (*found.free, *found.busy)}
                 assert state.deferred or sent.candidate.instance not in could, (
