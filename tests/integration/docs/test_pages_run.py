@@ -19,7 +19,7 @@ _INSTALLS = "installs, or runs these very tests"
 
 #: Blocks that stay unrun, by page and first line.
 NOT_RUN = {
-    ("docs/results.md", "headway compare --scenario one-model-unequal-gpus"): _LONG,
+    ("docs/results.md", "python -m benchmarks.claims"): _LONG,
     ("docs/results.md", "headway compare --scenario unlike-widths"): _LONG,
     ("docs/results.md", "python -m benchmarks.cost_order"): _LONG,
     ("docs/results.md", "make dev"): _LONG,

@@ -1,0 +1,103 @@
+"""The tables in the documentation are those of the results file, and hold when they are measured anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.claims import command
+from benchmarks.claims.claims import CLAIMS
+from benchmarks.claims.measured import measured
+from benchmarks.claims.tables import by_rate, by_rate_and_policy, differences, replaced
+
+ROOT = Path(__file__).parents[3]
+
+
+def report(attained: float, policy: str = "slo") -> dict[str, Any]:
+    """What is read of a report of one policy at 40/s, in two draws."""
+    interval = {"mean": attained, "half_width": 0.01}
+    times = {f"{time}_s_{of}": interval for time in ("ttft", "e2e") for of in ("mean", "p50", "p95")}
+    capacity = {
+        "policy": policy,
+        "bound": "at_least",
+        "low_per_s": 40.0,
+        "high_per_s": None,
+        "missed_per_s": [],
+    }
+    runs = [
+        {"policy": policy, "rate_per_s": 40.0, "seed": seed, "attainment": attained + 0.1 * seed}
+        for seed in (1, 0)
+    ]
+    return {
+        "capacity": [capacity],
+        "cells": [{"policy": policy, "rate_per_s": 40.0, "measures": {"attainment": interval, **times}}],
+        "runs": runs,
+        "oracle": [{"rate_per_s": 40.0, "clairvoyant_attainment": {"mean": 0.9}}],
+    }
+
+
+def test_every_page_shows_what_the_results_file_has(tmp_path: Path) -> None:
+    for page in {claim.page for claim in CLAIMS.values()}:
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / page, tmp_path / page)
+    results = json.loads((ROOT / command.RESULTS).read_text())
+    assert results.keys() == CLAIMS.keys()
+    command.write(tmp_path, results)
+    for claim in CLAIMS.values():
+        assert (tmp_path / claim.page).read_text() == (ROOT / claim.page).read_text()
+    for name, claim in CLAIMS.items():
+        assert tuple(results[name]["policies"]) == claim.policies
+        for found in results[name]["policies"].values():
+            assert {rate: len(each["draws"]) for rate, each in found["rates"].items()} == {
+                str(rate): claim.seeds for rate in claim.rates
+            }
+
+
+def test_figures_become_rows() -> None:
+    figures = measured(report(0.85))
+    assert figures["policies"]["slo"]["rates"]["40"]["draws"] == [0.85, 0.95]
+    rows = by_rate(figures, times_at="40").splitlines()
+    assert rows[2] == "| `slo` | 85.0 % | at least 40/s | 0.85 s | 0.85 s |"
+    assert rows[3].startswith("| a clairvoyant schedule (one draw) | 90.0 % |")
+    assert rows[-1].endswith("at most: 1.0 at 40/s.")
+    assert by_rate_and_policy(figures).splitlines()[2] == (
+        "| 40/s | `slo` | 85.0 ±1.0 % | 0.850 / 0.850 | 0.850 / 0.850 |"
+    )
+    assert replaced("a <!-- claim x: begin -->old<!-- claim x: end --> b", "x", "new").split("\n")[1] == "new"
+    with pytest.raises(ValueError, match="no marks"):
+        replaced("a page", "x", "new")
+
+
+def test_a_draw_that_differs_is_reported() -> None:
+    kept, same = measured(report(0.85)), measured(report(0.853))
+    assert list(differences(kept, same, 0.005)) == []
+    assert list(differences(kept, measured(report(0.8)), 0.005)) == [
+        "slo, 40/s, draw 0: 0.8500 is told, 0.8000 measured",
+        "slo, 40/s, draw 1: 0.9500 is told, 0.9000 measured",
+    ]
+
+
+def test_policies_measured_anew_take_their_place_among_the_others() -> None:
+    claim = CLAIMS["unequal-gpus"]
+    old, new = measured(report(0.5, "slo")), measured({**report(0.6, "latency"), "oracle": []})
+    merged = command._merged(claim, old, new)
+    assert list(merged["policies"]) == ["latency", "slo"]
+    assert merged["oracle"] == old["oracle"]
+
+
+def test_arguments_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["check", "nonsense"])
+    assert ended.value.code == 2
+    assert "unknown: nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_the_tables_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert command.main(["check"]) == 0
