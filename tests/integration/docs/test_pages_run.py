@@ -35,6 +35,7 @@ NOT_RUN = {
     ("docs/evaluation.md", "headway evaluate"): _LONG,
     ("docs/evaluation.md", "make train-defaults"): _DATA,
     ("docs/install.md", "make install"): _INSTALLS,
+    ("docs/judging.md", "headway judge"): _ENGINES,
     ("docs/oracles.md", "from benchmarks.oracles"): "a fragment: its names stand for what the text says",
     ("docs/policies.md", "headway compare --scenario"): _LONG,
     ("docs/reproductions.md", "headway reproduce"): "needs the published cases",
