@@ -30,6 +30,7 @@ NOT_RUN = {
     ("docs/calibration.md", "headway workload build poisson"): _ENGINES,
     ("docs/calibration.md", "python -m benchmarks.calibrate.measure"): _ENGINES,
     ("docs/calibration.md", "headway compare --workload azure.jsonl"): _DATA,
+    ("docs/datasets.md", "headway dataset release"): _DATA,
     ("docs/evaluation.md", "headway train length"): _LONG,
     ("docs/evaluation.md", "headway train latency --from-store"): _LONG,
     ("docs/evaluation.md", "headway evaluate"): _LONG,
