@@ -56,6 +56,10 @@ COMMANDS = {
     "collect": Command(
         "benchmarks.collect.command", "send the same prompts to every candidate at chosen loads"
     ),
+    "judge": Command(
+        "benchmarks.judging.command", "score answers by a judge model, or compare them in pairs"
+    ),
+    "dataset": Command("benchmarks.datasets.command", "release training data with a card"),
     "train": Command("benchmarks.training.command", "train a predictor and report its accuracy"),
     "evaluate": Command("benchmarks.evaluate.command", "compare trained predictors with baselines"),
     "calibrate": Command("benchmarks.calibrate.command", "fit an engine profile to measured requests"),

@@ -15,8 +15,9 @@ from router.config import ConfigError, FleetConfig
 from router.core.errors import Refusal
 from router.emulated import Engines
 from router.gateway.asgi import Application
-from router.gateway.endpoints import ROUTES, HotPaths
+from router.gateway.endpoints import ROUTES
 from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.judge import hot_paths
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import Page
 from router.listening import raise_open_files, url_of
@@ -120,7 +121,7 @@ async def run_gateway(
         app = Application(gateway, started, scrape)
         raise_open_files()
         settings = server_config(app, config.server.host, config.server.port, grace_s=2.0)
-        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
+        server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
         gateway.metrics.sources.connections = lambda: (server.connections, server.closed)
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -21,9 +21,9 @@ from benchmarks.checks import add_number, positive_number, whole_number
 from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
-from benchmarks.collect.judge import Judge, Verdicts
 from benchmarks.collect.prompts import Questions, read_questions
-from benchmarks.collect.results import first_answers, summary, to_dataset
+from benchmarks.collect.results import AnswerKey, first_answers, summary, to_dataset
+from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import until_stopped
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         **({"judge": {"model": args.judge_model, **verdicts.counts}} if judge is not None else {}),
     }
     data = to_dataset(
-        collection, about, source=args.source, keep_texts=not args.no_texts, quality=verdicts.quality
+        collection, about, source=args.source, keep_texts=not args.no_texts, quality=verdicts.found
     )
     if data.attempts:
         dataset.write(data, args.out)
@@ -175,7 +175,7 @@ async def _collect(
     levels: Sequence[Level],
     judge: Judge | None,
     stop: asyncio.Event,
-) -> tuple[Collection, Verdicts]:
+) -> tuple[Collection, Verdicts[AnswerKey]]:
     settings = Settings(
         args.requests, args.max_tokens, args.timeout_s, args.report_s, args.seed, args.emulate_lengths
     )
@@ -184,13 +184,13 @@ async def _collect(
             collection = await collect(
                 engines, levels, questions.every, settings, stop=stop, show=bar.show, on_progress=bar.update
             )
-        verdicts = Verdicts()
+        verdicts = Verdicts[AnswerKey]()
         if judge is not None and collection.finished:
             answers = {
                 key: (sent.question.text, sent.reply.text)
                 for key, (_, sent) in first_answers(collection).items()
             }
-            judging = judge.judge(answers, verdicts, bar.judged)
+            judging = judge.score(answers, verdicts, bar.judged)
             collection.finished = await until_stopped(stop, judging)
     return collection, verdicts
 
@@ -221,7 +221,10 @@ class _Bar:
 
 
 def _print_summary(
-    args: argparse.Namespace, collection: Collection, data: dataset.Dataset, verdicts: Verdicts | None
+    args: argparse.Namespace,
+    collection: Collection,
+    data: dataset.Dataset,
+    verdicts: Verdicts[AnswerKey] | None,
 ) -> None:
     rows = summary(collection)
     if args.json:

@@ -18,6 +18,7 @@ from typing import TypeVar
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
 from benchmarks.datasets.pooled_cache import PooledCache
+from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.published import Record, table
 from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.core.profile import EngineProfile
@@ -76,7 +77,7 @@ def read_vllm_burst(folder: Path) -> Dataset:
             for row in sorted(requests[scale], key=lambda row: row.arrival_s)
         ]
         seen += [_burst_state(run, row) for row in sorted(states[scale], key=lambda row: row.t_s)]
-    return _dataset("vllm_burst", "MIT", runs, attempts, seen)
+    return _dataset("vllm_burst", runs, attempts, seen)
 
 
 def _burst_state(run: Run, row: vllm_burst.EngineState) -> State:
@@ -127,7 +128,7 @@ def read_aibrix(folder: Path) -> Dataset:
             if round(qps - _AIBRIX_STEP, 1) not in levels:
                 _serve_missing(cache, level, qps)
             attempts += _aibrix_level(run, level, cache)
-    return _dataset("aibrix", "Apache-2.0", runs, attempts, [])
+    return _dataset("aibrix", runs, attempts, [])
 
 
 def _cache(config: str, tokens: int) -> PooledCache:
@@ -190,7 +191,7 @@ def read_helix(folder: Path) -> Dataset:
             ttft_s, e2e_s = row.ttft_s, row.e2e_s
             tokens = max(1, row.out_tokens)
             attempts.append(_attempt(run, row.dispatch_s, row.in_tokens, ttft_s, e2e_s, tokens))
-    return _dataset("helix", "Apache-2.0", runs, attempts, [])
+    return _dataset("helix", runs, attempts, [])
 
 
 #: Readers by name, with the folder that the set has.
@@ -234,11 +235,9 @@ def _by(rows: Iterable[Row], key: Callable[[Row], Key]) -> defaultdict[Key, list
     return parts
 
 
-def _dataset(
-    name: str, licence: str, runs: list[Run], attempts: list[Attempt], states: list[State]
-) -> Dataset:
+def _dataset(name: str, runs: list[Run], attempts: list[Attempt], states: list[State]) -> Dataset:
     counts = {"runs": len(runs), "attempts": len(attempts), "states": len(states)}
-    source = {"name": name, "licence": licence, "rows": counts}
+    source = {"name": name, "licence": TERMS[name].licence, "rows": counts}
     return Dataset(
         runs=tuple(runs), attempts=tuple(attempts), states=tuple(states), about={"sources": [source]}
     )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks.datasets.groups import groups
+from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.published import EMPTY, Count, Record, Share, json_records, table
 from benchmarks.workloads.sources.arena import Grade
 from benchmarks.workloads.sources.prompt_sets import AnswerRow, PromptRow
@@ -124,17 +125,16 @@ def _facts(tokens: int | None, cap: int | None, quality: float | None, kind: str
 class PromptSet:
     """A folder of prompts and answers. `answer` reads a row of answers, None to leave it out."""
 
-    licence: str
     row: type[_Row]
     answer: Callable[[Any], _Facts | None]
 
 
 PROMPT_SETS: dict[str, PromptSet] = {
-    "zeroeval": PromptSet("Apache-2.0; outputs under their providers' terms", _Correct, _zeroeval),
-    "alpaca_eval": PromptSet("CC-BY-NC-4.0", _Wins, _alpaca_eval),
-    "arena_2023": PromptSet("CC-BY-4.0 prompts, CC-BY-NC-4.0 outputs", _Graded, _arena),
-    "llmrouter": PromptSet("MIT; questions under their own licences", _Scored, _llmrouter),
-    "routellm": PromptSet("Apache-2.0", _Correct, _routellm),
+    "zeroeval": PromptSet(_Correct, _zeroeval),
+    "alpaca_eval": PromptSet(_Wins, _alpaca_eval),
+    "arena_2023": PromptSet(_Graded, _arena),
+    "llmrouter": PromptSet(_Scored, _llmrouter),
+    "routellm": PromptSet(_Correct, _routellm),
 }
 
 
@@ -162,7 +162,7 @@ def read_prompt_sets(folders: Mapping[str, Path]) -> Dataset:
         before = len(answers)
         answers += [answer for answer in _answers(name, folder) if answer.prompt in known]
         counts = {"prompts": len(rows[name]), "answers": len(answers) - before}
-        sources.append({"name": name, "licence": PROMPT_SETS[name].licence, "rows": counts})
+        sources.append({"name": name, "licence": TERMS[name].licence, "rows": counts})
     return Dataset(tuple(prompts), tuple(answers), about={"sources": sources})
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backends import KINDS
+from benchmarks.datasets.conversations import is_conversations, read_conversations
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.from_store import read_store
 from benchmarks.datasets.public import PUBLIC, folder_of, read_public
@@ -29,6 +30,7 @@ def load(
     - the word `emulated`: made now by the simulator (`seed`);
     - a folder of a data set (it has a dataset.json);
     - a folder of published sets, like the one that HEADWAY_DATA names;
+    - conversations, a file or a folder (`read_conversations`);
     - the gateway's database, a SQLite file or a URL. `since`, `until` (seconds since the epoch) and `fleet` are
       for it alone.
 
@@ -44,6 +46,8 @@ def _read(
     path = Path(name)
     if name == EMULATED:
         return emulate(seed=seed)
+    if path.is_file() and is_conversations(path):
+        return read_conversations(path)
     if "://" in name or path.is_file():
         return read_store(name, since=since, until=until, fleet=fleet)
     if not path.is_dir():
@@ -53,7 +57,9 @@ def _read(
         return replace(data, runs=tuple(map(_with_seats, data.runs)))
     if any((path / folder_of(each)).is_dir() for each in PUBLIC):
         return read_public(path)
-    raise DatasetError(f"{name}: neither a data set (dataset.json) nor a folder of published sets")
+    if is_conversations(path):
+        return read_conversations(path)
+    raise DatasetError(f"{name}: neither a data set (dataset.json), nor published sets, nor conversations")
 
 
 def _with_seats(run: Run) -> Run:

@@ -34,8 +34,9 @@ from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
 from predictors.learned.models import load_models
 from router.config import FleetConfig, loads
 from router.gateway.asgi import Application
-from router.gateway.endpoints import ROUTES, HotPaths
+from router.gateway.endpoints import ROUTES
 from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.judge import hot_paths
 from router.wiring import open_gateway
 
 FILE = Path(__file__).with_name("counts.json")
@@ -97,7 +98,7 @@ async def _serve(config: FleetConfig, listener: socket.socket, client: _Client) 
         gateway.stalls.stop()  # its ticks would be counted where a request takes longer than their interval
         app = Application(gateway, started)
         settings = server_config(app, config.server.host, config.server.port, grace_s=1.0)
-        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
+        server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
         await server.serve(sockets=[listener])
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarks.datasets.groups import groups
-from benchmarks.datasets.prompt_sets import PROMPT_SETS
+from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.fetch import download
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import Record, table
@@ -135,7 +135,7 @@ def dataset(rows: Mapping[str, Sequence[_Row]]) -> Dataset:
     sources = [
         {
             "name": source,
-            "licence": PROMPT_SETS[source].licence,
+            "licence": TERMS[source].licence,
             "rows": {"answers": count},
             "from": "originals",
         }

@@ -197,7 +197,8 @@ def split_prompts(data: Dataset, held_out: float = 0.2, seed: int = 0) -> tuple[
 
 
 # --- files --------------------------------------------------------------------------------------------
-_TABLES: tuple[tuple[str, type[Any]], ...] = (
+#: The tables by name, with the class of their rows.
+TABLES: tuple[tuple[str, type[Any]], ...] = (
     ("prompts", Prompt),
     ("answers", Answer),
     ("runs", Run),
@@ -209,7 +210,7 @@ _TABLES: tuple[tuple[str, type[Any]], ...] = (
 def write(data: Dataset, folder: Path) -> None:
     """Write a data set. The same content gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, _ in _TABLES:
+    for name, _ in TABLES:
         path = folder / f"{name}.jsonl.gz"
         with path.open("wb") as raw, gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as file:
             for row in getattr(data, name):
@@ -232,7 +233,7 @@ def read(folder: Path) -> Dataset:
         raise DatasetError(f"{path}: no JSON") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DatasetError(f"{path}: not of format {FORMAT}")
-    tables = {name: tuple(_rows(folder / f"{name}.jsonl.gz", row)) for name, row in _TABLES}
+    tables = {name: tuple(_rows(folder / f"{name}.jsonl.gz", row)) for name, row in TABLES}
     data = Dataset(**tables, about={key: value for key, value in header.items() if key != "format"})
     _check_references(data, folder)
     return data

@@ -23,7 +23,15 @@ ANY_MODEL = "auto"
 
 def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
     """All problems between the parts of the fleet file, in the file's order."""
-    return [*_server(data), *_keys(data), *_models(data), *_instances(data), *_discovery(data), *_pools(data)]
+    return [
+        *_server(data),
+        *_keys(data),
+        *_models(data),
+        *_instances(data),
+        *_discovery(data),
+        *_pools(data),
+        *_judge(data),
+    ]
 
 
 def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
@@ -78,8 +86,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
             yield (*path, "sha256"), f"is the hash of key {masked(seen[digest.lower()])} too"
         else:
             seen[digest.lower()] = key.get("name")
-    models = list(_rows(data.get("models"), ("models",)))
-    known = [*_names(models), *(alias for _, row in models for _, alias in _strings(row.get("aliases")))]
+    known = _known_models(data)
     for path, key in rows:
         for position, model in _strings(key.get("models")):
             if model not in known:
@@ -177,6 +184,21 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
                     (*path, "deployment"),
                     "needs an entry of discovery with the pool's model and hardware, which finds its pods",
                 )
+
+
+def _judge(data: Mapping[str, Any]) -> Iterator[Finding]:
+    judge = _mapping(data.get("judge"))
+    keys = _names(_rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")))
+    for field, known in (("model", _known_models(data)), ("key", keys)):
+        name = judge.get(field)
+        if isinstance(name, str) and name not in known:
+            yield ("judge", field), f"unknown {field} {masked(name, (field,))}{_near(name, known)}"
+
+
+def _known_models(data: Mapping[str, Any]) -> list[str]:
+    """The names and aliases of models."""
+    models = list(_rows(data.get("models"), ("models",)))
+    return [*_names(models), *(alias for _, row in models for _, alias in _strings(row.get("aliases")))]
 
 
 def _pool_of(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:

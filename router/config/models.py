@@ -20,6 +20,7 @@ from router.config.scaling import PoolConfig, ScalingConfig
 from router.config.sections import (
     AuthConfig,
     DefaultsConfig,
+    JudgeConfig,
     LimitsConfig,
     ObservabilityConfig,
     PredictorsConfig,
@@ -87,6 +88,7 @@ class FleetConfig(Section):
     discovery: Annotated[tuple[DiscoveryConfig, ...], Mark.AT_START] = ()
     scaling: ScalingConfig = ScalingConfig()
     predictors: PredictorsConfig = PredictorsConfig()
+    judge: Annotated[JudgeConfig | None, Mark.AT_START] = None
     observability: ObservabilityConfig = ObservabilityConfig()
     ui: UiConfig = UiConfig()
 

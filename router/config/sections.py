@@ -252,6 +252,15 @@ class TracesConfig(Section):
     sample: Share = 1.0
 
 
+class JudgeConfig(Section):
+    """A served model (`model`) that judges a share of the answers in the background. Its requests are those of the key
+    `key`, whose limits and budgets hold. The scores are feedback."""
+
+    model: ModelName
+    key: InstanceName
+    share: Annotated[Float, Field(gt=0, le=1)] = 0.01
+
+
 class ObservabilityConfig(Section):
     """Logs for operators. `logs` are text, or one JSON object a line; `log_requests` writes a line for each request.
     `decision_log` is a file with all events and instructions of the scheduler, for `headway replay-decisions`; it stops

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +66,13 @@ _OPENAI = OpenAICodec(False)
 
 
 class HotPaths:
-    """Serves the requests of one gateway on the hot paths."""
+    """Serves the requests of one gateway on the hot paths. `relay` makes what carries a request out."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(
+        self, gateway: Gateway, relay: Callable[[Gateway, Exchange, ClientRequest], Relay] = Relay
+    ) -> None:
         self._gateway = gateway
+        self._relay = relay
 
     async def __call__(self, client: ClientRequest) -> None:
         """Serve one request, up to where the relay takes over. Nothing is waited for unless the body is still on its way or
@@ -178,7 +182,9 @@ class HotPaths:
             self._broken(client, codec, record, reservation, extra)
             return
         try:
-            Relay(gateway, Exchange(api, body, codec, request, record, extra, reservation), client).start()
+            self._relay(
+                gateway, Exchange(api, body, codec, request, record, extra, reservation), client
+            ).start()
         except Exception:  # noqa: BLE001 (a fault of ours before it was submitted)
             self._broken(client, codec, record, reservation, extra)
 

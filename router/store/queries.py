@@ -289,14 +289,17 @@ class Store:
             writer.restarts,
         )
 
-    async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
-        """Add feedback about an answer (quality in [0, 1]); False if the key has no such request."""
+    async def add_feedback(
+        self, request_id: str, quality: float, key_name: str | None, by: str | None = None
+    ) -> bool:
+        """Add feedback about an answer (quality in [0, 1]); False if the key has no such request. `by` is the key that gives
+        it (None: the same one)."""
         if await self.request(request_id, key_name) is None:
             return False
         values = {
             "request_id": request_id,
             "received_at": time.time(),
-            "key_name": key_name,
+            "key_name": key_name if by is None else by,
             "quality": quality,
         }
         try:

@@ -8,7 +8,8 @@ model_judgment/MODEL.jsonl {"question_id", "model", "score": 1..10}. Answers end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -110,34 +111,48 @@ def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadReques
     return from_folder(_NAME, paths, _Row, take, MODELS, choices)
 
 
-def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    questions: dict[str, Answers] = {}
-    lengths: dict[tuple[str, str], int] = {}
-    grades: dict[tuple[str, str], float] = {}
+@dataclass(slots=True)
+class Published:
+    """The published files: texts of questions by id, texts of answers and grades in [0, 1] by (id, model)."""
+
+    questions: dict[str, str] = field(default_factory=dict)
+    answers: dict[tuple[str, str], str] = field(default_factory=dict)
+    grades: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+def read_published(paths: Iterable[Path]) -> Published:
+    """Read the files in any order. Raises WorkloadError."""
+    found = Published()
     for path in paths:
         for line, data in json_lines(path):
             where = f"{path}, line {line}"
             if isinstance(data.get("choices"), list):
                 answer = checked(data, _Answer, where)
-                tokens = _tokens(len(answer.choices[0].turns[0]))
-                lengths.setdefault((str(answer.question_id), answer.model_id), tokens)
+                key = (str(answer.question_id), answer.model_id)
+                found.answers.setdefault(key, answer.choices[0].turns[0])
             elif "score" in data:
                 judgment = checked(data, _Judgment, where)
                 if judgment.score is not None:
-                    grades[str(judgment.question_id), judgment.model] = _quality(judgment.score)
+                    found.grades[str(judgment.question_id), judgment.model] = _quality(judgment.score)
             else:
                 question = checked(data, _Question, where)
-                questions.setdefault(str(question.question_id), Answers(question.turns[0]))
+                found.questions.setdefault(str(question.question_id), question.turns[0])
+    return found
+
+
+def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+    found = read_published(paths)
+    questions = {identity: Answers(text) for identity, text in found.questions.items()}
     sets: dict[str, Answers] = {}
     for answers in questions.values():
         sets.setdefault(prompt_id(answers.prompt), answers)
-    for (identity, model), tokens in lengths.items():
+    for (identity, model), text in found.answers.items():
         if identity in questions:
-            questions[identity].tokens[model] = tokens
-    for (identity, model), quality in grades.items():
-        if identity in questions and (identity, model) in lengths:
+            questions[identity].tokens[model] = _tokens(len(text))
+    for (identity, model), quality in found.grades.items():
+        if identity in questions and (identity, model) in found.answers:
             questions[identity].quality[model] = quality
-    known = {model for _, model in lengths}
+    known = {model for _, model in found.answers}
     return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 

@@ -23,8 +23,9 @@ class Feedback:
         self._lookup = lookup
         self._report = report
 
-    async def add(self, request_id: str, quality: float, key: str | None) -> bool:
-        """Keep a judgement (`quality` 0 to 1) and learn from it; False if the key has no such request.
+    async def add(self, request_id: str, quality: float, key: str | None, *, by: str | None = None) -> bool:
+        """Keep a judgement (`quality` 0 to 1) and learn from it; False if the key has no such request. `by` is the key that
+        judged (None: the same one).
 
         Raises a Refusal (409) after `MAX_JUDGEMENTS`: otherwise one caller could fill the store.
         """
@@ -33,7 +34,7 @@ class Feedback:
             raise Refusal(
                 409, "judged_already", "This answer was judged often enough.", Outcome.REJECTED_INVALID
             )
-        add = partial(self._store.add_feedback, request_id, quality, key)
+        add = partial(self._store.add_feedback, request_id, quality, key, by)
         if not await add() and not (await self._lookup.waited() and await add()):
             return False
         if len(await self._store.feedback(request_id)) > 1:

@@ -34,6 +34,13 @@ def families(metrics: Metrics) -> Iterator[Family]:
     yield from _budgets(sources)
     if sources.state is not None:
         yield from _state(sources.state())
+    if sources.judged is not None:
+        yield counter(
+            "headway_judged_answers",
+            "Answers chosen to be judged, by what came of it.",
+            ("result",),
+            [((result,), count) for result, count in sources.judged().items()],
+        )
     if sources.connections is not None:
         opened, closed = sources.connections()
         yield _value(gauge, "headway_connections", "Open connections of clients.", opened)

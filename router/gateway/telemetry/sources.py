@@ -27,7 +27,7 @@ class Sources:
     """Functions that read the state of the process at a scrape. None: there is no such thing here.
 
     `desired_replicas` is by model, `pools` has the last decision's pools as `GET /admin/scaling` shows them. `live` counts requests that are queued or running. `connections` gives the open
-    connections of clients and, by reason, those that the server closed.
+    connections of clients and, by reason, those that the server closed. `judged` counts answers by what came of judging them.
     """
 
     instances: Callable[[], Iterable[Instance]] = tuple
@@ -41,3 +41,4 @@ class Sources:
     connections: Callable[[], tuple[int, Mapping[str, int]]] | None = None
     predictor: OnlinePredictor | None = None
     stalls: StallWatch | None = None
+    judged: Callable[[], Mapping[str, int]] | None = None

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
 
 from predictors.training import dataset
 from router import cli
 from tests.integration.collect.conftest import Engines
+from tests.servers.judge import judging
 
 FLEET = """\
 models: [{name: llama-3.1-8b, family: llama, context_tokens: 8192}, {name: qwen2.5-7b, family: qwen}]
@@ -157,72 +153,18 @@ def test_ctrl_c_keeps_what_was_collected(fleet: Path, prompts: Path, tmp_path: P
     assert {each.ended_how for each in data.attempts} <= {"ok", "cancelled"}
 
 
-class FakeJudge:
-    """Gives its verdicts in turn (None: an error), on a thread and an event loop of its own."""
-
-    verdicts = ("<feedback>Good.</feedback>\n<score>4</score>", "I would say four.", None)
-
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.loop = asyncio.new_event_loop()
-        self.url = ""
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(await request.json())
-        number = len(self.asked) % len(self.verdicts)
-        if (verdict := self.verdicts[number]) is None:
-            return web.json_response({"error": {"message": "no"}}, status=400)
-        return web.json_response(_completion(verdict))
-
-    async def start(self) -> web.AppRunner:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self.answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
-
-
-def _completion(text: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    return {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "judge",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-    }
-
-
-@pytest.fixture
-def judge() -> Iterator[FakeJudge]:
-    fake = FakeJudge()
-    fake.thread.start()
-    runner = asyncio.run_coroutine_threadsafe(fake.start(), fake.loop).result(10)
-    yield fake
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), fake.loop).result(10)
-    fake.loop.call_soon_threadsafe(fake.loop.stop)
-    fake.thread.join(10)
-    fake.loop.close()
+#: Its verdicts, in turn.
+VERDICTS = ("<feedback>Good.</feedback>\n<score>4</score>", "I would say four.", None)
 
 
 def test_a_judge_scores_answers_and_what_it_fails_at_is_counted(
-    engines: Engines, judge: FakeJudge, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engines: Engines, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["collect", "--vllm", engines.vllm("a").url, "--model", "up/llama-3.1-8b"]
     arguments += ["--prompts", str(prompts), "--concurrency", "4", "--requests", "12", "--max-tokens", "20"]
-    arguments += [
-        "--judge-url",
-        judge.url,
-        "--judge-model",
-        "flow",
-        "--out",
-        str(tmp_path / "data"),
-        "--json",
-    ]
-    assert cli.main(arguments) == 0
+    arguments += ["--out", str(tmp_path / "data"), "--json"]
+    with judging(lambda _, number: VERDICTS[number % 3]) as judge:
+        assert cli.main([*arguments, "--judge-url", judge.url, "--judge-model", "flow"]) == 0
     counts = {"judged": 4, "unreadable": 4, "failed": 4}
     assert json.loads(capsys.readouterr().out)["judge"] == counts
     data = dataset.read(tmp_path / "data")

@@ -20,8 +20,9 @@ from backends.emulator.instance import EmulatedInstance
 from router.config import FleetConfig, loads
 from router.core.state import Instance
 from router.gateway.asgi import Application
-from router.gateway.endpoints import ROUTES, HotPaths
+from router.gateway.endpoints import ROUTES
 from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.judge import hot_paths
 from router.gateway.service import Gateway
 from router.serve import listen
 from router.wiring import open_gateway
@@ -233,7 +234,7 @@ async def live(
         listener = listen("127.0.0.1", 0)
         stack.callback(listener.close)
         settings = server_config(Application(gateway), "127.0.0.1", 0, grace_s=1.0)
-        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
+        server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
         started = asyncio.create_task(server.serve(sockets=[listener]))
 
         async def stop() -> None:

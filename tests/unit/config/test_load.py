@@ -138,6 +138,9 @@ MISTAKES = [
         "given: 'model'",
     ),
     ("    url: http://10.0.0.3:8000\n", "", 22, "instances[0]", "(name: 'a100-0')"),
+    ("limits:", "judge: {model: big, key: team-a}\nlimits:", 12, "judge.model", "unknown model 'big'"),
+    ("limits:", "judge: {model: small, key: team}\nlimits:", 12, "judge.key", "did you mean 'team-a'?"),
+    ("limits:", "judge: {model: small, key: team-a, share: 0}\nlimits:", 12, "judge.share", "greater than 0"),
     ("limits:", "server: {}\nlimits:", 12, "server", "given twice (first on line 1)"),
 ]
 

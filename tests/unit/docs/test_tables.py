@@ -87,6 +87,7 @@ def test_metrics() -> None:
         budgets=lambda: [BudgetLevel("k", "day", 0.0, 1.0)],
         connections=lambda: (0, {}),
         stalls=StallWatch(),
+        judged=dict,
     )
     families = re.findall(r"^# HELP (\S+)", metrics_text(metrics).decode(), re.M)
     ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}

@@ -1,10 +1,10 @@
-"""The judge's question, and what counts as a verdict."""
+"""The judge's questions, and what counts as a verdict."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.collect.judge import RUBRIC, quality_of, question
+from router.judging import RUBRIC, pair_question, preference_of, quality_of, question
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,21 @@ def test_a_verdict_s_score(verdict: str, quality: float | None) -> None:
     assert quality_of(verdict) == quality
 
 
+@pytest.mark.parametrize(
+    ("verdict", "preference"),
+    [
+        ("<feedback>A is wrong.</feedback>\n<better>\nB\n</better>", 0.0),
+        ("<better>a</better>", 1.0),
+        ("<better>Tie</better>", 0.5),
+        ("<feedback>Not <better>A</better>.</feedback><better>B</better>", 0.0),
+        ("<better>C</better>", None),
+        ("A", None),
+    ],
+)
+def test_a_verdict_s_preference(verdict: str, preference: float | None) -> None:
+    assert preference_of(verdict) == preference
+
+
 def test_the_question_has_both_texts_as_they_are_and_the_rubric() -> None:
     told = question("What is {prompt}?", "It is {answer}, {rubric}.")
     assert "<inputs>\nWhat is {prompt}?\n</inputs>" in told
@@ -30,3 +45,9 @@ def test_the_question_has_both_texts_as_they_are_and_the_rubric() -> None:
     assert [line for line in told.splitlines() if line.startswith("- Score ")] == [
         f"- Score {score}: {text}" for score, text in enumerate(RUBRIC, start=1)
     ]
+
+
+def test_the_question_about_two_has_them_in_order() -> None:
+    told = pair_question("{prompt}", "one {first}", "two")
+    assert "<inputs>\n{prompt}\n</inputs>" in told
+    assert "<output_a>\none {first}\n</output_a>\n<output_b>\ntwo\n</output_b>" in told

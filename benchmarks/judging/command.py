@@ -1,0 +1,148 @@
+"""`headway judge`: a judge model scores answers, or compares them in pairs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.checks import whole_number
+from benchmarks.evaluate.figures import Evaluation, Figure
+from benchmarks.judging.agreement import pair_agreement, score_agreement
+from benchmarks.judging.answers import Answered, pairs, read_answers
+from benchmarks.judging.judge import Judge, Verdicts
+from benchmarks.replay.client import check_url, key_from
+from benchmarks.replay.command import run_until_interrupted
+from benchmarks.replay.pace import until_stopped
+from benchmarks.terminal import INTERRUPTED, aligned, progress_bar
+from benchmarks.workloads.format import WorkloadError
+
+NOTHING_JUDGED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway judge`."""
+    parser.add_argument("--url", required=True, help="any OpenAI-compatible server that can judge")
+    parser.add_argument("--model", required=True, metavar="NAME", help="the judge's model")
+    parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
+    parser.add_argument(
+        "--answers",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help='JSON lines with "prompt" and "answer" ("model" and "quality" if known), or a folder of a published set',
+    )
+    parser.add_argument(
+        "--models", default="", metavar="A,B,...", help="only the answers of these models (default: all)"
+    )
+    parser.add_argument("--limit", type=whole_number, metavar="N", help="only the first N prompts")
+    parser.add_argument(
+        "--pairwise", action="store_true", help="compare every two answers to a prompt, in both orders"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the verdicts as JSON lines")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, 1 if the judge gave no verdict that can be read, 2 with one line on stderr for bad input, 130 after
+    Ctrl-C (the verdicts so far are kept)."""
+    try:
+        check_url(args.url)
+        judge = Judge(args.url, args.model, key_from(os.environ, args.api_key_env, "--api-key-env"))
+        answers = read_answers(args.answers, [each for each in args.models.split(",") if each], args.limit)
+        if args.pairwise and not pairs(answers):
+            raise WorkloadError(f"{args.answers}: no prompt has two answers")
+    except WorkloadError as error:
+        print(f"headway judge: {error}", file=sys.stderr)
+        return 2
+    verdicts: Verdicts[Any] = Verdicts()
+    finished = run_until_interrupted(lambda stop: _judge(judge, answers, verdicts, stop, args.pairwise))
+    if args.pairwise:
+        figures = pair_agreement(pairs(answers), verdicts.found)
+    else:
+        figures = score_agreement(answers, verdicts.found)
+    if args.out is not None:
+        _write(args.out, verdicts.found, args.pairwise)
+    _print(args, _means(verdicts.found, args.pairwise), verdicts.counts, figures)
+    if not finished:
+        return INTERRUPTED
+    return 0 if verdicts.found else NOTHING_JUDGED
+
+
+async def _judge(
+    judge: Judge, answers: Sequence[Answered], verdicts: Verdicts[Any], stop: asyncio.Event, pairwise: bool
+) -> bool:
+    """Ask about all; False if it was interrupted."""
+    with progress_bar() as bar:
+        task = bar.add_task("judging", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        if pairwise:
+            compared = {
+                key: (first.prompt, first.answer, second.answer)
+                for key, (first, second) in pairs(answers).items()
+            }
+            return await until_stopped(stop, judge.compare(compared, verdicts, show))
+        scored = {each.key: (each.prompt, each.answer) for each in answers}
+        return await until_stopped(stop, judge.score(scored, verdicts, show))
+
+
+def _means(found: Mapping[Any, float], pairwise: bool) -> dict[str, tuple[float, int]]:
+    """By model: its mean quality, or the share of its pairs that it wins (a tie is one half), and of how many."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for (_, *models), value in found.items():
+        values[models[0]].append(value)
+        if pairwise:
+            values[models[1]].append(1.0 - value)
+    return {model: (sum(each) / len(each), len(each)) for model, each in sorted(values.items())}
+
+
+def _write(path: Path, found: Mapping[Any, float], pairwise: bool) -> None:
+    with path.open("wb") as file:
+        for (prompt, *models), value in found.items():
+            row: dict[str, Any] = {"prompt_id": prompt}
+            row |= (
+                {"models": models, "preference": value}
+                if pairwise
+                else {"model": models[0], "quality": value}
+            )
+            file.write(orjson.dumps(row) + b"\n")
+
+
+def _print(
+    args: argparse.Namespace,
+    means: Mapping[str, tuple[float, int]],
+    counts: Mapping[str, int],
+    figures: Sequence[Figure],
+) -> None:
+    what = "wins" if args.pairwise else "quality"
+    if args.json:
+        shown = {
+            **counts,
+            "models": {model: {what: mean, "verdicts": count} for model, (mean, count) in means.items()},
+            "agreement": Evaluation("judge", tuple(figures)).as_dict()["figures"],
+        }
+        print(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+        return
+    print("judge: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    if means:
+        rows = [("model", what, "verdicts")]
+        rows += [(model or "-", f"{mean:.3f}", str(count)) for model, (mean, count) in means.items()]
+        print("\n".join(aligned(rows)))
+    for each in figures:
+        if not math.isnan(each.value):  # a correlation with a constant
+            print(
+                f"{each.name}, with stored grades: {each.value:.3f} [{each.low:.3f}, {each.high:.3f}] of {each.rows}"
+            )
+    if args.out is not None:
+        print(f"{args.out}: {counts['judged']} verdicts")

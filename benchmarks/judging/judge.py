@@ -1,0 +1,128 @@
+"""A judge model behind any OpenAI endpoint, asked about many answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import httpx2
+import openai
+
+from router.judging import body_of, pair_question, preference_of, quality_of, question
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+_TIMEOUT_S = 120.0
+_AT_ONCE = 4
+
+
+@dataclass(slots=True)
+class Verdicts(Generic[Key]):
+    """What a judge said, by what it was asked about: a quality in [0, 1], or of a pair the preference for the first.
+
+    `unreadable`: the judge's answer had no verdict. `failed`: there was no answer. `swayed`: pairs for which another order
+    of the answers gave another verdict; they count as ties (None: no pairs).
+    """
+
+    found: dict[Key, float] = field(default_factory=dict)
+    unreadable: int = 0
+    failed: int = 0
+    swayed: int | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        counts = {"judged": len(self.found), "unreadable": self.unreadable, "failed": self.failed}
+        return counts if self.swayed is None else {**counts, "swayed": self.swayed}
+
+    def keep(self, key: Key, reply: str | None, verdict: float | None) -> None:
+        """Keep a verdict, or count why there is none. `reply` is None if there was no answer."""
+        if verdict is not None:
+            self.found[key] = verdict
+        elif reply is None:
+            self.failed += 1
+        else:
+            self.unreadable += 1
+
+
+class Judge:
+    """A judge model at one endpoint."""
+
+    def __init__(self, url: str, model: str, api_key: str | None) -> None:
+        self._url, self._model, self._api_key = url, model, api_key
+
+    async def score(
+        self,
+        answers: Mapping[Key, tuple[str, str]],
+        verdicts: Verdicts[Key],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        """Score (prompt, answer) pairs into `verdicts`, each as it comes."""
+
+        async def one(client: openai.AsyncOpenAI, key: Key, asked: tuple[str, str]) -> None:
+            reply = await self._ask(client, question(*asked))
+            verdicts.keep(key, reply, None if reply is None else quality_of(reply))
+
+        await self._all(answers, one, on_progress)
+
+    async def compare(
+        self,
+        pairs: Mapping[Key, tuple[str, str, str]],
+        verdicts: Verdicts[Key],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        """Compare the two answers of each (prompt, first, second) in both orders, into `verdicts`."""
+        verdicts.swayed = 0
+
+        async def one(client: openai.AsyncOpenAI, key: Key, asked: tuple[str, str, str]) -> None:
+            prompt, first, second = asked
+            preferences = []
+            for message in (pair_question(prompt, first, second), pair_question(prompt, second, first)):
+                reply = await self._ask(client, message)
+                preference = None if reply is None else preference_of(reply)
+                if preference is None:
+                    verdicts.keep(key, reply, None)
+                    return
+                preferences.append(preference)
+            straight, turned = preferences
+            if straight + turned != 1.0:
+                verdicts.swayed = (verdicts.swayed or 0) + 1
+                straight = 0.5
+            verdicts.found[key] = straight
+
+        await self._all(pairs, one, on_progress)
+
+    async def _all(
+        self,
+        items: Mapping[Key, Item],
+        one: Callable[[openai.AsyncOpenAI, Key, Item], Awaitable[None]],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        """Do `one` for all, a few at once."""
+        waiting = iter(items.items())
+        done = 0
+        client = openai.AsyncOpenAI(
+            base_url=f"{self._url.rstrip('/').removesuffix('/v1')}/v1",
+            api_key=self._api_key or "none",
+            timeout=_TIMEOUT_S,
+        )
+
+        async def work() -> None:
+            nonlocal done
+            for key, item in waiting:
+                await one(client, key, item)
+                done += 1
+                on_progress(done, len(items))
+
+        async with client:
+            await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+
+    async def _ask(self, client: openai.AsyncOpenAI, message: str) -> str | None:
+        """The judge's answer; None if there was none."""
+        try:
+            answer = await client.chat.completions.create(**body_of(self._model, message))
+            return answer.choices[0].message.content or ""
+        # The last four: an answer that is no chat completion.
+        except (openai.OpenAIError, httpx2.HTTPError, ValueError, TypeError, AttributeError, IndexError):
+            return None

@@ -1,0 +1,126 @@
+"""What a judge model is asked, and how its verdict is read.
+
+The form for one answer is Flow-Judge-v0.1's (flowaicom/Flow-Judge-v0.1, Apache-2.0): goal, inputs, output, criteria, a
+rubric of five, and a verdict of `<feedback>` and `<score>`, asked as one user message at temperature 0.1 and top_p 0.95.
+The form for two answers has the same parts. It is asked twice with the answers in both orders, because judges prefer a
+place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+CRITERIA = (
+    "How well does the response answer the request: is it correct, complete, and does it do what was asked?"
+)
+RUBRIC = (
+    "The response does not address the request, or is wrong throughout.",
+    "The response addresses a part of the request, with serious mistakes or gaps.",
+    "The response addresses the request, with mistakes or gaps that matter.",
+    "The response answers the request, with only minor mistakes or gaps.",
+    "The response answers the request correctly, completely and as it was asked.",
+)
+#: What a verdict may take.
+VERDICT_TOKENS = 1000
+
+_INPUT = """# INPUT
+Below are the inputs of the task:
+<inputs>
+{prompt}
+</inputs>
+
+"""
+_QUESTION = (
+    """# GOAL
+Your job is to evaluate a task carried out by an AI system powered by a large language model.
+You will be given the inputs and the output of the task, and the evaluation criteria and scoring rubric. Evaluate \
+the output by the criteria and the rubric.
+
+"""
+    + _INPUT
+    + """# OUTPUT
+Below is the output of the task:
+<output>
+{answer}
+</output>
+
+# EVALUATION CRITERIA AND SCORING RUBRIC
+<evaluation_criteria>
+{criteria}
+</evaluation_criteria>
+
+<scoring_rubric>
+{rubric}
+</scoring_rubric>
+
+# INSTRUCTIONS
+- Write the verbal feedback inside <feedback> tags, without any additional surrounding text.
+- Write the numeric score inside <score> tags, always after the feedback and without any additional surrounding text.
+"""
+)
+_PAIR_QUESTION = (
+    """# GOAL
+Your job is to compare how two AI systems powered by large language models carried out the same task.
+You will be given the inputs and both outputs of the task, and the evaluation criteria. Say which output is better by \
+the criteria. The order of the outputs means nothing.
+
+"""
+    + _INPUT
+    + """# OUTPUTS
+Below are the outputs of the task:
+<output_a>
+{first}
+</output_a>
+<output_b>
+{second}
+</output_b>
+
+# EVALUATION CRITERIA
+<evaluation_criteria>
+{criteria}
+</evaluation_criteria>
+
+# INSTRUCTIONS
+- Write the verbal feedback inside <feedback> tags, without any additional surrounding text.
+- Write A, B or tie inside <better> tags, always after the feedback and without any additional surrounding text.
+"""
+)
+_SCORE = re.compile(r"<score>\s*([1-5])\s*</score>")
+_BETTER = re.compile(r"<better>\s*(A|B|tie)\s*</better>", re.IGNORECASE)
+_PREFERENCE = {"a": 1.0, "b": 0.0, "tie": 0.5}
+
+
+def question(prompt: str, answer: str) -> str:
+    """The judge's one message about an answer."""
+    rubric = "\n".join(f"- Score {score}: {text}" for score, text in enumerate(RUBRIC, start=1))
+    # One pass, so that braces in a prompt or an answer stay what they are.
+    return _QUESTION.format(prompt=prompt, answer=answer, criteria=CRITERIA, rubric=rubric)
+
+
+def pair_question(prompt: str, first: str, second: str) -> str:
+    """The judge's one message about two answers."""
+    return _PAIR_QUESTION.format(prompt=prompt, first=first, second=second, criteria=CRITERIA)
+
+
+def body_of(model: str, message: str) -> dict[str, Any]:
+    """The chat that asks a judge, in OpenAI's form."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": message}],
+        "temperature": 0.1,
+        "top_p": 0.95,
+        "max_tokens": VERDICT_TOKENS,
+    }
+
+
+def quality_of(verdict: str) -> float | None:
+    """(score - 1) / 4 of the last score in a verdict; None without a score."""
+    scores = _SCORE.findall(verdict)
+    return (int(scores[-1]) - 1) / 4 if scores else None
+
+
+def preference_of(verdict: str) -> float | None:
+    """1 if the last preference in a verdict is for the first answer, 0 for the second, 0.5 for a tie; None without one."""
+    found = _BETTER.findall(verdict)
+    return _PREFERENCE[found[-1].lower()] if found else None

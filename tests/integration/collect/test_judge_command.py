@@ -1,0 +1,135 @@
+"""`headway judge` as a command, with a judge that follows a script."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router import cli
+from tests.integration.collect.conftest import Engines
+from tests.servers.judge import judging
+
+#: By model: an answer's worth of 1 to 5 stands in its text, its stored grade beside it.
+WORTH = {"good": (5, 0.9), "fair": (3, 0.6), "poor": (1, 0.1)}
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    path = tmp_path / "answers.jsonl"
+    rows = [
+        {"prompt": f"What is {n}?", "answer": f"worth {worth}", "model": model, "quality": grade}
+        for n in range(4)
+        for model, (worth, grade) in WORTH.items()
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def worths(message: str) -> list[int]:
+    return [int(each) for each in re.findall(r"worth (\d)", message)]
+
+
+def judge(url: str, answers: Path, *words: str) -> int:
+    return cli.main(["judge", "--url", url, "--model", "flow", "--answers", str(answers), *words])
+
+
+def test_scores_agree_with_the_stored_grades(
+    answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "verdicts.jsonl"
+    with judging(lambda message, _: f"<score>{worths(message)[0]}</score>") as server:
+        assert judge(server.url, answers, "--out", str(out), "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["judged"], shown["unreadable"], shown["failed"]) == (12, 0, 0)
+    assert {model: each["quality"] for model, each in shown["models"].items()} == {
+        "good": 1.0,
+        "fair": 0.5,
+        "poor": 0.0,
+    }
+    assert [(each["name"], round(each["value"], 3), each["rows"]) for each in shown["agreement"]] == [
+        ("Spearman", 1.0, 12),
+        ("mean absolute difference", 0.1, 12),
+    ]
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 12
+    assert {(row["model"], row["quality"]) for row in rows} == {("good", 1.0), ("fair", 0.5), ("poor", 0.0)}
+
+
+def test_pairs_are_asked_in_both_orders(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def script(message: str, _: int) -> str:
+        first, second = worths(message)
+        return f"<better>{'A' if first > second else 'B'}</better>"
+
+    with judging(script) as server:
+        assert judge(server.url, answers, "--pairwise", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["judged"], shown["swayed"]) == (12, 0)
+    assert {model: each["wins"] for model, each in shown["models"].items()} == {
+        "good": 1.0,
+        "fair": 0.5,
+        "poor": 0.0,
+    }
+    assert [(each["name"], each["value"]) for each in shown["agreement"]] == [("share that agrees", 1.0)]
+    asked = [tuple(worths(body["messages"][0]["content"])) for body in server.asked]
+    assert len(asked) == 24
+    assert sorted(asked) == sorted(tuple(reversed(each)) for each in asked)
+
+
+def test_a_judge_that_prefers_a_place_gives_ties(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with judging(lambda *_: "<better>A</better>") as server:
+        assert judge(server.url, answers, "--pairwise", "--limit", "2", "--models", "good,poor") == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0] == "judge: 2 judged, 0 unreadable, 0 failed, 2 swayed"
+    assert "share that agrees, with stored grades: 0.500 [0.500, 0.500] of 2" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"), [([], (0, 12, 0)), (["--pairwise"], (0, 12, 0))], ids=["scores", "pairs"]
+)
+def test_an_engine_that_returns_nonsense(
+    engines: Engines,
+    answers: Path,
+    words: list[str],
+    counts: tuple[int, int, int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = engines.vllm("a").url
+    arguments = ["judge", "--url", url, "--model", "up/llama-3.1-8b", "--answers", str(answers), "--json"]
+    assert cli.main([*arguments, *words]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["judged"], shown["unreadable"], shown["failed"]) == counts
+    assert shown["agreement"] == []
+
+
+def test_a_judge_that_fails(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with judging(lambda _, number: None if number % 2 else "<score>3</score>") as server:
+        assert judge(server.url, answers) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("judge: 6 judged, 0 unreadable, 6 failed\n")
+    assert "What is" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"--url": "localhost"}, "--url localhost: expected http://HOST[:PORT]"),
+        ({"--api-key-env": "HEADWAY_NO_KEY"}, "--api-key-env HEADWAY_NO_KEY: that variable is not set"),
+        ({"--models": "good", "--pairwise": None}, "no prompt has two answers"),
+        ({"--models": "other"}, "there is no answer in it of these models"),
+        ({"--answers": "missing.jsonl"}, "cannot read missing.jsonl"),
+    ],
+)
+def test_bad_input_is_one_line(
+    answers: Path, given: dict[str, Any], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"--url": "http://127.0.0.1:1", "--model": "flow", "--answers": str(answers)} | given
+    words = [word for option, value in options.items() for word in (option, value) if word is not None]
+    assert cli.main(["judge", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("headway judge: ")
+    assert error in told
+    assert len(told.splitlines()) == 1

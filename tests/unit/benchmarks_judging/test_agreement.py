@@ -1,0 +1,46 @@
+"""Agreement of a judge with stored grades."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.judging.agreement import pair_agreement, score_agreement
+from benchmarks.judging.answers import Answered, pairs
+
+GRADES = {"a": 0.1, "b": 0.5, "c": 0.9}
+ANSWERS = [Answered(prompt, prompt, model, "", grade) for prompt in "pqrs" for model, grade in GRADES.items()]
+
+
+def test_scores_in_the_order_of_the_grades() -> None:
+    found = {each.key: (each.grade or 0.0) / 2 for each in ANSWERS}
+    correlation, difference = score_agreement(ANSWERS, found)
+    assert (correlation.value, correlation.low, correlation.high) == pytest.approx((1.0, 1.0, 1.0))
+    assert difference.value == pytest.approx(0.25)
+    assert correlation.rows == 12
+
+
+def test_scores_in_the_opposite_order() -> None:
+    found = {each.key: 1 - (each.grade or 0.0) for each in ANSWERS}
+    assert score_agreement(ANSWERS, found)[0].value == pytest.approx(-1.0)
+
+
+def test_a_judge_that_says_the_same_of_all_correlates_with_nothing() -> None:
+    correlation, difference = score_agreement(ANSWERS, {each.key: 0.5 for each in ANSWERS})
+    assert math.isnan(correlation.value)
+    assert difference.value == pytest.approx((0.4 + 0.0 + 0.4) / 3)
+
+
+def test_what_has_no_grade_or_no_verdict_is_left_out() -> None:
+    ungraded = Answered("p", "p", "d", "")
+    assert score_agreement([ungraded, *ANSWERS], {ungraded.key: 1.0}) == []
+    (share,) = pair_agreement(pairs([ungraded, *ANSWERS]), {("p", "d", "a"): 1.0, ("p", "a", "b"): 0.0})
+    assert (share.value, share.rows) == (1.0, 1)
+
+
+def test_a_tie_counts_half_and_equal_grades_not() -> None:
+    answers = [*ANSWERS, Answered("p", "p", "e", "", 0.1)]
+    found = {("p", "a", "b"): 0.5, ("p", "b", "c"): 0.0, ("q", "a", "c"): 1.0, ("p", "a", "e"): 1.0}
+    (share,) = pair_agreement(pairs(answers), found)
+    assert (share.value, share.rows) == (pytest.approx(0.5), 3)
