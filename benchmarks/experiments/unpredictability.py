@@ -39,8 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def sections(args: argparse.Namespace, data: Path | None, progress: Progress) -> Iterator[Section]:
     """Each section as soon as it is done. Raises WorkloadError."""
-    noise = None
-    lengths = None
+    for name in ("repeats", "replays", "worlds"):
+        if getattr(args, name) < 2:
+            raise WorkloadError(f"--{name}: must be at least 2, since one value has no variance")
+    noise = lengths = None
     if data is not None and (data / answer_lengths.SET).is_dir():
         progress("lengths of answers")
         lengths, noise = answer_lengths.section(data)

@@ -124,9 +124,10 @@ def test_a_real_engine_is_asked_over_http(tmp_path: Path, engines: Engines) -> N
         (["unpredictability", "--url", "http://127.0.0.1:9"], "--url needs --model"),
         (["unpredictability", "--url", "ftp://x", "--model", "m"], "expected http://"),
         (
-            ["unpredictability", "--url", "http://127.0.0.1:9", "--model", "m", "--repeats", "1"],
+            ["unpredictability", "--url", "http://127.0.0.1:9", "--model", "m", "--repeats", "2"],
             "no answer to same-0",
         ),
+        (["unpredictability", "--replays", "1"], "--replays: must be at least 2"),
         (["heterogeneity", "--data", "not-there"], "no such folder"),
         (["heterogeneity", "--seed", "-1"], "--seed"),
     ],
