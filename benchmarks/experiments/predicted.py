@@ -9,7 +9,6 @@ with Headway; of a log that they were trained on they explain more than of a new
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,9 @@ from benchmarks.datasets.engine_logs import ENGINE_LOGS
 from benchmarks.datasets.public import folder_of, read_public
 from benchmarks.datasets.splits import split
 from benchmarks.evaluate.times import LEAST, TIMES, blocks_of
-from benchmarks.experiments import charts
+from benchmarks.experiments import charts, predicted_lengths
 from benchmarks.experiments.report import Chart, Results, Section
-from benchmarks.experiments.variance import Share, places, with_interval
+from benchmarks.experiments.variance import Explained, Share, places, with_interval
 from predictors.kernels.levels import TAUS
 from predictors.learned.models import Models, load_models
 from predictors.training.dataset import Dataset, joined
@@ -44,19 +43,6 @@ _ROUNDS, _MOST_ROWS = 200, 30_000
 Predict = Callable[[Episode], npt.NDArray[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """What a predictor explains of one quantity in one source: of all variance, and of that inside runs. `seen`: it was
-    trained on this source."""
-
-    what: str
-    source: str
-    of: str
-    whole: Share
-    inside: Share
-    seen: bool
-
-
 def section(worlds: int, seed: int, data: Path | None) -> Section:
     """On `worlds` emulated instances, and on the published logs that `data` has."""
     test = emulate(seed=_TEST_WORLDS + seed, runs=worlds, requests=200)
@@ -67,16 +53,26 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
         train, test = joined((train, kept)), joined((test, held_out))
     models = load_models()
     found = [*_times(train, test, models, seed), *_memory(test, models, seed)]
+    if data is not None:
+        found += predicted_lengths.explained(data, models, _trained_on(models, "length"), seed)
+    text = [
+        "R^2 is 1 less squared errors over squares around the mean, of the logs of TTFT and TPOT and of the mean KV use. A"
+        " value below 0 says that the mean would have been better; the mean of a run, though, is known only when it is over."
+        " Intervals are 95 %, over blocks of neighbours in time.",
+        f"The {worlds} emulated instances, of drawn models, hardware and load, differ from those that the shipped models"
+        " were trained on. Published logs are judged on whole load levels to which the trees were not fitted; where the"
+        " shipped models were trained on that log, they have seen these levels, and the figure leaves them out.",
+        "The trees that come with Headway predict p90 alone, so trees are fitted here, to other runs.",
+    ]
+    if any(each.what == predicted_lengths.WHAT for each in found):
+        text.append(
+            "Lengths of answers are judged on sets that the length model was not trained on, as it comes; what is inside a run"
+            " is inside a model there. The gateway falls back to the lengths of a model's own answers where these are better."
+        )
     charted = [each for each in found if not each.seen]
     return Section(
         "What predictors explain",
-        [
-            "R^2 is 1 less squared errors over squares around the mean, of the logs of TTFT and TPOT and of the mean KV use. A"
-            " value below 0 says that the mean would have been better; the mean of a run, though, is known only when it is over. Intervals are 95 %, over blocks of neighbours in time.",
-            f"The {worlds} emulated instances, of drawn models, hardware and load, differ from those that the shipped models"
-            " were trained on. Published logs are judged on whole load levels to which the trees were not fitted; where the"
-            " shipped models were trained on that log, they have seen these levels, and the figure leaves them out.",
-        ],
+        text,
         [
             Results(
                 "Share of the variance that each predictor explains (R^2)",
@@ -109,16 +105,21 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
         ],
         [
             Chart(
-                f"explained_{'inside_a_run' if inside else 'of_all'}",
-                f"R^2 by quantity and predictor, {name}, with 95 % intervals; what is below -1 is drawn at -1",
+                f"explained_{group}{'_inside' if inside else ''}",
+                f"R^2 of {title}, {name}, with 95 % intervals; what is below -1 is drawn at -1",
                 charts.lanes(
-                    f"R^2 of each predictor, {name}",
+                    f"R^2 of {title} by predictor, {name}",
                     f"R^2, {name}",
-                    _lanes(charted, inside=inside),
+                    _lanes([each for each in charted if (each.what in TIMES) == of_times], inside=inside),
                     zero=True,
                 ),
             )
+            for group, title, of_times in (
+                ("times", "TTFT and TPOT", True),
+                ("other", "KV use and lengths", False),
+            )
             for name, inside in (("of all variance", False), ("of the variance inside a run", True))
+            if any((each.what in TIMES) == of_times for each in charted)
         ],
     )
 
@@ -141,7 +142,7 @@ def _lanes(found: Sequence[Explained], *, inside: bool) -> Mapping[str, Sequence
 def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
     judged = list(episodes(test, models.latency))
     trees = _fit_trees(list(episodes(train)), seed)
-    trained_on = _trained_on(models, "latency")
+    seen_sources = _trained_on(models, "latency")
     for source in sorted({each.run.source for each in judged}):
         of_source = [each for each in judged if each.run.source == source]
         actual = np.concatenate([each.actual for each in of_source])
@@ -157,7 +158,7 @@ def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator
             if known.sum() < LEAST:
                 continue
             for of, values in predicted.items():
-                seen = of in (LSTM, CALIBRATED) and source in trained_on
+                seen = of in (LSTM, CALIBRATED) and source in seen_sources
                 shares = _shares(actual[known, time], values[known, time], blocks[known], runs[known], seed)
                 yield Explained(what, source, of, *shares, seen)
 
@@ -166,7 +167,7 @@ def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
     rows = list(rows_of_runs(test))
     if models.memory is None:
         return
-    trained_on = _trained_on(models, "memory")
+    seen_sources = _trained_on(models, "memory")
     for source in sorted({each.run.source for each in rows}):
         of_source = [each for each in rows if each.run.source == source]
         actual = np.concatenate([each.actual for each in of_source])
@@ -177,7 +178,7 @@ def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
             LAST_REPORT: np.concatenate([each.reported for each in of_source]),
         }
         for of, values in predicted.items():
-            seen = of == MEMORY_MODEL and source in trained_on
+            seen = of == MEMORY_MODEL and source in seen_sources
             yield Explained(
                 "KV use", source, of, *_shares(actual, np.asarray(values, float), runs, runs, seed), seen
             )

@@ -89,3 +89,16 @@ def crossed(table: Values, noise: float | None = None) -> Mapping[str, float]:
         shares["noise"] = min(noise, rest) / total
         shares["pair"] = shares.pop("rest") - shares["noise"]
     return {name: float(share) for name, share in shares.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What a predictor explains of one quantity in one source: of all variance, and of that `inside` groups (runs, or
+    models). `seen`: it was trained on this source."""
+
+    what: str
+    source: str
+    of: str
+    whole: Share
+    inside: Share
+    seen: bool = False
