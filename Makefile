@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := router policies predictors backends benchmarks tests scripts
+SOURCES := router policies predictors backends benchmarks tests scripts examples
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test check format docs train-defaults bench bench-overhead test-nightly test-browser test-engines test-e2e install dev lock audit sbom digests clean

@@ -66,6 +66,9 @@ COMMANDS = {
     "reproduce": Command(
         "benchmarks.reproduce.command", "run published placement systems on their own cases"
     ),
+    "experiment": Command(
+        "benchmarks.experiments.command", "measure how unpredictable and how unlike LLM instances are"
+    ),
     "keys": Command("router.keys_command", "make, list and revoke clients' keys"),
     "spend": Command("router.spend_command", "show the spending by day, key, policy and model"),
     "db": Command("router.database", "show the version of the database's tables, or upgrade them"),

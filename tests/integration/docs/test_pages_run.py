@@ -35,6 +35,8 @@ NOT_RUN = {
     ("docs/evaluation.md", "headway train latency --from-store"): _LONG,
     ("docs/evaluation.md", "headway evaluate"): _LONG,
     ("docs/evaluation.md", "make train-defaults"): _DATA,
+    ("docs/experiments.md", "headway experiment"): _LONG,
+    ("docs/experiments.md", "headway experiment unpredictability --url"): _ENGINES,
     ("docs/install.md", "make install"): _INSTALLS,
     ("docs/judging.md", "headway judge"): _ENGINES,
     ("docs/oracles.md", "from benchmarks.oracles"): "a fragment: its names stand for what the text says",

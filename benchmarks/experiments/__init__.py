@@ -1,0 +1,1 @@
+"""`headway experiment`: how unpredictable and how unlike LLM instances are, measured on what is at hand."""

@@ -1,0 +1,233 @@
+"""Figures of experiments: lines, lanes with intervals, stacked shares, labelled points, a grid of cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from benchmarks.compare.tables import three_digits
+from benchmarks.evaluate.plots import COLOURS
+from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, padded, scale
+
+#: (what it is of, value, low end, high end).
+Lane = tuple[str, float, float, float]
+_LETTER_PX = 7.2
+_LANE_PX = 15.0
+_GAP_PX = 10.0
+_WIDTH = 760.0
+
+
+def lines(
+    label: str,
+    x_name: str,
+    y_name: str,
+    panels: Mapping[str, Mapping[str, Sequence[Point]]],
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
+    y_range: tuple[float, float] | None = None,
+) -> Drawing:
+    """Series of points joined by lines, in panels (title: series) with the same axes. `bands` are around the lines of the
+    first panel: (x, low, high)."""
+    names = list(dict.fromkeys(name for series in panels.values() for name in series))
+    points = [point for series in panels.values() for found in series.values() for point in found]
+    edges = [(x, end) for band in (bands or {}).values() for x, *ends in band for end in ends]
+    drawing = Drawing(label, _WIDTH if len(panels) > 1 else 560, 330, len(panels))
+    y_low, y_high, _ = padded([y for _, y in (*points, *edges)], far_apart=0.0 if log_y else math.inf)
+    if not log_y and min(y for _, y in points) >= 0:
+        y_low = 0.0
+    for place, (axes, (title, series)) in enumerate(zip(drawing.axes, panels.items(), strict=True)):
+        x_low, x_high, _ = padded([x for x, _ in points], far_apart=0.0 if log_x else math.inf)
+        scale(axes.xaxis, x_low, x_high, 6 if len(panels) < 3 else 4, log=log_x)
+        scale(axes.yaxis, *(y_range or (y_low, y_high)), log=log_y)
+        axes.set_xlabel(x_name)
+        if title:
+            drawing.title(axes, title)
+        if not place:
+            if title:
+                axes.set_ylabel(y_name)
+            else:
+                drawing.title(axes, y_name, axis=True)
+            for name, band in (bands or {}).items():
+                drawing.band(axes, band, _css(names, name))
+        for name, found in series.items():
+            ordered = sorted(found)
+            drawing.line(axes, ordered, _css(names, name), 1.8)
+            for x, y in ordered:
+                drawing.dot(axes, x, y, _css(names, name), f"{name}: {three_digits(x)}, {three_digits(y)}")
+    _legend(drawing, names)
+    return drawing
+
+
+def lanes(
+    label: str, x_name: str, rows: Mapping[str, Sequence[Lane]], *, zero: bool = False, log: bool = False
+) -> Drawing:
+    """Values with intervals: a row of lanes for each name. With `zero` the axis holds 0."""
+    names = list(dict.fromkeys(of for found in rows.values() for of, *_ in found))
+    height = sum(_LANE_PX * len(found) + _GAP_PX for found in rows.values())
+    drawing = Drawing(label, 480 + _LETTER_PX * max(map(len, rows)), height + 90)
+    axes = drawing.axes[0]
+    ends = [end for found in rows.values() for _, *values in found for end in values]
+    low, high, logarithmic = padded([*ends, 0.0] if zero else ends, far_apart=0.0 if log else math.inf)
+    scale(axes.xaxis, low, high, 6, log=logarithmic)
+    _rows(axes, height)
+    axes.set_xlabel(x_name)
+    if low < 0 < high:
+        drawing.target(axes, (0, 0), (0, height))
+    top = _GAP_PX / 2
+    for row, found in rows.items():
+        drawing.row_name(axes, top + _LANE_PX * len(found) / 2, row)
+        for lane, (of, value, from_, to) in enumerate(found):
+            text = f"{row}, {of}: {three_digits(value)} [{three_digits(from_)}, {three_digits(to)}]"
+            at = top + _LANE_PX * (lane + 0.5)
+            drawing.interval(axes, at, value, (from_, to), _css(names, of), text)
+        top += _LANE_PX * len(found) + _GAP_PX
+    _legend(drawing, names)
+    return drawing
+
+
+def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) -> Drawing:
+    """Shares (0 to 1) of each row side by side, in per cent."""
+    names = list(dict.fromkeys(name for found in rows.values() for name in found))
+    height = 34.0 * len(rows)
+    drawing = Drawing(label, 520 + _LETTER_PX * max(map(len, rows)), height + 96)
+    axes = drawing.axes[0]
+    scale(axes.xaxis, 0, 100, 5)
+    _rows(axes, height)
+    axes.set_xlabel(x_name)
+    for place, (row, found) in enumerate(rows.items()):
+        at = 34.0 * place + 17
+        drawing.row_name(axes, at, row)
+        left = 0.0
+        for name, share in found.items():
+            percent = 100 * max(0.0, share)
+            bar = axes.barh(at, percent, 22, left=left, color=ACCENT, alpha=0.75, linewidth=0)[0]
+            drawing.tag(bar, _css(names, name), f"{row}, {name}: {percent:.1f} %")
+            if percent >= 7:
+                axes.text(
+                    left + percent / 2,
+                    at,
+                    f"{percent:.0f} %",
+                    horizontalalignment="center",
+                    verticalalignment="center",
+                    color=INK,
+                    fontsize=12,
+                )
+            left += percent
+    _legend(drawing, names, square=True)
+    return drawing
+
+
+def points(
+    label: str,
+    x_name: str,
+    y_name: str,
+    series: Mapping[str, Sequence[tuple[float, float, str]]],
+    *,
+    named: Iterable[str] = (),
+    log_x: bool = False,
+    log_y: bool = False,
+    diagonal: bool = False,
+) -> Drawing:
+    """Points (x, y, name); those whose names are in `named` are written beside them. `diagonal`: a line where y = x."""
+    names = list(series)
+    wanted = set(named)
+    found = [point for each in series.values() for point in each]
+    drawing = Drawing(
+        label, 560 + (_LETTER_PX * max(map(len, wanted)) if wanted else 0), 400 + (60 if wanted else 0)
+    )
+    axes = drawing.axes[0]
+    far = (0.0 if log_x else math.inf, 0.0 if log_y else math.inf)
+    for axis, values, far_apart in zip((axes.xaxis, axes.yaxis), zip(*found, strict=True), far, strict=False):
+        low, high, log = padded([*values], far_apart=far_apart)
+        scale(axis, low, high, 6, log=log)
+    axes.set_xlabel(x_name)
+    drawing.title(axes, y_name, axis=True)
+    if diagonal:
+        low = max(axes.get_xlim()[0], axes.get_ylim()[0])
+        high = min(axes.get_xlim()[1], axes.get_ylim()[1])
+        drawing.target(axes, (low, low), (high, high), "equal")
+    for name, each in series.items():
+        for x, y, text in each:
+            drawing.dot(axes, x, y, _css(names, name), f"{text}: {three_digits(x)}, {three_digits(y)}", 4.0)
+    if wanted:
+        drawing.names(
+            axes,
+            [
+                ((x, y), text, _css(names, name))
+                for name, each in series.items()
+                for x, y, text in each
+                if text in wanted
+            ],
+        )
+    if len(names) > 1:
+        _legend(drawing, names, square=True)
+    return drawing
+
+
+def grid(
+    label: str, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str]
+) -> Drawing:
+    """A table with a filled cell where something is; the text of a cell is written into it."""
+    texts = list(dict.fromkeys(cells.values()))
+    drawing = Drawing(label, 90 * len(columns) + _LETTER_PX * max(map(len, rows)) + 60, 30 * len(rows) + 96)
+    axes = drawing.axes[0]
+    axes.grid(visible=False)
+    axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
+    axes.xaxis.set_ticks([place + 0.5 for place in range(len(columns))], columns)
+    axes.yaxis.set_ticks([])
+    axes.tick_params(axis="x", top=False, labeltop=True, labelbottom=False)
+    for y, row in enumerate(rows):
+        drawing.row_name(axes, y + 0.5, row)
+        for x, column in enumerate(columns):
+            text = cells.get((row, column))
+            if text is not None:
+                bar = axes.barh(y + 0.5, 0.9, 0.8, left=x + 0.05, color=ACCENT, alpha=0.75, linewidth=0)[0]
+                drawing.tag(bar, _css(texts, text), f"{row} on {column}: {text}")
+            else:
+                axes.text(
+                    x + 0.5,
+                    y + 0.5,
+                    "no",
+                    horizontalalignment="center",
+                    verticalalignment="center",
+                    color=INK,
+                )
+    _legend(drawing, texts, square=True)
+    return drawing
+
+
+def _rows(axes: Axes, height: float) -> None:
+    axes.set_ylim(height, 0)
+    axes.yaxis.set_ticks([])
+
+
+def _css(names: Sequence[str], name: str) -> str:
+    return f"c{names.index(name) % len(COLOURS)}"
+
+
+def _legend(drawing: Drawing, names: Sequence[str], *, square: bool = False) -> None:
+    """What colours stand for, above the plots."""
+    if names == [""]:
+        return
+    width = 9 if square else 2.4
+    handles = [Line2D([], [], color=ACCENT, linewidth=width, solid_capstyle="butt") for _ in names]
+    letters = int((drawing.width - 20) / _LETTER_PX)
+    columns = max(1, min(len(names), letters // (max(map(len, names)) + 7)))
+    legend = drawing.figure.legend(
+        handles,
+        names,
+        loc="outside upper left",
+        ncols=columns,
+        frameon=False,
+        handlelength=1.1 if square else 2.2,
+        fontsize=12,
+        labelcolor=INK,
+    )
+    for place, handle in enumerate(legend.legend_handles):
+        if handle is not None:
+            drawing.tag(handle, f"line c{place % len(COLOURS)}" if not square else f"c{place % len(COLOURS)}")

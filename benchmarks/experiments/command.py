@@ -1,0 +1,86 @@
+"""`headway experiment`: measurements for a paper, each by one command.
+
+headway experiment unpredictability --out DIR [--data DIR] [--url URL --model NAME]
+headway experiment heterogeneity --out DIR [--data DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.experiments.report import Report, header, write
+from benchmarks.terminal import shown_progress
+from benchmarks.workloads.format import WorkloadError
+from predictors.training.dataset import DatasetError
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment's module, with `TITLE`, `add_arguments(parser)` and `sections(args, data, progress)`, and its line in
+    the help."""
+
+    module: str
+    help: str
+
+
+EXPERIMENTS = {
+    "unpredictability": Experiment(
+        "benchmarks.experiments.unpredictability", "how far one and the same request's figures differ"
+    ),
+    "heterogeneity": Experiment(
+        "benchmarks.experiments.heterogeneity",
+        "how unlike hardware, engines, SLO classes, models and prices are",
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway experiment`: one subcommand an experiment."""
+    chosen = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", required=True)
+    for name, experiment in EXPERIMENTS.items():
+        subparser = chosen.add_parser(name, help=experiment.help)
+        subparser.add_argument(
+            "--out",
+            type=Path,
+            required=True,
+            metavar="DIR",
+            help="index.html, results.json, tables.md, figures/",
+        )
+        subparser.add_argument("--seed", type=int, default=1, metavar="N", help="of everything drawn (1)")
+        subparser.add_argument(
+            "--data",
+            type=Path,
+            default=os.environ.get("HEADWAY_DATA"),
+            metavar="DIR",
+            help="published sets, for further sections (default: HEADWAY_DATA; without it, what comes with Headway)",
+        )
+        importlib.import_module(experiment.module).add_arguments(subparser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, or 2 with one line on stderr for bad input, data that cannot be read, or an engine that does not
+    answer."""
+    experiment = importlib.import_module(EXPERIMENTS[args.experiment].module)
+    data = None if args.data is None else Path(args.data)
+    try:
+        if data is not None and not data.is_dir():
+            raise WorkloadError(f"--data {data}: no such folder")
+        if args.seed < 0:
+            raise WorkloadError(f"--seed: must be at least 0 (given: {args.seed})")
+        about = header(args.seed, data, url=getattr(args, "url", None))
+        with shown_progress(args.experiment) as progress:
+            sections = tuple(experiment.sections(args, data, progress or (lambda _: None)))
+        page = write(args.out, Report(args.experiment, experiment.TITLE, about, sections))
+    except (WorkloadError, DatasetError) as error:
+        print(f"headway experiment {args.experiment}: {error}", file=sys.stderr)
+        return 2
+    for section in sections:
+        tables, figures = len(section.tables), len(section.charts)
+        print(f"{section.title}: {tables} tables, {figures} figures")
+    print(f"written to {page}")
+    return 0

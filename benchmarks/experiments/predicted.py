@@ -1,0 +1,225 @@
+"""Which share of the variance each predictor explains, by what is predicted.
+
+Runs are replayed as they were served, so that each prediction is what would have been known then. R^2 is of log seconds (of
+the ratio for memory), of all variance and of that inside a run: of all, a predictor that only knows how fast each instance is
+explains much. The trees are fitted here, to other runs than those that are judged. The trained models are those that come
+with Headway; of a log that they were trained on they explain more than of a new one, which the table says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from benchmarks.datasets.emulated import SOURCE as EMULATED
+from benchmarks.datasets.emulated import emulate
+from benchmarks.datasets.engine_logs import ENGINE_LOGS
+from benchmarks.datasets.public import folder_of, read_public
+from benchmarks.datasets.splits import split
+from benchmarks.evaluate.times import LEAST, TIMES, blocks_of
+from benchmarks.experiments import charts, predicted_lengths
+from benchmarks.experiments.report import Chart, Results, Section
+from benchmarks.experiments.variance import Explained, Share, places, with_interval
+from predictors.kernels.levels import TAUS
+from predictors.learned.models import Models, load_models
+from predictors.training.dataset import Dataset, joined
+from predictors.training.memory_rows import rows_of_runs
+from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
+
+ESTIMATE, LSTM, CALIBRATED, TREES = "physical estimate", "LSTM", "LSTM, calibrated online", "boosted trees"
+MEMORY_MODEL, CLOSED_FORM, LAST_REPORT = "memory model", "closed form", "last report"
+_OURS = {PHYSICAL: ESTIMATE, MODEL: LSTM, SERVED: CALIBRATED}
+_MEDIAN = TAUS.index(0.5)
+#: Seeds of the worlds that are judged and of those that trees are fitted to, apart from those that models were trained on.
+_TEST_WORLDS, _TRAIN_WORLDS = 70_000, 80_000
+_HELD_OUT = 0.2
+_ROUNDS, _MOST_ROWS = 200, 30_000
+#: Log seconds (N, 2) of an episode's requests.
+Predict = Callable[[Episode], npt.NDArray[np.float64]]
+
+
+def section(worlds: int, seed: int, data: Path | None) -> Section:
+    """On `worlds` emulated instances, and on the published logs that `data` has."""
+    test = emulate(seed=_TEST_WORLDS + seed, runs=worlds, requests=200)
+    train = emulate(seed=_TRAIN_WORLDS + seed, runs=worlds, requests=200)
+    logs = [] if data is None else [name for name in ENGINE_LOGS if (data / folder_of(name)).is_dir()]
+    if data is not None and logs:
+        kept, held_out = split(read_public(data, logs), _HELD_OUT, seed, of_prompts=False)
+        train, test = joined((train, kept)), joined((test, held_out))
+    models = load_models()
+    found = [*_times(train, test, models, seed), *_memory(test, models, seed)]
+    if data is not None:
+        found += predicted_lengths.explained(data, models, _trained_on(models, "length"), seed)
+    text = [
+        "R^2 is 1 less squared errors over squares around the mean, of the logs of TTFT and TPOT and of the mean KV use. A"
+        " value below 0 says that the mean would have been better; the mean of a run, though, is known only when it is over."
+        " Intervals are 95 %, over blocks of neighbours in time.",
+        f"The {worlds} emulated instances, of drawn models, hardware and load, differ from those that the shipped models"
+        " were trained on. Published logs are judged on whole load levels to which the trees were not fitted; where the"
+        " shipped models were trained on that log, they have seen these levels, and the figure leaves them out.",
+        "The trees that come with Headway predict p90 alone, so trees are fitted here, to other runs.",
+    ]
+    if any(each.what == predicted_lengths.WHAT for each in found):
+        text.append(
+            "Lengths of answers are judged on sets that the length model was not trained on, as it comes; what is inside a run"
+            " is inside a model there. The gateway falls back to the lengths of a model's own answers where these are better."
+        )
+    charted = [each for each in found if not each.seen]
+    return Section(
+        "What predictors explain",
+        text,
+        [
+            Results(
+                "Share of the variance that each predictor explains (R^2)",
+                (
+                    "quantity",
+                    "source",
+                    "predictor",
+                    "requests",
+                    "of all variance",
+                    "95 % interval",
+                    "inside a run",
+                    "95 % interval, inside a run",
+                    "seen in training",
+                ),
+                [
+                    (
+                        each.what,
+                        each.source,
+                        each.of,
+                        each.whole.rows,
+                        each.whole.value,
+                        _interval(each.whole),
+                        each.inside.value,
+                        _interval(each.inside),
+                        "yes" if each.seen else "no",
+                    )
+                    for each in found
+                ],
+            )
+        ],
+        [
+            Chart(
+                f"explained_{group}{'_inside' if inside else ''}",
+                f"R^2 of {title}, {name}, with 95 % intervals; what is below -1 is drawn at -1",
+                charts.lanes(
+                    f"R^2 of {title} by predictor, {name}",
+                    f"R^2, {name}",
+                    _lanes([each for each in charted if (each.what in TIMES) == of_times], inside=inside),
+                    zero=True,
+                ),
+            )
+            for group, title, of_times in (
+                ("times", "TTFT and TPOT", True),
+                ("other", "KV use and lengths", False),
+            )
+            for name, inside in (("of all variance", False), ("of the variance inside a run", True))
+            if any((each.what in TIMES) == of_times for each in charted)
+        ],
+    )
+
+
+def _interval(share: Share) -> str:
+    return f"{share.low:.2f} to {share.high:.2f}"
+
+
+def _lanes(found: Sequence[Explained], *, inside: bool) -> Mapping[str, Sequence[charts.Lane]]:
+    rows: dict[str, list[charts.Lane]] = {}
+    for each in found:
+        share = each.inside if inside else each.whole
+        # An axis that reaches to what is useless shows nothing of what is useful.
+        values = (max(-1.0, value) for value in (share.value, share.low, share.high))
+        lane: charts.Lane = (each.of, *values)  # type: ignore[assignment]
+        rows.setdefault(f"{each.what}, {each.source}", []).append(lane)
+    return rows
+
+
+def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
+    judged = list(episodes(test, models.latency))
+    trees = _fit_trees(list(episodes(train)), seed)
+    seen_sources = _trained_on(models, "latency")
+    for source in sorted({each.run.source for each in judged}):
+        of_source = [each for each in judged if each.run.source == source]
+        actual = np.concatenate([each.actual for each in of_source])
+        runs = np.repeat([each.run.id for each in of_source], [len(each.actual) for each in of_source])
+        blocks = np.concatenate([blocks_of(each) for each in of_source])
+        predicted = {
+            title: np.concatenate([each.predicted[name][:, :, _MEDIAN] for each in of_source])
+            for name, title in _OURS.items()
+        }
+        predicted[TREES] = np.concatenate([trees(each) for each in of_source])
+        for time, what in enumerate(TIMES):
+            known = np.isfinite(actual[:, time])
+            if known.sum() < LEAST:
+                continue
+            for of, values in predicted.items():
+                seen = of in (LSTM, CALIBRATED) and source in seen_sources
+                shares = _shares(actual[known, time], values[known, time], blocks[known], runs[known], seed)
+                yield Explained(what, source, of, *shares, seen)
+
+
+def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
+    rows = list(rows_of_runs(test))
+    if models.memory is None:
+        return
+    seen_sources = _trained_on(models, "memory")
+    for source in sorted({each.run.source for each in rows}):
+        of_source = [each for each in rows if each.run.source == source]
+        actual = np.concatenate([each.actual for each in of_source])
+        runs = np.repeat([each.run.id for each in of_source], [len(each.actual) for each in of_source])
+        predicted = {
+            MEMORY_MODEL: np.concatenate([models.memory.predict(each.features) for each in of_source]),
+            CLOSED_FORM: np.concatenate([each.held for each in of_source]),
+            LAST_REPORT: np.concatenate([each.reported for each in of_source]),
+        }
+        for of, values in predicted.items():
+            seen = of == MEMORY_MODEL and source in seen_sources
+            yield Explained(
+                "KV use", source, of, *_shares(actual, np.asarray(values, float), runs, runs, seed), seen
+            )
+
+
+def _shares(
+    actual: npt.NDArray[np.float64],
+    predicted: npt.NDArray[np.float64],
+    blocks: npt.NDArray[np.str_],
+    runs: npt.NDArray[np.str_],
+    seed: int,
+) -> tuple[Share, Share]:
+    return (
+        with_interval(actual, predicted, blocks, None, seed),
+        with_interval(actual, predicted, blocks, places(runs), seed),
+    )
+
+
+def _trained_on(models: Models, kind: str) -> set[str]:
+    """Sources of which a shipped model has seen the judged rows too. Other worlds are drawn for each seed."""
+    return {row["name"] for row in models.about.get(kind, {}).get("data", ())} - {EMULATED}
+
+
+def _fit_trees(found: Sequence[Episode], seed: int) -> Predict:
+    """Boosted trees with the squared loss, which R^2 is about, on the target features that the LSTM's head has too; they
+    correct the same estimate."""
+    features = np.concatenate([each.targets for each in found])
+    residual = np.clip(np.concatenate([each.residual for each in found]), -4.0, 4.0)
+    models = []
+    for time in range(len(TIMES)):
+        known = np.flatnonzero(np.isfinite(residual[:, time]))
+        if len(known) > _MOST_ROWS:
+            known = np.random.default_rng(seed).choice(known, _MOST_ROWS, replace=False)
+        model = HistGradientBoostingRegressor(
+            max_iter=_ROUNDS, learning_rate=0.07, min_samples_leaf=20, random_state=seed
+        )
+        with threadpool_limits(limits=1):  # more threads than idle cores wait for each other for minutes
+            models.append(model.fit(features[known], residual[known, time]))
+
+    def predict(episode: Episode) -> npt.NDArray[np.float64]:
+        corrections = np.stack([model.predict(episode.targets) for model in models], axis=1)
+        return np.asarray(episode.corrected + corrections)
+
+    return predict

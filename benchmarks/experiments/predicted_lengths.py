@@ -1,0 +1,77 @@
+"""Which share of the variance of answers' lengths is explained: by the length model that comes with Headway, and by the mean
+of the model's other answers. Both are judged on prompts of sets that the length model was not trained on; the means are of the
+other half of the prompts. Groups of near copies are never on both sides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.datasets.public import read_public
+from benchmarks.experiments.variance import Explained, places, with_interval
+from predictors.learned.length_model import LengthModel, quantiles
+from predictors.learned.models import Models
+from predictors.learned.names import model_key
+from predictors.training.dataset import Answer, Dataset, split_prompts
+
+WHAT, LSTM, MEAN = "output tokens", "length model (LSTM)", "mean of the model's answers"
+#: Sets with lengths of whole answers.
+SETS = ("zeroeval", "alpaca_eval", "arena_2023")
+#: Prompts of a set that are judged at most.
+_MOST_PROMPTS = 300
+
+
+def explained(data: Path, models: Models, trained_on: Set[str], seed: int) -> Iterator[Explained]:
+    """By set that `data` has and the length model has not seen: of log output tokens, of all variance and of that inside a
+    model."""
+    if models.length is None:
+        return
+    for name in SETS:
+        if name not in trained_on and (data / name).is_dir():
+            yield from _of_set(name, read_public(data, (name,)), models.length, seed)
+
+
+def _of_set(name: str, found: Dataset, model: LengthModel, seed: int) -> Iterator[Explained]:
+    known, judged = (
+        [each for each in part.answers if each.output_tokens and not each.capped]
+        for part in split_prompts(found, 0.5, seed)
+    )
+    logs: dict[str, list[float]] = defaultdict(list)
+    for each in known:
+        logs[each.model].append(float(np.log(each.output_tokens or 1)))
+    kept = set(sorted({each.prompt for each in judged})[:_MOST_PROMPTS])
+    judged = [each for each in judged if each.prompt in kept and each.model in logs]
+    if not judged:
+        return
+    actual = np.log([float(each.output_tokens or 1) for each in judged])
+    groups = {each.id: each.group for each in found.prompts}
+    blocks = np.array([groups[each.prompt] for each in judged])
+    of_model = places([each.model for each in judged])
+    predicted = {
+        LSTM: np.log(_medians(judged, found, model)),
+        MEAN: np.array([np.mean(logs[each.model]) for each in judged]),
+    }
+    for of, values in predicted.items():
+        yield Explained(
+            WHAT,
+            name,
+            of,
+            with_interval(actual, values, blocks, None, seed),
+            with_interval(actual, values, blocks, of_model, seed),
+        )
+
+
+def _medians(judged: list[Answer], found: Dataset, model: LengthModel) -> np.ndarray:
+    """(N,) predicted medians."""
+    features = {each.id: each.features for each in found.prompts}
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, each in enumerate(judged):
+        rows[each.prompt].append(row)
+    medians = np.empty(len(judged))
+    for prompt, of_prompt in rows.items():
+        names = [(model_key(judged[row].model), judged[row].family) for row in of_prompt]
+        medians[of_prompt] = quantiles(model.shares(features[prompt], names), 0.5)
+    return np.maximum(medians, 1.0)

@@ -1,0 +1,256 @@
+"""The same questions to a real engine, or to anything with OpenAI's API: its own noise comes in.
+
+Latencies are the client's, from the moment of sending. Prompts are made up with a given length; no sampling parameters are
+sent, so answers are drawn as the server draws them by default, up to `MAX_TOKENS`. The first answer of each arm is left out:
+it may have to compile, load or fill a cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from benchmarks.experiments import charts, replays
+from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.traffic import together
+from benchmarks.measures import Summary, coefficient_of_variation
+from benchmarks.replay.client import Target
+from benchmarks.replay.command import run_until_interrupted
+from benchmarks.replay.pace import replay
+from benchmarks.replay.row import Row
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.sources.generators import Lengths, Process, generate
+from benchmarks.workloads.text import prompt_text
+from predictors.training.dataset import Attempt, State
+from predictors.training.memory_rows import mean_use
+from router.config import loads
+from router.core.errors import UpstreamError
+from router.core.interfaces import Backend
+from router.wiring import create_backend
+
+PROMPT_TOKENS, MAX_TOKENS = 200, 64
+#: Requests under way in the background while the same request is sent, if they did not slow each other down.
+BACKGROUND = (1, 4)
+LENGTHS = Lengths(150.0, 0.6, 1.0, 0.1)
+_LOOK_S = 0.1
+SAME, EQUAL = "same request, one after another", "others of equal length, one after another"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers of an arm, in the order of requests. Seconds; `memory` as in `traffic.Seen`."""
+
+    ids: Sequence[str]
+    ttft_s: npt.NDArray[np.float64]
+    tpot_s: npt.NDArray[np.float64]
+    e2e_s: npt.NDArray[np.float64]
+    output_tokens: npt.NDArray[np.float64]
+    memory: npt.NDArray[np.float64]
+
+
+def sections(target: Target, repeats: int, requests: int, times: int, seed: int) -> list[Section]:
+    """What `target` shows: a request `repeats` times in each arm, and `requests` replayed `times` times in each arm.
+    Raises WorkloadError if it does not answer."""
+    engine = _Engine(target)
+    one = WorkloadRequest("same", 0.0, PROMPT_TOKENS, max_tokens=MAX_TOKENS)
+    text = prompt_text(one, target.seed)
+    copies = [replace(one, id=f"same-{place}", prompt=text) for place in range(repeats + 1)]
+    arms = {
+        SAME: engine.answers(copies, 1),
+        EQUAL: engine.answers([replace(one, id=f"equal-{place}") for place in range(repeats + 1)], 1),
+    }
+    alone_s = float(np.median(arms[SAME].e2e_s[1:]))
+    for under_way in BACKGROUND:
+        rate_per_s = under_way / alone_s
+        spaced = [replace(each, arrival_s=place * alone_s) for place, each in enumerate(copies)]
+        others = _others(rate_per_s, round(rate_per_s * spaced[-1].arrival_s), seed)
+        arms[f"same request, about {under_way} others under way"] = engine.answers(
+            together(others, spaced), None, [each.id for each in spaced]
+        )
+    return [_repeated(arms, repeats), _replayed(engine, requests, times, 2 / alone_s, seed)]
+
+
+def _others(rate_per_s: float, count: int, seed: int) -> list[WorkloadRequest]:
+    return [
+        replace(each, arrival_s=at_s, max_tokens=MAX_TOKENS, output_tokens=None)
+        for at_s, each in zip(
+            Process("poisson", rate_per_s).times(seed),
+            islice(generate("other", LENGTHS, seed), count),
+            strict=False,
+        )
+    ]
+
+
+class _Engine:
+    """Sends requests to a target, and looks at its memory meanwhile where it shows any."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        name = target.model
+        instance = {"name": "engine", "kind": "vllm", "url": target.base_url, "serves": {name: name}}
+        self._config = loads(yaml.safe_dump({"models": [{"name": name}], "instances": [instance]}), "--url")
+
+    def answers(
+        self,
+        requests: Sequence[WorkloadRequest],
+        max_in_flight: int | None,
+        wanted: Sequence[str] | None = None,
+    ) -> Answers:
+        """Send the requests; the answers to the `wanted` ones (None: to all). KeyboardInterrupt if it was interrupted,
+        WorkloadError for a request without an answer."""
+        rows: dict[str, Row] = {}
+        reports: list[State] = []
+        finished = run_until_interrupted(
+            lambda stop: self._send(requests, max_in_flight, rows, reports, stop)
+        )
+        if not finished:
+            raise KeyboardInterrupt
+        names = [each.id for each in requests] if wanted is None else wanted
+        found = [rows[name] for name in names]
+        for row in found:
+            if not row.complete or row.ttft_s is None or row.e2e_s is None:
+                raise WorkloadError(
+                    f"{self._target.base_url}: no answer to {row.id} ({row.error or row.outcome})"
+                )
+        sent = [Attempt("", "", row.sent_s, 1, ended_s=row.scheduled_s + (row.e2e_s or 0.0)) for row in found]
+        known = [_number(row.output_tokens) for row in found]
+        return Answers(
+            names,
+            np.array([_number(row.ttft_s) - row.lag_s for row in found]),
+            np.array([_number(row.tpot_s) for row in found]),
+            np.array([_number(row.e2e_s) - row.lag_s for row in found]),
+            np.array(known),
+            mean_use(sent, reports) if len(reports) > 1 else np.full(len(found), np.nan),
+        )
+
+    async def _send(
+        self,
+        requests: Sequence[WorkloadRequest],
+        max_in_flight: int | None,
+        rows: dict[str, Row],
+        reports: list[State],
+        stop: asyncio.Event,
+    ) -> bool:
+        backend = create_backend(self._config.instances[0], self._config, self._target.base_url, os.environ)
+        watch = asyncio.create_task(_look(backend, reports))
+        try:
+            return await replay(
+                requests,
+                self._target,
+                max_in_flight=max_in_flight,
+                on_row=lambda row: rows.__setitem__(row.id, row),
+                stop=stop,
+            )
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await backend.aclose()
+
+
+async def _look(backend: Backend, reports: list[State]) -> None:
+    """Note the use of KV memory until cancelled."""
+    began = perf_counter()
+    while True:
+        with suppress(UpstreamError):
+            kv_usage = (await backend.load()).kv_usage
+            if kv_usage is not None:
+                reports.append(State("", perf_counter() - began, kv_usage=kv_usage))
+        await asyncio.sleep(_LOOK_S)
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else float(value)
+
+
+def _repeated(arms: Mapping[str, Answers], repeats: int) -> Section:
+    measured = {
+        arm: {
+            "TTFT": found.ttft_s[1:],
+            "TPOT": found.tpot_s[1:],
+            "E2E": found.e2e_s[1:],
+            "output tokens": found.output_tokens[1:],
+        }
+        for arm, found in arms.items()
+    }
+    rows: list[list[Value]] = []
+    lanes: dict[str, list[charts.Lane]] = {}
+    for arm, by_name in measured.items():
+        for name, values in by_name.items():
+            found = Summary.of(values)
+            if not found.count:
+                continue
+            variance = None if found.std is None else found.std**2
+            rows.append(
+                [
+                    arm,
+                    name,
+                    found.count,
+                    found.mean,
+                    variance,
+                    coefficient_of_variation(values[~np.isnan(values)]),
+                    found.p50,
+                    found.p95,
+                ]
+            )
+            if name != "output tokens":
+                relative = values[~np.isnan(values)] / median(values[~np.isnan(values)])
+                low, high = np.quantile(relative, (0.05, 0.95)).tolist()
+                lanes.setdefault(name, []).append((arm, 1.0, low, high))
+    return Section(
+        "The same request, and requests of equal length, at this engine",
+        [
+            f"Each request has about {PROMPT_TOKENS} input tokens and at most {MAX_TOKENS} output tokens. Each arm has {repeats}"
+            " answers, after a first one that does not count. Times are in seconds, as the client saw them.",
+            "An engine that keeps prompts in a cache need not compute the same request's prompt again, but that of others.",
+        ],
+        [Results("By arm", ("arm", "measure", "answers", "mean", "variance", "CV", "p50", "p95"), rows)],
+        [
+            Chart(
+                "engine_noise",
+                "Latency of the same request at this engine, over its median: 5 % to 95 %",
+                charts.lanes("Latency over its median, by arm", "latency / median latency of the arm", lanes),
+            )
+        ],
+    )
+
+
+def _replayed(engine: _Engine, count: int, times: int, rate_per_s: float, seed: int) -> Section:
+    requests = _others(rate_per_s, count, seed)
+    chosen = replays.followed(requests)
+    found = []
+    for arm, order in (("nothing", False), ("order", True)):
+        seen = [
+            engine.answers(replays.changed(requests, order, False, None, f"{seed}/{at}"), None)
+            for at in range(times)
+        ]
+        found.append(replays.Followed(arm, _values(seen, chosen)))
+    text = [
+        f"{count} requests of different lengths come at {rate_per_s:.2g}/s, {times} times in the same order and {times} times in"
+        f" a shuffled one. {len(chosen)} of them are followed.",
+        "The memory ratio is the mean share of KV memory in use during a request's life, as the engine's /metrics has it.",
+    ]
+    return replays.report_of(found, chosen, requests, text)
+
+
+def _values(seen: Sequence[Answers], chosen: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+    places = [[each.ids.index(name) for name in chosen] for each in seen]
+    columns = (
+        [each.ttft_s for each in seen],
+        [each.e2e_s for each in seen],
+        [each.output_tokens for each in seen],
+        [each.memory for each in seen],
+    )
+    return {
+        measure: np.array([values[where] for values, where in zip(found, places, strict=True)])
+        for measure, found in zip(replays.MEASURES, columns, strict=True)
+    }

@@ -1,0 +1,173 @@
+"""What an experiment found, and the folder that it is written to."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import router
+from benchmarks.compare.tables import three_digits
+from benchmarks.evaluate.plots import COLOURS
+from benchmarks.pages import Cell, Row, Table, render
+from benchmarks.pages.drawing import Drawing
+from benchmarks.pages.standalone import standalone
+
+REPORT_KEY = "headway_experiment"
+_ROOT = Path(__file__).resolve().parents[2]
+_GIT_S = 20.0
+#: Of a table's cell.
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A table. Columns have their units in their names; numbers are rounded where they are shown, not in results.json."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure: `name` is its file's, `caption` says what is seen."""
+
+    name: str
+    caption: str
+    drawing: Drawing
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One question of an experiment. `text` has sentences: how it was measured, and what it shows."""
+
+    title: str
+    text: Sequence[str]
+    tables: Sequence[Results] = ()
+    charts: Sequence[Chart] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All of an experiment. `about` is its header."""
+
+    name: str
+    title: str
+    about: Mapping[str, Any]
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+
+def header(seed: int, data: Path | None, **more: Any) -> dict[str, Any]:
+    """What one needs to do it again."""
+    return {
+        "commit": _commit(),
+        "version": router.__version__,
+        "command": f"headway {shlex.join(sys.argv[1:])}",
+        "seed": seed,
+        "data": "what comes with Headway" if data is None else "what comes with Headway, and published sets",
+        **{name: value for name, value in more.items() if value is not None},
+    }
+
+
+def _commit() -> str:
+    """The checkout's last commit, marked where there are changes beside it; the version where there is no checkout."""
+    try:
+        top = _git("rev-parse", "--show-toplevel")
+        if Path(top).resolve() != _ROOT:
+            return f"version {router.__version__}"
+        return _git("rev-parse", "HEAD") + (" with changes" if _git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return f"version {router.__version__}"
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(  # noqa: S603 (fixed arguments)
+        ["git", "-C", str(_ROOT), *words],  # noqa: S607 (the user's own git)
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_GIT_S,
+    )
+    return done.stdout.strip()
+
+
+def write(folder: Path, report: Report) -> Path:
+    """Write results.json, tables.md, figures/*.svg and index.html; returns the page's path. OSError where that cannot be."""
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    (folder / "results.json").write_bytes(orjson.dumps(as_dict(report), option=options) + b"\n")
+    (folder / "tables.md").write_text(markdown(report), encoding="utf-8")
+    for chart in _charts(report):
+        (folder / "figures" / f"{chart.name}.svg").write_text(
+            standalone(chart.drawing.svg(), COLOURS), encoding="utf-8"
+        )
+    page = folder / "index.html"
+    page.write_text(
+        render("experiments/page.html", report=report, table=_table, colours=COLOURS), encoding="utf-8"
+    )
+    return page
+
+
+def _charts(report: Report) -> Iterable[Chart]:
+    return (chart for section in report.sections for chart in section.charts)
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """What results.json holds."""
+    return {
+        REPORT_KEY: 1,
+        "experiment": report.name,
+        "title": report.title,
+        **report.about,
+        "sections": [
+            {
+                "title": section.title,
+                "text": list(section.text),
+                "tables": [
+                    {"title": each.title, "columns": list(each.columns), "rows": list(map(list, each.rows))}
+                    for each in section.tables
+                ],
+                "figures": [
+                    {"file": f"figures/{each.name}.svg", "caption": each.caption} for each in section.charts
+                ],
+            }
+            for section in report.sections
+        ],
+    }
+
+
+def markdown(report: Report) -> str:
+    """All tables, under the titles of their sections."""
+    lines = [f"# {report.title}", ""]
+    lines += [f"- {name}: `{value}`" for name, value in report.about.items()]
+    for section in report.sections:
+        lines += ["", f"## {section.title}", "", *section.text]
+        for each in section.tables:
+            lines += ["", f"{each.title}:", "", _line(each.columns), _line(["---"] * len(each.columns))]
+            lines += [_line([shown(value) for value in row]) for row in each.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _table(results: Results) -> Table:
+    rows = [Row([Cell(shown(value)) for value in row]) for row in results.rows]
+    return Table([Cell(column) for column in results.columns], rows)
+
+
+def shown(value: Value) -> str:
+    """A cell's text: three digits of a fraction, a dash for what is unknown."""
+    if value is None or value != value:  # noqa: PLR0124 (NaN)
+        return "-"
+    if isinstance(value, float):
+        return three_digits(value)
+    return f"{value:,}" if isinstance(value, int) else value

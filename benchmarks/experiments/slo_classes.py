@@ -1,0 +1,87 @@
+"""Unlike SLO classes: how much of its capacity each kind of instance can use while each class is met."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.experiments import charts
+from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.traffic import (
+    alone,
+    answered,
+    background,
+    capacities_per_s,
+    kinds_of,
+    play,
+    unequal_fleet,
+)
+
+#: TTFT and TPOT in seconds: the classes of the scenario `one-model-unequal-gpus`.
+CLASSES = {"tight": (0.5, 0.04), "normal": (1.5, 0.1), "loose": (5.0, 0.25)}
+LOADS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
+TARGET = 0.95
+
+
+def section(requests: int, seed: int) -> Section:
+    """`requests` at each instance and load."""
+    config = unequal_fleet()
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in CLASSES}
+    targets = ", ".join(
+        f"{name} is TTFT {ttft_s:g} s and TPOT {1000 * tpot_s:g} ms"
+        for name, (ttft_s, tpot_s) in CLASSES.items()
+    )
+    rows: list[list[Value]] = []
+    for name in kinds_of(config):
+        fleet, able_per_s = alone(config, name), capacities_per_s(seed)[name]
+        met: dict[str, list[tuple[float, float]]] = {title: [] for title in panels}
+        for load in LOADS:
+            columns = play(fleet, background(load * able_per_s, requests, seed), "round_robin", seed).columns
+            known = answered(columns)
+            for title, (ttft_s, tpot_s) in CLASSES.items():
+                # A single token has no TPOT.
+                in_time = known & (columns["ttft_s"] <= ttft_s) & ~(np.nan_to_num(columns["tpot_s"]) > tpot_s)
+                met[title].append((load, 100 * float(in_time.mean())))
+        for title, points in met.items():
+            panels[title][name] = points
+        most = [_most(points, able_per_s) for points in met.values()]
+        rows.append([name, able_per_s, *most])
+    return Section(
+        "SLO classes: what an instance can do for each",
+        [
+            f"{requests} requests at each load, a share of the rate at which the instance answers under overload. All requests"
+            " of a run are judged by each class in turn; the engine does not know of the classes.",
+            f"The classes are those of the scenario one-model-unequal-gpus: {targets}.",
+            f"The table has the highest of the tried rates up to which {TARGET:.0%} of the requests are in time; a dash where"
+            " none is.",
+        ],
+        [
+            Results(
+                f"Requests/s with {TARGET:.0%} in time",
+                ("instance", "capacity (requests/s)", *(f"{name} (requests/s)" for name in CLASSES)),
+                rows,
+            )
+        ],
+        [
+            Chart(
+                "slo_classes",
+                "Share of requests in time by class, instance and load",
+                charts.lines(
+                    "Attainment of each SLO class against load, one line an instance",
+                    "load (share of capacity)",
+                    "requests in time (%)",
+                    panels,
+                    y_range=(0, 104),
+                ),
+            )
+        ],
+    )
+
+
+def _most(points: list[tuple[float, float]], able_per_s: float) -> float | None:
+    """The highest rate before the first load at which too few are in time."""
+    most = None
+    for load, percent in points:
+        if percent < 100 * TARGET:
+            break
+        most = load * able_per_s
+    return most

@@ -1,0 +1,52 @@
+"""What is explained of lengths: on sets that the length model has not seen, means of other prompts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.predicted_lengths import LSTM, MEAN, explained
+from predictors.learned.models import UNTRAINED, load_models
+
+MODELS = {"chatty": 400.0, "terse": 50.0}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two models whose answers to 80 prompts differ by a factor of 8 and, among themselves, by chance."""
+    folder = tmp_path / "alpaca_eval"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    wins = "win_vs_gpt4t_weighted,win_vs_gpt4t_fn,win_vs_gpt4t_cot,win_vs_davinci003"
+    rows = [f"prompt_id,model,out_tokens,{wins}"]
+    with gzip.open(folder / "prompts.jsonl.gz", "wt") as text:
+        for at in range(80):
+            words = " ".join(map(str, rng.integers(0, 10_000, 30)))
+            text.write(json.dumps({"prompt_id": f"{at:016x}", "prompt": words, "source": "s"}) + "\n")
+            for model, tokens in MODELS.items():
+                rows.append(f"{at:016x},{model},{round(tokens * np.exp(rng.normal(scale=0.2)))},,,,")
+    with gzip.open(folder / "responses.csv.gz", "wt") as text:
+        text.write("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_the_mean_of_a_model_explains_the_model_and_nothing_inside_it(data: Path) -> None:
+    by_predictor = {each.of: each for each in explained(data, load_models(), set(), seed=1)}
+    assert by_predictor.keys() == {LSTM, MEAN}
+    mean = by_predictor[MEAN]
+    between = np.log(8) ** 2 / 4
+    assert mean.whole.value == pytest.approx(between / (between + 0.04), abs=0.03)
+    assert mean.inside.value == pytest.approx(0, abs=0.1)
+    assert mean.whole.low < mean.whole.value < mean.whole.high
+    assert mean.whole.rows == by_predictor[LSTM].whole.rows
+    assert 40 < mean.whole.rows < 120  # about half of the prompts are for the means
+
+
+def test_nothing_is_judged_on_what_was_trained_on(data: Path) -> None:
+    assert list(explained(data, load_models(), {"alpaca_eval"}, seed=1)) == []
+    assert list(explained(data, UNTRAINED, set(), seed=1)) == []
+    assert list(explained(data / "alpaca_eval", load_models(), set(), seed=1)) == []
