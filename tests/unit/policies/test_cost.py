@@ -155,9 +155,9 @@ def test_a_second_attempt_moves_no_price() -> None:
     spender = policy()
     options = [option("small", quality=0.5, slots=1, running=5), option("large", quality=0.9, cost=8.0)]
     pick(spender, request(slo=SLO), options)
-    before = spender.prices(), deepcopy(spender._instances)
+    before = spender.prices(), deepcopy(spender._repeated)
     pick(spender, request(slo=SLO), options[1:])
-    assert (spender.prices(), spender._instances) == before
+    assert (spender.prices(), spender._repeated) == before
 
 
 # --- means ------------------------------------------------------------------------------------------------
@@ -411,6 +411,34 @@ def test_a_request_stays_away_where_it_would_break_the_promises_of_others() -> N
     assert pick(policy(), request(), [crowded, quiet]) is crowded
     crowded.instance.promised_tpot_s.extend([0.041] * 200)
     assert pick(policy(), request(), [crowded, quiet]) is quiet
+
+
+def test_a_busy_instance_is_left_to_requests_that_gain_more_there() -> None:
+    """The best model is worth the delay of others only to a prompt that the cheap one would answer badly."""
+    spender = policy(quality=0.9)
+    best, cheap = option("best", quality=0.9, cost=2.0, e2e=2.0), option("cheap", quality=0.6, e2e=2.0)
+    bad = option("cheap", quality=0.3, e2e=2.0)
+    best.instance.profiles["best"] = profile("llama-3.1-70b@4xh100-80g")
+    for number in range(50):
+        pick(spender, request(number), [best, (cheap, bad)[number % 2]])
+    long = replace(request(99), prompt_tokens=2000)
+    assert pick(spender, replace(long, id="idle"), [best, cheap]) is best
+    best.instance.running = 9
+    assert pick(spender, replace(long, id="easy"), [best, cheap]) is cheap
+    assert pick(spender, replace(long, id="hard"), [best, bad]) is best
+
+
+def test_a_lost_request_goes_only_where_it_disturbs_nobody() -> None:
+    busy, idle = option("busy", quality=0.9, miss=0.99), option("idle", quality=0.4, cost=3.0, miss=0.99)
+    assert pick(policy(), request(slo=SLO), [busy, idle]) is busy
+    busy.instance.awaiting_first_token = 1
+    choice = policy().choose(request(slo=SLO), [busy, idle], Random(0))
+    assert (choice.index, choice.defer) == (1, False)
+    assert "disturb others" in (choice.reasons[0] or "")
+    assert policy().choose(request(slo=SLO), [busy], Random(0)).defer
+    assert not policy().choose(request(), [busy], Random(0)).defer
+    busy.prediction = replace(busy.prediction, p_miss=0.8)  # type: ignore[type-var]
+    assert not policy().choose(request(slo=SLO), [busy], Random(0)).defer
 
 
 def test_extreme_times_and_prices_leave_an_answer() -> None:
