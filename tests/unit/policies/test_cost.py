@@ -327,6 +327,23 @@ def test_quality_settles_within_500_requests_after_a_change_of_tariff() -> None:
         assert fmean(got[at : at + 125]) == pytest.approx(0.65 + ease, abs=0.01)
 
 
+def test_quality_settles_within_500_requests_after_a_change_of_the_fleet() -> None:
+    """The best model comes after 1000 requests, and goes after 2000."""
+    spender = policy()
+    got, best = [], []
+    for number, (small, large) in enumerate(prompts(6, 3000)):
+        options = [option("small", quality=small, cost=1.0), option("large", quality=large, cost=10.0)]
+        if 1000 <= number < 2000:
+            options.append(option("best", quality=min(large + 0.1, 1.0), cost=30.0))
+        chosen = pick(spender, request(number), options)
+        assert chosen.prediction is not None
+        got.append(chosen.prediction.quality or 0.0)
+        best.append(max(each.prediction.quality or 0.0 for each in options if each.prediction is not None))
+    for at in (500, 750, 1500, 1750, 2500, 2750):
+        short = fmean(best[at : at + 250]) - fmean(got[at : at + 250])
+        assert short == pytest.approx(0.005, abs=0.005)
+
+
 def test_prices_fall_again_under_light_load() -> None:
     spender = policy(attainment=0.95)
     closed_loop(spender, [8, 8, 1, 1], 600)
