@@ -3,34 +3,35 @@ quality.
 
 A request goes where this is least:
 
-    C + f x C' + C x v  -  lambda_q x q  +  (U + lambda_q x Q) x caution x m  +  (u + lambda_q x s) x mu x work
+    C + f x C' + C x v  -  lambda_q x q  +  (U + lambda_q x Q) x (caution x m + price x delay)
 
 - C: the expected price of the answer there.
 - f: the share of attempts there that had to be repeated elsewhere; C': the mean price of the request's options.
 - v: P(an SLO is missed). C is then spent for nothing.
 - q: the predicted quality.
-- m: the misses that the request is expected to cause there: its own, v; those of running requests whose promised TPOT it
-  breaks; and, in so far as attainment is short, the delay that it adds to others, in mean answers' time.
-- work: the expected E2E in units of the instance's mean.
-- u, s: the usual cost of an answer and the usual difference of quality between a request's options.
-- U, Q: what spend and quality of this request's options differ by, at least u and s.
+- m: the misses that the request is expected to cause there: its own, v, and those of running requests whose promised TPOT
+  it breaks.
+- delay: what the request adds to the E2E of others (`policies.latency`), in mean answers' times.
+- U, Q: what spend and quality of this request's options differ by, at least as much as they usually do.
 
 The order is kept by construction: whatever lambda_q is, quality and spend together never outweigh a difference of
-1 / caution in m. A larger price of quality makes misses and full instances more expensive too.
+1 / caution in m, or of 1 / price in delay. A larger price of quality makes misses and busy instances more expensive too.
 
-- Capacity: a full instance is no option (`router.core.eligibility`). mu, one for each instance, rises while more than a
-  set share of its slots is in use, and falls otherwise. So a nearly full instance is left to the requests that gain most
-  there for their work.
+- Capacity: a full instance is no option (`router.core.eligibility`), and a busy one is left to the requests that gain most
+  there for the delay that they cause. The price of delay is fixed, so that it does not swing with the load.
 - Attainment: caution, one for each scope (a key, or the fleet), rises with each miss and falls with each SLO met, so that
   it settles where attainment is a little above the target. It moves by the predicted miss at once, and by the difference
   to the outcome when the request ends.
 - Quality: lambda_q, one for each scope, keeps the mean predicted quality of the chosen options at the target, or at what
   is reachable if that is less. It is computed from the options of recent requests (`policies.quality_price_estimator`),
-  with what its misses and work take from the quality and add to the cost of each. Reachable is the mean quality that
+  with what misses and delay take from the quality and add to the cost of each. Reachable is the mean quality that
   requests would get if spend did not count, so a shortfall that capacity or attainment cause is not made up for later.
   The target is `Targets.quality`; without one it is what is reachable, minus half of `quality_slack`. The other half is
   reserved for prediction errors.
 - Spend: the rest.
+
+A request whose SLO is lost everywhere (P(miss) > 1 - epsilon for all options) goes only where it disturbs nobody
+(`policies.room`), and is deferred while it would disturb somebody everywhere.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,
 then instance, then model name. Deterministic for a given history.
@@ -54,9 +55,9 @@ from policies.cost_scope import CostScope, allowed_misses
 from policies.latency import added_s, expected_s, p_miss
 from policies.picking import format_usd, name_of
 from policies.quality_price_estimator import Offer
+from policies.room import has_room
 from policies.settings import Targets
 from router.core.interfaces import Choice, Option
-from router.core.state import Instance
 from router.core.types import Candidate, Request
 
 _MAX_SCOPES = 1024
@@ -64,14 +65,9 @@ _MAX_INSTANCES = 4096
 _MAX_PENDING = 65_536
 #: Scores closer than this share of a mean answer's price are equal.
 _SAME = 1e-3
-#: mu rises above this share of an instance's slots, and falls below it: by at most _LOAD_STEP for as many requests as it
-#: has slots (at least _LEAST_SLOTS), up to _MAX_LOAD_PRICE.
-_FULL = 0.85
-_LOAD_STEP = 0.3
-_LEAST_SLOTS = 16
-_MAX_LOAD_PRICE = 4.0
-_MAX_WORK = 5.0
-#: The delay that a request adds to others counts up to so many mean answers' times.
+#: A delay of others by one mean answer's time counts as much as this share of what quality and spend differ by. It counts up to
+#: _MAX_DELAY of these times.
+_DELAY_PRICE = 0.4
 _MAX_DELAY = 100.0
 #: The actual TPOT is taken as evenly spread over this range of the predicted one.
 _TPOT_RANGE = 0.9, 1.2
@@ -108,39 +104,18 @@ class _Pending:
     miss: float
 
 
-@dataclass(slots=True)
-class _InstanceState:
-    """`instance` is the one last seen by this name, `load_price` its mu, `repeated` the share of attempts that had to be
-    repeated elsewhere, `mean_e2e_s` the running mean of the expected E2E of what was sent there (0: nothing yet)."""
-
-    instance: Instance | None = None
-    load_price: float = 0.0
-    repeated: float = 0.0
-    mean_e2e_s: float = 0.0
-
-    def add_load(self, instance: Instance) -> None:
-        """Move mu by the load now."""
-        load = _share_in_use(instance)
-        if load is not None:
-            step = min(max((load - _FULL) / (1.0 - _FULL), -1.0), 1.0)
-            slots = max(instance.max_concurrency or instance.running, _LEAST_SLOTS)
-            self.load_price = min(max(self.load_price + _LOAD_STEP * step / slots, 0.0), _MAX_LOAD_PRICE)
-
-
-#: An instance that got nothing yet.
-_IDLE = _InstanceState()
-
-
 class LeastSpend:
     """See the module's docstring. The score is that sum in USD."""
 
     name = "cost"
     predicts = True
 
-    def __init__(self, targets: Callable[[str | None], Targets]) -> None:
+    def __init__(self, targets: Callable[[str | None], Targets], epsilon: float = 0.1) -> None:
+        self.epsilon = epsilon
         self._targets = targets
         self._scopes: OrderedDict[str | None, CostScope] = OrderedDict()
-        self._instances: OrderedDict[str, _InstanceState] = OrderedDict()
+        #: The share of attempts that had to be repeated elsewhere, by instance.
+        self._repeated: OrderedDict[str, float] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -151,50 +126,49 @@ class LeastSpend:
         usual_usd = fmean(known) if known else 0.0
         delays_s = added_s(request, options)
         mean_s = scope.mean_e2e_s
-        spends, misses, works = [], [], []
+        spends, risks = [], []
         for option, estimate, delay_s in zip(options, estimates, delays_s, strict=True):
-            state = self._instances.get(option.instance.name) or _IDLE
-            work = min(estimate.e2e_s / state.mean_e2e_s, _MAX_WORK) if state.mean_e2e_s > 0.0 else 1.0
-            spends.append(estimate.cost_usd * (1.0 + estimate.miss) + state.repeated * usual_usd)
+            repeated = self._repeated.get(option.instance.name, 0.0)
+            spends.append(estimate.cost_usd * (1.0 + estimate.miss) + repeated * usual_usd)
             delay = min(delay_s / mean_s, _MAX_DELAY) if mean_s > 0.0 else 0.0
-            misses.append(scope.caution * (estimate.miss + estimate.breaks + scope.pressure * delay))
-            works.append(state.load_price * work)
+            risks.append(scope.caution * (estimate.miss + estimate.breaks) + _DELAY_PRICE * delay)
         qualities = [each.quality for each in estimates]
         finite = [spend for spend in spends if spend < inf] or [0.0]
         spend_usd, spread = max(finite) - min(finite), max(qualities) - min(qualities)
         most_usd, most = max(scope.usual_usd, usual_usd, spend_usd), max(scope.spread, spread)
         offers = [
-            Offer(
-                quality - most * miss - scope.spread * work,
-                spend + most_usd * miss + scope.usual_usd * work,
-                quality,
-            )
-            for quality, spend, miss, work in zip(qualities, spends, misses, works, strict=True)
+            Offer(quality - most * risk, spend + most_usd * risk, quality)
+            for quality, spend, risk in zip(qualities, spends, risks, strict=True)
         ]
         if scope.offered.reachable is None:  # this request is all that is known
             scope.offer([each for each in offers if each.cost_usd < inf], usual_usd, spread, targets)
         quality_usd = scope.quality_usd(targets)
         scores = [each.cost_usd - quality_usd * each.value for each in offers]
-        least = min(scores) + _SAME * scope.usual_usd
-        near = [at for at, score in enumerate(scores) if score <= least]
+        lost = request.slo is not None and min(each.miss for each in estimates) > 1.0 - self.epsilon
+        room = [at for at, option in enumerate(options) if not lost or has_room(option)]
+        among = room or range(len(options))
+        least = min(scores[at] for at in among) + _SAME * scope.usual_usd
+        near = [at for at in among if scores[at] <= least]
         best = max(qualities[at] for at in near)
         equal = [at for at in near if qualities[at] == best]
         index = min(equal, key=lambda at: (estimates[at].e2e_s, name_of(options[at])))
         taken = f"{_format(estimates[index])} (0.01 of quality is worth {format_usd(quality_usd / 100)} now)"
         reasons = [
-            None if at == index else _reason(estimates[at], at in equal, taken) for at in range(len(options))
+            None if at == index else _reason(estimates[at], at in among, at in equal, taken)
+            for at in range(len(options))
         ]
         return Choice(
             index,
             [score if isfinite(score) else None for score in scores],
             reasons,
             alternatives=[at for at in equal if at != index],
+            defer=not room,
             memo=_Memo(estimates, _by_model(options, offers, scores), usual_usd, spread),
         )
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Move the prices: add the request's options to those of its scope, and update the load of every instance of its
-        models. A further attempt of the same request moves nothing."""
+        """Move the prices: add the request's options to those of its scope. A further attempt of the same request moves
+        nothing."""
         option = options[choice.index]
         pending = self._pending.get(request.id)
         if pending is not None:
@@ -210,16 +184,8 @@ class LeastSpend:
         e2e_s = estimate.e2e_s if estimate.e2e_s < inf else None
         reachable = scope.offer(memo.offers, memo.usual_usd, memo.spread, targets)
         scope.take(estimate.quality, reachable, e2e_s, targets)
-        if e2e_s is not None:
-            state = self._instance(option.instance.name)
-            state.mean_e2e_s += (e2e_s - state.mean_e2e_s) * (1.0 / _ATTEMPTS if state.mean_e2e_s else 1.0)
         if request.slo is not None:
             scope.add_misses(estimate.miss - allowed_misses(targets), targets)
-        for each in options:
-            self._instance(each.instance.name).instance = each.instance
-        for state in self._instances.values():  # full ones are not among the options
-            if state.instance is not None and not state.instance.candidates.keys().isdisjoint(request.models):
-                state.add_load(state.instance)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Move `caution` by the difference between outcome and prediction. Every instance other than the last attempt's
@@ -228,8 +194,10 @@ class LeastSpend:
         if pending is None:
             return
         for name in pending.instances:
-            state = self._instance(name)
-            state.repeated += ((name != candidate.instance) - state.repeated) / _ATTEMPTS
+            repeated = self._repeated.get(name, 0.0)
+            self._repeated[name] = repeated + ((name != candidate.instance) - repeated) / _ATTEMPTS
+            if len(self._repeated) > _MAX_INSTANCES:
+                self._repeated.popitem(last=False)
         scope = self._scopes.get(request.key)
         if scope is not None and request.slo is not None:
             targets = self._targets(request.key)
@@ -266,14 +234,6 @@ class LeastSpend:
                 self._scopes.popitem(last=False)
         self._scopes.move_to_end(key)
         return scope
-
-    def _instance(self, name: str) -> _InstanceState:
-        state = self._instances.get(name)
-        if state is None:
-            state = self._instances[name] = _InstanceState()
-            if len(self._instances) > _MAX_INSTANCES:
-                self._instances.popitem(last=False)
-        return state
 
 
 def _estimates(request: Request, options: Sequence[Option]) -> list[_Estimate]:
@@ -323,17 +283,9 @@ def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequen
     return [offers[best[model]] for model in sorted(best)]
 
 
-def _share_in_use(instance: Instance) -> float | None:
-    """Share of an instance's capacity in use; above 1 while requests wait there. None if unknown."""
-    if instance.max_concurrency:
-        return instance.running / instance.max_concurrency
-    waiting = instance.report.waiting
-    if waiting is None:
-        return None
-    return instance.running / max(instance.running - waiting, 1) if waiting else 0.0
-
-
-def _reason(estimate: _Estimate, equal: bool, taken: str) -> str:
+def _reason(estimate: _Estimate, allowed: bool, equal: bool, taken: str) -> str:
+    if not allowed:
+        return "the SLO is lost, and the request would disturb others there"
     return "same value but not faster" if equal else f"lower value: {_format(estimate)}, against {taken}"
 
 

@@ -17,9 +17,9 @@ _MAX_SHIFT = 0.05
 #: Share of the quality slack reserved for prediction errors.
 _RESERVED = 0.5
 #: `caution`: at first, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. All that
-#: quality and spend differ by is worth a risk of a half at the least, and of 2 % at the most.
+#: quality and spend differ by is worth a certain miss at the least caution, and a risk of 2 % at the most.
 _CAUTION = 8.0
-_LEAST_CAUTION = 2.0
+_LEAST_CAUTION = 1.0
 _MOST_CAUTION = 50.0
 _MISS_STEP = 0.2
 _MISS_WINDOW = 500
@@ -49,11 +49,6 @@ class CostScope:
         if self.usual_usd == 0.0:
             return 1.0  # answers are free, so nothing stands against quality
         return self.offered.price_usd(self._aim(targets) + self._shortfall / max(self._requests, 1.0))
-
-    @property
-    def pressure(self) -> float:
-        """How short attainment is, in (0, 1]."""
-        return self.caution / _MOST_CAUTION
 
     def unit_usd(self, quality_usd: float) -> float:
         """What quality and spend of an answer usually differ by, at this price of quality."""

@@ -33,7 +33,6 @@ better one, and costs attainment. Counting the cost to others, the adaptive limi
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
 from random import Random
@@ -41,16 +40,11 @@ from random import Random
 from policies.calibration_guard import CalibrationGuard
 from policies.latency import SIMILAR, least_busy, p_miss, p_misses, weighed_s, why_not, would_miss
 from policies.picking import Reasons, format_s, least, name_of
+from policies.room import has_room, promises_broken
 from router.core.interfaces import Choice, Option
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
-#: A promised TPOT counts as broken if the predicted TPOT is above this share of it.
-_TPOT_MARGIN = 1.0 / 1.2
-#: The same for a request whose SLO is lost: it can wait for more room.
-_LOST_MARGIN = 1.0 / 1.5
-#: Lost requests fill an engine's KV memory up to this share.
-_LOST_KV_USAGE = 0.8
 #: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
 _SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
 _LEAST_SCARCITY = 0.1
@@ -156,36 +150,17 @@ class BestFit:
     ) -> Choice:
         """No option meets the SLO."""
         lost = min(misses) > 1.0 - self.epsilon
-        broken = [promises_broken(option, _LOST_MARGIN if lost else _TPOT_MARGIN) for option in options]
+        broken = [promises_broken(option, lost=lost) for option in options]
+        room = [not lost or has_room(option) for option in options]
 
         def rank(at: int) -> tuple[float | tuple[str, str], ...]:
             last = times_s[at], name_of(options[at])
             if lost:
-                return not _has_room(options[at], broken[at]), broken[at], misses[at], *last
+                return not room[at], broken[at], misses[at], *last
             return misses[at], broken[at], *last
 
         index = min(range(len(options)), key=rank)
-        return Choice(
-            index,
-            misses,
-            _why_missed(index, misses),
-            defer=lost and not _has_room(options[index], broken[index]),
-        )
-
-
-def promises_broken(option: Option, margin: float = _TPOT_MARGIN) -> int:
-    """Requests running at the option's instance whose promised TPOT breaks if this request joins them."""
-    promised, prediction = option.instance.promised_tpot_s, option.prediction
-    if not promised or prediction is None or prediction.tpot_s is None:
-        return 0
-    return bisect_left(promised, prediction.tpot_s / margin)
-
-
-def _has_room(option: Option, broken: int) -> bool:
-    """Whether a request whose SLO is lost disturbs nobody there."""
-    instance = option.instance
-    usage = instance.report.kv_usage
-    return not broken and not instance.awaiting_first_token and (usage is None or usage < _LOST_KV_USAGE)
+        return Choice(index, misses, _why_missed(index, misses), defer=not room[index])
 
 
 def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:

@@ -155,9 +155,9 @@ def test_a_second_attempt_moves_no_price() -> None:
     spender = policy()
     options = [option("small", quality=0.5, slots=1, running=5), option("large", quality=0.9, cost=8.0)]
     pick(spender, request(slo=SLO), options)
-    before = spender.prices(), deepcopy(spender._instances)
+    before = spender.prices(), deepcopy(spender._repeated)
     pick(spender, request(slo=SLO), options[1:])
-    assert (spender.prices(), spender._instances) == before
+    assert (spender.prices(), spender._repeated) == before
 
 
 # --- means ------------------------------------------------------------------------------------------------
@@ -327,6 +327,23 @@ def test_quality_settles_within_500_requests_after_a_change_of_tariff() -> None:
         assert fmean(got[at : at + 125]) == pytest.approx(0.65 + ease, abs=0.01)
 
 
+def test_quality_settles_within_500_requests_after_a_change_of_the_fleet() -> None:
+    """The best model comes after 1000 requests, and goes after 2000."""
+    spender = policy()
+    got, best = [], []
+    for number, (small, large) in enumerate(prompts(6, 3000)):
+        options = [option("small", quality=small, cost=1.0), option("large", quality=large, cost=10.0)]
+        if 1000 <= number < 2000:
+            options.append(option("best", quality=min(large + 0.1, 1.0), cost=30.0))
+        chosen = pick(spender, request(number), options)
+        assert chosen.prediction is not None
+        got.append(chosen.prediction.quality or 0.0)
+        best.append(max(each.prediction.quality or 0.0 for each in options if each.prediction is not None))
+    for at in (500, 750, 1500, 1750, 2500, 2750):
+        short = fmean(best[at : at + 250]) - fmean(got[at : at + 250])
+        assert short == pytest.approx(0.005, abs=0.005)
+
+
 def test_prices_fall_again_under_light_load() -> None:
     spender = policy(attainment=0.95)
     closed_loop(spender, [8, 8, 1, 1], 600)
@@ -411,6 +428,34 @@ def test_a_request_stays_away_where_it_would_break_the_promises_of_others() -> N
     assert pick(policy(), request(), [crowded, quiet]) is crowded
     crowded.instance.promised_tpot_s.extend([0.041] * 200)
     assert pick(policy(), request(), [crowded, quiet]) is quiet
+
+
+def test_a_busy_instance_is_left_to_requests_that_gain_more_there() -> None:
+    """The best model is worth the delay of others only to a prompt that the cheap one would answer badly."""
+    spender = policy(quality=0.9)
+    best, cheap = option("best", quality=0.9, cost=2.0, e2e=2.0), option("cheap", quality=0.6, e2e=2.0)
+    bad = option("cheap", quality=0.3, e2e=2.0)
+    best.instance.profiles["best"] = profile("llama-3.1-70b@4xh100-80g")
+    for number in range(50):
+        pick(spender, request(number), [best, (cheap, bad)[number % 2]])
+    long = replace(request(99), prompt_tokens=2000)
+    assert pick(spender, replace(long, id="idle"), [best, cheap]) is best
+    best.instance.running = 9
+    assert pick(spender, replace(long, id="easy"), [best, cheap]) is cheap
+    assert pick(spender, replace(long, id="hard"), [best, bad]) is best
+
+
+def test_a_lost_request_goes_only_where_it_disturbs_nobody() -> None:
+    busy, idle = option("busy", quality=0.9, miss=0.99), option("idle", quality=0.4, cost=3.0, miss=0.99)
+    assert pick(policy(), request(slo=SLO), [busy, idle]) is busy
+    busy.instance.awaiting_first_token = 1
+    choice = policy().choose(request(slo=SLO), [busy, idle], Random(0))
+    assert (choice.index, choice.defer) == (1, False)
+    assert "disturb others" in (choice.reasons[0] or "")
+    assert policy().choose(request(slo=SLO), [busy], Random(0)).defer
+    assert not policy().choose(request(), [busy], Random(0)).defer
+    busy.prediction = replace(busy.prediction, p_miss=0.8)  # type: ignore[type-var]
+    assert not policy().choose(request(slo=SLO), [busy], Random(0)).defer
 
 
 def test_extreme_times_and_prices_leave_an_answer() -> None:

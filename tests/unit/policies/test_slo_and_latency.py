@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from policies.latency import BUSIER, LeastLatency, added_s, least_busy
-from policies.slo import BestFit, promises_broken
+from policies.room import promises_broken
+from policies.slo import BestFit
 from router.core.interfaces import Option, Options, Policy
 from router.core.profile import EngineProfile
 from router.core.state import Instance
