@@ -1,9 +1,10 @@
 """How well the latency model predicts runs that it was not trained on, each on an instance that starts empty.
 
 A run is replayed through the predictor that serves, so what is judged is what would have been served at each
-dispatch, with what was known then: by the model alone, and after online calibration. Beside it:
+dispatch, with what was known then: the model and the physical estimate together, weighed and calibrated online
+("combined"). Beside it:
 
-- the physical estimate with its online correction, which is what serves without a model,
+- the model alone ("LSTM"), and the physical estimate with its online correction, which is what serves without a model,
 - gradient-boosted trees (scikit-learn's HistGradientBoostingRegressor, one for each quantile) and a linear model
   (ridge, with the quantiles of its residuals), both on the same target features, lags included, and fitted to the
   same runs. They correct the same estimate, and have no calibration of their own.
@@ -30,9 +31,9 @@ from predictors.learned.latency.model import LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
 
-LSTM, CALIBRATED = "LSTM", "LSTM, calibrated"
+LSTM, COMBINED = "LSTM", "combined"
 #: By name in `Episode.predicted`, what it is called here.
-_OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: CALIBRATED}
+_OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: COMBINED}
 _MEDIAN = TAUS.index(0.5)
 _COVERED = (0.5, 0.9, 0.95)
 _IN_FLIGHT = TARGET_FEATURES.index("in_flight")
@@ -134,7 +135,7 @@ def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
 
 
 def _coverages(part: str, judged: Judged, time: int, seed: int) -> Iterator[Figure]:
-    for of in (_OURS[PHYSICAL], LSTM, CALIBRATED):
+    for of in (_OURS[PHYSICAL], LSTM, COMBINED):
         for probability in _COVERED:
             covered = _covered(judged, time, of, probability)
             known = np.flatnonzero(np.isfinite(covered))
@@ -162,7 +163,7 @@ def _curves(judged: Judged) -> Iterator[Curve]:
 
 
 def _calibration(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:
-    for of in (_OURS[PHYSICAL], LSTM, CALIBRATED):
+    for of in (_OURS[PHYSICAL], LSTM, COMBINED):
         shares = tuple(float(np.nanmean(_covered(judged, time, of, tau))) for tau in TAUS)
         yield Curve(f"{name} calibration, {source}", of, "nominal", "share within the quantile", TAUS, shares)
 

@@ -117,12 +117,14 @@ def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]
 
 def _candidates(of: Callable[[str], Any], latency: Any, memory: Any, count: int) -> Callable[[], object]:
     states, summaries, estimates = [latency.start()] * count, [(0.5,) * 44] * count, [_ESTIMATE] * count
-    offsets, biases = [([0.0] * 5, [0.0] * 5)] * count, [(0.1, 0.0)] * count
+    weights, offsets = [(of("ModelWeight")(),) * 2] * count, [([0.0] * 5, [0.0] * 5)] * count
+    window = of("ResidualWindow")(0.35, 0.5)
+    known = of("Estimates")([AnalyticEstimate(_ESTIMATE, 0.01, 0.2, 2.0, window, window)] * count)
     held, reported = [0.2] * count, [0.3] * count
 
     def run() -> None:
         rows = of("target_rows")(summaries, estimates, 10.0)
-        of("served_quantiles")(latency.quantiles(states, rows), offsets, biases)
+        of("served_quantiles")(latency.quantiles(states, rows), known, range(count), weights, offsets)
         memory.predict(of("memory_rows")(held, reported, rows))
 
     return run

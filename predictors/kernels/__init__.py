@@ -19,6 +19,7 @@ from predictors.kernels.reference.latency_networks import (
 from predictors.kernels.reference.length_network import LengthFleet, LengthNetwork
 from predictors.kernels.reference.lengths import LearnedLengths, LengthTable, served_tables
 from predictors.kernels.reference.misses import p_miss
+from predictors.kernels.reference.model_weights import ModelWeight
 from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
@@ -38,6 +39,7 @@ if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.distributions import (  # type: ignore[no-redef]
         LearnedLengths,
         LengthTable,
+        ModelWeight,
         p_miss,
         served_quantiles,
         served_tables,
@@ -67,7 +69,7 @@ if WHY_NOT_NATIVE is None:
 
 __all__ = [
     "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelWeight", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
     "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 

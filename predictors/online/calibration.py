@@ -1,10 +1,7 @@
-"""Online calibration of the latency model by model and hardware, and whether the model may serve.
+"""Online calibration of predicted times by model and hardware, and their accuracy.
 
-Offsets that all instances of one kind share correct its quantiles (`predictors.online.offsets`). The bias of a single
-instance is already in the corrected physical estimate.
-
-`Trust` compares the model with the physical estimate. The physical estimate serves while the model's quantiles cover less
-than they should, or while its pinball loss exceeds that of the physical estimate.
+Offsets that all instances of one kind share correct the quantiles that serve (`predictors.online.offsets`). The bias of a
+single instance is already in the corrected physical estimate.
 """
 
 from __future__ import annotations
@@ -13,35 +10,24 @@ from predictors.online.coverage import Coverage
 from predictors.online.offsets import Offsets
 
 
-class Trust:
-    """Coverage and pinball loss of the model's predictions, compared with those of the physical estimate.
+class Accuracy:
+    """Coverage and pinball loss of the TTFTs that serve where there is a latency model (`learned`), and of those of the
+    physical estimate alone."""
 
-    `believed` becomes false when, of at least `_LEAST` recent values, a share below `_ALARM` was within the model's 95
-    % quantile, or when its mean pinball loss exceeds that of the physical estimate by more than `_LOSS_MARGIN`. It
-    becomes true again when both have recovered.
-    """
+    __slots__ = ("learned", "learned_loss", "physical", "physical_loss")
 
-    __slots__ = ("alarms", "believed", "learned", "learned_loss", "physical", "physical_loss")
-
-    _LEAST = 60
-    _ALARM, _RECOVERED = 0.86, 0.91
-    _LOSS_MARGIN = 1.1
     _MEMORY = 200
 
     def __init__(self) -> None:
-        self.believed = True
-        self.alarms = 0
         self.learned = Coverage()
         self.physical = Coverage()
         self.learned_loss = 0.0  # mean pinball loss of log TTFT at .5 and .95
         self.physical_loss = 0.0
 
-    def as_dict(self) -> dict[str, float | bool | None]:
+    def as_dict(self) -> dict[str, float | None]:
         """Plain numbers for people and metrics."""
         seen = self.learned.ttfts > 0
         return {
-            "believed": self.believed,
-            "alarms": self.alarms,
             "observed": self.learned.ttfts,
             "ttft_within_p50": self.learned.ttft_p50 if seen else None,
             "ttft_within_p95": self.learned.ttft_p95 if seen else None,
@@ -61,15 +47,6 @@ class Trust:
         rate = 1.0 / (count if count < self._MEMORY else self._MEMORY)
         self.learned_loss += rate * (_loss(residual, *learned) - self.learned_loss)
         self.physical_loss += rate * (_loss(residual, *physical) - self.physical_loss)
-        if count < self._LEAST:
-            return
-        covered = self.learned.ttft_p95
-        if self.believed:
-            if covered < self._ALARM or self.learned_loss > self._LOSS_MARGIN * self.physical_loss:
-                self.believed = False
-                self.alarms += 1
-        elif covered >= self._RECOVERED and self.learned_loss <= self.physical_loss:
-            self.believed = True
 
 
 def _loss(residual: float, p50: float, p95: float) -> float:
@@ -78,11 +55,10 @@ def _loss(residual: float, p50: float, p95: float) -> float:
 
 
 class GroupCalibration:
-    """The calibration of one (model, hardware)."""
+    """The calibration of one (model, hardware), and its accuracy."""
 
-    __slots__ = ("tpot", "trust", "ttft")
+    __slots__ = ("accuracy", "offsets")
 
     def __init__(self) -> None:
-        self.ttft = Offsets()
-        self.tpot = Offsets()
-        self.trust = Trust()
+        self.offsets = Offsets(), Offsets()  # of TTFT and of TPOT
+        self.accuracy = Accuracy()

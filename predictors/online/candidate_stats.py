@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from math import exp
 
 from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, step_costs
-from predictors.kernels import InstanceHistory, Shrinkage, StratifiedResiduals
-from predictors.kernels.interfaces import LogError
-from predictors.kernels.levels import P95
-from predictors.kernels.reference.estimates import Estimate
-from predictors.kernels.reference.quantiles import Distribution
+from predictors.kernels import InstanceHistory, ModelWeight, Shrinkage, StratifiedResiduals
 from predictors.online.calibration import GroupCalibration
 from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import ModelLengths
-from predictors.online.prediction import OnlinePrediction, Quantiles
+from predictors.online.prediction import OnlinePrediction
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Request
@@ -29,8 +24,6 @@ _TPOT_NOISE_SD = 0.25
 #: arrivals) and are known seconds late, so following them closely would be wrong.
 _TTFT_MEMORY = 64
 _TPOT_MEMORY = 256
-#: Observations of an instance before the latency model serves there.
-_LEAST_OBSERVED = 2
 
 
 class PendingTtft:
@@ -54,10 +47,7 @@ class PendingTtft:
         estimate = prediction.estimate
         window = stats.ttft.windows[estimate.ttft_stratum]
         self.physical = window.median, window.p95  # residuals that the physical estimate predicted
-        late = window.p95
-        if prediction.quantiles is not None:
-            late = max(late, prediction.quantiles[0][P95])
-        self.overdue_at = dispatched_at + estimate.ttft_s * exp(min(late, 20.0))
+        self.overdue_at = dispatched_at + estimate.ttft_s * max(window.p95_factor, prediction.of_ttft[1])
         self.actual: float | None = None
         self.lost = False  # cancelled or failed; learned at `overdue_at` at the latest
         self.void = False  # it ended without a first token (embeddings), so it shows nothing
@@ -70,7 +60,7 @@ class CandidateStats:
 
     __slots__ = (
         "costs", "coverage", "group", "group_key", "history", "instance", "key", "lengths", "pending", "prefills", "profile",
-        "shrinkage", "tpot", "ttft",
+        "shrinkage", "tpot", "ttft", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -97,29 +87,7 @@ class CandidateStats:
         self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
         self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
         self.shrinkage = Shrinkage()
+        self.weights = ModelWeight(), ModelWeight()  # of the latency model, for TTFT and for TPOT
         self.group_key = group_key  # model and hardware
         self.group = group
         self.pending: deque[PendingTtft] = deque()  # in order of dispatch
-
-    def models_ttft(self, estimate: Estimate) -> bool:
-        """Whether the latency model may predict TTFT: enough was observed here. Before that it cannot distinguish a
-        profile that fits from one that does not."""
-        return estimate.ttft_count >= _LEAST_OBSERVED
-
-    def models_tpot(self, estimate: Estimate) -> bool:
-        """Whether the latency model may predict TPOT: like TTFT, and only without a profile. A profile says how a step
-        grows with its batch. The model's training data include the effect of later requests, but a decision needs the
-        effect of this request alone."""
-        return self.profile is None and estimate.tpot_count >= _LEAST_OBSERVED
-
-    def ttft_error(self, estimate: Estimate, quantiles: Quantiles | None) -> LogError:
-        """The distribution of ln(actual / physical TTFT)."""
-        if quantiles is None or not self.models_ttft(estimate):
-            return self.ttft.windows[estimate.ttft_stratum]
-        return Distribution(quantiles[0])
-
-    def tpot_error(self, estimate: Estimate, quantiles: Quantiles | None) -> LogError:
-        """The distribution of ln(actual / physical TPOT)."""
-        if quantiles is None or not self.models_tpot(estimate):
-            return self.tpot.windows[estimate.tpot_stratum]
-        return Distribution(quantiles[1])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from predictors.analytic.physical import PrefillRate
-from predictors.kernels import InstanceHistory, LearnedLengths
+from predictors.kernels import InstanceHistory, LearnedLengths, ModelWeight
 from predictors.learned.models import Models
-from predictors.online.calibration import GroupCalibration, Trust
+from predictors.online.calibration import Accuracy, GroupCalibration
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import Lengths
@@ -90,11 +91,25 @@ class FleetStats:
             if coverage.ttfts or coverage.outputs
         }
 
-    def groups(self) -> dict[tuple[str, str], Trust]:
-        """By (model, hardware): the accuracy of the latency model and of the physical estimate."""
+    def groups(self) -> dict[tuple[str, str], Accuracy]:
+        """By (model, hardware): the accuracy of what serves and of the physical estimate alone."""
         if self.models.latency is None:
             return {}
-        return {group: calibration.trust for group, calibration in self._groups.items()}
+        return {group: calibration.accuracy for group, calibration in self._groups.items()}
+
+    def weights(self) -> dict[tuple[str, str], dict[str, float]]:
+        """By (model, hardware): the latency model's weights for `ttft` and `tpot`, the mean over its instances."""
+        found: dict[tuple[str, str], list[CandidateStats]] = {}
+        if self.models.latency is not None:
+            for stats in self.candidates.values():
+                found.setdefault(stats.group_key, []).append(stats)
+        return {
+            group: {
+                name: fmean(each.weights[time].value for each in of)
+                for time, name in enumerate(("ttft", "tpot"))
+            }
+            for group, of in found.items()
+        }
 
     def group_keys(self) -> set[tuple[str, str]]:
         """Every (model, hardware) that a candidate has."""
@@ -109,6 +124,7 @@ class FleetStats:
         for (instance, _), stats in self.candidates.items():
             stats.history = None if models.latency is None else self.history(instance)
             stats.group = self._groups.setdefault(stats.group_key, GroupCalibration())
+            stats.weights = ModelWeight(), ModelWeight()
         for lengths in self.lengths.all():
             lengths.learned = LearnedLengths()
 

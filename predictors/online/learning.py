@@ -115,7 +115,7 @@ class Learning:
     def _learn_due(self, stats: CandidateStats, now: float) -> None:
         """Learn the TTFTs of a candidate that are known or overdue."""
         while stats.pending and (error := self._ttft.observe_due(stats, now)) is not None:
-            p50, p95 = served(stats, error)
+            p50, p95 = served(error)
             residual = error.residual
             self._ttft.apply(error, now)
             if self.publish is not None:

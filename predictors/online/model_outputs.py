@@ -12,6 +12,7 @@ from predictors.analytic.answer_length import AnswerLength
 from predictors.kernels import Estimates, memory_rows, p_miss, served_quantiles, target_rows
 from predictors.kernels.interfaces import LogError
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.prediction import ModelOutputs
@@ -21,9 +22,11 @@ from router.core.types import Request, Slo
 #: The latency model predicts for at most this many candidates, those that the analytic estimate ranks first. The others
 #: keep the analytic estimate with its own errors.
 _MOST_MODELLED = 64
+#: Observations of an instance before the latency model decides there. Before that it cannot distinguish a profile that fits
+#: from one that does not.
+_LEAST_OBSERVED = 2
 
-
-_NO_ROWS = np.empty((0, 2, len(TAUS)))
+_NO_ROWS = np.empty((0, 2, len(PREDICTIONS), len(TAUS)))
 _NO_FACTORS = np.empty((0, 2, 3))
 
 
@@ -37,33 +40,33 @@ def model_outputs(
 ) -> ModelOutputs:
     """The outputs for each candidate's analytic estimate at its instance."""
     model, memory, size = models.latency, models.memory, len(estimates)
-    rows, serves_ttft, serves_tpot = [-1] * size, [False] * size, [False] * size
+    rows, decides_ttft, decides_tpot = [-1] * size, [False] * size, [False] * size
     if model is None or not request.decodes:
-        return ModelOutputs(rows, _NO_ROWS, _NO_ROWS, _NO_FACTORS, [], serves_ttft, serves_tpot)
+        return ModelOutputs(rows, _NO_ROWS, _NO_FACTORS, [], decides_ttft, decides_tpot)
     places: Sequence[int] = range(size)
     if size > _MOST_MODELLED:
         ranks = estimates.e2e_s
         places = sorted(nsmallest(_MOST_MODELLED, places, key=ranks.__getitem__))
     of_places = [stats[at] for at in places]
     known = [estimates.estimate(at) for at in places]
-    offsets = [(each.group.ttft.values, each.group.tpot.values) for each in of_places]
-    biases = [(each.ttft_bias, each.tpot_bias) for each in known]
+    offsets = [(each.group.offsets[0].values, each.group.offsets[1].values) for each in of_places]
     states, summaries = [], []
     for row, (at, of, estimate) in enumerate(zip(places, of_places, known, strict=True)):
         rows[at] = row
         if of.history is not None:  # with a latency model there is one
             states.append(of.history.state)
             summaries.append(of.history.summary(instances[at]))
-        if of.group.trust.believed:
-            serves_ttft[at], serves_tpot[at] = of.models_ttft(estimate), of.models_tpot(estimate)
+        decides_ttft[at] = estimate.ttft_count >= _LEAST_OBSERVED
+        decides_tpot[at] = estimate.tpot_count >= _LEAST_OBSERVED and of.profile is None
     targets = target_rows(summaries, known, now)
-    raw = model.quantiles(states, targets)
-    quantiles, factors = served_quantiles(raw, offsets, biases)
+    quantiles, factors = served_quantiles(
+        model.quantiles(states, targets), estimates, places, [each.weights for each in of_places], offsets
+    )
     ratios = [estimates.memory_ratio(at) for at in places]
     if memory is not None:
         reported = [instances[at].report.kv_usage for at in places]
         ratios = memory.predict(memory_rows(ratios, reported, targets)).tolist()
-    return ModelOutputs(rows, quantiles, raw, factors, ratios, serves_ttft, serves_tpot)
+    return ModelOutputs(rows, quantiles, factors, ratios, decides_ttft, decides_tpot)
 
 
 def misses(
@@ -85,9 +88,9 @@ def misses(
         waited_s,
         estimates,
         answers,
-        outputs.serves_ttft,
-        outputs.serves_tpot,
-        outputs.quantiles,
+        outputs.decides_ttft,
+        outputs.decides_tpot,
+        outputs.quantiles[:, :, 0],
         outputs.rows,
     )
 

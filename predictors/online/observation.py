@@ -22,8 +22,9 @@ import orjson
 
 from predictors.kernels.length_bins import BINS
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.model_weights import PREDICTIONS
 
-VERSION = 2
+VERSION = 3
 _MOST_TEXT = 300
 _MOST_ITEMS = 4096
 
@@ -69,7 +70,7 @@ def _items(each: Check) -> Check:
 
 def _quantiles(value: Any) -> tuple[float, ...]:
     found: tuple[float, ...] = _items(within(float, -30.0, 30.0))(value)
-    if len(found) not in (0, len(TAUS)):
+    if len(found) not in (0, len(PREDICTIONS) * len(TAUS)):
         raise ValueError
     return found
 
@@ -94,7 +95,8 @@ Log = Annotated[float, within(float, -30.0, 30.0)]
 Share = Annotated[float, within(float, 0.0, 1.0)]
 Count = Annotated[int, within(int, 0, 10**9)]
 Hash = Annotated[int, within(int, 0, 2**64)]
-#: The latency model's quantiles at TAUS; empty if it did not predict.
+#: Quantiles at TAUS: those that served, the physical estimate's and the latency model's, one after another. Empty if
+#: the latency model did not predict.
 Quantiles = Annotated[tuple[float, ...], _quantiles]
 #: The length model's shares of the length bins.
 LengthShares = Annotated[np.ndarray, _shares]

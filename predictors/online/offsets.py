@@ -1,9 +1,9 @@
-"""Online calibration of the latency model's quantiles.
+"""Online calibration of the quantiles of predicted times.
 
 Each quantile has an offset. The offset moves up a little with every actual value above the quantile and down with every
 one below, in proportion to the share that should lie there (quantile tracking: Angelopoulos et al., Conformal PID
-Control, arXiv 2307.16895; Gibbs & Candes, arXiv 2106.00072). So in the long run the right share lies below, whatever the
-model predicts. The step is small, since the model follows its instance by itself; larger steps chase spells of load.
+Control, arXiv 2307.16895; Gibbs & Candes, arXiv 2106.00072). So in the long run the right share lies below, whatever is
+predicted. The step is small, since the predictions follow their instance by themselves; larger steps chase spells of load.
 
 Actual values must be learned in order of dispatch, each as soon as it is known or overdue: the values that come first
 are the quick ones.
@@ -28,7 +28,7 @@ class Offsets:
         self.values = [0.0] * len(TAUS)
 
     def learn(self, predicted: Sequence[float], actual: float) -> None:
-        """Learn from `actual`, for which the quantiles `predicted` were used. For an overdue request, pass any value
+        """Learn from `actual`, for which the quantiles that `predicted` begins with served. For an overdue request, pass any value
         larger than the quantiles that it has exceeded."""
         values = self.values
         for at, tau in enumerate(TAUS):

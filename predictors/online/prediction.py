@@ -4,35 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from predictors.analytic.answer_length import AnswerLength
 from predictors.kernels import Estimate, Estimates, each_with
+from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
 
-#: Log errors of TTFT and of TPOT, each at `predictors.kernels.levels.TAUS`.
-Quantiles = list[list[float]]
+_QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
 
 
 class ModelOutputs(NamedTuple):
-    """`rows` has the row of each candidate, -1 for those without a prediction. By row: the quantiles of log errors after and
-    before calibration (2, TAUS); the factors for the calibrated ones (2, 3: median, 95 % quantile, mean); and the mean
-    share of KV memory in use.
+    """`rows` has the row of each candidate, -1 for those without a prediction. By row: the quantiles of log errors (2,
+    PREDICTIONS, TAUS), the factors for those that serve (2, 3: median, 95 % quantile, mean), and the mean share of KV memory
+    in use.
 
-    `serves_ttft` and `serves_tpot` say, for each candidate, whether the latency model's quantiles are used.
+    What serves is shown, recorded and learned from. A choice compares candidates: `decides_ttft` and `decides_tpot` say, for
+    each of them, whether P(miss) and the mean E2E take what serves too, or the physical estimate alone (`model_outputs`).
     """
 
     rows: list[int]
     quantiles: np.ndarray
-    raw: np.ndarray
     factors: np.ndarray
     memory_ratios: list[float]
-    serves_ttft: list[bool]
-    serves_tpot: list[bool]
+    decides_ttft: list[bool]
+    decides_tpot: list[bool]
 
 
 class Predictions:
@@ -69,7 +71,7 @@ class Predictions:
         if self._times is None:
             of = self.outputs
             self._times = self.estimates.times(
-                self.answers, self.waited_s, of.rows, of.factors, of.serves_ttft, of.serves_tpot
+                self.answers, self.waited_s, of.rows, of.factors, of.decides_ttft, of.decides_tpot
             )
         return self._times
 
@@ -107,14 +109,10 @@ class Predictions:
 
     def factors(self, at: int) -> tuple[Sequence[float], Sequence[float]]:
         """The factors (median, 95 % quantile, mean) of actual to physical TTFT and TPOT, of one candidate."""
-        of_ttft: Sequence[float]
-        of_tpot: Sequence[float]
-        of_ttft, of_tpot = self.estimates.factors(at)
-        of = self.outputs
-        ttft, tpot = of.serves_ttft[at], of.serves_tpot[at]
-        if ttft or tpot:
-            modelled = of.factors[of.rows[at]].tolist()
-            of_ttft, of_tpot = modelled[0] if ttft else of_ttft, modelled[1] if tpot else of_tpot
+        row = self.outputs.rows[at]
+        if row < 0:
+            return self.estimates.factors(at)
+        of_ttft, of_tpot = self.outputs.factors[row].tolist()
         return of_ttft, of_tpot
 
     def memory_ratio(self, at: int) -> float:
@@ -142,9 +140,7 @@ class OnlinePrediction(Prediction):
     """The prediction of `predictors.online.predictor.OnlinePredictor` for one candidate.
 
     It keeps the `estimate`, the time at which it was made (`made_at`), TPOT before shrinking (`raw_tpot_s`) and the
-    answer's length (None: nothing is decoded). `quantiles` are the calibrated quantiles of the latency model, of log
-    errors to the physical estimate; `raw_quantiles` are the model's own, of log errors to the corrected estimate. Both
-    are None if the model did not predict. `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of
+    answer's length (None: nothing is decoded). `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of
     actual to physical times.
 
     One is made for each candidate of each request, so it holds the few values that policies read; the others are read from
@@ -183,18 +179,11 @@ class OnlinePrediction(Prediction):
         self.waited_s, self.made_at = of.waited_s, of.made_at
         return getattr(self, name)
 
-    @property
-    def quantiles(self) -> Quantiles | None:
+    def quantiles(self, time: int) -> tuple[float, ...]:
+        """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
+        Empty if the latency model did not predict."""
         row = self._of.outputs.rows[self._at]
-        if row < 0:
-            return None
-        quantiles: Quantiles = self._of.outputs.quantiles[row].tolist()
-        return quantiles
-
-    @property
-    def raw_quantiles(self) -> np.ndarray | None:
-        row = self._of.outputs.rows[self._at]
-        return None if row < 0 else self._of.outputs.raw[row]
+        return () if row < 0 else _QUANTILES.unpack(self._of.outputs.quantiles[row, time])
 
     @property
     def output_tokens_p50(self) -> float:

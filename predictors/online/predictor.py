@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from predictors.analytic.answer_length import AnswerLength, answer_length, output_cap
 from predictors.kernels import analytic_estimates, served_tables
 from predictors.learned.models import UNTRAINED, Models
-from predictors.online.calibration import Trust
+from predictors.online.calibration import Accuracy
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.forecast import PromptForecast, Quality
 from predictors.online.learning import Learning
@@ -179,9 +179,14 @@ class OnlinePredictor:
         """By instance: the share of actual values within predicted quantiles, and mean absolute log errors."""
         return self.stats.coverage()
 
-    def groups(self) -> dict[tuple[str, str], Trust]:
-        """By (model, hardware): the accuracy of the latency model and of the physical estimate."""
+    def groups(self) -> dict[tuple[str, str], Accuracy]:
+        """By (model, hardware): the accuracy of what serves and of the physical estimate alone."""
         return self.stats.groups()
+
+    def latency_weights(self) -> dict[tuple[str, str], dict[str, float]]:
+        """By (model, hardware): the weights of the latency model against the physical estimate, for `ttft` and `tpot`, 0 to 1.
+        The mean over its instances."""
+        return self.stats.weights()
 
     def length_weights(self) -> dict[str, float]:
         """By model: the weight of the length model against the model's own histogram, 0 to 1."""

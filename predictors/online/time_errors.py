@@ -1,8 +1,8 @@
 """Learners of the errors of predicted TTFT and TPOT, by candidate.
 
 An error is ln(actual / physical estimate). It corrects the physical estimate of the candidate (`residuals`). Where the
-latency model predicted, it also calibrates the model's quantiles (`offsets`) and decides whether the model may serve
-(`calibration.Trust`).
+latency model predicted too, it also changes the model's weight (`model_weights`), calibrates the quantiles that serve
+(`offsets`) and counts their accuracy (`calibration.Accuracy`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TpotStratum = Annotated[int, within(int, 0, TPOT_STRATA - 1)]
 
 @dataclass(slots=True)
 class TtftError:
-    """A log error of the physical TTFT. `median` and `p95` are the physical estimate's predictions of it, `quantiles` the
-    latency model's."""
+    """A log error of the physical TTFT. `median` and `p95` are the physical estimate's predictions of it. `quantiles` are
+    those of all predictions, where the latency model predicted."""
 
     candidate: CandidateKey
     stratum: TtftStratum
@@ -93,13 +93,12 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
                 entry.taken = residual = log(waited_s / estimate.ttft_s)
             else:
                 return None
-            quantiles = entry.prediction.quantiles
             return TtftError(
                 stats.key,
                 estimate.ttft_stratum,
                 residual,
                 *entry.physical,
-                tuple(quantiles[0]) if quantiles is not None and stats.models_ttft(estimate) else (),
+                entry.prediction.quantiles(0),
             )
         return None
 
@@ -118,13 +117,14 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
         stats.ttft.observe(observation.stratum, residual)
         if quantiles:
             group, physical = stats.group, (observation.median, observation.p95)
-            group.ttft.learn(quantiles, residual)
-            group.trust.observe(residual, (quantiles[P50], quantiles[P95]), physical)
+            stats.weights[0].learn(quantiles, residual)
+            group.offsets[0].learn(quantiles, residual)
+            group.accuracy.observe(residual, (quantiles[P50], quantiles[P95]), physical)
 
 
-def served(stats: CandidateStats, error: TtftError) -> tuple[float, float]:
+def served(error: TtftError) -> tuple[float, float]:
     """The predicted (median, 95 % quantile) of a log error that were used."""
-    if error.quantiles and stats.group.trust.believed:
+    if error.quantiles:
         return error.quantiles[P50], error.quantiles[P95]
     return error.median, error.p95
 
@@ -138,19 +138,20 @@ class TpotErrors(Learner[TpotError]):
         stats, prediction, tpot_s = event.stats, event.prediction, event.tpot_s
         if stats is None or prediction is None or not event.has_output or tpot_s is None or tpot_s <= 0.0:
             return None
-        estimate, quantiles = prediction.estimate, prediction.quantiles
+        estimate = prediction.estimate
         return TpotError(
             stats.key,
             estimate.tpot_stratum,
             log(tpot_s / estimate.tpot_s),
             prediction.raw_tpot_s,
             tpot_s,
-            tuple(quantiles[1]) if quantiles is not None and stats.models_tpot(estimate) else (),
+            prediction.quantiles(1),
         )
 
     def apply(self, observation: TpotError, now: float) -> None:
         stats = self.stats.candidates[observation.candidate]
         if observation.quantiles:
-            stats.group.tpot.learn(observation.quantiles, observation.residual)
+            stats.weights[1].learn(observation.quantiles, observation.residual)
+            stats.group.offsets[1].learn(observation.quantiles, observation.residual)
         stats.tpot.observe(observation.stratum, observation.residual)
         stats.shrinkage.observe(observation.raw_s, observation.actual_s)

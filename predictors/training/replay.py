@@ -20,6 +20,7 @@ import numpy as np
 
 from predictors.kernels import InstanceHistory
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models
@@ -53,7 +54,7 @@ class Episode:
 
     `predicted` holds, by name, the log seconds (N, 2, 5) of TTFT and TPOT at `TAUS` that were predicted at each
     decision: `PHYSICAL` by the estimate with its online correction; with a model also `MODEL` by the model alone, and
-    `SERVED` after online calibration. With trees it holds `FORESTS` (N, 2), the p90 by boosted trees with their online
+    `SERVED` by both with the weights and the calibration that are learned online. With trees it holds `FORESTS` (N, 2), the p90 by boosted trees with their online
     offset. It is empty without `judge`, a model or trees.
     """
 
@@ -87,25 +88,17 @@ class _Predictor(OnlinePredictor):
 
     def predicted(
         self, prediction: OnlinePrediction, candidate: Candidate, instance: Instance
-    ) -> dict[str, Any]:
-        """By name, the log quantiles [TTFT, TPOT] at TAUS that were predicted."""
-        known, quantiles = prediction.estimate, prediction.quantiles
+    ) -> dict[str, np.ndarray]:
+        """By name, the log quantiles (2, TAUS) of TTFT and TPOT that were predicted."""
+        known = prediction.estimate
         stats = self.stats.of(candidate, instance)
-        physical = log(known.ttft_s), log(known.tpot_s)
-        predicted = {PHYSICAL: (stats.ttft_error(known, None), stats.tpot_error(known, None))}
-        if quantiles is not None:
-            predicted[SERVED] = (stats.ttft_error(known, quantiles), stats.tpot_error(known, quantiles))
-        found: dict[str, Any] = {
-            name: [
-                [base + error.quantile(tau) for tau in TAUS]
-                for base, error in zip(physical, errors, strict=True)
-            ]
-            for name, errors in predicted.items()
-        }
-        raw = prediction.raw_quantiles
-        if raw is not None:
-            bases = physical[0] + known.ttft_bias, physical[1] + known.tpot_bias
-            found[MODEL] = [[base + each for each in row] for base, row in zip(bases, raw, strict=True)]
+        windows = stats.ttft.windows[known.ttft_stratum], stats.tpot.windows[known.tpot_stratum]
+        bases = np.log([[known.ttft_s], [known.tpot_s]])
+        found = {PHYSICAL: bases + [window.quantiles(TAUS) for window in windows]}
+        modelled = np.array([prediction.quantiles(time) for time in range(2)])
+        if modelled.size:
+            by_prediction = modelled.reshape(2, len(PREDICTIONS), len(TAUS)).transpose(1, 0, 2)
+            found[SERVED], _, found[MODEL] = bases + by_prediction
         return found
 
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from predictors.kernels import levels
 from predictors.kernels.length_bins import BINS as _BINS, EDGES as _EDGES
-from predictors.kernels.reference import lengths, normal, quantiles as reference_quantiles
+from predictors.kernels.reference import lengths, model_weights, normal, quantiles as reference_quantiles
 
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
@@ -273,39 +273,89 @@ cdef double LEAST_SPREAD = reference_quantiles.LEAST_SPREAD, MOST_LOG = referenc
 cdef double ROOT_HALF = sqrt(0.5)
 
 
-def served_quantiles(const float[:, :, :] raw, offsets, biases):
+cdef enum:  # `predictors.kernels.reference.model_weights.PREDICTIONS`
+    SERVED, PHYSICAL, MODEL, PREDICTIONS
+
+assert model_weights.PREDICTIONS == ("served", "physical", "model")
+cdef const double[::1] LEVELS = np.array(levels.TAUS)
+cdef double FIRST_WEIGHT = model_weights.FIRST_WEIGHT, RATE = model_weights.RATE, SHARE = model_weights.SHARE
+cdef double LEAST_LOSS = model_weights.LEAST_LOSS, MOST_CHANGE = model_weights.MOST_CHANGE
+cdef long MEMORY = model_weights.MEMORY
+
+
+cdef class ModelWeight:
+    """See `reference.model_weights`."""
+
+    cdef readonly double value
+    cdef double _loss
+    cdef long _observed
+
+    def __init__(self):
+        self.value, self._loss, self._observed = FIRST_WEIGHT, 0.0, 0
+
+    def learn(self, tuple quantiles, double actual):
+        cdef double physical, model, change, odds
+        if len(quantiles) != PREDICTIONS * TAUS:
+            raise ValueError("quantiles of other predictions")
+        physical, model = loss_of(quantiles, PHYSICAL, actual), loss_of(quantiles, MODEL, actual)
+        self._observed += 1
+        self._loss += (0.5 * (physical + model) - self._loss) / min(self._observed, MEMORY)
+        change = RATE * (model - physical) / at_least(self._loss, LEAST_LOSS)
+        odds = exp(at_most(at_least(change, -MOST_CHANGE), MOST_CHANGE)) * (1.0 - self.value)
+        self.value = (1.0 - SHARE) * self.value / (self.value + odds) + SHARE * FIRST_WEIGHT
+
+
+cdef double loss_of(tuple quantiles, Py_ssize_t prediction, double actual) except? -1.0:
+    """The mean pinball loss of one of the predictions."""
+    cdef Py_ssize_t i
+    cdef double by, loss = 0.0
+    for i in range(TAUS):
+        by = actual - item(quantiles, prediction * TAUS + i)
+        loss += LEVELS[i] * by if by > 0.0 else (LEVELS[i] - 1.0) * by
+    return loss / TAUS
+
+
+def served_quantiles(const float[:, :, :] raw, Estimates estimates, places, list weights, list offsets):
     """See `reference.served_quantiles`."""
-    cdef Py_ssize_t size = raw.shape[0], n, time, i
-    cdef double median, spread, deviation, p50, p95
+    cdef Py_ssize_t size = raw.shape[0], n, time, i, place
+    cdef double spread, middle, deviation, p50, p95, share, bias
     cdef list offset
-    if len(offsets) != size or len(biases) != size or (size and (raw.shape[1] != 2 or raw.shape[2] != TAUS)):
+    cdef Known *known
+    cdef ModelWeight weight
+    cdef ResidualWindow window
+    if not len(places) == len(weights) == len(offsets) == size or (size and (raw.shape[1] != 2 or raw.shape[2] != TAUS)):
         raise ValueError("columns of different lengths")
-    served, factors = np.empty((size, 2, TAUS)), np.empty((size, 2, 3))
-    cdef double[:, :, ::1] found = served
+    quantiles, factors = np.empty((size, 2, PREDICTIONS, TAUS)), np.empty((size, 2, 3))
+    cdef double[:, :, :, ::1] found = quantiles
     cdef double[:, :, ::1] factor = factors
     for n in range(size):
+        place = places[n]
+        known = estimates.at(place)
         for time in range(2):
-            offset = offsets[n][time]
-            median = raw[n, time, P50]
+            window = (estimates._tpot_errors if time else estimates._ttft_errors)[place]
+            bias = known.tpot_bias if time else known.ttft_bias
+            weight, offset = weights[n][time], offsets[n][time]
+            share = weight.value
             for i in range(TAUS):
-                spread = fabs(raw[n, time, i] - <float>median)
-                if i == P50:
-                    spread = 0.5 * (raw[n, time, P90] - raw[n, time, P10])
-                spread = LEAST_SPREAD if spread < LEAST_SPREAD else spread
-                found[n, time, i] = raw[n, time, i] + <double>offset[i] * spread
-                if i > P50 and found[n, time, i] < found[n, time, i - 1]:
-                    found[n, time, i] = found[n, time, i - 1]
-            if found[n, time, P50] < found[n, time, P10]:
-                found[n, time, P10] = found[n, time, P50]
+                found[n, time, PHYSICAL, i] = window.at_share(LEVELS[i])
+                found[n, time, MODEL, i] = raw[n, time, i] + bias
+                found[n, time, SERVED, i] = share * found[n, time, MODEL, i] + (1.0 - share) * found[n, time, PHYSICAL, i]
+            p50 = found[n, time, SERVED, P50]
+            middle = 0.5 * (found[n, time, SERVED, P90] - found[n, time, SERVED, P10])
             for i in range(TAUS):
-                found[n, time, i] += <double>biases[n][time]
-            p50, p95 = found[n, time, P50], found[n, time, P95]
+                spread = at_least(middle if i == P50 else fabs(found[n, time, SERVED, i] - p50), LEAST_SPREAD)
+                found[n, time, SERVED, i] += <double>offset[i] * spread
+                if i > P50 and found[n, time, SERVED, i] < found[n, time, SERVED, i - 1]:
+                    found[n, time, SERVED, i] = found[n, time, SERVED, i - 1]
+            if found[n, time, SERVED, P50] < found[n, time, SERVED, P10]:
+                found[n, time, SERVED, P10] = found[n, time, SERVED, P50]
+            p50, p95 = found[n, time, SERVED, P50], found[n, time, SERVED, P95]
             deviation = (p95 - p50) / SCORES[P95]
             deviation = 1.0 if deviation > 1.0 else deviation
             factor[n, time, 0] = exp(at_most(p50, MOST_LOG))
             factor[n, time, 1] = exp(at_most(p95, MOST_LOG))
             factor[n, time, 2] = exp(at_most(p50 + 0.5 * deviation * deviation, MOST_LOG))
-    return served, factors
+    return quantiles, factors
 
 
 cdef double at_most(double value, double bound) noexcept:
@@ -377,7 +427,7 @@ cdef class Errors:
 
 # --- P(an SLO is missed) ---------------------------------------------------------------------------------
 def p_miss(
-    slo, double waited_s, Estimates estimates, list answers, list serves_ttft, list serves_tpot,
+    slo, double waited_s, Estimates estimates, list answers, list decides_ttft, list decides_tpot,
     const double[:, :, :] quantiles, list rows,
 ):
     """See `reference.p_miss`."""
@@ -395,7 +445,7 @@ def p_miss(
         ttft_left_s = <double>slo.ttft_s - waited_s
     if has_e2e:
         e2e_left_s = <double>slo.e2e_s - waited_s
-    if not len(answers) == len(serves_ttft) == len(serves_tpot) == len(rows) == size:
+    if not len(answers) == len(decides_ttft) == len(decides_tpot) == len(rows) == size:
         raise ValueError("columns of different lengths")
     if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
         return [1.0] * size
@@ -406,7 +456,7 @@ def p_miss(
         table = answer[0]
         cap = INFINITY if answer[1] is None else <double>answer[1]
         choices = answer[2]
-        by_ttft, by_tpot = serves_ttft[n], serves_tpot[n]
+        by_ttft, by_tpot = decides_ttft[n], decides_tpot[n]
         if (by_ttft or by_tpot) and not 0 <= row < quantiles.shape[0]:
             raise IndexError("a row of the latency model that is not there")
         of_ttft.read(None if by_ttft else estimates._ttft_errors[n], quantiles[row, 0] if by_ttft else None)

@@ -124,12 +124,12 @@ cdef class Estimates:
     def e2e_s(self):
         return [self._known[n].e2e_s for n in range(self._size)]
 
-    def times(self, list answers, double waited_s, list rows, factors, list serves_ttft, list serves_tpot):
+    def times(self, list answers, double waited_s, list rows, factors, list decides_ttft, list decides_tpot):
         cdef Py_ssize_t n, row
         cdef double mean, ttft_s, ttft_mean, tpot_s, tpot_mean
         cdef Known *known
         cdef const double[:, :, :] modelled = factors
-        if not len(answers) == len(rows) == len(serves_ttft) == len(serves_tpot) == self._size:
+        if not len(answers) == len(rows) == len(decides_ttft) == len(decides_tpot) == self._size:
             raise ValueError("columns of different lengths")
         p50, tpots, means = [], [], []
         for n in range(self._size):
@@ -137,10 +137,11 @@ cdef class Estimates:
             ttft_s, ttft_mean = known.of_ttft[0], known.of_ttft[2]
             tpot_s, tpot_mean = known.of_tpot[0], known.of_tpot[2]
             if row >= 0:
-                if serves_ttft[n]:
-                    ttft_s, ttft_mean = modelled[row, 0, 0], modelled[row, 0, 2]
-                if serves_tpot[n]:
-                    tpot_s, tpot_mean = modelled[row, 1, 0], modelled[row, 1, 2]
+                ttft_s, tpot_s = modelled[row, 0, 0], modelled[row, 1, 0]
+                if decides_ttft[n]:
+                    ttft_mean = modelled[row, 0, 2]
+                if decides_tpot[n]:
+                    tpot_mean = modelled[row, 1, 2]
             p50.append(waited_s + known.ttft_s * ttft_s)
             mean = waited_s + known.ttft_s * ttft_mean
             answer = answers[n]

@@ -114,23 +114,22 @@ class Estimates(list[AnalyticEstimate]):
         waited_s: float,
         rows: list[int],
         factors: np.ndarray,
-        serves_ttft: list[bool],
-        serves_tpot: list[bool],
+        decides_ttft: list[bool],
+        decides_tpot: list[bool],
     ) -> tuple[list[float], list[float | None], list[float]]:
         """By candidate the median TTFT and TPOT and the mean E2E in seconds, the times since the arrival. Where the latency
-        model serves, its row of `factors` (R, 2, 3) multiplies the estimate. `answers` are
+        model predicts, its row of `factors` (R, 2, 3) multiplies the estimate, in the mean E2E where it decides. `answers` are
         `predictors.analytic.answer_length.AnswerLength`, None where nothing is decoded."""
         p50, tpots, means = [], [], []
         for each, own, answer, row, by_ttft, by_tpot in zip(
-            self, self._factors, answers, rows, serves_ttft, serves_tpot, strict=True
+            self, self._factors, answers, rows, decides_ttft, decides_tpot, strict=True
         ):
-            of_ttft = factors[row, 0].tolist() if by_ttft and row >= 0 else own[0]
-            of_tpot = factors[row, 1].tolist() if by_tpot and row >= 0 else own[1]
+            of_ttft, of_tpot = own if row < 0 else factors[row].tolist()
             ttft_s, tpot_s = each.estimate[:2]
             p50.append(waited_s + ttft_s * of_ttft[0])
-            mean_s = waited_s + ttft_s * of_ttft[2]
+            mean_s = waited_s + ttft_s * (of_ttft if by_ttft else own[0])[2]
             if answer is not None and answer.long_mean > 1.0:
-                mean_s += tpot_s * of_tpot[2] * (answer.long_mean - 1.0)
+                mean_s += tpot_s * (of_tpot if by_tpot else own[1])[2] * (answer.long_mean - 1.0)
             tpots.append(None if answer is None else tpot_s * of_tpot[0])
             means.append(mean_s)
         return p50, tpots, means

@@ -26,8 +26,8 @@ def p_miss(
     waited_s: float,
     estimates: Sequence[AnalyticEstimate],
     answers: Sequence[Answer],
-    serves_ttft: Sequence[bool],
-    serves_tpot: Sequence[bool],
+    decides_ttft: Sequence[bool],
+    decides_tpot: Sequence[bool],
     quantiles: np.ndarray,
     rows: Sequence[int],
 ) -> list[float]:
@@ -37,14 +37,14 @@ def p_miss(
     candidate's row of `quantiles` (N, 2, TAUS) says. All `answers` have the same number of choices.
     """
     size = len(answers)
-    if not len(estimates) == len(serves_ttft) == len(serves_tpot) == len(rows) == size:
+    if not len(estimates) == len(decides_ttft) == len(decides_tpot) == len(rows) == size:
         raise ValueError("columns of different lengths")
     if not size:
         return []
     times_s = np.array([each.estimate[:2] for each in estimates], float).T
     windows: list[tuple[ErrorWindow | None, ErrorWindow | None]] = [
         (None if by_ttft else each.ttft_errors, None if by_tpot else each.tpot_errors)
-        for each, by_ttft, by_tpot in zip(estimates, serves_ttft, serves_tpot, strict=True)
+        for each, by_ttft, by_tpot in zip(estimates, decides_ttft, decides_tpot, strict=True)
     ]
     modelled = [
         quantiles[row, time]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from predictors.kernels.levels import P10, P50, P90, P95, SCORES, TAUS
+from predictors.kernels.reference.estimates import AnalyticEstimate
+from predictors.kernels.reference.model_weights import PREDICTIONS, ModelWeight
 from predictors.kernels.reference.normal import beyond, scores
 
 #: Log factors are cut here: for an engine a million times slower than expected there is no better estimate.
@@ -82,7 +84,7 @@ def factors_of(quantiles: np.ndarray) -> np.ndarray:
 
 
 def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(..., TAUS): the model's quantiles with their offsets (`predictors.online.offsets`); they do not cross. The offset
+    """(..., TAUS): quantiles with their offsets (`predictors.online.offsets`); they do not cross. The offset
     of a quantile is in units of its distance from the median; that of the median is in units of half of the 80 % range."""
     spreads = np.abs(predicted - predicted[..., P50, None])
     spreads[..., P50] = 0.5 * (predicted[..., P90] - predicted[..., P10])
@@ -94,14 +96,27 @@ def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def served_quantiles(
-    raw: np.ndarray, offsets: Sequence[tuple[list[float], list[float]]], biases: Sequence[tuple[float, float]]
+    raw: np.ndarray,
+    estimates: Sequence[AnalyticEstimate],
+    places: Sequence[int],
+    weights: Sequence[tuple[ModelWeight, ModelWeight]],
+    offsets: Sequence[tuple[list[float], list[float]]],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N, 2, TAUS) quantiles of the log errors of TTFT and TPOT as they serve, and (N, 2, 3) the factors that they stand
-    for (`factors_of`), of N candidates. `raw` (N, 2, TAUS) are the latency model's, `offsets` those of the candidate's
-    kind, `biases` what corrects its physical estimates."""
-    if not len(raw) == len(offsets) == len(biases):
+    """(N, 2, PREDICTIONS, TAUS) quantiles of the log errors of TTFT and TPOT, as they serve and as the physical estimate and
+    the latency model predict them, and (N, 2, 3) the factors that those which serve stand for (`factors_of`), of N candidates.
+
+    `raw` (N, 2, TAUS) are the model's, of log errors to the corrected estimate. The candidates' physical estimates are those
+    of `estimates` at `places`, `weights` are those of the model there, and `offsets` those of the candidate's kind."""
+    if not len(raw) == len(places) == len(weights) == len(offsets):
         raise ValueError("columns of different lengths")
+    found = np.empty((len(raw), 2, len(PREDICTIONS), len(TAUS)))
     if not len(raw):
-        return np.empty((0, 2, len(TAUS))), np.empty((0, 2, 3))
-    quantiles = calibrated(raw, np.array(offsets)) + np.array(biases)[:, :, None]
-    return quantiles, factors_of(quantiles)
+        return found, np.empty((0, 2, 3))
+    served, physical, model = (found[:, :, at] for at in range(len(PREDICTIONS)))
+    for n, place in enumerate(places):
+        each = estimates[place]
+        physical[n] = each.ttft_errors.quantiles(TAUS), each.tpot_errors.quantiles(TAUS)
+        model[n] = raw[n] + np.array([[each.estimate.ttft_bias], [each.estimate.tpot_bias]])
+    share = np.array([[weight.value for weight in both] for both in weights])[:, :, None]
+    served[:] = calibrated(share * model + (1.0 - share) * physical, np.array(offsets))
+    return found, factors_of(served)

@@ -187,12 +187,13 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
 def _described(predictor: OnlinePredictor) -> dict[str, Any]:
     """What was trained, and how well it predicts."""
+    weights = predictor.latency_weights()
     return {
         "name": predictor.name,
         "artifacts": {kind: dict(about) for kind, about in predictor.models.about.items()},
         "latency": [
-            {"model": model, "hardware": hardware, **trust.as_dict()}
-            for (model, hardware), trust in sorted(predictor.groups().items())
+            {"model": group[0], "hardware": group[1], **accuracy.as_dict(), "weights": weights[group]}
+            for group, accuracy in sorted(predictor.groups().items())
         ],
         "length_weight": predictor.length_weights(),
         "feedback": predictor.feedback_counts(),

@@ -70,21 +70,19 @@ def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
     group = ("model", "hardware")
     groups = list(predictor.groups().items())
     yield gauge(
-        "headway_predictor_believed",
-        "1 while the latency model serves, 0 while the physical estimate does.",
-        group,
-        [(key, float(trust.believed)) for key, trust in groups],
-    )
-    yield counter(
-        "headway_predictor_alarms",
-        "Times the latency model's predictions did not hold.",
-        group,
-        [(key, trust.alarms) for key, trust in groups],
+        "headway_latency_model_weight",
+        "Weight of the latency model against the physical estimate.",
+        (*group, "of"),
+        [
+            ((*key, of), weight)
+            for key, weights in predictor.latency_weights().items()
+            for of, weight in weights.items()
+        ],
     )
     coverages = [
         ((*key, of), coverage)
-        for key, trust in groups
-        for of, coverage in (("learned", trust.learned), ("physical", trust.physical))
+        for key, accuracy in groups
+        for of, coverage in (("learned", accuracy.learned), ("physical", accuracy.physical))
         if coverage.ttfts
     ]
     yield gauge(

@@ -19,7 +19,7 @@ async def test_an_artifact_is_used_recorded_and_shown(tmp_path):
     folder = write(tmp_path / "artifacts", latency_artifact(ttft=2.0))
     name = artifact.load(artifact.path_of(folder, "latency")).name
     async with live(tmp_path, vllm("a"), predictors={"directory": str(folder)}) as gw:
-        for _ in range(12):  # the first few are the physical estimate's
+        for _ in range(12):
             status, headers, _ = await gw.chat(model="llama-3.1-8b")
             assert status == 200
         row = await gw.row(headers["x-request-id"])
@@ -33,11 +33,12 @@ async def test_an_artifact_is_used_recorded_and_shown(tmp_path):
         assert shown["features"]
         (group,) = [each for each in told["latency"] if each["observed"]]
         labels = f'hardware="{group["hardware"]}",model="llama-3.1-8b"'
-        assert (group["model"], group["believed"]) == ("llama-3.1-8b", True)
+        assert group["model"] == "llama-3.1-8b"
+        assert 0.0 < group["weights"]["ttft"] < 1.0
         async with gw.http.get(f"{gw.url}/metrics") as response:
             text = await response.text()
         assert f'headway_predictor_info{{artifact="{name}",kind="latency"}} 1.0' in text
-        assert f"headway_predictor_believed{{{labels}}} 1.0" in text
+        assert f'headway_latency_model_weight{{{labels},of="tpot"}} 0.' in text
         assert f'headway_predictor_coverage{{{labels},of="learned"' in text
 
 

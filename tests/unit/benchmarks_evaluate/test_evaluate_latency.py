@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.evaluate import latency_baselines, times
-from benchmarks.evaluate.latency import CALIBRATED, LSTM, Judged, _covered, evaluate
+from benchmarks.evaluate.latency import COMBINED, LSTM, Judged, _covered, evaluate
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit_trees
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
@@ -42,7 +42,7 @@ def test_figures_and_curves_of_every_source_and_level(artifact: Artifact):
     found = evaluate(artifact, test, known)
     figures = {(each.part, each.name, each.of): each for each in found.figures}
     assert {part for part, _, _ in figures} == {"made", "made, level 2", "made, level 4"}
-    for of in ("physical estimate", LSTM, CALIBRATED, TREES, LINEAR):
+    for of in ("physical estimate", LSTM, COMBINED, TREES, LINEAR):
         for name in ("TTFT median relative error", "TTFT pinball loss", "TPOT pinball loss"):
             figure = figures["made", name, of]
             assert figure.low is not None
@@ -50,7 +50,7 @@ def test_figures_and_curves_of_every_source_and_level(artifact: Artifact):
             assert 0.0 <= figure.low <= figure.value <= figure.high
             assert figure.rows == 108
     # Twelve requests were given up before a first token came.
-    assert figures["made", "TTFT coverage at 0.9", CALIBRATED].rows >= 108
+    assert figures["made", "TTFT coverage at 0.9", COMBINED].rows >= 108
     assert any("12 requests were given up" in note for note in found.notes)
     titles = {curve.title for curve in found.curves}
     assert titles == {
@@ -62,7 +62,7 @@ def test_figures_and_curves_of_every_source_and_level(artifact: Artifact):
 
 def test_without_training_data_there_are_no_baselines(artifact: Artifact):
     found = evaluate(artifact, parts()[1], None)
-    assert {figure.of for figure in found.figures} == {"physical estimate", LSTM, CALIBRATED}
+    assert {figure.of for figure in found.figures} == {"physical estimate", LSTM, COMBINED}
 
 
 def test_a_run_on_both_sides_is_refused(artifact: Artifact):

@@ -23,6 +23,7 @@ from predictors.kernels.reference import (
     length_network,
     lengths,
     misses,
+    model_weights,
     prompt_encoder,
     quantiles,
     relevance_network,
@@ -234,19 +235,6 @@ def test_the_correction_of_learned_lengths(
     assert distributions.served_tables([], np.empty((0, BINS)), []) == []
 
 
-@given(st.data(), st.integers(0, 8))
-def test_served_quantiles(data: st.DataObject, count: int) -> None:
-    raw = drawn(data, 2 * count, 5, st.floats(-30.0, 30.0)).reshape(count, 2, 5).astype(np.float32)
-    offsets = [
-        tuple(each.tolist()) for each in drawn(data, 2 * count, 5, st.floats(-9.0, 9.0)).reshape(-1, 2, 5)
-    ]
-    offsets = [([*map(float, ttft)], [*map(float, tpot)]) for ttft, tpot in offsets]
-    biases = [tuple(each) for each in drawn(data, count, 2, st.floats(-9.0, 9.0)).tolist()]
-    found, wanted = (module.served_quantiles(raw, offsets, biases) for module in (distributions, quantiles))
-    close(found[0], wanted[0], 1e-6)
-    close(found[1], wanted[1], 1e-5)
-
-
 def window(residuals: list[float]) -> ResidualWindow:
     found = ResidualWindow(0.35, 0.5)
     for residual in residuals:
@@ -258,6 +246,36 @@ log_errors = st.floats(-5.0, 5.0)
 windows = st.lists(log_errors, max_size=40).map(window)
 targets = st.none() | st.floats(1e-6, 1e4) | st.sampled_from([0.0])
 slos = st.builds(Slo, targets, targets, targets)
+#: What was predicted of a log error by all predictions, and what it was.
+learned = st.lists(st.tuples(st.lists(log_errors, min_size=15, max_size=15), log_errors), max_size=8)
+
+
+@given(st.data(), st.integers(0, 8))
+def test_served_quantiles(data: st.DataObject, count: int) -> None:
+    raw = drawn(data, 2 * count, 5, st.floats(-30.0, 30.0)).reshape(count, 2, 5).astype(np.float32)
+    offsets = [
+        tuple(each.tolist()) for each in drawn(data, 2 * count, 5, st.floats(-9.0, 9.0)).reshape(-1, 2, 5)
+    ]
+    offsets = [([*map(float, ttft)], [*map(float, tpot)]) for ttft, tpot in offsets]
+    errors = data.draw(st.lists(st.tuples(windows, windows), min_size=count + 2, max_size=count + 2))
+    given_ = [made_estimate((1.0, 1.0), *both) for both in errors]
+    places = data.draw(st.permutations(range(count + 2)))[:count]
+    observed = data.draw(st.lists(st.tuples(learned, learned), min_size=count, max_size=count))
+
+    def served(module: Any, kind: Any, weight: Any) -> Any:
+        weights = [tuple(after(weight(), each) for each in both) for both in observed]
+        return module.served_quantiles(raw, kind(given_), places, weights, offsets)
+
+    found = served(distributions, estimates.Estimates, distributions.ModelWeight)
+    wanted = served(quantiles, estimates_in_python.Estimates, model_weights.ModelWeight)
+    close(found[0], wanted[0], 1e-9)
+    close(found[1], wanted[1], 1e-9)
+
+
+def after(weight: Any, observed: list[tuple[list[float], float]]) -> Any:
+    for predicted, actual in observed:
+        weight.learn(tuple(predicted), actual)
+    return weight
 
 
 @st.composite
@@ -405,6 +423,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
     network = networks.LatencyNetwork(LATENCY)
     table = distributions.LengthTable(PRIOR_SHARES)
     rows = np.zeros((2, latency_networks.TARGETS))
+    weights = [(distributions.ModelWeight(),) * 2]
 
     def one() -> Any:
         return estimates.Estimates([made_estimate((1.0, 1.0), window([]), window([]))])
@@ -424,8 +443,11 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.LearnedLengths().observe(np.ones(3), table, 5, False),
         lambda: distributions.served_tables([distributions.LearnedLengths()], np.ones((1, 3)), [table]),
         lambda: distributions.served_tables([], np.ones((1, BINS)), [table]),
-        lambda: distributions.served_quantiles(np.zeros((1, 2, 4), np.float32), [([0.0], [0.0])], [(0.0, 0.0)]),
-        lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), [], []),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 4), np.float32), one(), [0], weights, [([0.0] * 5,) * 2]),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [0], weights, [([0.0],) * 2]),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [1], weights, [([0.0] * 5,) * 2]),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [0], [], []),
+        lambda: distributions.ModelWeight().learn((0.0,) * 5, 0.0),
         lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], [], [], np.zeros((0, 2, 5)), []),
         lambda: distributions.p_miss(
             Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((0, 2, 5)), [0]
