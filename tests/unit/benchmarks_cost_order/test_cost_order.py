@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,25 @@ def test_a_split_gives_the_best_model_its_share() -> None:
     slos = [(request.routing or {}).get("slo", {}).get("ttft_ms") for request in requests]
     assert {slo for slo, model in zip(slos, models, strict=True) if model == BEST} == {None, 6000.0}
     assert {slo for slo, model in zip(slos, models, strict=True) if model == CHEAP} >= {1000.0, 2000.0}
+
+
+def test_the_clairvoyant_keeps_the_target_over_a_longer_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of 0.7 keeps the target, and over four times the requests 0.4 does."""
+
+    def attained(trial: Trial) -> dict[str, float]:
+        assert trial.split is not None
+        kept = trial.split.share <= (0.7 if trial.requests == 60 else 0.4) and trial.split.loosest
+        return {"attainment": 0.96 if kept else 0.9}
+
+    class Processes:
+        def run(self, function: object, trials: list[Trial]) -> Iterator[tuple[int, dict[str, float]]]:
+            yield from enumerate(map(attained, trials))
+
+    experiment = cost_order.Experiment(tmp_path, 1, 2, 60, Processes())  # type: ignore[arg-type]
+    split = experiment._best_split(Trial((1, 1), "alike", 1.0, "cost", 0, 60))
+    assert split == Split(pytest.approx(0.4, abs=0.03), loosest=True)  # type: ignore[arg-type]
 
 
 def test_attainment_is_kept_and_then_quality() -> None:
