@@ -12,7 +12,8 @@ from benchmarks.claims.tables import Figures, by_rate, by_rate_and_policy
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A table of a page. `scenario` are arguments of `headway compare`; `seeds` the number of draws, `oracle_seeds` that
-    of the draws for which a clairvoyant schedule is searched; `write` makes the table."""
+    of the draws for which a clairvoyant schedule is searched; `write` makes the table; `figure` is the file of a figure of
+    attainment by rate, if there is one."""
 
     page: str
     scenario: tuple[str, ...]
@@ -21,6 +22,7 @@ class Claim:
     seeds: int
     write: Callable[[Figures], str]
     oracle_seeds: int = 0
+    figure: str | None = None
 
     def command(self, policies: tuple[str, ...], out: str, *, seeds: int | None = None) -> list[str]:
         """The command that measures these policies, in so many draws (None: all). A clairvoyant schedule is only searched
@@ -42,6 +44,7 @@ CLAIMS = {
         10,
         partial(by_rate, times_at="40"),
         oracle_seeds=1,
+        figure="docs/images/attainment-unequal-gpus.svg",
     ),
     "equal-gpus": Claim(
         "docs/results.md",

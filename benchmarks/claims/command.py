@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.claims.claims import CLAIMS, Claim
+from benchmarks.claims.figure import attainment
 from benchmarks.claims.measured import measured
 from benchmarks.claims.tables import differences, replaced
 
@@ -49,12 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write(root: Path, results: dict[str, Any]) -> None:
-    """Put every table that has results into its page. Raises OSError and ValueError."""
+    """Put every table that has results into its page, and draw the figures. Raises OSError and ValueError."""
     for name, claim in CLAIMS.items():
         if name in results:
             page = root / claim.page
             text = page.read_text(encoding="utf-8")
             page.write_text(replaced(text, name, claim.write(results[name])), encoding="utf-8")
+            if claim.figure is not None:
+                (root / claim.figure).write_text(attainment(results[name]), encoding="utf-8")
 
 
 def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *, check: bool) -> bool:

@@ -1,0 +1,50 @@
+"""A claim as a figure: attainment against the offered rate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.claims.tables import Figures
+from benchmarks.compare import plots
+from benchmarks.compare.styles import styles_of
+from benchmarks.pages.standalone import standalone
+
+_TARGET = 0.95
+
+
+def attainment(figures: Figures) -> str:
+    """An SVG file. Its figures must be of at least two rates."""
+    policies = list(figures["policies"])
+    cells: list[dict[str, Any]] = [
+        {
+            "policy": policy,
+            "rate_per_s": float(rate),
+            "measures": {"attainment": dict(zip(("mean", "half_width"), here["attainment"], strict=True))},
+        }
+        for policy, found in figures["policies"].items()
+        for rate, here in found["rates"].items()
+    ]
+    oracle = [
+        {
+            "rate_per_s": float(rate),
+            "clairvoyant_attainment": {"mean": attained},
+            "attainment_upper_bound": {"mean": None},
+        }
+        for rate, attained in figures.get("oracle", {}).items()
+    ]
+    rates = sorted({cell["rate_per_s"] for cell in cells})
+    styles = {
+        policy: replace(style, css=f"c{at}") for at, (policy, style) in enumerate(styles_of(policies).items())
+    }
+    report = {
+        "policies": policies,
+        "rates_per_s": rates,
+        "cells": cells,
+        "oracle": oracle,
+        "attainment_target": _TARGET,
+    }
+    drawing = plots.attainment(report, styles)
+    if drawing is None:
+        raise ValueError("a figure needs two rates")
+    return standalone(drawing.svg(), [(each.light, each.dark, each.dash) for each in styles.values()])
