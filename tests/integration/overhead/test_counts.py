@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from predictors import kernels
 #: what the interpreter's free lists hold; the other counts are the same in every run.
 _SLACK = {"json_request": 0.01, "streamed_chunk": 0.01}
 _SLACK_ALLOCATIONS = 0.02
+_TRIES = 3
 
 COMMITTED: dict[str, Any] = orjson.loads(FILE.read_bytes())
 
@@ -24,17 +26,31 @@ COMMITTED: dict[str, Any] = orjson.loads(FILE.read_bytes())
 @pytest.mark.skipif(kernels.WHY_NOT_NATIVE is not None, reason="the counts are those of the compiled kernels")
 @pytest.mark.parametrize("part", PARTS)
 def test_no_count_has_risen(part: str) -> None:
+    # What runs in the background of a busy machine adds to the counts, never the other way.
+    least: dict[tuple[str, str], float] = {}
+    for _ in range(_TRIES):
+        for count, value in _counts(part):
+            least[count] = min(value, least.get(count, value))
+        risen = [text for (step, name), value in least.items() if (text := _risen(step, name, value))]
+        if not risen:
+            return
+    pytest.fail(f"{risen}; if it must be: python -m benchmarks.overhead.counts --write")
+
+
+def _counts(part: str) -> Iterator[tuple[tuple[str, str], float]]:
     command = [sys.executable, "-m", "benchmarks.overhead.counts", part]
     done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    risen = []
     for step, counts in orjson.loads(done.stdout)["steps"].items():
         for name, value in counts.items():
-            committed = COMMITTED["steps"][step][name]
-            slack = _SLACK_ALLOCATIONS if name == "allocations" else _SLACK.get(step, 0.0)
-            if value > committed * (1 + slack) + (name == "allocations"):
-                risen.append(f"{step}: {name} {committed} -> {value}")
-    assert not risen, f"{risen}; if it must be: python -m benchmarks.overhead.counts --write"
+            yield (step, name), value
+
+
+def _risen(step: str, name: str, value: float) -> str | None:
+    committed = COMMITTED["steps"][step][name]
+    slack = _SLACK_ALLOCATIONS if name == "allocations" else _SLACK.get(step, 0.0)
+    risen = value > committed * (1 + slack) + (name == "allocations")
+    return f"{step}: {name} {committed} -> {value}" if risen else None
 
 
 def test_every_step_is_committed() -> None:
