@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     names = given.names or list(CLAIMS)
     chosen = tuple(given.policies.split(",")) if given.policies else None
+    if chosen and not all(set(chosen) & set(CLAIMS[name].policies) for name in names):
+        parser.error(f"a table has none of these policies: {given.policies}")
     try:
         if given.do == "write":
             write(Path(), json.loads(RESULTS.read_text(encoding="utf-8")))

@@ -97,6 +97,9 @@ def test_arguments_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
         command.main(["check", "nonsense"])
     assert ended.value.code == 2
     assert "unknown: nonsense" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["measure", "unequal-gpus", "--policies", "price"])
+    assert "none of these policies: price" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
