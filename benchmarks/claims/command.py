@@ -14,7 +14,8 @@ from typing import Any
 from benchmarks.claims.claims import CLAIMS, Claim
 from benchmarks.claims.figure import attainment
 from benchmarks.claims.measured import measured
-from benchmarks.claims.tables import differences, replaced
+from benchmarks.claims.tables import differences
+from benchmarks.pages.marked import replaced
 
 RESULTS = Path("docs/claims.json")
 #: The draws of `check`, and the difference in attainment that other floating-point hardware may make.
@@ -57,7 +58,7 @@ def write(root: Path, results: dict[str, Any]) -> None:
         if name in results:
             page = root / claim.page
             text = page.read_text(encoding="utf-8")
-            page.write_text(replaced(text, name, claim.write(results[name])), encoding="utf-8")
+            page.write_text(replaced(text, f"claim {name}", claim.write(results[name])), encoding="utf-8")
             if claim.figure is not None:
                 (root / claim.figure).write_text(attainment(results[name]), encoding="utf-8")
 

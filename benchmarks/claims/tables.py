@@ -53,16 +53,6 @@ def by_rate_and_policy(figures: Figures) -> str:
     return "\n".join(lines)
 
 
-def replaced(page: str, name: str, text: str) -> str:
-    """The page with `text` between the marks of this name. Raises ValueError for a page without them."""
-    begin, end = f"<!-- claim {name}: begin -->", f"<!-- claim {name}: end -->"
-    before, found, rest = page.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not found or not ended:
-        raise ValueError(f"no marks {begin} and {end}")
-    return f"{before}{begin}\n{text}\n{end}{after}"
-
-
 def differences(old: Figures, new: Figures, at_most: float) -> Iterator[str]:
     """What the draws that both have attain differently by more than `at_most`, one line each."""
     for policy, found in new["policies"].items():

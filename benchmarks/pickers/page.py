@@ -12,20 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages.marked import replaced
 from benchmarks.pickers.command import percent_of, points_of
 from benchmarks.pickers.judge import OURS, RIVALS
 
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 _Row = Mapping[str, Any]
-
-
-def written(page: str, results: Mapping[str, Any]) -> str:
-    """The page with the results between its marks. Raises ValueError for a page without them."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"no marks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{text_of(results)}\n\n{END}{after}"
 
 
 def text_of(results: Mapping[str, Any]) -> str:
@@ -105,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     results, page = map(Path, given)
     try:
-        found = written(page.read_text(encoding="utf-8"), json.loads(results.read_text(encoding="utf-8")))
+        text = text_of(json.loads(results.read_text(encoding="utf-8")))
+        found = replaced(page.read_text(encoding="utf-8"), "results", text)
     except (OSError, ValueError, KeyError) as error:
         print(f"{results}, {page}: {error}", file=sys.stderr)
         return 2

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.claims import command
 from benchmarks.claims.claims import CLAIMS
 from benchmarks.claims.measured import measured
-from benchmarks.claims.tables import by_rate, by_rate_and_policy, differences, replaced
+from benchmarks.claims.tables import by_rate, by_rate_and_policy, differences
+from benchmarks.pages.marked import replaced
 
 ROOT = Path(__file__).parents[3]
 
@@ -70,7 +71,7 @@ def test_figures_become_rows() -> None:
     assert by_rate_and_policy(figures).splitlines()[2] == (
         "| 40/s | `slo` | 85.0 ±1.0 % | 0.850 / 0.850 | 0.850 / 0.850 |"
     )
-    assert replaced("a <!-- claim x: begin -->old<!-- claim x: end --> b", "x", "new").split("\n")[1] == "new"
+    assert replaced("a <!-- x: begin -->old<!-- x: end --> b", "x", "new").split("\n")[2] == "new"
     with pytest.raises(ValueError, match="no marks"):
         replaced("a page", "x", "new")
 
