@@ -1,6 +1,6 @@
 """Gathers the documentation site's pages in a folder: `python scripts/docs_site.py DIR` (`make docs` builds the site of them).
 
-These are the pages of docs/, those of the checkout's root, and the reference, which is made from the code. The pages stay as
+These are the pages of docs/, those of the checkout's root, the examples' page, and the reference, which is made from the code. The pages stay as
 they read in a checkout. On their way links to files outside docs/ are turned to what the site has, and the words that tests
 read after a block's language are removed.
 """
@@ -19,13 +19,14 @@ from router.gateway.app import create_app
 from router.gateway.service import Gateway
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The name on the site of each page in the checkout's root.
-FROM_ROOT = {
+#: The name on the site of each page outside docs/.
+OUTSIDE = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security-policy.md",
+    "examples/README.md": "examples.md",
 }
 #: The modules that those read who add a policy, a predictor or an engine.
 MODULES = {
@@ -42,7 +43,7 @@ _FENCE = re.compile(r"^(```\w+) [^\n]*$", re.M)
 def gather(site: Path) -> None:
     """Write all pages, and the files that they link to, into an empty folder."""
     shutil.copytree(ROOT / "docs", site)
-    for source, page in FROM_ROOT.items():
+    for source, page in OUTSIDE.items():
         (site / page).write_text(_page(ROOT / source, site, page), encoding="utf-8")
     for source in sorted((ROOT / "docs").glob("*.md")):
         (site / source.name).write_text(_page(source, site, source.name), encoding="utf-8")
@@ -56,7 +57,7 @@ def _page(source: Path, site: Path, page: str) -> str:
 
     def link(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[1]))
-        target = FROM_ROOT.get(path) or path.removeprefix("docs/")
+        target = OUTSIDE.get(path) or path.removeprefix("docs/")
         if target == path:  # a file of the checkout that is no page
             target = f"source/{path}"
             (site / target).parent.mkdir(parents=True, exist_ok=True)

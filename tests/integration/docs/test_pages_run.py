@@ -41,6 +41,7 @@ NOT_RUN = {
     ("docs/judging.md", "headway judge"): _ENGINES,
     ("docs/oracles.md", "from benchmarks.oracles"): "a fragment: its names stand for what the text says",
     ("docs/policies.md", "headway compare --scenario"): _LONG,
+    ("docs/predictions.md", "headway compare --scenario"): _LONG,
     ("docs/reproductions.md", "headway reproduce"): "needs the published cases",
     ("docs/scaling.md", "python -m benchmarks.scaling"): _DATA,
     ("docs/scenarios.md", "headway compare --scenario"): _LONG,
@@ -92,11 +93,16 @@ def test_make_serve_is_the_demo() -> None:
     assert meant.removeprefix("headway ") in recipe.splitlines()[1]
 
 
-#: CONTRIBUTING.md is followed in a copy of the tree (`test_contributing`).
+#: Pages that other tests follow, with the files that they need.
+ELSEWHERE = {
+    "CONTRIBUTING.md",  # `test_contributing`
+    "examples/README.md",  # `tests.integration.examples`
+}
+
 RUN_PAGES = [
     pytest.param(page, id=name(page), marks=[pytest.mark.nightly] if name(page) in NIGHTLY else [])
     for page in PAGES
-    if any(map(is_run, blocks_of(page))) and page.name != "CONTRIBUTING.md"
+    if any(map(is_run, blocks_of(page))) and name(page) not in ELSEWHERE
 ]
 
 

@@ -1,0 +1,54 @@
+"""The figure of candidates shows what the policies choose."""
+
+from __future__ import annotations
+
+from random import Random
+from xml.etree import ElementTree
+
+import pytest
+
+from policies import PolicySettings, create_all
+from router.core.interfaces import Option
+from router.core.state import Instance
+from router.core.types import Candidate, Prediction, Request, Slo, Targets
+from tests.unit.docs.pages import ROOT
+
+ROWS = [
+    dict(row.attrib)
+    for row in ElementTree.parse(ROOT / "docs/images/candidates.svg").iter("{http://www.w3.org/2000/svg}g")
+]
+
+
+def option(row: dict[str, str]) -> Option:
+    candidate = Candidate(row["data-instance"], row["data-model"], row["data-model"])
+    prediction = Prediction(
+        p_miss=float(row["data-p-miss"]),
+        e2e_s_mean=float(row["data-e2e-s"]),
+        cost_usd=float(row["data-usd"]) / 1000,
+        quality=float(row["data-quality"]),
+        tpot_s=float(row["data-e2e-s"]) / 200,
+    )
+    return Option(candidate, Instance(candidate.instance, "vllm", {candidate.model: candidate}), prediction)
+
+
+#: (policy, its target quality, the instance that the figure gives it).
+TAKEN = [
+    (policy, float(quality) if quality else None, row["data-instance"])
+    for row in ROWS
+    for policy, _, quality in (said.partition(" ") for said in row["data-taken-by"].split(", "))
+]
+
+
+@pytest.mark.parametrize(("policy", "quality", "instance"), TAKEN)
+def test_each_policy_takes_the_candidate_that_the_figure_says(
+    policy: str, quality: float | None, instance: str
+) -> None:
+    options = [option(row) for row in ROWS]
+    request = Request("r", 0.0, policy, ("8B", "70B"), prompt_tokens=200, slo=Slo(e2e_s=15.0))
+    chooses = create_all(PolicySettings(targets=lambda key: Targets(quality=quality)))[policy]
+    choice = chooses.choose(request, options, Random(1))
+    assert options[choice.index].candidate.instance == instance
+
+
+def test_every_candidate_is_taken_by_some_policy() -> None:
+    assert {instance for _, _, instance in TAKEN} == {row["data-instance"] for row in ROWS} != set()
