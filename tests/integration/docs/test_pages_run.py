@@ -32,7 +32,6 @@ NOT_RUN = {
     ("docs/calibration.md", "headway compare --workload azure.jsonl"): _DATA,
     ("docs/datasets.md", "headway dataset release"): _DATA,
     ("docs/evaluation.md", "headway train length"): _LONG,
-    ("docs/evaluation.md", "headway train latency --from-store"): _LONG,
     ("docs/evaluation.md", "headway evaluate"): _LONG,
     ("docs/evaluation.md", "make train-defaults"): _DATA,
     ("docs/experiments.md", "headway experiment"): _LONG,
