@@ -24,7 +24,6 @@ NOT_RUN = {
     ("docs/results.md", "python -m benchmarks.cost_order"): _LONG,
     ("docs/results.md", "make dev"): _LONG,
     ("CONTRIBUTING.md", "make dev"): _INSTALLS,
-    ("CONTRIBUTING.md", "make check"): _INSTALLS,
     ("CONTRIBUTING.md", "make test ARGS="): _INSTALLS,
     ("CONTRIBUTING.md", "headway compare --scenario"): _LONG,
     ("docs/calibration.md", "headway workload build poisson"): _ENGINES,
