@@ -52,3 +52,18 @@ def test_each_policy_takes_the_candidate_that_the_figure_says(
 
 def test_every_candidate_is_taken_by_some_policy() -> None:
     assert {instance for _, _, instance in TAKEN} == {row["data-instance"] for row in ROWS} != set()
+
+
+def test_the_first_numbers_of_the_readme_are_those_of_its_table() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"at 50 requests/s, the policy `slo` meets (\d+) % of the SLOs, round robin (\d+) %", readme
+    )
+    assert found is not None
+    table = [
+        line.strip("|").split("|") for line in readme.partition("claim unequal-gpus: begin")[2].splitlines()
+    ]
+    column = next(cells for cells in table if " 50/s " in cells).index(" 50/s ")
+    for policy, said in zip(("slo", "round_robin"), found.groups(), strict=True):
+        (cells,) = (cells for cells in table if cells[0].strip() == f"`{policy}`")
+        assert f"{float(cells[column].strip().removesuffix(' %')):.0f}" == said
