@@ -12,7 +12,8 @@ from tests.unit.docs.pages import ROOT, Block, sections_of
 
 #: What an example may change, and what its commands need.
 COPIED = (
-    *("router", "policies", "predictors", "backends", "benchmarks", "tests", "docs", "fleets", "deploy"),
+    *("router", "policies", "predictors", "backends", "benchmarks", "tests"),
+    *("docs", "examples", "fleets", "deploy"),
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml", "Makefile"),
 )
 
