@@ -169,5 +169,5 @@ def run_oracles(oracle: OracleTask) -> dict[str, Any]:
         "seed": task.draw.seed,
         "resampled": task.draw.resampled,
         "settings": oracle.settings(),
-        **found,
+        **found.as_dict(),
     }

@@ -15,7 +15,6 @@ from benchmarks.oracles.report import (
     Efforts,
     OracleFault,
     Oracles,
-    measure,
     oracles,
     schedule_of,
 )
@@ -38,7 +37,6 @@ __all__ = [
     "UpperBound",
     "frontier",
     "goodput_upper_bound",
-    "measure",
     "oracles",
     "schedule_of",
     "search",

@@ -32,9 +32,6 @@ class FrontierPoint:
     quality: float
     cost_usd_per_request: float
 
-    def as_dict(self) -> dict[str, float]:
-        return {"quality": self.quality, "cost_usd_per_request": self.cost_usd_per_request}
-
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
@@ -44,13 +41,6 @@ class Frontier:
     points: tuple[FrontierPoint, ...]
     requests: int
     left_out: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "points": [point.as_dict() for point in self.points],
-            "requests": self.requests,
-            "left_out": self.left_out,
-        }
 
 
 def frontier(truth: Truth, points: int = 21, limits: Mapping[str, float] | None = None) -> Frontier:

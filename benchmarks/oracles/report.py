@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
@@ -55,9 +55,6 @@ class Achieved:
     start: str | None
     improved: bool
 
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True, slots=True)
 class Oracles:
@@ -74,15 +71,9 @@ class Oracles:
     quality_cost: Frontier
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "goodput_upper_bound_per_s": self.goodput_upper_bound_per_s,
-            "attainment_upper_bound": self.attainment_upper_bound,
-            "bound_met": self.bound_met,
-            "bound_parts": self.bound_parts,
-            "bound_seconds": self.bound_seconds,
-            "clairvoyant": self.clairvoyant.as_dict(),
-            "quality_cost": [point.as_dict() for point in self.quality_cost.points],
-        }
+        """As a report keeps them: of the frontier its points."""
+        found = asdict(self)
+        return found | {"quality_cost": list(found["quality_cost"]["points"])}
 
 
 def oracles(
@@ -93,25 +84,12 @@ def oracles(
     effort: str | Efforts = "normal",
     seed: int = 0,
     losses: Sequence[InstanceLoss] = (),
-) -> dict[str, Any]:
-    """`Oracles.as_dict` for `arrivals` over `fleet`. `results_by_policy` are runs of the same arrivals: the
+) -> Oracles:
+    """What was possible for `arrivals` over `fleet`. `results_by_policy` are runs of the same arrivals: the
     search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one.
     With `losses` (those of the runs) the bound is that of a fleet without them, and the best policy stands
     for the clairvoyant. Raises WorkloadError for an unknown effort, and for runs of other
     workloads; OracleFault when a schedule passes the bound."""
-    return measure(fleet, arrivals, results_by_policy, effort=effort, seed=seed, losses=losses).as_dict()
-
-
-def measure(
-    fleet: Fleet,
-    arrivals: Sequence[Arrival],
-    results_by_policy: Mapping[str, Result],
-    *,
-    effort: str | Efforts = "normal",
-    seed: int = 0,
-    losses: Sequence[InstanceLoss] = (),
-) -> Oracles:
-    """As `oracles`, before it is made a dictionary."""
     chosen = EFFORTS.get(effort) if isinstance(effort, str) else effort
     if chosen is None:
         raise WorkloadError(f"unknown effort {effort!r} (known: {', '.join(EFFORTS)})")

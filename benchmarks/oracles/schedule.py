@@ -7,7 +7,7 @@ that the simulator drives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
@@ -40,9 +40,6 @@ class Completion(NamedTuple):
     request: int
     served: Served
     ended: bool
-
-
-Schedule = Mapping[int, Job]
 
 
 def met(arrival: Arrival, served: Served) -> bool:

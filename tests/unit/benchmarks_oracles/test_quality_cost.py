@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oracles import Truth, frontier
+from benchmarks.oracles import Frontier, Truth, frontier
 from benchmarks.simulator import Arrival, Fleet, open_fleet
 from benchmarks.workloads.format import WorkloadError
 from router.config import FleetConfig
@@ -125,4 +125,4 @@ def test_requests_of_unknown_quality_are_left_out_and_counted() -> None:
     found = frontier(of(known, unknown))
     assert (found.requests, found.left_out) == (1, 1)
     assert len(found.points) == 1
-    assert frontier(of(unknown)).as_dict() == {"points": [], "requests": 0, "left_out": 1}
+    assert frontier(of(unknown)) == Frontier((), 0, 1)

@@ -15,7 +15,6 @@ from benchmarks.oracles import (
     OracleFault,
     Truth,
     goodput_upper_bound,
-    measure,
     oracles,
     report,
 )
@@ -31,7 +30,7 @@ def test_keys_and_the_bracket() -> None:
     of = fleet(*INSTANCES[:2], profile=CRAMPED)
     arrivals = some(60, 8.0, seed=1)
     results = {name: simulate(of, with_policy(arrivals, name)) for name in ("round_robin", "latency", "slo")}
-    found = oracles(of, arrivals, results, effort=BRIEF)
+    found = oracles(of, arrivals, results, effort=BRIEF).as_dict()
     assert json.loads(json.dumps(found)) == found
     achieved = found["clairvoyant"]
     period_s = offered_period_s([each.request.arrived_at for each in arrivals])
@@ -58,7 +57,7 @@ def test_keys_and_the_bracket() -> None:
 def test_no_search_where_a_policy_reaches_the_bound() -> None:
     of = fleet(INSTANCES[0])
     arrivals = [arrival(f"r{at}", float(at), slo=Slo(e2e_s=60.0)) for at in range(5)]
-    found = measure(of, arrivals, {"round_robin": simulate(of, arrivals)}, effort="quick")
+    found = oracles(of, arrivals, {"round_robin": simulate(of, arrivals)}, effort="quick")
     assert (found.bound_met, found.clairvoyant.met, found.clairvoyant.iterations) == (5, 5, 0)
     assert found.clairvoyant.start == "round_robin"
     assert not found.clairvoyant.improved
@@ -69,7 +68,7 @@ def test_with_losses_the_best_policy_stands_for_the_clairvoyant() -> None:
     arrivals = some(40, 5.0, seed=6)
     losses = [InstanceLoss("fast", 2.0, 3.0)]
     result = simulate(of, arrivals, losses=losses)
-    found = measure(of, arrivals, {"round_robin": result}, effort=BRIEF, losses=losses)
+    found = oracles(of, arrivals, {"round_robin": result}, effort=BRIEF, losses=losses)
     assert found.clairvoyant.met == int((result.columns["met"] == 1).sum()) <= found.bound_met
     assert found.clairvoyant.iterations == 0
 
@@ -77,7 +76,7 @@ def test_with_losses_the_best_policy_stands_for_the_clairvoyant() -> None:
 def test_without_slos_there_is_nothing_to_attain() -> None:
     of = fleet(INSTANCES[0])
     arrivals = [arrival(f"r{at}", float(at)) for at in range(3)]
-    found = oracles(of, arrivals, {"round_robin": simulate(of, arrivals)}, effort="quick")
+    found = oracles(of, arrivals, {"round_robin": simulate(of, arrivals)}, effort="quick").as_dict()
     assert found["attainment_upper_bound"] is None
     assert found["goodput_upper_bound_per_s"] is None
     assert found["clairvoyant"]["attainment"] is None
@@ -112,4 +111,4 @@ def test_a_schedule_that_passes_the_bound_is_a_fault(
     with pytest.raises(
         OracleFault, match=f"{who}.* 5 requests and the upper bound is 4: a fault of this program"
     ):
-        measure(of, arrivals, results, effort="brief")
+        oracles(of, arrivals, results, effort="brief")
