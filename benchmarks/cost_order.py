@@ -30,6 +30,7 @@ import numpy as np
 import orjson
 
 from benchmarks.compare import pool
+from benchmarks.compare.kept_runs import KeptRuns
 from benchmarks.scenarios.answers import Answers, with_answers
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
 from benchmarks.workloads.format import WorkloadRequest
@@ -138,17 +139,15 @@ def _model(request: WorkloadRequest, split: Split, seed: int) -> str:
 
 
 class Experiment:
-    """Runs trials, and keeps what came of them in a file of JSON lines."""
+    """Every case of the fleets, rates and tariffs."""
 
     def __init__(
         self, out: Path, seeds: int, other_seeds: int, requests: int, processes: pool.Processes
     ) -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        self._file = out / "runs.jsonl"
         self._seeds, self._other_seeds, self._requests = range(seeds), range(other_seeds), requests
-        self._processes = processes
-        lines = self._file.read_bytes().splitlines() if self._file.exists() else []
-        self._known = {row["trial"]: row["run"] for row in map(orjson.loads, lines)}
+        self._runs = KeptRuns(
+            out / "runs.jsonl", processes, run, lambda trial: orjson.dumps(astuple(trial)).decode()
+        )
 
     def cases(self) -> list[dict[str, Any]]:
         """What came of each fleet, rate and tariff."""
@@ -156,19 +155,14 @@ class Experiment:
         # The tariff moves neither the other policies nor the split.
         tariff = next(iter(TARIFFS))
         trials = [
-            (
-                name,
-                load,
-                Trial(
-                    each, tariff, load * (each[0] * one[BEST] + each[1] * one[CHEAP]), OURS, 0, self._requests
-                ),
-            )
+            (name, load, Trial(each, tariff, load * capacity, OURS, 0, self._requests))
             for name, each in FLEETS.items()
+            for capacity in [each[0] * one[BEST] + each[1] * one[CHEAP]]
             for load in RATES
         ]
         ours = [replace(trial, tariff=each) for _, _, trial in trials for each in TARIFFS]
         others = [replace(trial, policy=policy) for _, _, trial in trials for policy in OTHERS]
-        self._run([*_draws(ours, self._seeds), *_draws(others, self._other_seeds)])
+        self._runs.of([*_draws(ours, self._seeds), *_draws(others, self._other_seeds)])
         return [row for name, load, trial in trials for row in self._rows(name, load, trial)]
 
     def _rows(self, fleet: str, load: float, trial: Trial) -> list[dict[str, Any]]:
@@ -190,7 +184,7 @@ class Experiment:
 
     def _of(self, trial: Trial, seeds: range) -> dict[str, float]:
         """The means over these seeds, and the least attainment of any."""
-        runs = self._run(_draws([trial], seeds))
+        runs = self._runs.of(_draws([trial], seeds))
         means = {name: fmean(each[name] for each in runs) for name in runs[0]}
         return means | {"least_attainment": min(each["attainment"] for each in runs)}
 
@@ -233,17 +227,6 @@ class Experiment:
             if best is None or low > best.share:
                 best = Split(low, loosest)
         return best
-
-    def _run(self, trials: Sequence[Trial]) -> list[dict[str, float]]:
-        keys = {trial: orjson.dumps(astuple(trial)).decode() for trial in trials}
-        missing = [trial for trial in trials if keys[trial] not in self._known]
-        with self._file.open("ab") as file:
-            for index, result in self._processes.run(run, missing):
-                key = keys[missing[index]]
-                self._known[key] = result
-                file.write(orjson.dumps({"trial": key, "run": result}) + b"\n")
-                file.flush()
-        return [self._known[keys[trial]] for trial in trials]
 
 
 def _draws(trials: Sequence[Trial], seeds: range) -> list[Trial]:

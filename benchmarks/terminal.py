@@ -1,4 +1,4 @@
-"""What the commands show on a terminal: progress and aligned tables."""
+"""What the commands show on a terminal: progress, aligned tables, JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
 from rich.progress import Progress as ProgressBar
@@ -51,3 +52,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def print_json(data: object) -> None:
+    """Print `data` as indented JSON."""
+    print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())

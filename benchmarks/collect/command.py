@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 from rich.table import Table
@@ -27,7 +26,7 @@ from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import until_stopped
-from benchmarks.terminal import INTERRUPTED, progress_bar
+from benchmarks.terminal import INTERRUPTED, print_json, progress_bar
 from benchmarks.workloads.format import WorkloadError
 from predictors.training import dataset
 from router.config import FleetConfig
@@ -239,7 +238,7 @@ def _print_summary(
             "left_out": collection.left_out,
             **({"judge": verdicts.counts} if verdicts is not None else {}),
         }
-        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print_json(found)
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("instance", "model", "level"):

@@ -28,7 +28,7 @@ from benchmarks.measures import mean_rate
 from benchmarks.replay.command import run_until_interrupted, target_from
 from benchmarks.replay.summary import LAG_WARNING_S, summarise
 from benchmarks.scenarios.reading import USUAL_POLICIES
-from benchmarks.terminal import INTERRUPTED
+from benchmarks.terminal import INTERRUPTED, print_json
 from benchmarks.workloads.describe import describe
 from benchmarks.workloads.format import WorkloadError, read, read_header
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"headway compare: {error}", file=sys.stderr)
         return 2 if isinstance(error, WorkloadError) else 1
     if args.json:
-        print(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())
+        print_json(result)
     else:
         if result["runs"]:
             print(table(result))

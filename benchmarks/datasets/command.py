@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 from pydantic import Field
 
 from benchmarks.checks import check_options
 from benchmarks.datasets.release import release
-from benchmarks.terminal import aligned, shown_progress
+from benchmarks.terminal import aligned, print_json, shown_progress
 from predictors.training.dataset import DatasetError
 from router.config.fields import Positive
 
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     rows = released.rows()
     if args.json:
         shown = {"out": str(args.out), "rows": rows, "left_out": released.left_out}
-        print(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+        print_json(shown)
         return 0
     table = [("source", "part", *_COUNTED)]
     table += [

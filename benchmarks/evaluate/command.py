@@ -11,15 +11,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
-
 from benchmarks.datasets.contents import names_of, rows, rows_by_source
 from benchmarks.datasets.groups import without_near_copies
 from benchmarks.datasets.splits import split
 from benchmarks.evaluate import report
 from benchmarks.evaluate.arguments import add_data, add_output, read_data
 from benchmarks.evaluate.kinds import evaluator
-from benchmarks.terminal import Progress, shown_progress
+from benchmarks.terminal import Progress, print_json, shown_progress
 from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
 from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"headway evaluate: {error}", file=sys.stderr)
         return 2
     if args.json:
-        print(orjson.dumps(report.report(results), option=orjson.OPT_INDENT_2).decode())
+        print_json(report.report(results))
         return 0
     for each in results:
         report.show(each, each.found.figures, sys.stdout)

@@ -22,7 +22,7 @@ from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import until_stopped
-from benchmarks.terminal import INTERRUPTED, aligned, progress_bar
+from benchmarks.terminal import INTERRUPTED, aligned, print_json, progress_bar
 from benchmarks.workloads.format import WorkloadError
 
 NOTHING_JUDGED = 1
@@ -132,7 +132,7 @@ def _print(
             "models": {model: {what: mean, "verdicts": count} for model, (mean, count) in means.items()},
             "agreement": Evaluation("judge", tuple(figures)).as_dict()["figures"],
         }
-        print(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+        print_json(shown)
         return
     print("judge: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
     if means:

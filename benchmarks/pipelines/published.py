@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,8 @@ from policies.placement.pipeline import (
 
 _ENDS = {"source": SOURCE, "sink": SINK}
 _MILLI = 0.001
+#: The metric of `Published.expected` that is a throughput.
+THROUGHPUT = "decode_throughput_tokens_per_s"
 #: Layers times tokens/s at which the iteration of a node's throughput starts.
 _FIRST_GUESS = {
     "llama30b": {"A100": 48.0, "V100": 25.0, "L4": 9.0, "L4x2": 15.0, "T4": 8.0, "T4x2": 15.0, "T4x4": 23.0},
@@ -133,10 +135,6 @@ class Published:
     def _placements(self) -> dict[str, Any]:
         return dict(json.loads((self.folder / "placements.json").read_text()))
 
-    @property
-    def placement_names(self) -> Sequence[str]:
-        return list(self._placements)
-
     def placed(self, name: str, model: str) -> tuple[MachineCluster, LayerPlacement]:
         """A shipped placement, with the machines that it uses. Its links are those of its simulator file."""
         facts = self._placements[name]
@@ -174,6 +172,16 @@ class Published:
     def runs(self) -> list[dict[str, Any]]:
         """What each published simulation command ran."""
         return list(json.loads((self.folder / "simulation_runs.json").read_text()))
+
+    @cached_property
+    def expected(self) -> dict[tuple[str, str], dict[str, str]]:
+        """The published figures of each simulation command by its section and name: figures by metric, as they are
+        written."""
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for row in _rows(self.folder / "expected_results.csv"):
+            if row["kind"] == "simulation":
+                found.setdefault((row["section"], row["command"]), {})[row["metric"]] = row["value"]
+        return found
 
 
 def _layer_time(points: list[tuple[int, float]]) -> LayerTime:

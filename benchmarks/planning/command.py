@@ -28,7 +28,7 @@ from benchmarks.planning.report import table
 from benchmarks.planning.scoring import DrawnDemand
 from benchmarks.planning.search import Objective, PlanningAims
 from benchmarks.planning.session import Infeasible, Session
-from benchmarks.terminal import shown_progress
+from benchmarks.terminal import print_json, shown_progress
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.sources.generators import PROCESSES
 from router.config.fields import Count, NotNegative, Positive, Share
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"headway plan: {error}", file=sys.stderr)
         return 2
     if args.json:
-        print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+        print_json(data)
     else:
         print("\n".join(table(data) if args.batch is None else batch.table(data)))
         if args.out is not None:

@@ -23,7 +23,7 @@ from benchmarks.replay import pace
 from benchmarks.replay.client import Target, check_url, key_from
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise, text
-from benchmarks.terminal import INTERRUPTED, progress_bar
+from benchmarks.terminal import INTERRUPTED, print_json, progress_bar
 from benchmarks.workloads.format import Header, WorkloadError, read, read_header
 from benchmarks.workloads.mixes import parse_slo
 from router.config.fields import Count, Positive
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     summary = summarise(rows, target.speed)
     if args.json:
-        print(orjson.dumps({"finished": finished, **summary.as_dict()}, option=orjson.OPT_INDENT_2).decode())
+        print_json({"finished": finished, **summary.as_dict()})
     else:
         print(text(summary) if finished else "interrupted; what had ended by then:\n" + text(summary))
     return 0 if finished else INTERRUPTED

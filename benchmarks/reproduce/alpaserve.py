@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import orjson
-
 from benchmarks.checks import whole_number
 from benchmarks.reproduce.alpaserve_cases import Case, read
 from benchmarks.reproduce.alpaserve_methods import Reproduction, reproduce
 from benchmarks.reproduce.alpaserve_planners import Against, Draw, against, draws
 from benchmarks.reproduce.alpaserve_workload import DEFAULT, workload
 from benchmarks.reproduce.errors import ReproductionError
-from benchmarks.terminal import Progress, aligned, shown_progress
+from benchmarks.terminal import Progress, aligned, print_json, shown_progress
 
 #: Sets whose cases must be reproduced. The published `twentyone` placements are none that the method can give.
 _REPRODUCIBLE = ("large", "regular")
@@ -83,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     with shown_progress("reproducing AlpaServe") as progress:
         rows = list(rows_of(chosen, args.data, how, progress))
     if args.json:
-        print(orjson.dumps([_as_json(row) for row in rows], option=orjson.OPT_INDENT_2).decode())
+        print_json([_as_json(row) for row in rows])
     else:
         print("\n".join(table(rows)))
     return 0 if all(row.within_bound for row in rows) else 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,15 +11,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from benchmarks.checks import whole_number
-from benchmarks.pipelines.published import Published
+from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
 from benchmarks.reproduce.errors import ReproductionError
 from benchmarks.reproduce.helix_placements import CLUSTERS, facts, placement_rows
 from benchmarks.reproduce.helix_placements import table as placement_table
-from benchmarks.terminal import aligned, shown_progress
+from benchmarks.terminal import aligned, print_json, shown_progress
 from policies.placement.max_flow import max_flow
 
 #: The section of the paper's artifact that a folder of its evaluation belongs to.
@@ -33,7 +30,6 @@ SECTIONS = {
 }
 #: How far a row may be from the published one.
 THROUGHPUT_BOUND, TIME_BOUND = 0.02, 0.10
-_THROUGHPUT = "decode_throughput_tokens_per_s"
 _MODELS = {"LLaMa30B": "llama30b", "LLaMa70B": "llama70b"}
 _SCHEDULERS = {"Swarm": "swarm", "Naive": "random", "ShortestQueue": "shortest_queue"}
 _MIX = {"A100": 4, "L4": 8, "T4": 12}
@@ -52,7 +48,7 @@ class Row:
 
     @property
     def bound(self) -> float:
-        return THROUGHPUT_BOUND if self.metric == _THROUGHPUT else TIME_BOUND
+        return THROUGHPUT_BOUND if self.metric == THROUGHPUT else TIME_BOUND
 
     @property
     def deviation(self) -> float:
@@ -98,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         raise ReproductionError(f"{folder}: {error}") from error
     if args.json:
         facts = [asdict(row) | {"deviation": row.deviation, "within_bound": row.within_bound} for row in rows]
-        print(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        print_json(facts)
     else:
         print("\n".join(table(rows)))
     return 0 if all(row.within_bound for row in rows) else 1
@@ -113,7 +109,7 @@ def _place(folder: Path, args: argparse.Namespace) -> int:
     except (OSError, KeyError, ValueError) as error:
         raise ReproductionError(f"{folder}: {error}") from error
     if args.json:
-        print(orjson.dumps(facts(found), option=orjson.OPT_INDENT_2).decode())
+        print_json(facts(found))
     else:
         print("\n".join(placement_table(found)))
     return 0 if all(row.gain > 0 for row in found) else 1
@@ -123,10 +119,9 @@ def rows_of(
     folder: Path, sections: Sequence[str] | None, seed: int, processes: int, progress: Any
 ) -> Iterator[Row]:
     """The rows of each command, as it ends."""
-    expected = _expected(folder)
-    commands = [
-        run for run in Published(folder).runs if sections is None or SECTIONS[run["folder"]] in sections
-    ]
+    published = Published(folder)
+    expected = published.expected
+    commands = [run for run in published.runs if sections is None or SECTIONS[run["folder"]] in sections]
     with ProcessPoolExecutor(processes, get_context("spawn"), _open, (folder,)) as pool:
         parts = [[pool.submit(_simulate, part, seed) for part in command["runs"]] for command in commands]
         for command, futures in zip(commands, parts, strict=True):
@@ -136,15 +131,6 @@ def rows_of(
             for metric, value in expected[key].items():
                 decimals = len(value.partition(".")[2])
                 yield Row(*key, metric, float(value), round(figures[metric], decimals))
-
-
-def _expected(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
-    expected: dict[tuple[str, str], dict[str, str]] = {}
-    with (folder / "expected_results.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["kind"] == "simulation":
-                expected.setdefault((row["section"], row["command"]), {})[row["metric"]] = row["value"]
-    return expected
 
 
 _published: Published
@@ -174,7 +160,7 @@ def _simulate(part: Mapping[str, Any], seed: int) -> Outcome:
 
 def _figures(parts: Sequence[Outcome]) -> dict[str, float]:
     """What a command prints: the sum of its parts' throughput, latencies of all parts together, and stays of the last."""
-    figures = {_THROUGHPUT: sum(part.decode_tokens_per_s for part in parts)}
+    figures = {THROUGHPUT: sum(part.decode_tokens_per_s for part in parts)}
     for phase in ("prompt", "decode"):
         latencies = sorted(s for part in parts for s in getattr(part, f"{phase}_latency_s"))
         if latencies:

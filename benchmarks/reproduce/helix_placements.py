@@ -5,7 +5,6 @@ Both are measured alike: decode tokens per second of the offline simulation, on 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from benchmarks.pipelines.planning import Candidate, Problem, best_placement
-from benchmarks.pipelines.published import Published
+from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import OFFLINE_S
 from benchmarks.terminal import aligned
 from policies.placement.max_flow import max_flow
@@ -60,13 +59,14 @@ def placement_rows(
     progress: Callable[[str], None],
 ) -> Iterator[PlacementRow]:
     """A row for each cluster and model, as it is found. `cpu_s` of CPU time for each."""
-    published, figures = Published(folder), _figures(folder)
+    published = Published(folder)
     with ProcessPoolExecutor(processes, get_context("spawn")) as executor:
         for (cluster, model), key in _PUBLISHED.items():
             if clusters is None or cluster in clusters:
                 progress(f"placing {model} on {cluster}")
                 problem = _problem(published, cluster, model)
-                yield _row(cluster, model, figures[key], problem, executor, processes, cpu_s, seed)
+                helix = float(published.expected[key][THROUGHPUT])
+                yield _row(cluster, model, helix, problem, executor, processes, cpu_s, seed)
 
 
 def _problem(published: Published, cluster: str, model: str) -> Problem:
@@ -102,15 +102,6 @@ def _row(
         round(wall_s),
         found.candidate.name,
     )
-
-
-def _figures(folder: Path) -> dict[tuple[str, str], float]:
-    with (folder / "expected_results.csv").open(newline="") as file:
-        return {
-            (row["section"], row["command"]): float(row["value"])
-            for row in csv.DictReader(file)
-            if row["kind"] == "simulation" and row["metric"] == "decode_throughput_tokens_per_s"
-        }
 
 
 def facts(rows: Sequence[PlacementRow]) -> list[dict[str, object]]:

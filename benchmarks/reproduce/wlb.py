@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from benchmarks.reproduce.errors import ReproductionError
-from benchmarks.terminal import aligned
+from benchmarks.terminal import aligned, print_json
 from policies.placement.unlike_groups import BatchPlan, Width, equal_groups, unlike_groups
 
 _K = 1024
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise ReproductionError(f"{args.data}: {error}") from error
     if args.json:
         facts = [asdict(row) | {"reproduced": row.reproduced} for row in rows]
-        print(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        print_json(facts)
     else:
         print("\n".join(table(rows)))
     fine = all(

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from benchmarks.compare import pool
+from benchmarks.compare.kept_runs import KeptRuns
 from benchmarks.scaling.cases import CASES, TUNING
 from benchmarks.scaling.report import markdown, table
 from benchmarks.scaling.run import ORACLE, Trial, run
@@ -66,8 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def experiment(args: argparse.Namespace) -> dict[str, Any]:
     """The sweeps' choices and the reported runs, by case."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    runs = _Runs(args.out / "runs.jsonl", args.jobs)
     tuning = range(TUNING, TUNING + args.tuning)
     data = None if args.data is None else Path(args.data)
 
@@ -80,18 +79,20 @@ def experiment(args: argparse.Namespace) -> dict[str, Any]:
         for scaler, settings in [(STATIC, {}), *_grid(args.scalers)]
         for trial in trials(case, scaler, settings, tuning)
     ]
-    tuned = _chosen(runs.of(swept))
-    reported = [
-        trial
-        for case in args.cases
-        for scaler, settings in [
-            (STATIC, {}),
-            *((scaler, tuned[case][scaler]) for scaler in args.scalers),
-            *((scaler, {}) for scaler in _DEFAULTS if scaler in args.scalers and tuned[case][scaler]),
+    with pool.Processes(args.jobs) as processes:
+        runs = KeptRuns(args.out / "runs.jsonl", processes, run, _key)
+        tuned = _chosen(runs.of(swept))
+        reported = [
+            trial
+            for case in args.cases
+            for scaler, settings in [
+                (STATIC, {}),
+                *((scaler, tuned[case][scaler]) for scaler in args.scalers),
+                *((scaler, {}) for scaler in _DEFAULTS if scaler in args.scalers and tuned[case][scaler]),
+            ]
+            for trial in trials(case, scaler, settings, range(1, args.draws + 1))
         ]
-        for trial in trials(case, scaler, settings, range(1, args.draws + 1))
-    ]
-    return {"tuned": tuned, "swept": runs.of(swept), "runs": runs.of(reported)}
+        return {"tuned": tuned, "swept": runs.of(swept), "runs": runs.of(reported)}
 
 
 def _grid(scalers: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -140,28 +141,6 @@ def _unique(all_settings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if settings not in found:
             found.append(settings)
     return found
-
-
-class _Runs:
-    """Runs trials, and keeps what came of them in a file of JSON lines."""
-
-    def __init__(self, file: Path, jobs: int) -> None:
-        self._file = file
-        self._jobs = jobs
-        lines = file.read_bytes().splitlines() if file.exists() else []
-        self._known = {row["key"]: row["run"] for row in map(orjson.loads, lines)}
-
-    def of(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
-        """What came of each trial."""
-        missing = [trial for trial in trials if _key(trial) not in self._known]
-        with self._file.open("ab") as file:
-            for done, (index, result) in enumerate(pool.run_local(run, missing, self._jobs), start=1):
-                key = _key(missing[index])
-                self._known[key] = result
-                file.write(orjson.dumps({"key": key, "run": result}) + b"\n")
-                file.flush()
-                print(f"{done}/{len(missing)} {key}", file=sys.stderr, flush=True)
-        return [self._known[_key(trial)] for trial in trials]
 
 
 def _key(trial: Trial) -> str:

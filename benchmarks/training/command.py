@@ -13,14 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 from pydantic import Field
 
 from benchmarks.checks import check_options
 from benchmarks.evaluate.arguments import add_data, add_output, read_data
 from benchmarks.evaluate.kinds import evaluator
 from benchmarks.evaluate.report import Evaluated, show
-from benchmarks.terminal import shown_progress
+from benchmarks.terminal import print_json, shown_progress
 from benchmarks.training.replay import replayed
 from benchmarks.training.train import train_and_evaluate, trainer
 from predictors.learned.artifact import ArtifactError
@@ -86,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"headway train: {error}", file=sys.stderr)
         return 2
     if args.json:
-        print(orjson.dumps(made.as_dict(), option=orjson.OPT_INDENT_2).decode())
+        print_json(made.as_dict())
     else:
         _show(made, final=args.final)
     return 0

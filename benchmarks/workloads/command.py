@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
-import orjson
 from rich.progress import TimeRemainingColumn
 
-from benchmarks.terminal import progress_bar
+from benchmarks.terminal import print_json, progress_bar
 from benchmarks.workloads import arguments, describe, figure
 from benchmarks.workloads.build import plan
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest, read, read_header, write
@@ -43,7 +42,7 @@ def _build(args: argparse.Namespace) -> int:
         tracked = progress.track(workload, total=header.requests, description="writing")
         write(args.out, header, written(tracked))
     if args.json:
-        _print_json({"file": str(args.out), "header": header.as_dict(), **description.as_dict()})
+        print_json({"file": str(args.out), "header": header.as_dict(), **description.as_dict()})
     else:
         print(describe.text(header, description))
         print(f"written to {args.out}")
@@ -57,7 +56,7 @@ def _show(args: argparse.Namespace) -> int:
             progress.track(read(args.file), total=header.requests, description="reading"),
         )
     if args.json:
-        _print_json({"header": header.as_dict(), **description.as_dict()})
+        print_json({"header": header.as_dict(), **description.as_dict()})
     else:
         print(describe.text(header, description))
     if args.out is not None:
@@ -65,7 +64,3 @@ def _show(args: argparse.Namespace) -> int:
         if not args.json:
             print(f"plot written to {args.out}")
     return 0
-
-
-def _print_json(data: object) -> None:
-    print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
