@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from router.config.load import in_words
 from router.config.masking import dotted
+
+Number = TypeVar("Number", int, float)
 
 #: Plainer words than pydantic's.
 _WORDS = (
@@ -77,6 +79,28 @@ def positive_number(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be above 0, not {text!r}")
     return value
+
+
+def names(text: str) -> tuple[str, ...]:
+    """An argument that names things, with commas between them."""
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """An argument of several `whole_number`, with commas between them. Raises ArgumentTypeError."""
+    return _different(whole_number, text)
+
+
+def positive_numbers(text: str) -> tuple[float, ...]:
+    """An argument of several `positive_number`, with commas between them. Raises ArgumentTypeError."""
+    return _different(positive_number, text)
+
+
+def _different(one: Callable[[str], Number], text: str) -> tuple[Number, ...]:
+    values = tuple(one(each) for each in text.split(","))
+    if len(set(values)) < len(values):
+        raise argparse.ArgumentTypeError(f"{text}: the same level twice")
+    return values
 
 
 def add_number(

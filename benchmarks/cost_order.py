@@ -31,6 +31,7 @@ import orjson
 
 from benchmarks.compare import pool
 from benchmarks.compare.kept_runs import KeptRuns
+from benchmarks.pages import marked
 from benchmarks.scenarios.answers import Answers, with_answers
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
 from benchmarks.workloads.format import WorkloadRequest
@@ -233,31 +234,34 @@ def _draws(trials: Sequence[Trial], seeds: range) -> list[Trial]:
     return [replace(trial, seed=seed) for trial in trials for seed in seeds]
 
 
+_HEADING = (
+    *("best model has", "load", "tariff", "attainment of all draws, least of one", "with the others' draws"),
+    *("best of the others", "quality above the clairvoyant's, points", "spend over its"),
+)
+
+
 def table(cases: Sequence[Mapping[str, Any]]) -> str:
     """One line a case, as Markdown."""
-    lines = [
-        "| best model has | load | tariff | attainment of all draws, least of one | with the others' draws | best of "
-        "the others | quality above the clairvoyant's, points | spend over its |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for row in cases:
         every, ours, others, known = row["every draw"], row[OURS], row["others"], row.get(CLAIRVOYANT)
         best = max(others, key=lambda name: others[name]["attainment"])
-        compared = "- | -"
+        compared = ["-", "-"]
         if known is not None:
             points = 100 * (ours["quality"] - known["quality"])
-            compared = f"{points:+.1f} | {ours['usd'] / known['usd']:.2f}"
-        cells = [
-            row["fleet"],
-            f"{row['load']:g}",
-            row["tariff"],
-            f"{every['attainment']:.1%}, {every['least_attainment']:.1%}",
-            f"{ours['attainment']:.1%}",
-            f"{others[best]['attainment']:.1%} (`{best}`)",
-            compared,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            compared = [f"{points:+.1f}", f"{ours['usd'] / known['usd']:.2f}"]
+        rows.append(
+            [
+                row["fleet"],
+                f"{row['load']:g}",
+                row["tariff"],
+                f"{every['attainment']:.1%}, {every['least_attainment']:.1%}",
+                f"{ours['attainment']:.1%}",
+                f"{others[best]['attainment']:.1%} (`{best}`)",
+                *compared,
+            ]
+        )
+    return marked.table(_HEADING, rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,12 +42,13 @@ def shown_progress(what: str) -> Iterator[Progress | None]:
         yield lambda step: status.update(f"{what}: {step}")
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines: the first column begins at the left, the others end below each other."""
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Rows as lines: the cells of the first `left` columns begin below each other, those of the others end below each
+    other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
+            cell.ljust(width) if place < left else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

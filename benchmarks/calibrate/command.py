@@ -24,7 +24,7 @@ from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.report import REPORT_KEY, Result, groups, profiles, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
-from benchmarks.checks import check_options
+from benchmarks.checks import check_options, names
 from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError
 from router.config.fields import Count
@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", metavar="MODEL@HARDWARE", help="what to call the profile (default: the engine's name)"
     )
-    parser.add_argument("--fit", type=_names, metavar="LEVELS", help="levels to fit, with commas between")
+    parser.add_argument("--fit", type=names, metavar="LEVELS", help="levels to fit, with commas between")
     parser.add_argument(
-        "--test", type=_names, metavar="LEVELS", help="levels to hold out (default: every third by load)"
+        "--test", type=names, metavar="LEVELS", help="levels to hold out (default: every third by load)"
     )
     parser.add_argument("--start", metavar="PROFILE", help="start from this profile of the registry")
     parser.add_argument(
@@ -69,10 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluations", type=int, default=400, metavar="N", help="simulations at most (400)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write report.json, report.txt, profile.yaml")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-
-
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(each.strip() for each in value.split(",") if each.strip())
 
 
 def run(args: argparse.Namespace) -> int:

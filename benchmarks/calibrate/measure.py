@@ -29,6 +29,7 @@ import uvloop
 
 from backends.metrics import MetricsReader
 from benchmarks.calibrate.measured import Level, Measured, State, write_file
+from benchmarks.checks import positive_numbers
 from benchmarks.replay.client import Target, body_of, check_url, key_from, send, wire_for
 from benchmarks.replay.row import Row
 from benchmarks.replay.wire import Wire
@@ -46,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--url", required=True, help="any OpenAI-compatible server")
     parser.add_argument("--model", required=True, help="the model to ask for")
-    parser.add_argument("--rates", required=True, type=_floats, metavar="R,R..", help="requests a second")
+    parser.add_argument(
+        "--rates", required=True, type=positive_numbers, metavar="R,R..", help="requests a second"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals a rate (default 60)")
     parser.add_argument("--prompt-tokens", type=_range, default=(32, 512), metavar="A,B", help="(32,512)")
@@ -75,13 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"measure: {error.filename or args.out}: {error.strerror or error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _floats(text: str) -> tuple[float, ...]:
-    values = tuple(float(each) for each in text.split(","))
-    if not all(0 < value < math.inf for value in values) or len(set(values)) < len(values):
-        raise ValueError
-    return values
 
 
 def _range(text: str) -> tuple[int, int]:

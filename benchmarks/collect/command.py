@@ -7,16 +7,15 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.checks import add_number, positive_number, whole_number
+from benchmarks.checks import add_number, positive_numbers, whole_numbers
 from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
@@ -79,9 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tell an emulated vLLM the output lengths that the file has",
     )
     load = parser.add_argument_group("load at each instance")
-    load.add_argument("--rates", type=_rates, default=(), metavar="R,R..", help="Poisson arrivals a second")
     load.add_argument(
-        "--concurrency", type=_counts, default=(), metavar="N,N..", help="requests always in flight"
+        "--rates", type=positive_numbers, default=(), metavar="R,R..", help="Poisson arrivals a second"
+    )
+    load.add_argument(
+        "--concurrency", type=whole_numbers, default=(), metavar="N,N..", help="requests always in flight"
     )
     add_number(load, "--requests", 100, "N", "a level, instance and model")
     add_number(load, "--timeout-s", 120.0, "S", "for one answer")
@@ -263,18 +264,3 @@ def _print_summary(
         )
     else:
         print("nothing was collected", file=sys.stderr)
-
-
-def _many(one: Callable[[str], Any], text: str) -> tuple[Any, ...]:
-    values = tuple(one(each) for each in text.split(","))
-    if len(set(values)) < len(values):
-        raise argparse.ArgumentTypeError(f"{text}: the same level twice")
-    return values
-
-
-def _rates(text: str) -> tuple[float, ...]:
-    return _many(positive_number, text)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return _many(whole_number, text)

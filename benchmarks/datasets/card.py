@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.datasets.groups import SHARED_PART, SHINGLE_WORDS
 from benchmarks.datasets.terms import TERMS, Terms
+from benchmarks.pages import marked
 from predictors.training.dataset import TABLES
 
 _COUNTED = ("prompts", "answers", "runs", "attempts")
@@ -51,7 +52,7 @@ def _use(rows: Mapping[str, Any], non_commercial: bool) -> str:
 
 
 def _counts(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    return _table(
+    return marked.table(
         ("part", "source", *_COUNTED),
         (
             (part, str(row["name"]), *(f"{row.get(table, 0):,}" for table in _COUNTED))
@@ -84,7 +85,7 @@ def _splits(held_out: float, seed: int) -> str:
 
 def _sources(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     licences = {str(row["name"]): row.get("licence") for found in rows.values() for row in found}
-    return _table(
+    return marked.table(
         ("source", "content", "from", "licence", "texts of prompts"),
         (
             (name, terms.title, terms.origin, terms.licence, _texts(terms))
@@ -111,8 +112,3 @@ def _faults(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

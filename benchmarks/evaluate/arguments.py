@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backends.engine import profiles
-from benchmarks.checks import check_options
+from benchmarks.checks import check_options, names
 from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import load
 from policies import POLICIES
@@ -31,7 +31,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         " `emulated`; may be given several times (default: HEADWAY_DATA where --sets is given)",
     )
     parser.add_argument(
-        "--sets", type=_names, metavar="A,B,...", help="only these of the public sets (default: all there)"
+        "--sets", type=names, metavar="A,B,...", help="only these of the public sets (default: all there)"
     )
     parser.add_argument(
         "--config",
@@ -48,10 +48,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """--seed, --json."""
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of everything drawn (1)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-
-
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(each.strip() for each in value.split(",") if each.strip())
 
 
 def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:

@@ -1,6 +1,8 @@
-"""Text that a command writes into a page of the documentation, between marks."""
+"""Text that a command writes into a page of the documentation: between marks, and tables in Markdown."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -11,3 +13,9 @@ def replaced(page: str, name: str, text: str) -> str:
     if not found or not ended:
         raise ValueError(f"no marks {begin} and {end}")
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

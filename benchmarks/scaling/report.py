@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.measures import Interval
+from benchmarks.pages import marked
+from benchmarks.terminal import aligned
 
 Run = Mapping[str, Any]
 
@@ -92,23 +94,13 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 def markdown(report: Mapping[str, Any]) -> str:
     """A table for each case."""
     found = rows(report)
-    lines: list[str] = []
-    for case in dict.fromkeys(row["case"] for row in found):
-        lines += [f"### {case}", "", _line(_HEAD), _line(["---"] * len(_HEAD))]
-        lines += [_line(_cells(row)) for row in found if row["case"] == case]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return "\n".join(
+        f"### {case}\n\n{marked.table(_HEAD, [_cells(row) for row in found if row['case'] == case])}\n"
+        for case in dict.fromkeys(row["case"] for row in found)
+    )
 
 
 def table(report: Mapping[str, Any]) -> str:
     """The same in columns of equal width."""
     found = [("case", *_HEAD), *((row["case"], *_cells(row)) for row in rows(report))]
-    widths = [max(len(cells[place]) for cells in found) for place in range(len(found[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in found
-    )
+    return "\n".join(aligned(found, left=len(found[0])))
