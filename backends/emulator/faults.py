@@ -29,7 +29,6 @@ class FaultKind(StrEnum):
     KILL = "kill"  # the same, without end; all work is lost
 
 
-INSTANCE_FAULTS = frozenset({FaultKind.UNHEALTHY, FaultKind.REFUSE, FaultKind.KILL})
 _AT_ONCE = frozenset({FaultKind.ERROR_BEFORE_FIRST_TOKEN, FaultKind.HANG_BEFORE_FIRST_TOKEN})
 _ALIASES = {"status_500": FaultKind.STATUS, "truncate": FaultKind.TRUNCATE, "cut": FaultKind.CUT}
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from functools import partial
 from typing import Protocol
 
 from backends.emulator.driver import Driver
 from backends.emulator.faults import Fault, FaultKind
 from backends.emulator.http import Exchange
-from backends.emulator.text import Answer
-from backends.engine.sequence import Sequence
+from backends.emulator.text import Answer, prefix_hashes
+from backends.engine.sequence import Finish, Sequence
 
 _numbers = itertools.count(1)
 
@@ -36,7 +37,7 @@ class Observer(Protocol):
 class Choice:
     """One choice of an answer: the sink of one sequence.
 
-    `prompt_tokens` are the tokens of its own prompt. `head` and `tail` are the constant bytes around a piece of text.
+    `submit` takes it into the engine. `head` and `tail` are the constant bytes around a piece of text.
     """
 
     __slots__ = (
@@ -50,12 +51,10 @@ class Choice:
         "index",
         "last_at",
         "produced",
-        "prompt_tokens",
         "sent",
-        "seq_id",
         "sequence",
-        "start",
         "stop_reason",
+        "submit",
         "tail",
     )
 
@@ -63,18 +62,15 @@ class Choice:
         self,
         index: int,
         sequence: Sequence,
-        start: Callable[[float], object],
+        submit: Callable[[Sequence, float], object],
         answer: Answer,
-        prompt_tokens: int,
         finish_reason: str,
         stop_reason: str | None = None,
     ) -> None:
         self.index = index
         self.sequence = sequence
-        self.seq_id = sequence.id
-        self.start = start
+        self.submit = submit
         self.answer = answer
-        self.prompt_tokens = prompt_tokens
         self.finish_reason = finish_reason
         self.stop_reason = stop_reason
         self.produced = 0
@@ -154,7 +150,6 @@ class Generation:
         "choices",
         "driver",
         "exchange",
-        "headers",
         "observer",
         "on_end",
         "streaming",
@@ -172,7 +167,6 @@ class Generation:
         streaming: bool,
         fault: Fault | None = None,
         observer: Observer | None = None,
-        headers: dict[str, str] | None = None,
         on_end: Callable[[Generation], None] | None = None,
     ) -> None:
         self.exchange = exchange
@@ -181,7 +175,6 @@ class Generation:
         self.choices = choices
         self.streaming = streaming
         self.observer = observer
-        self.headers = headers
         self.on_end = on_end
         self.submitted_at = 0.0
         self._fault = fault
@@ -220,7 +213,7 @@ class Generation:
             return
         for choice in self.choices:
             if not self._ended:
-                self.driver.submit(choice.seq_id, choice.start, choice)
+                self.driver.submit(choice.sequence.id, partial(choice.submit, choice.sequence), choice)
 
     def flush(self, choice: Choice) -> None:
         """Send what the choice has produced, as far as the client reads it."""
@@ -234,7 +227,7 @@ class Generation:
                 self._open -= 1
                 if self._open == 0:
                     self._end()
-                    self.exchange.respond(200, self.wire.whole(self), "application/json", self.headers)
+                    self.exchange.respond(200, self.wire.whole(self))
         elif not self.exchange.paused:
             self._send(choice, choice.produced)
 
@@ -242,12 +235,7 @@ class Generation:
         last = choice.engine_finished and stop == choice.produced
         if choice.closed or (stop == choice.sent and not last):
             return
-        data = self.wire.pieces(choice, choice.sent, stop, last)
-        choice.sent = stop
-        if not self._opened:
-            self._opened = True
-            data = self.wire.opening() + data
-            self._head()
+        data = self._pieces(choice, stop, last)
         if last:
             choice.closed = True
             self._open -= 1
@@ -258,10 +246,20 @@ class Generation:
                 return
         self.exchange.write(data)
 
+    def _pieces(self, choice: Choice, stop: int, last: bool) -> bytes:
+        """The choice's tokens up to `stop` that were not sent yet; the stream is opened before the first."""
+        data = self.wire.pieces(choice, choice.sent, stop, last)
+        choice.sent = stop
+        if not self._opened:
+            self._opened = True
+            data = self.wire.opening() + data
+            self._head()
+        return data
+
     def _head(self) -> None:
         if not self._headed:
             self._headed = True
-            self.exchange.start(200, self.wire.content_type, self.headers)
+            self.exchange.start(200, self.wire.content_type)
 
     def _drain(self) -> None:
         for choice in self.choices:
@@ -280,7 +278,7 @@ class Generation:
                 if self.observer is not None:
                     self.observer.aborted(choice, self.driver.now())
                 choice.engine_finished = True
-                self.driver.abort(choice.seq_id)
+                self.driver.abort(choice.sequence.id)
 
     def _end(self) -> None:
         if not self._ended:
@@ -297,7 +295,7 @@ class Generation:
         if self._headed:
             self.exchange.finish(self.wire.stream_error(status, message))
         else:
-            self.exchange.respond(status, self.wire.error_body(status, message), "application/json")
+            self.exchange.respond(status, self.wire.error_body(status, message))
 
     def cut(self) -> None:
         """Reset the connection in the middle of the answer."""
@@ -323,13 +321,7 @@ class Generation:
             stop = min(choice.produced, choice.sent + left, choice.answer.tokens - 1)
             if stop > choice.sent:
                 self._sent_tokens += stop - choice.sent
-                data = self.wire.pieces(choice, choice.sent, stop, False)
-                choice.sent = stop
-                if not self._opened:
-                    self._opened = True
-                    data = self.wire.opening() + data
-                    self._head()
-                self.exchange.write(data)
+                self.exchange.write(self._pieces(choice, stop, False))
             reached = self._sent_tokens
         else:
             reached = sum(each.produced for each in self.choices)
@@ -349,6 +341,15 @@ class Generation:
             self.fail(fault.status, "the engine failed (emulated fault)")
 
 
-def new_sequence_id() -> str:
-    """An id that is unique in this process."""
-    return f"seq-{next(_numbers)}"
+def new_sequence(
+    prompt: bytes, prompt_tokens: int, output_tokens: int, model: str, finish: Finish = "stop"
+) -> Sequence:
+    """A sequence with an id that is unique in this process."""
+    return Sequence(
+        id=f"seq-{next(_numbers)}",
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        prefix=prefix_hashes(prompt),
+        model=model,
+        finish=finish,
+    )

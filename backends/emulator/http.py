@@ -12,9 +12,9 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import httptools
 import orjson
@@ -66,7 +66,6 @@ class Exchange:
         "on_drain",
         "on_drop",
         "path",
-        "query",
     )
 
     def __init__(
@@ -74,7 +73,6 @@ class Exchange:
         connection: Connection,
         method: str,
         path: str,
-        query: str,
         headers: dict[str, str],
         body: bytes,
         keep_alive: bool,
@@ -82,7 +80,6 @@ class Exchange:
         self._connection = connection
         self.method = method
         self.path = path
-        self.query = query
         self.headers = headers
         self.body = body
         self.keep_alive = keep_alive
@@ -95,9 +92,6 @@ class Exchange:
         """Whether the client reads too slowly to get more now."""
         return self._connection.paused
 
-    def query_value(self, name: str) -> str | None:
-        return parse_qs(self.query).get(name, [None])[0]
-
     def json(self) -> Any:
         """The body as JSON; raises ValueError (orjson.JSONDecodeError)."""
         return orjson.loads(self.body)
@@ -107,38 +101,24 @@ class Exchange:
         status: int,
         body: bytes = b"",
         content_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send a complete answer."""
         if self.done:
             return
-        extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-        if not self.keep_alive:
-            extra += "Connection: close\r\n"
-        self._connection.write(
-            b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n%b"
-            % (
-                _head(status),
-                content_type.encode(),
-                len(body),
-                extra.encode("latin-1"),
-                b"" if self.method == "HEAD" else body,
-            )
-        )
+        head = self._head(status, content_type, f"Content-Length: {len(body)}")
+        self._connection.write(head if self.method == "HEAD" else head + body)
         self._complete()
 
-    def respond_json(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
-        self.respond(status, orjson.dumps(value), "application/json", headers)
+    def respond_json(self, status: int, value: Any) -> None:
+        self.respond(status, orjson.dumps(value))
 
-    def start(self, status: int, content_type: str, headers: Mapping[str, str] | None = None) -> None:
+    def start(self, status: int, content_type: str) -> None:
         """Send the head of a chunked answer."""
-        extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-        if not self.keep_alive:
-            extra += "Connection: close\r\n"
-        self._connection.write(
-            b"%bContent-Type: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n"
-            % (_head(status), content_type.encode(), extra.encode("latin-1"))
-        )
+        self._connection.write(self._head(status, content_type, "Transfer-Encoding: chunked"))
+
+    def _head(self, status: int, content_type: str, length: str) -> bytes:
+        close = "" if self.keep_alive else "Connection: close\r\n"
+        return _head(status) + f"Content-Type: {content_type}\r\n{length}\r\n{close}\r\n".encode()
 
     def write(self, data: bytes) -> None:
         """Send one chunk."""
@@ -176,7 +156,6 @@ class Server:
         self.connections: set[Connection] = set()
         self.draining = self.refusing = False
         self._empty: asyncio.Event | None = None
-        self.failures_total = 0
         self._listener: asyncio.Server | None = None
         self._address: tuple[str, int] | None = None
 
@@ -323,12 +302,11 @@ class Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        path, _, query = self._url.decode("latin-1").partition("?")
+        path, _, _ = self._url.decode("latin-1").partition("?")
         exchange = Exchange(
             self,
             self._parser.get_method().decode("latin-1"),
             unquote(path),
-            query,
             self._headers,
             b"".join(self._body),
             self._parser.should_keep_alive() and not self._server.draining,
@@ -352,8 +330,7 @@ class Connection(asyncio.Protocol):
         self._current = exchange
         try:
             self._server.handler(exchange)
-        except Exception:  # the root of a request: failures are logged, counted and answered
-            self._server.failures_total += 1
+        except Exception:  # the root of a request: failures are logged and answered
             logger.exception("emulator: a handler failed on %s %s", exchange.method, exchange.path)
             if not exchange.done:
                 exchange.keep_alive = False

@@ -1,4 +1,4 @@
-"""Ollama's rules for names, keep-alive times and options."""
+"""The requests to an emulated Ollama, read by its rules for names, keep-alive times and options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 from backends.emulator.http import Exchange
-from backends.emulator.text import count_tokens, requested_output_tokens
+from backends.emulator.openai_fields import wanted_schema, wants_json
+from backends.emulator.text import chat_text, count_tokens, requested_output_tokens
 
 NEVER_S = math.inf
 _TYPES = {str: "string", bool: "bool", list: "[]", dict: "map[string]interface {}"}
@@ -133,6 +134,83 @@ def parse_options(value: Any, names: list[str]) -> Options:
         stops=tuple(item for item in stop or () if item),
         load=tuple((name, value[name]) for name in LOAD_OPTIONS[1:] if value.get(name) is not None),
         requested_tokens=requested,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One generation request, checked. `keep_s` is its keep-alive in seconds (None: the server's). `empty`: it has no
+    prompt, and only loads or unloads its model. With `cuts` a prompt that is too long is cut, else refused."""
+
+    text: str
+    options: Options
+    keep_s: float | None = None
+    empty: bool = False
+    raw: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    as_json: bool = False
+    schema: Mapping[str, Any] | None = None
+    cuts: bool = True
+
+
+def native_job(body: Mapping[str, Any], names: list[str], *, chat: bool) -> Job:
+    """A job from the body of /api/chat or /api/generate. Raises Refused."""
+    top = body.get("top_logprobs")
+    if isinstance(top, int) and not 0 <= top <= 20:
+        raise Refused(400, "top_logprobs must be between 0 and 20")
+    options = parse_options(body.get("options"), names)
+    keep_s = keep_alive_s(body.get("keep_alive"))
+    raw = bool(typed_field(body, "raw", bool, False))
+    if chat:
+        messages = typed_field(body, "messages", list, None) or []
+        if not all(isinstance(item, dict) for item in messages):
+            raise Refused(400, "json: cannot unmarshal messages into Go struct field of type api.Message")
+        text, empty = chat_text(messages), not messages
+    else:
+        if raw and any(body.get(key) for key in ("template", "system", "context")):
+            raise Refused(400, "raw mode does not support template, system, or context")
+        prompt = typed_field(body, "prompt", str, "") or ""
+        text, empty = (typed_field(body, "system", str, "") or "") + prompt, not prompt
+    form = body.get("format")
+    return Job(
+        text,
+        options,
+        keep_s,
+        empty,
+        raw,
+        stream=body.get("stream") is not False,
+        as_json=bool(form),
+        schema=form if isinstance(form, Mapping) and form else None,
+        cuts=body.get("truncate") is not False,
+    )
+
+
+def openai_text(body: Mapping[str, Any], *, chat: bool) -> str:
+    """The prompt of /v1/chat/completions or /v1/completions. Raises Refused."""
+    if not chat:
+        return typed_field(body, "prompt", str, "") or ""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
+        raise Refused(400, "[] is too short - 'messages'")
+    return chat_text(messages)
+
+
+def openai_job(body: Mapping[str, Any], names: list[str], text: str) -> Job:
+    """A job from the body of /v1/chat/completions or /v1/completions. Raises Refused."""
+    extra = body.get("options")
+    native: dict[str, Any] = {"num_predict": body.get("max_tokens"), "stop": body.get("stop")}
+    if isinstance(extra, Mapping):  # the emulator's own field; a real Ollama reads no options here
+        native["emulate_output_tokens"] = extra.get("emulate_output_tokens")
+    schema = wanted_schema(body) or None
+    stream_options = body.get("stream_options")
+    return Job(
+        text,
+        parse_options(native, names),
+        stream=bool(typed_field(body, "stream", bool, False)),
+        include_usage=isinstance(stream_options, Mapping) and bool(stream_options.get("include_usage")),
+        as_json=schema is not None or wants_json(body),
+        schema=schema,
     )
 
 

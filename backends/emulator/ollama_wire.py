@@ -71,10 +71,10 @@ class NativeWire:
 
     def __init__(self, chat: bool, answering: Answering) -> None:
         self._chat = chat
-        self._of = answering
+        self.of = answering
 
     def prepare(self, choice: Choice) -> None:
-        model = orjson.dumps(self._of.model)
+        model = orjson.dumps(self.of.model)
         choice.head = b'{"model":' + model + b',"created_at":"'
         if self._chat:
             choice.tail = b'"},"done":false}\n'
@@ -105,7 +105,7 @@ class NativeWire:
         return orjson.dumps({"error": message})
 
     def _last(self, generation: Generation, text: str) -> dict[str, Any]:
-        of = self._of
+        of = self.of
         found: dict[str, Any] = {"model": of.model, "created_at": now_text()}
         if self._chat:
             found["message"] = {"role": "assistant", "content": text}
@@ -131,7 +131,7 @@ class OpenAiWire:
 
     def __init__(self, chat: bool, answering: Answering) -> None:
         self._chat = chat
-        self._of = answering
+        self.of = answering
         self._created = int(answering.started_wall_s)
         # Ollama's ids are a number below 999: they are not unique.
         number = int(answering.started_wall_s * 1e6) % 999
@@ -154,7 +154,7 @@ class OpenAiWire:
 
     def closing(self, generation: Generation) -> bytes:
         data = self._event(None, generation.choices[0].finish_reason, first=False)
-        if self._of.include_usage:
+        if self.of.include_usage:
             chunk = self._envelope([])
             chunk["usage"] = self._usage(generation)
             data += event(orjson.dumps(chunk))
@@ -192,7 +192,7 @@ class OpenAiWire:
             part["text"] = text or ""
         part["finish_reason"] = finish_reason
         chunk = self._envelope([part])
-        if not self._chat and self._of.include_usage:
+        if not self._chat and self.of.include_usage:
             chunk["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         return event(orjson.dumps(chunk))
 
@@ -201,7 +201,7 @@ class OpenAiWire:
             "id": self._id,
             "object": "chat.completion.chunk" if self._chat else "text_completion",
             "created": self._created,
-            "model": self._of.model,
+            "model": self.of.model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
         }
@@ -224,7 +224,7 @@ class EmbeddingWire:
 
     def __init__(self, api: str, answering: Answering, vectors: list[list[float]]) -> None:
         self._api = api
-        self._of = answering
+        self.of = answering
         self._vectors = vectors
 
     def prepare(self, choice: Choice) -> None:
@@ -249,9 +249,9 @@ class EmbeddingWire:
                 for index, vector in enumerate(self._vectors)
             ]
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-            return orjson.dumps({"object": "list", "data": data, "model": self._of.model, "usage": usage})
-        found: dict[str, Any] = {"model": self._of.model, "embeddings": self._vectors}
-        figures = self._of.metrics(generation)
+            return orjson.dumps({"object": "list", "data": data, "model": self.of.model, "usage": usage})
+        found: dict[str, Any] = {"model": self.of.model, "embeddings": self._vectors}
+        figures = self.of.metrics(generation)
         found |= {name: figures[name] for name in ("total_duration", "load_duration") if name in figures}
         if tokens:
             found["prompt_eval_count"] = tokens

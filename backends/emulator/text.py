@@ -8,8 +8,10 @@ prompt and model. So the same prompt gets the same answer.
 
 from __future__ import annotations
 
+import base64
 import math
 import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from statistics import NormalDist
@@ -163,32 +165,6 @@ class Answer:
         return orjson.dumps(self.raw(start, stop))[1:-1]
 
 
-def stopped_answer(seed: int, tokens: int, stops: Sequence[str]) -> tuple[Answer, str | None]:
-    """The answer cut before the first stop string, and that string. The count includes the token that completed the
-    stop string, as an engine counts it."""
-    answer = Answer(seed, tokens)
-    text = answer.raw(0, tokens)
-    found = min(((at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
-    if found is None:
-        return answer, None
-    at, stop = found
-    pieces: list[str] = []
-    length = 0
-    end = at + len(stop)
-    while length < end:
-        piece = answer.piece(len(pieces))
-        pieces.append(piece[: max(0, at - length)])
-        length += len(piece)
-    return Answer(seed, len(pieces), pieces), stop
-
-
-def json_answer(seed: int, tokens: int) -> Answer:
-    """An answer that is one JSON object (if it has at least three tokens)."""
-    inner = Answer(seed, tokens)
-    middle = [inner.piece(index) for index in range(max(0, tokens - 2))]
-    return Answer(seed, tokens, ['{"emulated": "', *middle, '"}'][:tokens])
-
-
 def embedding(text: str | bytes, dimensions: int, model: str = "") -> list[float]:
     """A unit vector that depends only on the text and the model."""
     values: list[float] = []
@@ -204,3 +180,8 @@ def embedding(text: str | bytes, dimensions: int, model: str = "") -> list[float
     values = values[:dimensions]
     norm = math.sqrt(sum(value * value for value in values))
     return [value / norm for value in values]
+
+
+def base64_floats(values: Sequence[float]) -> str:
+    """An embedding in the `encoding_format` base64: little-endian floats of four bytes."""
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()

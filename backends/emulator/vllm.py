@@ -8,36 +8,22 @@ before its first token.
 
 from __future__ import annotations
 
-import base64
 import hmac
-import struct
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, PositiveInt, Strict
 
 from backends.emulator import openai_fields as fields
+from backends.emulator.answers import ended_answer, given_answer, shaped_answer
 from backends.emulator.driver import Driver
-from backends.emulator.faults import Fault, FaultBoard, FaultKind
-from backends.emulator.generation import Choice, Generation, new_sequence_id
+from backends.emulator.faults import FaultBoard, FaultKind
+from backends.emulator.generation import Choice, Generation, new_sequence
 from backends.emulator.http import Exchange
 from backends.emulator.openai_fields import Rejected
-from backends.emulator.schemas import schema_answer
-from backends.emulator.text import (
-    Answer,
-    chat_text,
-    count_tokens,
-    drawn_output_tokens,
-    embedding,
-    json_answer,
-    model_names,
-    prefix_hashes,
-    seed_of,
-    stopped_answer,
-)
+from backends.emulator.text import Answer, chat_text, drawn_output_tokens, model_names, seed_of
 from backends.emulator.vllm_metrics import VllmMetrics
 from backends.emulator.vllm_request import (
     Job,
@@ -47,9 +33,8 @@ from backends.emulator.vllm_request import (
     parse_completion,
     prompts_of,
 )
-from backends.emulator.vllm_wire import VllmWire, error_json, error_kind, token_ids
+from backends.emulator.vllm_wire import VllmEmbeddingWire, VllmWire, error_json, token_ids
 from backends.engine import engine_of
-from backends.engine.sequence import Finish, Sequence
 from router.core.profile import EngineProfile
 
 VERSION = "0.32.0+headway.emulator"
@@ -231,42 +216,37 @@ class VllmServer:
         check_context(job, self.max_model_len)
         prefix = "chatcmpl" if job.chat else "cmpl"
         wire = VllmWire(job, name, f"{prefix}-{exchange.headers.get('x-request-id') or uuid.uuid4().hex}")
-        fault = self.faults.take()
-        if fault is not None and fault.kind is FaultKind.STATUS:
-            exchange.respond(
-                fault.status, error_json(fault.status, "emulated fault", error_kind(fault.status))
-            )
-            return
         choices = [
             self._choice(prompt, job, self._model_of(name), number * job.n + index, index)
             for number, prompt in enumerate(job.prompts)
             for index in range(job.n)
         ]
-        if self._sheds(len(choices)):
-            self._shed(exchange, job, wire)
-            return
-        self.metrics.request(job.n, job.max_tokens)
-        self._run(exchange, wire, choices, job.stream, fault)
+        if self._run(exchange, job, wire, choices):
+            self.metrics.request(job.n, job.max_tokens)
 
-    def _run(
-        self, exchange: Exchange, wire: VllmWire, choices: list[Choice], streaming: bool, fault: Fault | None
-    ) -> None:
+    def _run(self, exchange: Exchange, job: Job, wire: VllmWire, choices: list[Choice]) -> bool:
+        """Submit the choices, unless a fault or the load is in the way. Returns whether they were submitted."""
+        fault = self.faults.take()
+        if fault is not None and fault.kind is FaultKind.STATUS:
+            exchange.respond(fault.status, wire.error_body(fault.status, "emulated fault"))
+            return False
+        limit = self.options.max_num_queued_reqs
+        if limit is not None and self.driver.active() + len(choices) > limit:
+            self._shed(exchange, job, wire)
+            return False
         generation = Generation(
             exchange,
             self.driver,
             wire,
             choices,
-            streaming=streaming,
+            streaming=job.stream,
             fault=fault,
             observer=self.metrics,
             on_end=self.live.discard,
         )
         self.live.add(generation)
         generation.begin()
-
-    def _sheds(self, more: int) -> bool:
-        limit = self.options.max_num_queued_reqs
-        return limit is not None and self.driver.active() + more > limit
+        return True
 
     def _shed(self, exchange: Exchange, job: Job, wire: VllmWire) -> None:
         self.metrics.rejections_total += 1
@@ -281,57 +261,25 @@ class VllmServer:
         seed = seed_of(prompt.data, f"{model}/{salt}")
         room = self.max_model_len - prompt.tokens
         limit = min(room, job.max_tokens) if job.max_tokens is not None else room
-        arguments = fields.tool_arguments(job.tool) if job.tool is not None else None
-        if arguments is not None:
-            wanted = count_tokens(arguments)
-        elif job.ignore_eos:
+        if job.ignore_eos:
             wanted = limit
         else:
             wanted = max(
                 job.requested_tokens or drawn_output_tokens(prompt.data, model, salt), job.min_tokens
             )
-        shaped = None
-        if job.as_json and job.tool is None:
-            shaped = (
-                json_answer(seed, max(wanted, 2))  # the shortest JSON object
-                if job.schema is None
-                else schema_answer(seed, wanted, job.schema)
-            )
-            wanted = shaped.tokens
-        tokens = min(wanted, limit)
-        finish: Finish = "stop" if wanted <= limit and not job.ignore_eos else "length"
-        stop_reason: str | None = None
-        if arguments is not None:
-            answer = Answer(seed, tokens, [arguments[at : at + 4] for at in range(0, len(arguments), 4)])
-        elif shaped is not None:
-            answer = shaped
-            answer.tokens = tokens
-        elif job.stops:
-            answer, stop_reason = stopped_answer(seed, tokens, job.stops)
-            if stop_reason is not None:
-                tokens, finish = answer.tokens, "stop"
+        stops: Sequence[str] = ()
+        if job.tool is not None:
+            answer = given_answer(fields.tool_arguments(job.tool))
+        elif job.as_json:
+            answer = shaped_answer(seed, wanted, job.schema)
         else:
-            answer = Answer(seed, tokens)
-        sequence = Sequence(
-            id=new_sequence_id(),
-            prompt_tokens=prompt.tokens,
-            output_tokens=tokens,
-            prefix=prefix_hashes(prompt.data),
-            model=served,
-            finish=finish,
-        )
-        reason: str = finish
-        if job.tool is not None and finish == "stop" and not job.tool_named:
-            reason = "tool_calls"
-        return Choice(
-            index,
-            sequence,
-            lambda now: self.engine.submit(sequence, now),
-            answer,
-            prompt.tokens,
-            reason,
-            stop_reason,
-        )
+            answer, stops = Answer(seed, wanted), job.stops
+        answer, finish, stop = ended_answer(answer, limit, stops)
+        if job.ignore_eos and stop is None:
+            finish = "length"
+        sequence = new_sequence(prompt.data, prompt.tokens, answer.tokens, served, finish)
+        forced = job.tool is not None and not job.tool_named and finish == "stop"
+        return Choice(index, sequence, self.engine.submit, answer, "tool_calls" if forced else finish, stop)
 
     # --- embeddings ---
     def _embeddings(self, exchange: Exchange) -> None:
@@ -357,71 +305,10 @@ class VllmServer:
                     "the input.",
                     param="input",
                 )
-        fault = self.faults.take()
-        if fault is not None and fault.kind is FaultKind.STATUS:
-            exchange.respond(
-                fault.status, error_json(fault.status, "emulated fault", error_kind(fault.status))
-            )
-            return
-        if self._sheds(len(prompts)):
-            self.metrics.rejections_total += 1
-            exchange.respond(503, error_json(503, _SHED_MESSAGE, error_kind(503)))
-            return
-        wire = _EmbeddingWire(prompts, name, dimensions, form)
+        job, served = Job(chat=False, prompts=prompts), self._model_of(name)
+        sequences = (new_sequence(prompt.data, prompt.tokens, 0, served) for prompt in prompts)
         choices = [
-            self._embedding_choice(prompt, self._model_of(name), index)
-            for index, prompt in enumerate(prompts)
+            Choice(index, sequence, self.engine.submit, Answer(0, 0), "stop")
+            for index, sequence in enumerate(sequences)
         ]
-        self._run(exchange, wire, choices, False, fault)
-
-    def _embedding_choice(self, prompt: Prompt, served: str, index: int) -> Choice:
-        sequence = Sequence(
-            id=new_sequence_id(),
-            prompt_tokens=prompt.tokens,
-            output_tokens=0,
-            prefix=prefix_hashes(prompt.data),
-            model=served,
-        )
-        return Choice(
-            index,
-            sequence,
-            lambda now: self.engine.submit(sequence, now),
-            Answer(0, 0),
-            prompt.tokens,
-            "stop",
-        )
-
-
-class _EmbeddingWire(VllmWire):
-    """The answer of /v1/embeddings; never streamed."""
-
-    def __init__(self, prompts: list[Prompt], model: str, dimensions: int, form: str) -> None:
-        super().__init__(Job(chat=False, prompts=prompts), model, f"embd-{uuid.uuid4().hex}")
-        self._prompts = prompts
-        self._dimensions = dimensions
-        self._form = form
-        self._name = model
-
-    def whole(self, generation: Generation) -> bytes:
-        data = []
-        for index, prompt in enumerate(self._prompts):
-            vector: list[float] | str = embedding(prompt.data, self._dimensions, self._name)
-            if self._form == "base64":
-                vector = base64.b64encode(struct.pack(f"<{self._dimensions}f", *vector)).decode()
-            data.append({"index": index, "object": "embedding", "embedding": vector})
-        tokens = sum(prompt.tokens for prompt in self._prompts)
-        return orjson.dumps(
-            {
-                "id": self._id,
-                "object": "list",
-                "created": self._created,
-                "model": self._model,
-                "data": data,
-                "usage": {
-                    "prompt_tokens": tokens,
-                    "total_tokens": tokens,
-                    "completion_tokens": 0,
-                    "prompt_tokens_details": None,
-                },
-            }
-        )
+        self._run(exchange, job, VllmEmbeddingWire(job, name, dimensions, form), choices)

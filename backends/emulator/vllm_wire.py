@@ -1,4 +1,5 @@
-"""vLLM's bytes: chunks, non-streaming answers and errors of /v1/chat/completions and /v1/completions.
+"""vLLM's bytes: chunks, non-streaming answers and errors of /v1/chat/completions, /v1/completions and
+/v1/embeddings.
 
 The order and presence of fields follow vLLM's own models (chat chunks omit fields that were not set; completion chunks
 have every field, `"usage": null` too).
@@ -7,12 +8,13 @@ have every field, `"usage": null` too).
 from __future__ import annotations
 
 import time
+import uuid
 from typing import Any
 
 import orjson
 
 from backends.emulator.generation import Choice, Generation
-from backends.emulator.text import seed_of
+from backends.emulator.text import base64_floats, embedding, seed_of
 from backends.emulator.vllm_request import Job
 from backends.sse_events import END, event
 
@@ -283,3 +285,38 @@ def token_ids(data: bytes) -> list[int]:
 
 def _sse(chunk: dict[str, Any]) -> bytes:
     return event(orjson.dumps(chunk))
+
+
+class VllmEmbeddingWire(VllmWire):
+    """The answer of /v1/embeddings; never streamed."""
+
+    def __init__(self, job: Job, model: str, dimensions: int, form: str) -> None:
+        super().__init__(job, model, f"embd-{uuid.uuid4().hex}")
+        self._dimensions = dimensions
+        self._form = form
+
+    def whole(self, generation: Generation) -> bytes:
+        vectors = [embedding(prompt.data, self._dimensions, self._model) for prompt in self._job.prompts]
+        tokens = self._job.prompt_tokens
+        return orjson.dumps(
+            {
+                "id": self._id,
+                "object": "list",
+                "created": self._created,
+                "model": self._model,
+                "data": [
+                    {
+                        "index": index,
+                        "object": "embedding",
+                        "embedding": base64_floats(vector) if self._form == "base64" else vector,
+                    }
+                    for index, vector in enumerate(vectors)
+                ],
+                "usage": {
+                    "prompt_tokens": tokens,
+                    "total_tokens": tokens,
+                    "completion_tokens": 0,
+                    "prompt_tokens_details": None,
+                },
+            }
+        )

@@ -23,6 +23,7 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
+from collections.abc import Iterable
 
 from backends.engine.hardware import (
     ATTENTION_MEMORY_SHARE,
@@ -144,6 +145,12 @@ def budget_bytes(hardware: HardwareSpec) -> float:
 def memory_bytes(name: str) -> int:
     """GPU memory of a profile's hardware in bytes, all GPUs together. Raises UnknownProfile."""
     return int(sum(gpus * hardware.memory_bytes for gpus, _, hardware in hardware_of(_parts(name)[2])))
+
+
+def known_memory_bytes(profiles: Iterable[EngineProfile]) -> int | None:
+    """Memory of the hardware that profiles name, of the largest; None if one is not in the catalog."""
+    names = [each.name for each in profiles]
+    return max(map(memory_bytes, names)) if all(map(find, names)) else None
 
 
 def gpus_of(name: str) -> int:

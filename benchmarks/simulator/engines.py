@@ -73,7 +73,7 @@ class SimulatedEngine:
                     each.context_tokens or OLLAMA_CONTEXT_TOKENS for each in self._candidates.values()
                 ),
                 model_bytes=_weights_bytes(self._profiles),
-                memory_bytes=_memory_bytes(self._profiles),
+                memory_bytes=profiles.known_memory_bytes(self._profiles.values()),
                 keep_alive_s=300.0 * self.speed,
                 every_token=False,
             )
@@ -203,17 +203,8 @@ class SimulatedEngine:
 
 
 def _weights_bytes(found: Mapping[str, EngineProfile]) -> dict[str, int]:
-    known = profiles.names()
     return {
         model: profiles.weights_bytes(profile.name)
         for model, profile in found.items()
-        if profile.name in known
+        if profiles.find(profile.name)
     }
-
-
-def _memory_bytes(found: Mapping[str, EngineProfile]) -> int | None:
-    """Memory of the hardware that the profiles name; None (no bound) when one is unknown."""
-    known = profiles.names()
-    if any(profile.name not in known for profile in found.values()):
-        return None
-    return max(profiles.memory_bytes(profile.name) for profile in found.values())

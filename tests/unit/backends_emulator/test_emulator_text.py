@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from backends.emulator.answers import json_answer, stopped_answer
 from backends.emulator.ollama_request import Refused, full_name, go_duration_s, keep_alive_s
 from backends.emulator.text import (
     Answer,
@@ -13,11 +14,9 @@ from backends.emulator.text import (
     count_tokens,
     drawn_output_tokens,
     embedding,
-    json_answer,
     length_distribution,
     prefix_hashes,
     requested_output_tokens,
-    stopped_answer,
 )
 
 
@@ -79,11 +78,11 @@ def test_a_stop_string_cuts_the_text_and_the_tokens() -> None:
     plain = Answer(1, 50).raw(0, 50)
     stop = plain[60:66]
     at = plain.index(stop)
-    answer, found = stopped_answer(1, 50, ["never there", stop])
+    answer, found = stopped_answer(Answer(1, 50), ["never there", stop])
     assert found == stop
     assert answer.raw(0, answer.tokens) == plain[:at]
     assert 0 < answer.tokens < 50
-    assert stopped_answer(1, 50, ["never there"])[1] is None
+    assert stopped_answer(Answer(1, 50), ["never there"])[1] is None
 
 
 def test_json_answers_parse() -> None:
