@@ -12,21 +12,19 @@ into the budget, the seats and the free blocks, a step prefills only such prompt
 Otherwise the step only decodes. A prompt is admitted only if one block in a hundred stays free, so that it is not
 preempted at once (`vllm/core/scheduler.py`, `_schedule_default`; `can_allocate` of its block manager).
 
-Why it is fast: every decoding sequence gets exactly one token in each step that decodes. Only these steps are counted
-(`_steps`), so there is no work for each sequence and step. A sequence's context is `offset + steps`. Its last step is
-known when it starts to decode (`_ends`), and it needs a new KV block in every `block_tokens`-th step (`_growing`). A
-step without prefill costs O(1) plus the list of its tokens. With `every_token=False` a whole stretch of such steps is
+Why it is fast: there is no work for each decoding sequence and step (`backends.engine.decoding`). A step without prefill
+costs O(1) plus the list of its tokens. With `every_token=False` a whole stretch of such steps is
 one computation: its length is known (the next end, or no more blocks), and its time is an arithmetic series
 (`backends.engine.series`).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from backends.engine.active import Active
+from backends.engine.decoding import Decoding
 from backends.engine.kv import KvBlocks
 from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence
 from backends.engine.series import count_within, span_s
@@ -85,14 +83,9 @@ class Engine:
         self._waiting: OrderedDict[str, Active] = OrderedDict()
         self._running: dict[str, Active] = {}  # in order of admission
         self._prefilling: dict[str, Active] = {}
-        self._decoding: dict[str, Active] = {}
-        self._context_sum = 0  # of decoding sequences, in tokens, at `_steps`
-        self._growing: list[dict[str, Active]] = [{} for _ in range(block)]  # by step modulo block
-        self._ends: dict[int, dict[str, Active]] = {}  # decoding sequences by the step of their last token
-        self._end_steps: list[int] = []  # heap of the keys of `_ends`
-        self._steps = 0  # completed steps in which all decoding sequences got a token
-        self._decoded_at_s = 0.0  # when the last of them ended
-        self._prompts_only = False  # the current step is not one of them
+        self._decoding = Decoding(block)
+        self._decoded_at_s = 0.0  # when the last step ended in which they got a token
+        self._prompts_only = False  # the current step is not one of these
         self._idle_from_s = 0.0  # when the next step may start
         # The current stretch: `_stretch` steps that differ only in KV growth; 0 if nothing runs.
         self._stretch = 0
@@ -207,8 +200,8 @@ class Engine:
         if self._prompts_only:
             return
         preempted = self._make_room_for_decodes()
-        self.kv.take(len(self._growing[self._steps % self._block]))
-        decoding = len(self._decoding)
+        self.kv.take(self._decoding.blocks())
+        decoding = len(self._decoding.sequences)
         budget = left = profile.max_batched_tokens - decoding
         pairs = 0.0
         self._chunks = []
@@ -224,9 +217,10 @@ class Engine:
         if self._waiting and profile.chunked_prefill and not preempted:
             left, more = self._admit_waiting(left)
             pairs += more
-        self._first_s = profile.step_s(budget - left, decoding, self._context_sum, pairs)
+        self._first_s = profile.step_s(budget - left, decoding, self._decoding.context_tokens, pairs)
         if not self.every_token and not self._chunks and not preempted:
-            self._stretch = self._stretch_steps()
+            # No waiting sequence can be admitted before they end, because decoding frees no seat and no block.
+            self._stretch = self._decoding.equal_steps(self.kv.free)
             self._slope_s = decoding * profile.per_kv_token_s
         self._end_s = self._start_s + span_s(self._first_s, self._slope_s, self._stretch)
 
@@ -254,9 +248,8 @@ class Engine:
 
     def _make_room_for_decodes(self) -> bool:
         """Preempt until every decoding sequence that needs a block in this step can get one."""
-        growing = self._growing[self._steps % self._block]
         preempted = False
-        while len(growing) > self.kv.free:
+        while self._decoding.blocks() > self.kv.free:
             self._preempt_last()
             preempted = True
         return preempted
@@ -324,49 +317,21 @@ class Engine:
         if self._prefilling.pop(seq_id, None) is not None:
             tokens = active.computed
         else:
-            context = active.offset + self._steps
+            context = self._decoding.remove(active)
             active.generated = context - active.seq.prompt_tokens
             # The newest token is in KV memory only after the step that has it as input.
             tokens = context if in_step else context - 1
-            self._stop_decoding(active, context)
         self.kv.give(self._blocks(tokens) - len(active.held) * self.kv.unit)
         self.kv.drop(active.held)
         active.held = []
         active.computed = 0
-
-    def _start_decoding(self, active: Active, context: int) -> None:
-        seq_id = active.seq.id
-        active.offset = context - self._steps
-        end = self._steps + active.output - active.generated
-        active.end_step = end
-        self._decoding[seq_id] = active
-        self._context_sum += context
-        # The next step writes token number `context`: into a new block if the blocks before are full.
-        self._growing[(1 - active.offset) % self._block][seq_id] = active
-        ending = self._ends.get(end)
-        if ending is None:
-            self._ends[end] = {seq_id: active}
-            heapq.heappush(self._end_steps, end)
-        else:
-            ending[seq_id] = active
-
-    def _stop_decoding(self, active: Active, context: int) -> None:
-        seq_id = active.seq.id
-        del self._decoding[seq_id]
-        self._context_sum -= context
-        del self._growing[(1 - active.offset) % self._block][seq_id]
-        assert active.end_step is not None  # noqa: S101 (set for all that decode)
-        ending = self._ends.get(active.end_step)
-        if ending is not None:  # None if it ends by itself
-            del ending[seq_id]
-        active.end_step = None
 
     def _finish_steps(self, count: int) -> None:
         """Complete the first `count` steps of the stretch: count their tokens, report progress, and remove sequences
         that have ended. Takes the blocks for the step after them if that belongs to the stretch."""
         more = count < self._stretch
         at_s = self._start_s + span_s(self._first_s, self._slope_s, count) if more else self._end_s
-        self._grow(count if more else count - 1)
+        self.kv.take(self._decoding.blocks_after(count if more else count - 1))
         if not self._prompts_only:
             self._give_tokens(count, at_s)
         for active, _ in self._chunks:
@@ -384,22 +349,14 @@ class Engine:
 
     def _give_tokens(self, count: int, at_s: float) -> None:
         """All decoding sequences got a token in each of the `count` steps, the last one at `at_s`."""
-        decoding = len(self._decoding)
-        if decoding and self.on_gaps is not None:
+        sequences = self._decoding.sequences
+        if sequences and self.on_gaps is not None:
             self._report_gaps(self.on_gaps, count, at_s)
         self._decoded_at_s = at_s
-        self._steps += count
-        self._context_sum += count * decoding
-        self.generation_tokens_total += count * decoding
-        while self._end_steps and self._end_steps[0] <= self._steps:
-            heapq.heappop(self._end_steps)
-        ended = self._ends.pop(self._steps, None)
+        self.generation_tokens_total += count * len(sequences)
+        ended = self._decoding.advance(count)
         if self.every_token:
-            self._out += [
-                Progress(name, at_s, 1, None) for name in self._decoding if not ended or name not in ended
-            ]
-        if ended is None:
-            return
+            self._out += [Progress(name, at_s, 1, None) for name in sequences if name not in ended]
         for active in ended.values():
             new = 1 if self.every_token else active.output - 1
             self._out.append(Progress(active.seq.id, at_s, new, active.finish))
@@ -409,16 +366,16 @@ class Engine:
     def _report_gaps(self, tell: Callable[[float, int], None], count: int, at_s: float) -> None:
         """Report the gaps that end in the `count` steps. Those of the first step began at each sequence's last token,
         which may be longer ago if steps with prompts came in between."""
-        decoding = len(self._decoding)
+        sequences = self._decoding.sequences
         start_s = self._start_s
         if self._decoded_at_s < start_s and not self.profile.chunked_prefill:
             start_s += self._first_s
-            since = Counter(max(one.decoding_from_s, self._decoded_at_s) for one in self._decoding.values())
-            for token_at_s, sequences in since.items():
-                tell(start_s - token_at_s, sequences)
+            since = Counter(max(one.decoding_from_s, self._decoded_at_s) for one in sequences.values())
+            for token_at_s, number in since.items():
+                tell(start_s - token_at_s, number)
             count -= 1
         if count:
-            tell((at_s - start_s) / count, count * decoding)
+            tell((at_s - start_s) / count, count * len(sequences))
 
     def _end_prefill(self, active: Active, at_s: float) -> None:
         seq = active.seq
@@ -439,40 +396,9 @@ class Engine:
             self._out.append(Progress(seq.id, at_s, 1, None))
         del self._prefilling[seq.id]
         active.decoding_from_s = at_s
-        self._start_decoding(active, seq.prompt_tokens + active.generated)
+        self._decoding.add(active, seq.prompt_tokens + active.generated)
 
     # Stretches of steps without prefill -------------------------------------------------------------
-
-    def _stretch_steps(self) -> int:
-        """How many steps from now on are equal: until a sequence ends, or blocks run out. No waiting sequence can be
-        admitted before, because decoding frees no seat and no block."""
-        while not self._ends[self._end_steps[0]]:  # sequences that would have ended there have been removed
-            del self._ends[heapq.heappop(self._end_steps)]
-        most = self._end_steps[0] - self._steps
-        free = self.kv.free
-        cycles = min((most - 1) // self._block, free // len(self._decoding))
-        free -= cycles * len(self._decoding)
-        if free >= len(self._decoding):
-            return (
-                most  # fewer steps than a block has tokens are left, and a sequence needs one block for these
-            )
-        steps = 1 + cycles * self._block  # blocks of the first step are taken
-        while steps < most:
-            free -= len(self._growing[(self._steps + steps) % self._block])
-            if free < 0:
-                break
-            steps += 1
-        return steps
-
-    def _grow(self, steps: int) -> None:
-        """Take the blocks for the `steps` steps that follow the first one of the stretch."""
-        if steps <= 0:
-            return
-        cycles, rest = divmod(steps, self._block)
-        need = cycles * len(self._decoding)
-        for step in range(self._steps + 1, self._steps + 1 + rest):
-            need += len(self._growing[step % self._block])
-        self.kv.take(need)
 
     def _settle(self, now: float) -> None:
         """Complete those steps of the stretch that have ended by `now`."""

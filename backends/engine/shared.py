@@ -75,10 +75,10 @@ class SharedEngine(Engine):
             one.prefill_tokens += count
             one.pairs += count * (active.computed - count + (count + 1) / 2)
         if not self._prompts_only:
-            for active in self._decoding.values():
+            for active in self._decoding.sequences.values():
                 one = passes[self._weights_of[active.seq.model]]
                 one.decoding += 1
-                one.context_tokens += active.offset + self._steps
+                one.context_tokens += active.offset + self._decoding.steps
         step_s = slope_s = 0.0
         for profile, one in zip(self._weights, passes, strict=True):
             if one.prefill_tokens or one.decoding:
@@ -89,7 +89,7 @@ class SharedEngine(Engine):
 
 def _kv_tokens(weights: list[EngineProfile]) -> int:
     """Tokens that KV memory holds beside all these weights. Profiles that are not in the catalog take no room."""
-    known = [each for each in weights if each.name in catalog.names()]
+    known = [each for each in weights if catalog.find(each.name)]
     bytes_of = {each.name: catalog.weights_bytes(each.name) for each in known}
     all_bytes = sum(bytes_of.values())
 

@@ -51,10 +51,12 @@ def check_limits(engine: Engine) -> None:
     assert engine.running <= engine.profile.max_seqs
     assert engine.running + engine.waiting == len(engine._all)
     prefill = sum(count for _, count in engine._chunks)
-    assert prefill + len(engine._decoding) * (not engine._prompts_only) <= engine.profile.max_batched_tokens
+    decoding = engine._decoding
+    tokens = prefill + len(decoding.sequences) * (not engine._prompts_only)
+    assert tokens <= engine.profile.max_batched_tokens
     if engine._stretch and not engine.profile.chunked_prefill:
         assert engine._prompts_only == bool(engine._chunks)
-    assert engine._context_sum == sum(one.offset + engine._steps for one in engine._decoding.values())
+    assert decoding.context_tokens == sum(one.offset + decoding.steps for one in decoding.sequences.values())
 
 
 def play(engine: Engine, load: list[Arrival]) -> tuple[list[Progress], set[str]]:

@@ -1,0 +1,101 @@
+"""The sequences of a batch that decode.
+
+Each of them gets exactly one token in each step that decodes, so these steps are counted, and there is no work for each
+sequence and step. A sequence's context is `offset + steps`. The step of its last token is known when it starts to
+decode, and it needs a new KV block in every `block`-th step.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from backends.engine.active import Active
+
+
+class Decoding:
+    """`steps` are the completed ones in which all sequences got a token. `context_tokens` is the sum of their contexts
+    then."""
+
+    __slots__ = ("_block", "_end_steps", "_ends", "_growing", "context_tokens", "sequences", "steps")
+
+    def __init__(self, block: int) -> None:
+        self.sequences: dict[str, Active] = {}
+        self.steps = 0
+        self.context_tokens = 0
+        self._block = block
+        self._growing: list[dict[str, Active]] = [{} for _ in range(block)]  # by step modulo block
+        self._ends: dict[int, dict[str, Active]] = {}  # by the step of their last token
+        self._end_steps: list[int] = []  # heap of the keys of `_ends`
+
+    def add(self, active: Active, context: int) -> None:
+        """A sequence starts to decode."""
+        seq_id = active.seq.id
+        active.offset = context - self.steps
+        end = self.steps + active.output - active.generated
+        active.end_step = end
+        self.sequences[seq_id] = active
+        self.context_tokens += context
+        # The next step writes token number `context`: into a new block if the blocks before are full.
+        self._growing[(1 - active.offset) % self._block][seq_id] = active
+        ending = self._ends.get(end)
+        if ending is None:
+            self._ends[end] = {seq_id: active}
+            heapq.heappush(self._end_steps, end)
+        else:
+            ending[seq_id] = active
+
+    def remove(self, active: Active) -> int:
+        """A sequence stops decoding; returns its context."""
+        seq_id = active.seq.id
+        context = active.offset + self.steps
+        del self.sequences[seq_id]
+        self.context_tokens -= context
+        del self._growing[(1 - active.offset) % self._block][seq_id]
+        assert active.end_step is not None  # noqa: S101 (set for all that decode)
+        ending = self._ends.get(active.end_step)
+        if ending is not None:  # None if it ends by itself
+            del ending[seq_id]
+        active.end_step = None
+        return context
+
+    def advance(self, count: int) -> dict[str, Active]:
+        """Complete `count` steps; returns the sequences that got their last token in the last of them, by id."""
+        self.steps += count
+        self.context_tokens += count * len(self.sequences)
+        while self._end_steps and self._end_steps[0] <= self.steps:
+            heapq.heappop(self._end_steps)
+        return self._ends.pop(self.steps, {})
+
+    def blocks(self) -> int:
+        """The KV blocks that the next step needs."""
+        return len(self._growing[self.steps % self._block])
+
+    def blocks_after(self, steps: int) -> int:
+        """The KV blocks that the `steps` steps after the next one need."""
+        if steps <= 0:
+            return 0
+        cycles, rest = divmod(steps, self._block)
+        need = cycles * len(self.sequences)
+        for step in range(self.steps + 1, self.steps + 1 + rest):
+            need += len(self._growing[step % self._block])
+        return need
+
+    def equal_steps(self, free: int) -> int:
+        """How many steps from now on are equal: until a sequence ends, or the `free` KV blocks run out, those of the next
+        step being taken."""
+        while not self._ends[self._end_steps[0]]:  # sequences that would have ended there have been removed
+            del self._ends[heapq.heappop(self._end_steps)]
+        most = self._end_steps[0] - self.steps
+        decoding = len(self.sequences)
+        cycles = min((most - 1) // self._block, free // decoding)
+        free -= cycles * decoding
+        if free >= decoding:
+            # Fewer steps than a block has tokens are left, and a sequence needs one block for these.
+            return most
+        steps = 1 + cycles * self._block
+        while steps < most:
+            free -= len(self._growing[(self.steps + steps) % self._block])
+            if free < 0:
+                break
+            steps += 1
+        return steps
