@@ -19,7 +19,7 @@ from predictors.analytic.answer_length import answer_length
 from predictors.kernels import reference
 from predictors.kernels.length_bins import PRIOR_SHARES
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
-from predictors.learned.artifact import SHIPPED, load, path_of
+from predictors.learned.artifact import SHIPPED, floats, load, path_of
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features
 from router.core.types import Slo
@@ -67,10 +67,7 @@ def in_numpy(name: str) -> Any:
 
 def weights_of(kind: str) -> dict[str, np.ndarray]:
     """The arrays of a shipped artifact."""
-    arrays = load(path_of(SHIPPED, kind), kind, KINDS[kind].feature_names()).arrays
-    return {
-        name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in arrays.items()
-    }
+    return floats(load(path_of(SHIPPED, kind), kind, KINDS[kind].feature_names()).arrays)
 
 
 def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]]:

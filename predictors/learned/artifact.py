@@ -174,6 +174,13 @@ def shaped(
     return arrays
 
 
+def floats(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays as models compute with them: half floats are only for the file; other types stay."""
+    return {
+        name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in arrays.items()
+    }
+
+
 def sizes(artifact: Artifact, kind: str, arrays: Mapping[str, tuple[str, str]]) -> dict[str, int]:
     """The size of each dimension of these arrays, given by name as (types of numbers, a letter for each dimension). A letter
     means one size everywhere, a digit that size. Raises ArtifactError for an artifact of another kind, or with an array that

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from predictors.kernels import Encoder, RelevanceHeads, RelevanceNetwork
-from predictors.learned.artifact import Artifact, ArtifactError, sizes
+from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
 from predictors.learned.names import model_key
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
 from router.core.types import PromptFeatures
@@ -51,17 +51,8 @@ class RelevanceModel:
 
     def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.name = name
-        real = {key: _floats(value) for key, value in arrays.items()}
-        self.encoder = Encoder(
-            arrays["gram_ids"].astype(np.int64),
-            real["gram_idf"],
-            arrays["gram_table"],
-            real["gram_step"],
-            arrays["lexicon"],
-            real["lexicon_step"],
-            float(arrays["unknown_idf"]),
-        )
-        self._network = RelevanceNetwork(real)
+        self.encoder = encoder_of(arrays)
+        self._network = RelevanceNetwork(floats(arrays))
         self._clusters = arrays["centre_clusters"]
         self._rows = arrays["head_rows"]
         self._scale = arrays["head_scale"].astype(np.int64)
@@ -142,9 +133,18 @@ def exact_name(model: str) -> str:
     return model.rsplit("/", 1)[-1].lower()
 
 
-def _floats(array: np.ndarray) -> np.ndarray:
-    """Half floats are only for the file; other types stay."""
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
+def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
+    """The encoder of an artifact's arrays, which may have no lexicon."""
+    grams = len(arrays["gram_ids"])
+    return Encoder(
+        arrays["gram_ids"].astype(np.int64),
+        arrays["gram_idf"].astype(np.float32),
+        arrays["gram_table"],
+        arrays["gram_step"].astype(np.float32),
+        arrays.get("lexicon", np.zeros((grams, 0), dtype=np.int8)),
+        arrays.get("lexicon_step", np.zeros(grams)).astype(np.float32),
+        float(arrays["unknown_idf"]),
+    )
 
 
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1, N hidden

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from predictors.learned.artifact import Artifact
+from predictors.learned.relevance import encoder_of
 from predictors.learned.text_only.estimators import LOG_TOKENS_STEP, QUALITY_STEP, coded
-from predictors.learned.text_only.models import TEXT_ONLY_FEATURES, encoder_of
+from predictors.learned.text_only.models import TEXT_ONLY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError, fraction_of
 from predictors.training.text_only_fits import (
     fit_clusters,

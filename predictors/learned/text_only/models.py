@@ -7,10 +7,10 @@ from math import isnan
 
 import numpy as np
 
-from predictors.kernels import Encoder
-from predictors.learned.artifact import Artifact, ArtifactError, sizes
+from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
 from predictors.learned.names import model_key
-from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
+from predictors.learned.relevance import RELEVANCE_FEATURES, encoder_of
+from predictors.learned.text import COUNTS
 from predictors.learned.text_only.estimators import (
     Clusters,
     Effects,
@@ -25,12 +25,8 @@ from predictors.learned.text_only.estimators import (
 from router.core.interfaces import TextEstimates, TextEstimator
 from router.core.types import PromptFeatures
 
-TEXT_ONLY_FEATURES: tuple[str, ...] = (
-    TEXT_FEATURES,
-    "words-and-pairs-1",
-    f"{HEAD_TOKENS}+{TAIL_TOKENS}",
-    *COUNTS,
-)
+#: The prompt is encoded as for relevance.
+TEXT_ONLY_FEATURES = RELEVANCE_FEATURES
 #: The number of neighbours of ECCOS-R (its paper's k), with equal weights.
 ECCOS_NEIGHBOURS = 16
 #: A few answers are not enough for an estimate: the mean counts as this many more.
@@ -48,12 +44,11 @@ class TextModels:
 
     def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.name = name
-        real = {key: _floats(value) for key, value in arrays.items()}
         self.encoder = encoder_of(arrays)
         self._heads = {str(key): head for head, key in enumerate(arrays["head_names"].tolist())}
         self._places: dict[tuple[str, ...], tuple[list[int], np.ndarray]] = {}
         self.estimators: Mapping[str, TextEstimator] = {
-            name: _Named(self, estimate) for name, estimate in estimators_of(real).items()
+            name: _Named(self, estimate) for name, estimate in estimators_of(floats(arrays)).items()
         }
 
     @classmethod
@@ -96,20 +91,6 @@ class _Named:
                 quality[place] = one
                 tokens[place] = None if isnan(length) else length
         return TextEstimates(quality, tokens)
-
-
-def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
-    """Relevance's encoder, without a lexicon."""
-    grams = len(arrays["gram_ids"])
-    return Encoder(
-        arrays["gram_ids"].astype(np.int64),
-        arrays["gram_idf"].astype(np.float32),
-        arrays["gram_table"],
-        arrays["gram_step"].astype(np.float32),
-        np.zeros((grams, 0), dtype=np.int8),
-        np.zeros(grams, dtype=np.float32),
-        float(arrays["unknown_idf"]),
-    )
 
 
 def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
@@ -158,11 +139,6 @@ def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
         "eccos_r": Neighbours(index, effects, ECCOS_NEIGHBOURS, 0.0, ECCOS_LEANING),
         "factorisation": Factorised(real["mf_projection"], real["mf_models"], real["mf_bias"], linear),
     }
-
-
-def _floats(array: np.ndarray) -> np.ndarray:
-    """Half floats are only for the file; other types stay."""
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, X = D + counts + 1, H models, I prompts
