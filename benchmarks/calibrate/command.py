@@ -26,7 +26,7 @@ from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
 from benchmarks.checks import check_options, names
 from benchmarks.terminal import progress_bar
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, writing
 from router.config.fields import Count
 
 _CHUNKED = {"on": (True,), "off": (False,)}
@@ -185,7 +185,7 @@ def _from_registry(name: str, first: Constants) -> Constants:
 def _write(folder: Path, report: bytes, shown: str, results: Sequence[Result]) -> None:
     found = yaml.safe_dump(profiles(results), sort_keys=False)
     aims = ", ".join(f"{metric} {target:.0%}" for metric, target in TARGETS.items())
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_bytes(report + b"\n")
         (folder / "report.txt").write_text(shown + "\n", encoding="utf-8")
@@ -193,5 +193,3 @@ def _write(folder: Path, report: bytes, shown: str, results: Sequence[Result]) -
             f"# Fitted by headway calibrate. Aims on levels held out: {aims}; see report.txt.\n{found}",
             encoding="utf-8",
         )
-    except OSError as error:
-        raise WorkloadError(f"cannot write {folder}: {error.strerror or error}") from error

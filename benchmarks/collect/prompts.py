@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from benchmarks.checks import problem
 from benchmarks.workloads import format as workloads
-from benchmarks.workloads.format import VERSION_KEY, OutputTokens, Text, Tokens, WorkloadError
+from benchmarks.workloads.format import VERSION_KEY, OutputTokens, Text, Tokens, WorkloadError, reading
 from benchmarks.workloads.text import prompt_text
 
 
@@ -42,10 +42,8 @@ class Questions:
 def read_questions(path: Path) -> Questions:
     """Read a workload file (its arrival times are not used), JSON lines with "prompt" (and "max_tokens",
     "output_tokens", "session", "task" if given), or plain text, one prompt a line. Raises WorkloadError."""
-    try:
+    with reading(path):
         lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
     filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     first = _object(filled[0][1]) if filled else None
     if first is not None and VERSION_KEY in first:

@@ -30,7 +30,7 @@ from benchmarks.replay.summary import LAG_WARNING_S, summarise
 from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.terminal import INTERRUPTED, print_json
 from benchmarks.workloads.describe import describe
-from benchmarks.workloads.format import WorkloadError, read, read_header
+from benchmarks.workloads.format import WorkloadError, read, read_header, writing, written_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,18 +127,12 @@ def _command() -> str:
 def _write(out: Path, result: dict[str, Any]) -> None:
     """report.json, report.html, the CSVs, and each run in the shape of vLLM's benchmark."""
     _write_json(out, result)
-    try:
+    with writing(out):
         (out / "report.html").write_text(page(result), encoding="utf-8")
         csvs.write(out, result)
         vllm_json.write(out / "vllm", result)
-    except OSError as error:
-        raise WorkloadError(f"cannot write {out}: {error.strerror or error}") from error
 
 
 def _write_json(out: Path, result: dict[str, Any]) -> None:
-    part = out / "report.json.part"
-    try:
+    with writing(out), written_whole(out / "report.json") as part:
         part.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
-        part.replace(out / "report.json")
-    except OSError as error:
-        raise WorkloadError(f"cannot write {out}: {error.strerror or error}") from error

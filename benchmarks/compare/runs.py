@@ -16,18 +16,15 @@ import benchmarks
 import policies
 import predictors
 import router
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, reading, writing, written_whole
 
 _SETTINGS_FILE = "settings.json"
 
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
-    try:
-        with path.open("rb") as data:
-            return file_digest(data, "sha256").hexdigest()
-    except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
+    with reading(path), path.open("rb") as data:
+        return file_digest(data, "sha256").hexdigest()
 
 
 @cache
@@ -48,7 +45,7 @@ class RunFolder:
         """Opens or creates it. A WorkloadError if it holds runs made with other settings."""
         self.path = path
         wanted = orjson.loads(orjson.dumps(settings))
-        try:
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             file = path / _SETTINGS_FILE
             if file.exists():
@@ -66,8 +63,6 @@ class RunFolder:
                 # Made-up prompts differ between comparisons, so that no engine still has them in its cache.
                 self.salt = str(time.time_ns())
                 _write_json(file, {"salt": self.salt, "settings": wanted})
-        except OSError as error:
-            raise WorkloadError(f"cannot write {path}: {error.strerror or error}") from error
 
     def load(self, name: str) -> dict[str, Any] | None:
         """A finished run, or None; what cannot be read counts as not there and is run again."""
@@ -78,10 +73,8 @@ class RunFolder:
 
     def save(self, name: str, run: Mapping[str, Any]) -> None:
         """Keep a finished run; a file is there whole or not at all."""
-        try:
+        with writing(self.path):
             _write_json(self._file(name), run)
-        except OSError as error:
-            raise WorkloadError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def _file(self, name: str) -> Path:
         return self.path / f"{name.replace('/', '_')}.json"
@@ -98,6 +91,5 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, data: Any) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY))
-    part.replace(path)
+    with written_whole(path) as part:
+        part.write_bytes(orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY))

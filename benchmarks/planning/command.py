@@ -29,7 +29,7 @@ from benchmarks.planning.scoring import DrawnDemand
 from benchmarks.planning.search import Objective, PlanningAims
 from benchmarks.planning.session import Infeasible, Session
 from benchmarks.terminal import print_json, shown_progress
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, writing
 from benchmarks.workloads.sources.generators import PROCESSES
 from router.config.fields import Count, NotNegative, Positive, Share
 from router.store.database import StoreError
@@ -186,10 +186,8 @@ def _planned_batch(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[st
 
 
 def _write(out: Path, data: Mapping[str, Any], fleet: Mapping[str, Any], svg: str) -> None:
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "plan.json").write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2))
         (out / "plan.svg").write_text(svg, encoding="utf-8")
         (out / "fleet.yaml").write_text(fleet_yaml(fleet), encoding="utf-8")
-    except OSError as error:
-        raise WorkloadError(f"cannot write {out}: {error.strerror or error}") from error

@@ -24,7 +24,7 @@ from benchmarks.replay.client import Target, check_url, key_from
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise, text
 from benchmarks.terminal import INTERRUPTED, print_json, progress_bar
-from benchmarks.workloads.format import Header, WorkloadError, read, read_header
+from benchmarks.workloads.format import Header, WorkloadError, read, read_header, writing
 from benchmarks.workloads.mixes import parse_slo
 from router.config.fields import Count, Positive
 
@@ -114,11 +114,9 @@ def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:
     with ExitStack() as stack:
         keep: Callable[[Row], None] = rows.append
         if args.out is not None:
-            try:
+            with writing(args.out):
                 args.out.parent.mkdir(parents=True, exist_ok=True)
                 out = stack.enter_context(args.out.open("wb"))
-            except OSError as error:
-                raise WorkloadError(f"cannot write {args.out}: {error.strerror or error}") from error
             head = {
                 RESULTS_KEY: 1,
                 "workload": str(args.file),

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from math import inf, nan
 from time import perf_counter
 
 from benchmarks.simulator.arrivals import Arrival
+from benchmarks.simulator.attempts import SimulatedAttempt, SimulatedRequest
 from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
@@ -63,49 +64,6 @@ class InstanceLoss:
     instance: str
     at_s: float
     for_s: float
-
-
-@dataclass(slots=True, eq=False)
-class SimulatedRequest:
-    """A request under way: its place in the workload, its truth, and its attempts under way by number."""
-
-    index: int
-    arrival: Arrival
-    attempts: dict[int, SimulatedAttempt] = field(default_factory=dict)
-
-
-class SimulatedAttempt:
-    """An attempt at an engine. `id` names it there, `tokens` are those that the engine gave, `prompt_tokens` its count of
-    the prompt, `full_tokens` the answer's length if nothing bounds it, `wanted_tokens` those that the engine gives before
-    it stops."""
-
-    __slots__ = (
-        "dispatch",
-        "first_at",
-        "full_tokens",
-        "id",
-        "prompt_tokens",
-        "request",
-        "running",
-        "tokens",
-        "wanted_tokens",
-    )
-
-    def __init__(self, request: SimulatedRequest, dispatch: Dispatch) -> None:
-        self.request = request
-        self.dispatch = dispatch
-        self.id = f"{dispatch.request_id}#{dispatch.attempt}"
-        self.running = True
-        self.first_at: float | None = None
-        self.tokens = self.prompt_tokens = 0
-        bound_tokens = dispatch.bound.total_tokens
-        self.full_tokens = full_tokens = request.arrival.output_tokens[dispatch.candidate.model]
-        self.wanted_tokens = full_tokens if bound_tokens is None else min(full_tokens, bound_tokens)
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the answer ended at a bound, and not where it would have."""
-        return self.wanted_tokens <= self.tokens < self.full_tokens
 
 
 class Simulation:

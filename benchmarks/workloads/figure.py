@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.workloads import sketch
 from benchmarks.workloads.describe import Description
-from benchmarks.workloads.format import Header, WorkloadError
+from benchmarks.workloads.format import Header, WorkloadError, writing
 
 
 def plot(path: Path, header: Header, description: Description) -> None:
@@ -26,10 +26,8 @@ def plot(path: Path, header: Header, description: Description) -> None:
     ):
         _plot_lengths(axes[name], title, values)
     figure.suptitle(f"{header.source}: {description.requests:,} requests")
-    try:
+    with writing(path):
         figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise WorkloadError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _plot_arrivals(axes: Any, arrivals_s: Sequence[float]) -> None:

@@ -9,6 +9,7 @@ or cut to it. The header (`"headway_workload": 1`) says source, licence, seed, c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -38,6 +39,36 @@ MOST_TOKENS = 2**31 - 1  # of a prompt or an answer
 
 class WorkloadError(ValueError):
     """Something is wrong with a workload, its source or the options to build it; one line for a person."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises WorkloadError for a file that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises WorkloadError for a file or folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkloadError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that is there whole or not at all: beside it, and moved to its place at the end."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 Text = Annotated[str, Strict()]
@@ -142,22 +173,14 @@ class Header:
 
 def write(path: Path, header: Header, requests: Iterable[WorkloadRequest]) -> int:
     """Write a workload, request by request; returns how many. A failed write leaves no file behind."""
-    part = path.with_name(path.name + ".part")
     count = 0
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as out:
-            try:
-                out.write(orjson.dumps(header.as_dict()) + b"\n")
-                for request in requests:
-                    out.write(orjson.dumps(_as_dict(request)) + b"\n")
-                    count += 1
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-        part.replace(path)
-    except OSError as error:
-        raise WorkloadError(f"cannot write {path}: {error.strerror or error}") from error
+        with written_whole(path) as part, part.open("wb") as out:
+            out.write(orjson.dumps(header.as_dict()) + b"\n")
+            for request in requests:
+                out.write(orjson.dumps(_as_dict(request)) + b"\n")
+                count += 1
     return count
 
 
@@ -179,11 +202,8 @@ def _as_dict(request: WorkloadRequest) -> dict[str, Any]:
 
 def read_header(path: Path) -> Header:
     """The header of a workload file."""
-    try:
-        with path.open("rb") as lines:
-            return _header(path, lines.readline())
-    except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
+    with reading(path), path.open("rb") as lines:
+        return _header(path, lines.readline())
 
 
 def read(path: Path, *, check_ids: bool = True) -> Iterator[WorkloadRequest]:
@@ -192,28 +212,25 @@ def read(path: Path, *, check_ids: bool = True) -> Iterator[WorkloadRequest]:
     To find an id that occurs twice all ids are remembered. A second pass over a checked file has no need to:
     with `check_ids` false nothing is kept, however long the file.
     """
-    try:
-        with path.open("rb") as lines:
-            _header(path, lines.readline())
-            seen: set[str] = set()
-            earlier_s = 0.0
-            for number, line in enumerate(lines, start=2):
-                if not line.strip():
-                    continue
-                try:
-                    request = parse_request(line)
-                    if check_ids and request.id in seen:
-                        raise WorkloadError(f"id {request.id!r} occurs twice")
-                    if request.arrival_s < earlier_s:
-                        raise WorkloadError("arrival_s is earlier than the line before (must be sorted)")
-                except WorkloadError as error:
-                    raise WorkloadError(f"{path}, line {number}: {error}") from None
-                if check_ids:
-                    seen.add(request.id)
-                earlier_s = request.arrival_s
-                yield request
-    except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
+    with reading(path), path.open("rb") as lines:
+        _header(path, lines.readline())
+        seen: set[str] = set()
+        earlier_s = 0.0
+        for number, line in enumerate(lines, start=2):
+            if not line.strip():
+                continue
+            try:
+                request = parse_request(line)
+                if check_ids and request.id in seen:
+                    raise WorkloadError(f"id {request.id!r} occurs twice")
+                if request.arrival_s < earlier_s:
+                    raise WorkloadError("arrival_s is earlier than the line before (must be sorted)")
+            except WorkloadError as error:
+                raise WorkloadError(f"{path}, line {number}: {error}") from None
+            if check_ids:
+                seen.add(request.id)
+            earlier_s = request.arrival_s
+            yield request
 
 
 def _header(path: Path, line: bytes) -> Header:

@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from benchmarks.checks import problem
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, reading
 
 # A CSV file has texts only, so numbers are read from texts too.
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -40,14 +40,12 @@ Read = TypeVar("Read", bound=Record)
 
 def open_text(path: Path) -> io.TextIOWrapper:
     """A text file, plain or gzipped (by its first bytes)."""
-    try:
+    with reading(path):
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
         if packed:
             return io.TextIOWrapper(gzip.GzipFile(path), encoding="utf-8", newline="")
         return path.open(encoding="utf-8-sig", newline="")
-    except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def table(path: Path, kind: type[Read]) -> Iterator[Read]:

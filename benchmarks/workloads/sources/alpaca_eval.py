@@ -10,22 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.published import EMPTY, Count, Number, Record, json_list
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,
-    from_folder,
-    names_for,
     prompt_id,
-    to_requests,
+    prompt_set,
     tokens_of_characters,
 )
-from benchmarks.workloads.sources.source import Choices, ModelNames, Source
+from benchmarks.workloads.sources.source import Choices, ModelNames
 
 _COMMIT = "cd543a149df89434d8a54582c0151c0b945c3d20"
 _URL = f"https://raw.githubusercontent.com/tatsu-lab/alpaca_eval/{_COMMIT}/results/{{}}/model_outputs.json"
-_NAME = "alpaca_eval"
 #: Characters of an answer for one of its tokens, over 38,509 answers of 58 models by their own tokenizers.
 CHARACTERS_PER_TOKEN = 4.39
 MODELS: ModelNames = {
@@ -51,17 +47,14 @@ class _Output(Record):
     generator: str
 
 
-def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    def take(answers: Answers, row: _Row) -> None:
-        estimated = tokens_of_characters(row.out_chars, CHARACTERS_PER_TOKEN)
-        answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
-        if row.win_vs_gpt4t_weighted is not None:
-            answers.quality[row.model] = min(1.0, max(0.0, row.win_vs_gpt4t_weighted))
-
-    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
+def _take(answers: Answers, row: _Row, choices: Choices) -> None:
+    estimated = tokens_of_characters(row.out_chars, CHARACTERS_PER_TOKEN)
+    answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
+    if row.win_vs_gpt4t_weighted is not None:
+        answers.quality[row.model] = min(1.0, max(0.0, row.win_vs_gpt4t_weighted))
 
 
-def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
     sets: dict[str, Answers] = {}
     known: set[str] = set()
     for path in paths:
@@ -69,21 +62,21 @@ def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequ
             known.add(item.generator)
             answers = sets.setdefault(prompt_id(item.instruction), Answers(item.instruction))
             answers.tokens[item.generator] = tokens_of_characters(len(item.output), CHARACTERS_PER_TOKEN)
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+    return sets, known
 
 
 def _urls(choices: Choices) -> Sequence[str]:
     return [_URL.format(theirs[0]) for theirs in (choices.models or MODELS).values()]
 
 
-ALPACA_EVAL = Source(
-    name=_NAME,
+ALPACA_EVAL = prompt_set(
+    name="alpaca_eval",
+    folder="alpaca_eval",
+    models=MODELS,
+    row=_Row,
+    take=_take,
+    read=_read,
     title="AlpacaEval instructions with answer lengths by model",
     licence="CC-BY-NC-4.0 (instructions), answers under the providers' terms; not for redistribution",
-    texts=True,
-    folder_files=("alpaca_eval/prompts.jsonl.gz", "alpaca_eval/responses.csv.gz"),
-    read_folder=_read_folder,
-    read_original=_read_original,
     urls=_urls,
-    models=MODELS,
 )

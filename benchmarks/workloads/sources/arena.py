@@ -15,23 +15,20 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import EMPTY, Count, Number, Record, checked, json_lines
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,
-    from_folder,
-    names_for,
     prompt_id,
-    to_requests,
+    prompt_set,
     tokens_of_characters,
 )
-from benchmarks.workloads.sources.source import Choices, ModelNames, Source
+from benchmarks.workloads.sources.source import Choices, ModelNames
 
 #: Of GPT-4.
 Grade = Annotated[Number, Field(ge=1, le=10)]
 _URL = "https://raw.githubusercontent.com/lmarena/arena-hard-auto/{}/data/arena-bench-v1/{}.jsonl"
-_NAME = "arena"
 #: Characters of an answer for one of its tokens, over 8,460 answers of 22 models by their own tokenizers.
 CHARACTERS_PER_TOKEN = 3.99
 #: The runs' own bound: lengths pile up here, the true ones are longer.
@@ -98,17 +95,14 @@ class _Judgment(Record):
     score: Annotated[Grade | None, BeforeValidator(lambda score: None if score == -1 else score)]
 
 
-def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    def take(answers: Answers, row: _Row) -> None:
-        model, grade = row.model, row.gpt4_score_1_10
-        # One answer of a model to a prompt: a graded one if there is one, else the first.
-        if model in answers.quality or (model in answers.tokens and grade is None):
-            return
-        answers.tokens[model] = max(1, row.out_tokens) if choices.native_lengths else _tokens(row.out_chars)
-        if grade is not None:
-            answers.quality[model] = _quality(grade)
-
-    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
+def _take(answers: Answers, row: _Row, choices: Choices) -> None:
+    model, grade = row.model, row.gpt4_score_1_10
+    # One answer of a model to a prompt: a graded one if there is one, else the first.
+    if model in answers.quality or (model in answers.tokens and grade is None):
+        return
+    answers.tokens[model] = max(1, row.out_tokens) if choices.native_lengths else _tokens(row.out_chars)
+    if grade is not None:
+        answers.quality[model] = _quality(grade)
 
 
 @dataclass(slots=True)
@@ -140,7 +134,7 @@ def read_published(paths: Iterable[Path]) -> Published:
     return found
 
 
-def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
     found = read_published(paths)
     questions = {identity: Answers(text) for identity, text in found.questions.items()}
     sets: dict[str, Answers] = {}
@@ -153,7 +147,7 @@ def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequ
         if identity in questions and (identity, model) in found.answers:
             questions[identity].quality[model] = quality
     known = {model for _, model in found.answers}
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+    return sets, known
 
 
 def _urls(choices: Choices) -> Sequence[str]:
@@ -169,16 +163,16 @@ def _urls(choices: Choices) -> Sequence[str]:
     return urls
 
 
-ARENA = Source(
-    name=_NAME,
+ARENA = prompt_set(
+    name="arena",
+    folder="arena_2023",
+    models=MODELS,
+    row=_Row,
+    take=_take,
+    read=_read,
     title="Chatbot Arena prompts of 2023 with answer lengths and GPT-4's grades by model",
     licence="CC-BY-4.0 (prompts), CC-BY-NC-4.0 (answers: only lengths and grades are kept)",
-    texts=True,
-    folder_files=("arena_2023/prompts.jsonl.gz", "arena_2023/responses.csv.gz"),
-    read_folder=_read_folder,
-    read_original=_read_original,
     urls=_urls,
-    models=MODELS,
     patterns=("*.jsonl",),
     original_quality=True,
 )

@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.published import Record, Share, json_list
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,
-    from_folder,
-    names_for,
     prompt_id,
-    to_requests,
+    prompt_set,
 )
-from benchmarks.workloads.sources.source import Choices, ModelNames, Source
+from benchmarks.workloads.sources.source import Choices, ModelNames
 
 _COMMIT = "4e7a796942ce26e9d5f2b93191c7c2585c99c2e3"
 _URL = f"https://raw.githubusercontent.com/ulab-uiuc/LLMRouter/{_COMMIT}/data/dcrouter_preprocessed/{{}}.json"
-_NAME = "llmrouter"
 MODELS: ModelNames = {
     "llama-3.1-8b": ("llama-3.1-8b-instruct",),
     "qwen2.5-7b": ("qwen2.5-7b-instruct",),
@@ -46,33 +42,30 @@ class _Question(Record):
     scores: dict[str, Share]
 
 
-def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    def take(answers: Answers, row: _Row) -> None:
-        answers.quality[row.model] = row.score
-
-    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
+def _take(answers: Answers, row: _Row, _choices: Choices) -> None:
+    answers.quality[row.model] = row.score
 
 
-def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
     sets: dict[str, Answers] = {}
     known: set[str] = set()
     for path in paths:
         for item in json_list(path, _Question):
             known.update(item.scores)
             sets.setdefault(prompt_id(item.question), Answers(item.question)).quality.update(item.scores)
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+    return sets, known
 
 
-LLMROUTER = Source(
-    name=_NAME,
+LLMROUTER = prompt_set(
+    name="llmrouter",
+    folder="llmrouter",
+    models=MODELS,
+    row=_Row,
+    take=_take,
+    read=_read,
     title="LLMRouter questions of 13 task sets with scores by model, no lengths",
     licence="MIT (the repository); questions under their sets' licences, not for redistribution",
-    texts=True,
-    folder_files=("llmrouter/prompts.jsonl.gz", "llmrouter/responses.csv.gz"),
-    read_folder=_read_folder,
-    read_original=_read_original,
     urls=lambda _choices: [_URL.format(part) for part in ("train", "test")],
-    models=MODELS,
     original_quality=True,
     lengths_unknown=True,
 )

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import AliasChoices, Field
 
 from backends.emulator.text import count_tokens
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.published import Record, json_records, table
-from benchmarks.workloads.sources.source import Choices, ModelNames
+from benchmarks.workloads.sources.source import Choices, ModelNames, Source
 
 Value = TypeVar("Value", int, float)
 _SPACES = re.compile(r"\s+")
@@ -58,27 +58,48 @@ class AnswerRow(Record):
 Row = TypeVar("Row", bound=AnswerRow)
 
 
-def from_folder(
-    source: str,
-    paths: Sequence[Path],
-    row: type[Row],
-    take: Callable[[Answers, Row], None],
+def prompt_set(
+    *,
+    name: str,
+    folder: str,
     models: ModelNames,
-    choices: Choices,
-) -> list[WorkloadRequest]:
-    """The requests of a prepared folder's prompts and answers (`paths`); `take` notes a row of an answer. `models` is
-    the set's default choice."""
-    prompts, responses = paths
-    sets = {each.prompt_id: Answers(each.prompt, task=each.task) for each in json_records(prompts, PromptRow)}
-    known: set[str] = set()
-    for answer in table(responses, row):
-        known.add(answer.model)
-        if answer.prompt_id in sets:
-            take(sets[answer.prompt_id], answer)
-    return to_requests(source, sets, names_for(choices.models, models, known), choices)
+    row: type[Row],
+    take: Callable[[Answers, Row, Choices], None],
+    read: Callable[[Sequence[Path], Choices], tuple[Mapping[str, Answers], Iterable[str]]],
+    **about: Any,
+) -> Source:
+    """A set of prompts with answers of many models; `models` is its default choice. Its prepared `folder` has prompts and
+    answers; `take` notes a `row` of an answer. `read` gives the answers of the original files by the prompts' ids, and
+    the set's names of its models. `about` are further fields of `Source`."""
+
+    def read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+        prompts, responses = paths
+        sets = {
+            each.prompt_id: Answers(each.prompt, task=each.task) for each in json_records(prompts, PromptRow)
+        }
+        known: set[str] = set()
+        for answer in table(responses, row):
+            known.add(answer.model)
+            if answer.prompt_id in sets:
+                take(sets[answer.prompt_id], answer, choices)
+        return _requests(name, sets, _names_for(choices.models, models, known), choices)
+
+    def read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+        sets, known = read(paths, choices)
+        return _requests(name, sets, _names_for(choices.models, models, known), choices)
+
+    return Source(
+        name=name,
+        texts=True,
+        folder_files=(f"{folder}/prompts.jsonl.gz", f"{folder}/responses.csv.gz"),
+        read_folder=read_folder,
+        read_original=read_original,
+        models=models,
+        **about,
+    )
 
 
-def to_requests(
+def _requests(
     source: str, sets: Mapping[str, Answers], names: ModelNames, choices: Choices
 ) -> list[WorkloadRequest]:
     """One request for each prompt, in the order of ids, with lengths under our model names; with quality and
@@ -126,7 +147,7 @@ def _renamed(values: Mapping[str, Value], found: Mapping[str, str | None]) -> di
     return {ours: values[name] for ours, name in found.items() if name is not None and name in values}
 
 
-def names_for(chosen: ModelNames | None, default: ModelNames, known: Iterable[str]) -> ModelNames:
+def _names_for(chosen: ModelNames | None, default: ModelNames, known: Iterable[str]) -> ModelNames:
     """The choice of models, checked against those that the files have."""
     known = frozenset(known)
     names = chosen or default

@@ -13,23 +13,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.published import EMPTY, Count, Record, Share, json_list
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,
-    from_folder,
-    names_for,
     prompt_id,
-    to_requests,
+    prompt_set,
     tokens_of_characters,
 )
-from benchmarks.workloads.sources.source import Choices, ModelNames, Source
+from benchmarks.workloads.sources.source import Choices, ModelNames
 from benchmarks.workloads.sources.zeroeval_scoring import is_right
 
 _COMMIT = "8c1485edf12c6efb5f69135a562927c5ad484059"
 _URL = f"https://raw.githubusercontent.com/WildEval/ZeroEval/{_COMMIT}/result_dirs/{{}}/{{}}.json"
-_NAME = "zeroeval"
 #: Characters of an answer for one of its tokens by task, over 101,967 answers by the models' own tokenizers.
 CHARACTERS_PER_TOKEN: Mapping[str, float] = {"gsm": 3.39, "math-l5": 2.75, "crux": 3.47}
 MODELS: ModelNames = {
@@ -68,17 +64,14 @@ class _Output(Record):
     answer: Any = None
 
 
-def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    def take(answers: Answers, row: _Row) -> None:
-        estimated = _tokens(row.out_chars, answers.task)
-        answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
-        if row.correct is not None:
-            answers.quality[row.model] = row.correct
-
-    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
+def _take(answers: Answers, row: _Row, choices: Choices) -> None:
+    estimated = _tokens(row.out_chars, answers.task)
+    answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
+    if row.correct is not None:
+        answers.quality[row.model] = row.correct
 
 
-def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
     sets: dict[str, Answers] = {}
     known: set[str] = set()
     for path in paths:
@@ -90,7 +83,7 @@ def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequ
             answers.tokens[model] = _tokens(len(output), item.dataset)
             if choices.quality and item.answer is not None:
                 answers.quality[model] = float(is_right(item.dataset, output, str(item.answer)))
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+    return sets, known
 
 
 def _tokens(characters: int, task: str) -> int:
@@ -106,15 +99,15 @@ def _urls(choices: Choices) -> Sequence[str]:
     ]
 
 
-ZEROEVAL = Source(
-    name=_NAME,
+ZEROEVAL = prompt_set(
+    name="zeroeval",
+    folder="zeroeval",
+    models=MODELS,
+    row=_Row,
+    take=_take,
+    read=_read,
     title="ZeroEval questions (GSM8K, MATH level 5, CRUXEval) with answer lengths by model",
     licence="Apache-2.0 (GSM8K MIT, CRUXEval MIT, MATH MIT; answers under the providers' terms)",
-    texts=True,
-    folder_files=("zeroeval/prompts.jsonl.gz", "zeroeval/responses.csv.gz"),
-    read_folder=_read_folder,
-    read_original=_read_original,
     urls=_urls,
-    models=MODELS,
     original_quality=True,
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulator import OUTCOMES, Arrival, Result, Simulation, open_fleet
-from benchmarks.simulator.simulation import SimulatedAttempt, SimulatedRequest
+from benchmarks.simulator.attempts import SimulatedAttempt, SimulatedRequest
 from benchmarks.workloads.format import WorkloadRequest
 from router.core.deciding import Decided
 from router.core.events import Cancel, Dispatch, Instruction
