@@ -26,7 +26,7 @@ from collections.abc import Callable
 from backends.engine.active import Active
 from backends.engine.decoding import Decoding
 from backends.engine.kv import KvBlocks
-from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence
+from backends.engine.sequence import Progress, PromptTooLong, Sequence
 from backends.engine.series import count_within, span_s
 from router.core.profile import EngineProfile
 
@@ -37,17 +37,15 @@ _WATERMARK = 0.01
 class Engine:
     """One engine replica. All times are seconds of `profile`, on the caller's clock.
 
-    `max_queued` bounds the waiting sequences (None: no bound). `context_tokens` bounds prompt and output together, in
-    addition to KV memory. With `every_token=False` progress is reported only for the first and the last token of a
-    sequence; the times agree with those of single steps except for rounding. All sequences with hashes have the same
-    `prefix_tokens`.
+    `context_tokens` bounds prompt and output together, in addition to KV memory. With `every_token=False` progress is
+    reported only for the first and the last token of a sequence; the times agree with those of single steps except for
+    rounding. All sequences with hashes have the same `prefix_tokens`.
     """
 
     def __init__(
         self,
         profile: EngineProfile,
         *,
-        max_queued: int | None = None,
         prefix_caching: bool = True,
         context_tokens: int | None = None,
         every_token: bool = True,
@@ -60,7 +58,6 @@ class Engine:
         if profile.kv_capacity_tokens < block:
             raise ValueError("KV memory holds no block")
         self.profile = profile
-        self.max_queued = max_queued
         self.prefix_caching = prefix_caching
         self.every_token = every_token
         self.kv = KvBlocks(profile.kv_capacity_tokens // block)
@@ -113,7 +110,7 @@ class Engine:
     # Events in -----------------------------------------------------------------------------------
 
     def submit(self, seq: Sequence, now: float) -> None:
-        """Queue a sequence; it may join the step that starts at `now`. Raises QueueFull, PromptTooLong, and ValueError
+        """Queue a sequence; it may join the step that starts at `now`. Raises PromptTooLong, and ValueError
         for an id in use, invalid lengths or another `prefix_tokens`."""
         self._catch_up(now)
         if seq.id in self._all:
@@ -126,10 +123,6 @@ class Engine:
         unit = seq.unit_tokens(self._block) if self.prefix_caching and seq.prefix else self._unit
         if unit != self._unit and self._unit is not None:
             raise ValueError(f"hashes cover {self._unit} tokens in this engine, not {unit}")
-        if self.max_queued is not None and len(self._waiting) >= self.max_queued:
-            self._plan_if_idle()  # those that the next step admits do not fill the queue
-            if len(self._waiting) >= self.max_queued:
-                raise QueueFull(f"{len(self._waiting)} sequences are waiting")
         if not self._all:
             self._idle_from_s = now
         if unit is not None and self._unit is None:

@@ -103,9 +103,9 @@ def _judge(
 
 
 # --- accuracy -------------------------------------------------------------------------------------------
-def soft_auc(quality: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None) -> float:
+def soft_auc(quality: np.ndarray, predicted: np.ndarray) -> float:
     """Probability that a good answer is ranked above a bad one, ties half; NaN where there is only one kind."""
-    return _Ranked(quality, predicted).auc(np.ones(len(quality)) if weights is None else weights)
+    return _Ranked(quality, predicted).auc(np.ones(len(quality)))
 
 
 class _Ranked:

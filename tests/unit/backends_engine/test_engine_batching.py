@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from backends.engine import Engine, Progress, PromptTooLong, QueueFull, Sequence
+from backends.engine import Engine, Progress, PromptTooLong, Sequence
 from router.core.profile import EngineProfile
 
 PROFILE = EngineProfile(
@@ -110,20 +110,6 @@ def test_seats_are_limited_and_first_come_first_served() -> None:
     assert None not in admitted
     assert admitted == sorted(admitted, key=lambda at: at or 0.0)
     assert len(set(admitted)) == 3
-
-
-def test_a_full_queue_refuses_until_a_step_takes_from_it() -> None:
-    engine = Engine(PROFILE, max_queued=1)
-    engine.submit(seq("runs", 20, 4), 0.0)
-    engine.submit(seq("waits", 20, 4), 0.0)  # the first one is in the batch already
-    with pytest.raises(QueueFull):
-        engine.submit(seq("refused", 20, 4), 0.0)
-    at = engine.next_at()
-    assert at is not None
-    engine.advance(at)
-    assert engine.next_at() is not None
-    engine.submit(seq("later", 20, 4), at)
-    assert {one.seq_id for one in run(engine)} == {"runs", "waits", "later"}
 
 
 def test_lengths_that_do_not_fit() -> None:

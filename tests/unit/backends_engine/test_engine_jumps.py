@@ -157,18 +157,18 @@ def test_slots(load: list[Arrival], most: int, slots: int) -> None:
     check_same(make, load)
 
 
-@given(load=loads(600), max_queued=st.sampled_from([None, 2]), unit=st.sampled_from([16, 64]))
-def test_batching(load: list[Arrival], max_queued: int | None, unit: int) -> None:
+@given(load=loads(600), unit=st.sampled_from([16, 64]))
+def test_batching(load: list[Arrival], unit: int) -> None:
     def make(every_token: bool) -> Engine:
-        return Engine(PROFILE, max_queued=max_queued, every_token=every_token)
+        return Engine(PROFILE, every_token=every_token)
 
     check_same(make, load, unit)
 
 
-@given(load=loads(600), max_queued=st.sampled_from([None, 2]), unit=st.sampled_from([16, 64]))
-def test_batching_of_whole_prompts(load: list[Arrival], max_queued: int | None, unit: int) -> None:
+@given(load=loads(600), unit=st.sampled_from([16, 64]))
+def test_batching_of_whole_prompts(load: list[Arrival], unit: int) -> None:
     def make(every_token: bool) -> Engine:
-        return Engine(WHOLE_PROMPTS, max_queued=max_queued, every_token=every_token)
+        return Engine(WHOLE_PROMPTS, every_token=every_token)
 
     check_same(make, load, unit)
 
