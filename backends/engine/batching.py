@@ -192,8 +192,12 @@ class Engine:
         self._prompts_only = not profile.chunked_prefill and self._plan_prompts()
         if self._prompts_only:
             return
-        preempted = self._make_room_for_decodes()
-        self.kv.take(self._decoding.blocks())
+        preempted = False
+        if growing := self._decoding.growing():
+            while len(growing) > self.kv.free:
+                self._preempt_last()
+                preempted = True
+            self.kv.take(len(growing))
         decoding = len(self._decoding.sequences)
         budget = left = profile.max_batched_tokens - decoding
         pairs = 0.0
@@ -238,14 +242,6 @@ class Engine:
             pairs += self._schedule_chunk(active, count)
             left -= count
         return left, pairs
-
-    def _make_room_for_decodes(self) -> bool:
-        """Preempt until every decoding sequence that needs a block in this step can get one."""
-        preempted = False
-        while self._decoding.blocks() > self.kv.free:
-            self._preempt_last()
-            preempted = True
-        return preempted
 
     def _admit(self, active: Active, budget: int) -> int:
         """Give the first waiting sequence a seat, and blocks for as many tokens as `budget` allows. Returns the number
@@ -324,7 +320,8 @@ class Engine:
         that have ended. Takes the blocks for the step after them if that belongs to the stretch."""
         more = count < self._stretch
         at_s = self._start_s + span_s(self._first_s, self._slope_s, count) if more else self._end_s
-        self.kv.take(self._decoding.blocks_after(count if more else count - 1))
+        if ahead := count if more else count - 1:
+            self.kv.take(self._decoding.blocks_after(ahead))
         if not self._prompts_only:
             self._give_tokens(count, at_s)
         for active, _ in self._chunks:
@@ -350,6 +347,8 @@ class Engine:
         ended = self._decoding.advance(count)
         if self.every_token:
             self._out += [Progress(name, at_s, 1, None) for name in sequences if name not in ended]
+        if not ended:
+            return
         for active in ended.values():
             new = 1 if self.every_token else active.output - 1
             self._out.append(Progress(active.seq.id, at_s, new, active.finish))

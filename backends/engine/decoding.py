@@ -66,14 +66,12 @@ class Decoding:
             heapq.heappop(self._end_steps)
         return self._ends.pop(self.steps, {})
 
-    def blocks(self) -> int:
-        """The KV blocks that the next step needs."""
-        return len(self._growing[self.steps % self._block])
+    def growing(self) -> dict[str, Active]:
+        """Those that need a KV block in the next step, by id; it shrinks when one of them is removed."""
+        return self._growing[self.steps % self._block]
 
     def blocks_after(self, steps: int) -> int:
         """The KV blocks that the `steps` steps after the next one need."""
-        if steps <= 0:
-            return 0
         cycles, rest = divmod(steps, self._block)
         need = cycles * len(self.sequences)
         for step in range(self.steps + 1, self.steps + 1 + rest):
