@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -146,3 +146,8 @@ class Interval:
         variance = math.fsum((value - mean) ** 2 for value in known) / degrees
         error = math.sqrt(variance * (resampled + 1 / len(known)))
         return cls(len(known), mean, float(stdtrit(degrees, 0.975)) * error)
+
+
+def interval(values: Iterable[float | None], *, resampled: bool = False) -> dict[str, Any]:
+    """`Interval.of` as reports keep it."""
+    return asdict(Interval.of(values, resampled=resampled))

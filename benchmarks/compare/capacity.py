@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from benchmarks.compare.cells import excludes_zero, resampled, unique
-from benchmarks.measures import Interval
+from benchmarks.measures import Interval, interval
 
 TARGET = 0.95
 #: Attainment falls too sharply for a straight line between rates that are further apart than this factor.
@@ -96,21 +96,14 @@ def _entry(
         "high_per_s": max(highs, default=None) if len(highs) == len(seeds) else None,
         "missed_per_s": sorted({rate for one in seeds for rate in one.missed_per_s}),
         "resampled": one_trace,
-        "rate_per_s": asdict(
-            Interval.of((one.rate_per_s for one in seeds if bound == "within"), resampled=one_trace)
-        ),
-        "ratio": asdict(
-            Interval.of(
-                (
-                    capacity.rate_per_s / other.rate_per_s
-                    for seed, capacity in by_seed.items()
-                    if both_known
-                    and (other := baseline.get(seed))
-                    and capacity.rate_per_s
-                    and other.rate_per_s
-                ),
-                resampled=one_trace,
-            )
+        "rate_per_s": interval((one.rate_per_s for one in seeds if bound == "within"), resampled=one_trace),
+        "ratio": interval(
+            (
+                capacity.rate_per_s / other.rate_per_s
+                for seed, capacity in by_seed.items()
+                if both_known and (other := baseline.get(seed)) and capacity.rate_per_s and other.rate_per_s
+            ),
+            resampled=one_trace,
         ),
         "by_seed": [{"seed": seed, **asdict(capacity)} for seed, capacity in by_seed.items()],
     }

@@ -7,10 +7,9 @@ is taken seed by seed, which leaves out what the seeds themselves differ in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from benchmarks.measures import Interval
+from benchmarks.measures import Interval, interval
 from router.core.types import Outcome
 
 Run = Mapping[str, Any]
@@ -115,7 +114,7 @@ def _cell(policy: str, rate_per_s: float, runs: Sequence[Run]) -> dict[str, Any]
         "seeds": len(runs),
         "requests": sum(run["requests"] for run in runs),
         "measures": {
-            name: asdict(Interval.of((measure(run) for run in runs), resampled=resampled(runs)))
+            name: interval((measure(run) for run in runs), resampled=resampled(runs))
             for name, measure in MEASURES.items()
         },
         "outcomes": _mean_shares(runs, "outcomes"),
@@ -158,11 +157,9 @@ def paired_differences(runs: Sequence[Run], baseline: str) -> list[dict[str, Any
                         "policy": policy,
                         "rate_per_s": rate,
                         "differences": {
-                            name: asdict(
-                                Interval.of(
-                                    (_difference(MEASURES[name], one, other) for one, other in pairs),
-                                    resampled=resampled(runs),
-                                )
+                            name: interval(
+                                (_difference(MEASURES[name], one, other) for one, other in pairs),
+                                resampled=resampled(runs),
                             )
                             for name in PAIRED
                         },

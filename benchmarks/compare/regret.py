@@ -8,12 +8,11 @@ oracle speaks of the very requests that the policies saw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.compare.cells import resampled, unique
-from benchmarks.measures import Interval
+from benchmarks.measures import interval
 
 #: A gap below this share of the offered rate is within the noise: no share of it is reported.
 _LEAST_GAP = 0.01
@@ -30,6 +29,15 @@ def _upper_bound(oracle: Oracle) -> float | None:
     return oracle.get("goodput_upper_bound_per_s")
 
 
+#: The figures of an oracle that are taken together over draws.
+_FIGURES: Mapping[str, Callable[[Oracle], float | None]] = {
+    "goodput_upper_bound_per_s": _upper_bound,
+    "attainment_upper_bound": lambda oracle: oracle.get("attainment_upper_bound"),
+    "clairvoyant_goodput_per_s": lambda oracle: _clairvoyant(oracle, "goodput_per_s"),
+    "clairvoyant_attainment": lambda oracle: _clairvoyant(oracle, "attainment"),
+}
+
+
 def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
     """By rate: the oracles' figures as Intervals over the draws that have oracles (`seeds`).
 
@@ -40,18 +48,7 @@ def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
         {
             "rate_per_s": rate,
             "seeds": unique(own, "seed"),
-            "goodput_upper_bound_per_s": asdict(
-                Interval.of(map(_upper_bound, own), resampled=resampled(own))
-            ),
-            "attainment_upper_bound": asdict(
-                Interval.of((one.get("attainment_upper_bound") for one in own), resampled=resampled(own))
-            ),
-            "clairvoyant_goodput_per_s": asdict(
-                Interval.of((_clairvoyant(one, "goodput_per_s") for one in own), resampled=resampled(own))
-            ),
-            "clairvoyant_attainment": asdict(
-                Interval.of((_clairvoyant(one, "attainment") for one in own), resampled=resampled(own))
-            ),
+            **{name: interval(map(of, own), resampled=resampled(own)) for name, of in _FIGURES.items()},
             "quality_cost": sorted(
                 next((one["quality_cost"] for one in own if one.get("quality_cost")), []),
                 key=lambda point: float(point["cost_usd_per_request"]),
@@ -101,17 +98,13 @@ def _against(draws: Sequence[tuple[Any, ...]], rate_per_s: float, one_trace: boo
     if not known:
         return None
     return {
-        "regret_per_s": asdict(
-            Interval.of((best - reached for best, reached, _ in known), resampled=one_trace)
-        ),
-        "gap_closed": asdict(
-            Interval.of(
-                (
-                    (reached - least) / (best - least)
-                    for best, reached, least in known
-                    if least is not None and best - least >= _LEAST_GAP * rate_per_s
-                ),
-                resampled=one_trace,
-            )
+        "regret_per_s": interval((best - reached for best, reached, _ in known), resampled=one_trace),
+        "gap_closed": interval(
+            (
+                (reached - least) / (best - least)
+                for best, reached, least in known
+                if least is not None and best - least >= _LEAST_GAP * rate_per_s
+            ),
+            resampled=one_trace,
         ),
     }

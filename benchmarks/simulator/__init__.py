@@ -6,16 +6,14 @@ result = simulate(fleet, arrivals(read(path), fleet, policy="slo"))
 
 from benchmarks.simulator.arrivals import Arrival, arrivals, check
 from benchmarks.simulator.fleet import Fleet, open_fleet
-from benchmarks.simulator.outcomes import COLUMNS, OUTCOMES, LoadSample, Result
+from benchmarks.simulator.outcomes import OUTCOMES, Result
 from benchmarks.simulator.simulation import InstanceLoss, Simulation, simulate
 
 __all__ = [
-    "COLUMNS",
     "OUTCOMES",
     "Arrival",
     "Fleet",
     "InstanceLoss",
-    "LoadSample",
     "Result",
     "Simulation",
     "arrivals",

@@ -5,6 +5,3 @@ estimators on its vectors: nearest neighbours, clusters, logistic regression, EC
 RouteLLM's matrix factorisation. They are baselines for `predictors.learned.relevance` and the policies built on it.
 They see only `PromptFeatures`, never text.
 """
-
-from predictors.learned.text_only.models import TEXT_ONLY_FEATURES as TEXT_ONLY_FEATURES
-from predictors.learned.text_only.models import TextModels as TextModels
