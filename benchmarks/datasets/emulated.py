@@ -157,7 +157,7 @@ def _draw(random: Random, name: str, level: str, requests: int) -> World:
 
 
 def _play(world: World, random: Random) -> tuple[RecordingPredictor, list[Run]]:
-    fleet = open_fleet(_config(world), {each.name: _true(random, each) for each in world.engines.values()})
+    fleet = open_fleet(_config(world), {each.name: true_engine(random, each) for each in world.engines.values()})
     played = [_run(random, world, instance, engine) for instance, engine in world.engines.items()]
     # Without trained models: the data that they are made of must not depend on those that are shipped.
     inner = OnlinePredictor()
@@ -189,7 +189,7 @@ def _run(random: Random, world: World, instance: str, engine: EngineProfile) -> 
     )
 
 
-def _true(random: Random, engine: EngineProfile) -> EngineProfile:
+def true_engine(random: Random, engine: EngineProfile) -> EngineProfile:
     """What a machine of that profile really is: every constant somewhat off, and all of them together."""
     common = random.lognormvariate(0, _CONSTANTS_SIGMA)
     changed: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 headway experiment unpredictability --out DIR [--data DIR] [--url URL --model NAME]
 headway experiment heterogeneity --out DIR [--data DIR]
+headway experiment training --out DIR [--data DIR]
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ EXPERIMENTS = {
     "heterogeneity": Experiment(
         "benchmarks.experiments.heterogeneity",
         "how unlike hardware, engines, SLO classes, models and prices are",
+    ),
+    "training": Experiment(
+        "benchmarks.experiments.training", "what predictors learn, from what, and what it is worth in goodput"
     ),
 }
 

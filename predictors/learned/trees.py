@@ -120,7 +120,6 @@ class TreeModel:
             or base.shape != (2,)
             or not 0 < ttft_trees < trees
             or feature.min() < 0
-            or feature.max() >= len(TREE_FEATURES)
         ):
             raise ArtifactError("its arrays are not two forests")
         self._feature = feature.astype(np.intp).ravel()
@@ -137,6 +136,8 @@ class TreeModel:
         if artifact.features != TREE_FEATURES:
             raise ArtifactError("made with other features than this version has: train it anew")
         arrays = artifact.arrays
+        if arrays["feature"].max() >= len(TREE_FEATURES):
+            raise ArtifactError("its arrays are not two forests")
         return cls(
             arrays["feature"],
             arrays["threshold"],

@@ -50,7 +50,7 @@ def train(
         "requests": dict(sorted(sources.items())),
         "runs": len(found),
     }
-    return Artifact("latency", LATENCY_FEATURES, {**_arrays(network, scales), "widths": widths}, about)
+    return Artifact("latency", LATENCY_FEATURES, {**arrays_of(network, scales), "widths": widths}, about)
 
 
 def _check(found: Sequence[Episode]) -> None:
@@ -108,8 +108,8 @@ def _weighted_quantile(values: np.ndarray, weights: np.ndarray, probability: flo
     return float(values[order][np.searchsorted(below, probability * below[-1])])
 
 
-def _arrays(network: Network, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The network's weights by the names of `predictors.learned.latency.model`."""
+def arrays_of(network: Network, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The network's weights and scales by the names of `predictors.learned.latency.model.SHAPES`, all but `widths`."""
     state = {name: value.detach().numpy().astype(np.float32) for name, value in network.state_dict().items()}
     return {
         **scales,

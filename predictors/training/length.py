@@ -37,7 +37,6 @@ from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
 
 LEAST_PROMPTS = 40
-_PARTS = 4
 #: A family with at least so many groups of prompts has a correction of its own.
 _LEAST_FAMILY_GROUPS = 100
 #: The share of the training prompts that are less familiar than what counts as familiar, and the share of that
@@ -93,12 +92,13 @@ def train(
     report = progress or (lambda _: None)
     table = _table(data)
 
-    part = {each.group: int(fraction_of(each.group, seed + 1000) * _PARTS) for each in table.prompts}
+    parts = settings.calibration_parts
+    part = {each.group: int(fraction_of(each.group, seed + 1000) * parts) for each in table.prompts}
     in_part = np.array([part[each.group] for each in table.prompts])
     aside = []
     with _deterministic(seed):
         for number in np.unique(in_part) if len(set(part.values())) > 1 else ():
-            report(f"calibration {number + 1} of {_PARTS}")
+            report(f"calibration {number + 1} of {parts}")
             kept, out = table.part(in_part != number), table.part(in_part == number)
             aside.append((out, *_mixtures(_fit(kept, seed, settings, report), out)))
         spreads, figures = _calibrated(aside, len(table.families))
