@@ -1,1 +1,1 @@
-"""`headway experiment`: how unpredictable and how unlike LLM instances are, measured on what is at hand."""
+"""`headway experiment`: how unpredictable and how unlike LLM instances are, and what predictors are worth."""

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from benchmarks.compare.tables import three_digits
+from benchmarks.evaluate.figures import Figure
 from benchmarks.evaluate.plots import COLOURS
 from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, padded, scale
 
@@ -88,6 +89,25 @@ def lanes(
         top += _LANE_PX * len(found) + _GAP_PX
     _legend(drawing, names)
     return drawing
+
+
+def of_figures(label: str, x_name: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]) -> Drawing:
+    """`lanes` of measured figures, by their names."""
+    return lanes(
+        label,
+        x_name,
+        {
+            row: [
+                (name, each.value, _or(each.low, each.value), _or(each.high, each.value))
+                for name, each in found
+            ]
+            for row, found in rows.items()
+        },
+    )
+
+
+def _or(end: float | None, value: float) -> float:
+    return value if end is None else end
 
 
 def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) -> Drawing:

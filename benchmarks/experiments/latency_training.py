@@ -104,16 +104,17 @@ def _cells(each: Judged) -> Iterator[Value]:
             yield from (loss.rows, 100 * error.value, loss.value, f"{loss.low:.3f} to {loss.high:.3f}")
 
 
-def chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Judged]]]) -> Chart:
-    """Losses of TTFT: (lane, predictor) by row."""
-    lanes: dict[str, list[charts.Lane]] = {}
-    for row, found in rows.items():
-        for lane, each in found:
-            if each.times[0] is not None:
-                loss, _ = each.times[0]
-                lanes.setdefault(row, []).append((lane, loss.value, loss.low or 0.0, loss.high or 0.0))
-    drawing = charts.lanes(caption, "pinball loss of log TTFT (less is better)", lanes)
-    return Chart(name, f"{caption}, with 95 % intervals", drawing)
+def chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Judged]]]) -> list[Chart]:
+    """Losses of TTFT: (lane, predictor) by row. None if nothing has one."""
+    known = {
+        row: [(lane, each.times[0][0]) for lane, each in found if each.times[0] is not None]
+        for row, found in rows.items()
+    }
+    known = {row: found for row, found in known.items() if found}
+    if not known:
+        return []
+    drawing = charts.of_figures(caption, "pinball loss of log TTFT (less is better)", known)
+    return [Chart(name, f"{caption}, with 95 % intervals", drawing)]
 
 
 def _replayed(name: str) -> Predict:
@@ -182,7 +183,7 @@ class LatencyTraining:
                 " emulated engines.",
             ],
             [table("Latency predictors by family", rows)],
-            [chart("latency_families", caption, by_family)],
+            chart("latency_families", caption, by_family),
         )
 
     def features(self) -> Section:
@@ -206,7 +207,7 @@ class LatencyTraining:
                 " the events once more. The trees read no events.",
             ],
             [table("Latency predictors without some of their features", rows)],
-            [chart("latency_features", "Loss of TTFT without groups of features", lanes)],
+            chart("latency_features", "Loss of TTFT without groups of features", lanes),
         )
 
     def curve(self) -> Section:
@@ -285,7 +286,7 @@ class LatencyTraining:
                 "Each run is replayed from its start, so all know what is learned online of an instance.",
             ],
             [table("Latency predictors at what they were not fitted to", rows)],
-            [chart("latency_transfer", "Loss of TTFT by what was never seen", lanes)],
+            chart("latency_transfer", "Loss of TTFT by what was never seen", lanes),
         )
 
     def logs(self, data: Path, logs: Sequence[str]) -> Section:
@@ -303,12 +304,12 @@ class LatencyTraining:
             held_out[name] = list(episodes(test, judge=True))
         rows: list[Judged] = []
         everything = [*self.train, *(each for found in kept.values() for each in found)]
-        for name, test in held_out.items():
-            rows.append(self._judge(name, NOTHING, ESTIMATE, _replayed(PHYSICAL), test))
+        for name, judged in held_out.items():
+            rows.append(self._judge(name, NOTHING, ESTIMATE, _replayed(PHYSICAL), judged))
             for predictor in FIT:
                 for to, runs in ((ALL, self.train), (WITH_LOGS, everything)):
                     fitted = self.fit(predictor, to, runs)
-                    rows.append(self._judge(name, to, predictor, fitted, test))
+                    rows.append(self._judge(name, to, predictor, fitted, judged))
         lanes = {
             name: [(f"{each.predictor} ({each.fitted_to})", each) for each in rows if each.judged_on == name]
             for name in held_out
@@ -321,7 +322,7 @@ class LatencyTraining:
                 f"“{ALL}” are the emulated instances above alone: to what is fitted to them, these engines are new.",
             ],
             [table("Latency predictors on published logs", rows)],
-            [chart("latency_logs", "Loss of TTFT on published logs, by what was fitted to", lanes)],
+            chart("latency_logs", "Loss of TTFT on published logs, by what was fitted to", lanes),
         )
 
 

@@ -8,7 +8,7 @@ apart; their mean has the interval of independent parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +82,11 @@ class LengthTraining:
         return evaluate(artifact, test, to, seed=self.seed)
 
     # --- sections ---------------------------------------------------------------------------------------
+    @property
+    def _parts(self) -> list[str]:
+        """What figures are given for, as `evaluate` names it."""
+        return [*(f"family {each}" for each in MAIN_FAMILIES), *(f"source {each}" for each in self.sets)]
+
     def families(self) -> Section:
         """Both families and both sets by grouped folds, beside what is simpler."""
         found = [
@@ -89,91 +94,53 @@ class LengthTraining:
             for at, (to, test) in enumerate(self.folds)
         ]
         rows: list[list[Value]] = []
-        lanes: dict[str, list[charts.Lane]] = {}
-        for part in [
-            *(f"family {name}" for name in MAIN_FAMILIES),
-            *(f"source {name}" for name in self.sets),
-        ]:
+        lanes: dict[str, list[tuple[str, Figure]]] = {}
+        for part in self._parts:
             for measure in (ERROR, ONLINE, ORDER, COVERED):
                 for of in dict.fromkeys(each.of for each in found[0].figures if each.name == measure):
-                    each = over_folds([_figure(one, measure, of, part) for one in found])
-                    if each is None:
-                        continue
-                    rows.append([part, measure, of, each.rows, each.value, _interval(each)])
-                    if measure == ERROR and not each.is_difference:
-                        lanes.setdefault(part, []).append((of, each.value, each.low or 0.0, each.high or 0.0))
-        caption = "Mean absolute error of the median length"
-        text = [
-            f"{len(self.data.answers):,} answers of Llama and Qwen models to {len(self.data.prompts):,} prompts of"
-            f" {' and '.join(self.sets)}, in {_FOLDS} folds. Near copies of a prompt are in one fold. One predictor is fitted"
-            " to both families and both sets; the simpler ones are fitted for each model, and know each prompt's task.",
-            f"“{ONLINE}” is what the gateway would predict after so many answers of a model, beside the histogram of that"
-            " model's answers. A difference below 0 is for the LSTM, above 0 in rank correlation.",
-        ]
-        columns = ("part", "measure", "of", "answers", "value", "95 % interval")
+                    mean = over_folds([_figure(each, measure, of, part) for each in found])
+                    if mean is not None:
+                        rows.append([part, measure, of, mean.rows, mean.value, _interval(mean)])
+                        if measure == ERROR and not mean.is_difference:
+                            lanes.setdefault(part, []).append((of, mean))
         return Section(
             "Lengths: Llama and Qwen",
-            text,
-            [Results("Length predictors by family and set, over the folds", columns, rows)],
             [
-                Chart(
-                    "length_families",
-                    f"{caption}, with 95 % intervals",
-                    charts.lanes(caption, "tokens (less is better)", lanes),
+                f"{len(self.data.answers):,} answers of Llama and Qwen models to {len(self.data.prompts):,} prompts of"
+                f" {' and '.join(self.sets)}, in {_FOLDS} folds. Near copies of a prompt are in one fold. One predictor is"
+                " fitted to both families and all sets. The simpler ones are fitted for each model, and know each prompt's task.",
+                f"“{ONLINE}” is what the gateway would predict after so many answers of a model, beside the histogram of that"
+                " model's answers. The LSTM is better where its difference is below 0, of the rank correlation above 0.",
+            ],
+            [
+                Results(
+                    "Length predictors by family and set, over the folds",
+                    ("part", "measure", "of", "answers", "value", "95 % interval"),
+                    rows,
                 )
             ],
+            _chart("length_families", "Mean absolute error of the median length", lanes),
         )
 
     def parts(self) -> Section:
         """What is left out: features, calibration, most of the prompts, a family, a set."""
-        to, test = self.folds[0]
-        plain = {name: np.ones_like(self.artifact.arrays[name]) for name in ("model_spread", "family_spread")}
-        by: dict[str, tuple[Artifact, Dataset]] = {
-            "all, widths calibrated": (self.artifact, test),
-            "all": (replace(self.artifact, arrays={**self.artifact.arrays, **plain}), test),
-        }
-        for name, change in FEATURES.items():
-            by[name] = self._fit(_changed(to, change)), _changed(test, change)
-        for part in _PARTS:
-            few = to.keep(prompt=lambda each, part=part: fraction_of(each.group, self.seed + 1) < part)  # type: ignore[misc]
-            by[f"{len(few.prompts):,} of {len(to.prompts):,} prompts"] = self._fit(few), test
-        for family in MAIN_FAMILIES:
-            other = tuple(each for each in to.answers if each.family != family)
-            by[f"no model of the family {family}"] = self._fit(replace(to, answers=other)), test
-        for name in self.sets if len(self.sets) > 1 else ():
-            by[f"no prompt of {name}"] = (
-                self._fit(to.keep(prompt=lambda each, out=name: each.source != out)),
-                test,
-            )  # type: ignore[misc]
         rows: list[list[Value]] = []
-        lanes: dict[str, list[charts.Lane]] = {}
-        for name, (artifact, judged) in by.items():
-            found = self._judge(artifact, judged)
-            for part in [
-                *(f"family {name}" for name in MAIN_FAMILIES),
-                *(f"source {name}" for name in self.sets),
-            ]:
-                error, order, covered, online = (
-                    _figure(found, measure, OURS, part) for measure in (ERROR, ORDER, COVERED, ONLINE)
+        lanes: dict[str, list[tuple[str, Figure]]] = {}
+        for name, artifact, test in self._partial():
+            found = self._judge(artifact, test)
+            for part in self._parts:
+                error, *others = (
+                    _figure(found, each, OURS, part) for each in (ERROR, ORDER, COVERED, ONLINE)
                 )
-                if error is None:
-                    continue
-                rows.append(
-                    [
-                        name,
-                        part,
-                        error.value,
-                        _interval(error),
-                        *(each and each.value for each in (order, covered, online)),
-                    ]
-                )
-                lanes.setdefault(part, []).append((name, error.value, error.low or 0.0, error.high or 0.0))
-        caption = "Mean absolute error of the LSTM's median length, by what it was fitted to"
+                if error is not None:
+                    values = [None if each is None else each.value for each in others]
+                    rows.append([name, part, error.value, _interval(error), *values])
+                    lanes.setdefault(part, []).append((name, error))
         return Section(
             "Lengths: features, calibration, learning curve and transfer",
             [
-                "One fold. Each row but the first two is fitted anew, without calibrated widths, and all are judged on the same answers. What the gateway would predict after"
-                f" {WARM_UP} answers of a model has the online correction, which falls back to the model's own histogram.",
+                "One fold. Each row but the first two is fitted anew, without calibrated widths. All are judged on the same"
+                f" answers. “{ONLINE}” has the online correction, which falls back to the model's own histogram.",
                 "A family that was not fitted to is served as an unknown model.",
             ],
             [
@@ -183,14 +150,27 @@ class LengthTraining:
                     rows,
                 )
             ],
-            [
-                Chart(
-                    "length_parts",
-                    f"{caption}, with 95 % intervals",
-                    charts.lanes(caption, "tokens (less is better)", lanes),
-                )
-            ],
+            _chart("length_parts", "Mean absolute error of the LSTM's median length", lanes),
         )
+
+    def _partial(self) -> Iterator[tuple[str, Artifact, Dataset]]:
+        """(what it was fitted to, the predictor, what it is judged on)."""
+        to, test = self.folds[0]
+        arrays = self.artifact.arrays
+        plain = {name: np.ones_like(arrays[name]) for name in ("model_spread", "family_spread")}
+        yield "all, widths calibrated", self.artifact, test
+        yield "all", replace(self.artifact, arrays={**arrays, **plain}), test
+        for name, change in FEATURES.items():
+            yield name, self._fit(_changed(to, change)), _changed(test, change)
+        for share in _PARTS:
+            few = to.keep(prompt=lambda each, most=share: fraction_of(each.group, self.seed + 1) < most)  # type: ignore[misc]
+            yield f"{len(few.prompts):,} of {len(to.prompts):,} prompts", self._fit(few), test
+        for family in MAIN_FAMILIES:
+            other = tuple(each for each in to.answers if each.family != family)
+            yield f"no model of the family {family}", self._fit(replace(to, answers=other)), test
+        for name in self.sets if len(self.sets) > 1 else ():
+            other_sets = to.keep(prompt=lambda each, out=name: each.source != out)  # type: ignore[misc]
+            yield f"no prompt of {name}", self._fit(other_sets), test
 
     def unseen_texts(self, data: Path) -> frozenset[str]:
         """Texts of ZeroEval's prompts of which no near copy was fitted to."""
@@ -217,6 +197,11 @@ def over_folds(figures: Sequence[Figure | None]) -> Figure | None:
     )
 
 
+def _chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]) -> list[Chart]:
+    drawing = charts.of_figures(caption, "tokens (less is better)", rows)
+    return [Chart(name, f"{caption}, with 95 % intervals", drawing)]
+
+
 def _figure(found: Evaluation, name: str, of: str, part: str) -> Figure | None:
     return next((each for each in found.figures if (each.name, each.of, each.part) == (name, of, part)), None)
 
@@ -226,7 +211,7 @@ def _interval(each: Figure) -> str | None:
 
 
 def _drawn(prompts: Sequence[Prompt], name: str, seed: int) -> list[Prompt]:
-    """The prompts of a set, at most so many, whole groups first come."""
+    """At most so many prompts of a set, drawn by group."""
     of_set = [each for each in prompts if each.source == name]
     return sorted(of_set, key=lambda each: (fraction_of(each.group, seed + 2), each.id))[:_MOST_PROMPTS]
 

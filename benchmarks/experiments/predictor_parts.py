@@ -153,4 +153,4 @@ def _at(tokens: int) -> np.ndarray:
     """(BINS,) shares of one length."""
     shares = np.full(BINS, 1e-9)
     shares[bin_of(max(1, tokens))] = 1.0
-    return shares / shares.sum()
+    return np.asarray(shares / shares.sum())

@@ -7,13 +7,16 @@ import csv
 import gzip
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.experiments import answer_lengths
+from benchmarks.compare import pool
+from benchmarks.experiments import answer_lengths, goodput, latency_fits, training
+from predictors.training.latency_fit import Settings
 from router.cli import main
 from tests.integration.collect.conftest import Engines
 from tests.unit.benchmarks.parsed import assert_stands_alone
@@ -130,6 +133,7 @@ def test_a_real_engine_is_asked_over_http(tmp_path: Path, engines: Engines) -> N
         (["unpredictability", "--replays", "1"], "--replays: must be at least 2"),
         (["heterogeneity", "--data", "not-there"], "no such folder"),
         (["heterogeneity", "--seed", "-1"], "--seed"),
+        (["training", "--draws", "1"], "--draws: must be at least 2"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -256,3 +260,26 @@ def test_the_noise_of_answers_is_that_of_two_hosts(data: Path) -> None:
     )
     assert of_noise < of_prompt
     assert of_model > 0.3
+
+
+# --- training -----------------------------------------------------------------------------------------
+@pytest.mark.timeout(400)
+def test_training_on_emulated_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency_fits, "Settings", partial(Settings, epochs=1, head_epochs=1))
+    monkeypatch.setattr(latency_fits, "_TREES", 2)
+    monkeypatch.setattr(goodput, "POLICIES", ("slo",))
+    monkeypatch.setattr(training, "LATENCY_CASES", training.LATENCY_CASES[:1])
+    monkeypatch.setattr(training, "LENGTH_CASES", training.LENGTH_CASES[:1])
+    monkeypatch.setattr(pool, "cores", lambda: 1)
+    words = ["--worlds", "2", "--draws", "2", "--requests", "30"]
+    assert main(["experiment", "training", "--out", str(tmp_path), *words]) == 0
+    found = result(tmp_path)
+    (families,) = tables(found, "Latency: Llama and Qwen")
+    assert {(row[0], row[1]) for row in families} >= {("llama", "qwen"), ("qwen", "llama"), ("llama", "all")}
+    (unseen,) = tables(found, "Latency: what was never seen")
+    assert [row[1] for row in unseen if row[2] == "LSTM"] == [
+        *("the same instances, earlier", "other instances", "other models", "other GPUs")
+    ]
+    for title in ("Goodput: parts", "Goodput: features", "Goodput: lengths"):
+        (rows,) = tables(found, title)
+        assert all(0 <= row[5] <= 100 and row[6] > 0 for row in rows)

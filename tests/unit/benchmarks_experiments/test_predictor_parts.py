@@ -92,4 +92,4 @@ def test_the_true_length_is_predicted() -> None:
     for each in of:
         assert each.prediction is not None
         tokens = arrival.output_tokens[each.candidate.model]
-        assert bin_of(round(each.prediction.output_tokens_p50)) == bin_of(tokens)
+        assert bin_of(round(each.prediction.output_tokens_p50 or 0)) == bin_of(tokens)
