@@ -70,7 +70,7 @@ Outcome = Mapping[str, float | None]
 
 def run(trial: Trial) -> Outcome:
     """Play it on virtual time."""
-    case, config = trial.case, _scenario(trial.case).fleet
+    case, config = trial.case, _scenario(trial.case.scenario, trial.case.data).fleet
     random = Random(f"{trial.seed}/engines")
     named = open_fleet(config)
     true = {name: true_engine(random, each) for name, each in sorted(named.profiles.items())}
@@ -95,15 +95,20 @@ def run(trial: Trial) -> Outcome:
 
 
 @cache
-def _scenario(case: Case) -> Scenario:
-    return load_scenario(case.scenario, small=case.data is None)
+def _scenario(name: str, data: Path | None) -> Scenario:
+    return load_scenario(name, small=data is None)
+
+
+@cache
+def _drawn(name: str, data: Path | None, seed: int) -> Sequence[WorkloadRequest]:
+    environment = {} if data is None else {"HEADWAY_DATA": str(data)}
+    return _scenario(name, data).requests(seed, environment)[1]
 
 
 @cache
 def _requests(case: Case, seed: int) -> Sequence[WorkloadRequest]:
     """The draw of a seed at the case's rate."""
-    environment = {} if case.data is None else {"HEADWAY_DATA": str(case.data)}
-    _, drawn = _scenario(case).requests(seed, environment)
+    drawn = _drawn(case.scenario, case.data, seed)
     found = [each for each in drawn if case.data is None or each.prompt in case.prompts]
     first_s, last_s = found[0].arrival_s, found[-1].arrival_s
     stretch = (len(found) - 1) / (last_s - first_s) / case.rate_per_s
@@ -125,7 +130,7 @@ def _routing(request: WorkloadRequest, e2e: bool) -> Mapping[str, object] | None
 def _mean_tokens(case: Case, seed: int) -> Mapping[str, float]:
     found = _requests(case, seed + _OTHER_DRAW)
     means = {}
-    for each in _scenario(case).fleet.models:
+    for each in _scenario(case.scenario, case.data).fleet.models:
         lengths = [
             tokens if isinstance(tokens := request.output_tokens, int) else (tokens or {})[each.name]
             for request in found
