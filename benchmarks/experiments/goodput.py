@@ -162,43 +162,49 @@ def play(
 
 
 def section(title: str, name: str, text: Sequence[str], found: Played, baseline: str) -> Section:
-    """Tables and a figure of what was played; differences are to the predictor `baseline`."""
+    """Tables and figures of what was played; differences are to the predictor `baseline`."""
     rows: list[list[Value]] = []
-    lanes: dict[str, list[charts.Lane]] = {}
+    lanes: dict[str, dict[str, list[charts.Lane]]] = {policy: {} for policy in POLICIES}
     for (case, policy, predictor), outcomes in found.items():
-        row: list[Value] = [case, policy, predictor]
-        row += [_mean(outcomes, "error", 100), _mean(outcomes, "within_p95", 100)]
-        row += [_mean(outcomes, "attainment", 100), _mean(outcomes, "goodput_per_s")]
-        if predictor != baseline:
-            of_goodput, of_attainment = (
-                Interval.of(
-                    _less(ours[measure], theirs[measure])
-                    for ours, theirs in zip(outcomes, found[case, policy, baseline], strict=True)
-                )
-                for measure in ("goodput_per_s", "attainment")
+        row: list[Value] = [case, policy, predictor, _mean(outcomes, "error", 100)]
+        row += [
+            _mean(outcomes, "within_p95", 100),
+            _mean(outcomes, "attainment", 100),
+            _mean(outcomes, "goodput_per_s"),
+        ]
+        if predictor == baseline:
+            rows.append([*row, None, None])
+            continue
+        of_goodput, of_attainment = (
+            Interval.of(
+                _less(ours[measure], theirs[measure])
+                for ours, theirs in zip(outcomes, found[case, policy, baseline], strict=True)
             )
-            row += [of_goodput.mean, _interval(of_goodput)]
-            if of_attainment.mean is not None and of_attainment.half_width is not None:
-                middle, half = 100 * of_attainment.mean, 100 * of_attainment.half_width
-                lanes.setdefault(f"{case}, {policy}", []).append(
-                    (predictor, middle, middle - half, middle + half)
-                )
-        else:
-            row += [None, None]
-        rows.append(row)
+            for measure in ("goodput_per_s", "attainment")
+        )
+        rows.append([*row, of_goodput.mean, _interval(of_goodput)])
+        if of_attainment.mean is not None and of_attainment.half_width is not None:
+            middle, half = 100 * of_attainment.mean, 100 * of_attainment.half_width
+            lanes[policy].setdefault(predictor, []).append((case, middle, middle - half, middle + half))
     columns = (
         *("fleet", "policy", "predictor", "TTFT: median error (%)", "TTFT: within p95 (%)", "attainment (%)"),
         *("goodput (requests/s)", f"goodput less that of {baseline}", "95 % interval"),
     )
     label = f"Attainment less that of {baseline}"
-    drawing = charts.lanes(
-        label, f"percentage points of attainment, less that of {baseline}", lanes, zero=True
-    )
     return Section(
         title,
         text,
         [Results(title, columns, rows)],
-        [Chart(name, f"{label}: paired differences with 95 % intervals over the draws", drawing)],
+        [
+            Chart(
+                f"{name}_{policy}",
+                f"{label}, policy {policy}: paired differences with 95 % intervals over the draws",
+                charts.lanes(
+                    f"{label}, policy {policy}", "percentage points of attainment", of_policy, zero=True
+                ),
+            )
+            for policy, of_policy in lanes.items()
+        ],
     )
 
 

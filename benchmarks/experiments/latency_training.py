@@ -166,13 +166,10 @@ class LatencyTraining:
                     )
                     rows.append(self._judge(family, to, predictor, fitted, runs))
             rows.append(self._judge(family, ALL, COMBINED, _replayed(SERVED), runs))
-        caption = "Loss of TTFT by family, and by what was fitted to"
-        by_family = {
-            family: [
-                (f"{each.predictor} ({each.fitted_to})", each) for each in rows if each.judged_on == family
-            ]
-            for family in FAMILIES
-        }
+        caption = "Loss of TTFT by family and predictor, by what was fitted to"
+        by_predictor: dict[str, list[tuple[str, Judged]]] = {}
+        for each in rows:
+            by_predictor.setdefault(f"{each.judged_on}: {each.predictor}", []).append((each.fitted_to, each))
         return Section(
             "Latency: Llama and Qwen",
             [
@@ -183,7 +180,7 @@ class LatencyTraining:
                 " emulated engines.",
             ],
             [table("Latency predictors by family", rows)],
-            chart("latency_families", caption, by_family),
+            chart("latency_families", caption, by_predictor),
         )
 
     def features(self) -> Section:

@@ -135,7 +135,7 @@ class LengthTraining:
                 if error is not None:
                     values = [None if each is None else each.value for each in others]
                     rows.append([name, part, error.value, _interval(error), *values])
-                    lanes.setdefault(part, []).append((name, error))
+                    lanes.setdefault(name, []).append((part, error))
         return Section(
             "Lengths: features, calibration, learning curve and transfer",
             [
