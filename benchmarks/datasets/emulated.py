@@ -157,7 +157,9 @@ def _draw(random: Random, name: str, level: str, requests: int) -> World:
 
 
 def _play(world: World, random: Random) -> tuple[RecordingPredictor, list[Run]]:
-    fleet = open_fleet(_config(world), {each.name: true_engine(random, each) for each in world.engines.values()})
+    fleet = open_fleet(
+        _config(world), {each.name: true_engine(random, each) for each in world.engines.values()}
+    )
     played = [_run(random, world, instance, engine) for instance, engine in world.engines.items()]
     # Without trained models: the data that they are made of must not depend on those that are shipped.
     inner = OnlinePredictor()

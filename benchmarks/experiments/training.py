@@ -131,7 +131,8 @@ def _lengths(lengths: LengthTraining | None, data: Path | None, args: argparse.N
         found |= goodput.play(cases, predictors, args.draws, args.requests, args.seed)
         text.append(
             "ZeroEval's questions come with their texts, the true lengths of four models' answers and the arrivals of the Azure"
-            " trace. Only questions of which no near copy was fitted to are played."
+            " trace. Only questions of which no near copy was fitted to are played. The draws share the arrivals, so their"
+            " intervals are of questions and SLOs only."
         )
     return goodput.section("Goodput: lengths of answers", "goodput_lengths", text, found, baseline)
 
