@@ -51,6 +51,7 @@ MEASURES: Mapping[str, Callable[[Run], float | None]] = {
     "saved_share": lambda run: run.get("saved_share"),
     "quality_mean": lambda run: run["quality_mean"],
     "hedged_share": _share("hedged"),
+    "preemptions_per_request": _share("preemptions"),
     "timed_out_before_decoding_share": _share("timed_out_before_decoding"),
     "out_of_budget_before_decoding_share": _share("out_of_budget_before_decoding"),
     "cut_by_budget_share": _outcome_share(Outcome.BUDGET_EXHAUSTED_MID_DECODE),

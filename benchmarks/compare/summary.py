@@ -119,6 +119,7 @@ def summary_of(result: Result) -> dict[str, Any]:
         "decision_s": asdict(Summary.of(result.decision_s)),
         "wall_s": result.wall_s,
         "events": result.events,
+        "preemptions": result.preemptions,
         "curves": {name: _curve(values) for name, values in latencies.items()},
         "timeline": _timeline(result.instances, result.timeline),
     }
@@ -160,6 +161,7 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         "decision_s": None,
         "wall_s": None,
         "events": None,
+        "preemptions": None,
         "curves": {name: _curve(getattr(row, name) for row in complete) for name in _CURVES},
         "timeline": None,
     }

@@ -58,6 +58,8 @@ class SimulatedEngine:
         self._profiles = profiles_
         self._due_engine_s = 0.0
         self._gaps: Gaps | None = None
+        #: Preemptions of the engines that were lost.
+        self._lost_preemptions = 0
         self._reported: tuple[int, int, float, float | None, int] | None = None  # what `_report` says
         self._report = LoadReport()
         self._batching: Engine | None = None
@@ -66,6 +68,7 @@ class SimulatedEngine:
 
     def restart(self) -> None:
         """An empty engine: nothing runs, nothing is cached or loaded."""
+        self._lost_preemptions = self.preemptions
         if self._fixed_slots:
             self._engine = self._slots = SlotEngine(
                 self._profiles,
@@ -112,6 +115,11 @@ class SimulatedEngine:
     @property
     def kv_usage(self) -> float | None:
         return None if self._batching is None else self._batching.kv_usage
+
+    @property
+    def preemptions(self) -> int:
+        """Since the beginning, also before `restart`; an engine with slots has none."""
+        return self._lost_preemptions + (self._batching.preemptions_total if self._batching else 0)
 
     def limit_tokens(self, model: str) -> int:
         """Prompt and output together that the engine holds for one request."""

@@ -179,8 +179,8 @@ class Timeline:
 @dataclass(frozen=True, slots=True)
 class Result:
     """A finished simulation. `columns` as in COLUMNS, in the workload's order; `decision_s` are wall-clock
-    seconds of a sample of arrivals' decisions, `wall_s` of the whole run, `events` its number of events, `usage` what its
-    instances took, if they were scaled."""
+    seconds of a sample of arrivals' decisions, `wall_s` of the whole run, `events` its number of events, `preemptions` how often an
+    engine took a sequence back for lack of KV memory, `usage` what its instances took, if they were scaled."""
 
     instances: tuple[str, ...]
     models: tuple[str, ...]
@@ -191,6 +191,7 @@ class Result:
     wall_s: float
     end_s: float
     events: int
+    preemptions: int = 0
     usage: Usage | None = None
 
     def __len__(self) -> int:

@@ -131,6 +131,7 @@ class Simulation:
             perf_counter() - began,
             end_s,
             self._events,
+            sum(engine.preemptions for engine in self.engines.values()),
             None if self._pools is None else self._pools.close(end_s),
         )
 

@@ -94,3 +94,17 @@ def test_a_queue_of_thousands_is_served_in_order() -> None:
     # First come, first served: the waits never fall but for those who come while others are served.
     dispatched_s = result.columns["arrival_s"] + result.columns["queue_wait_s"]
     assert (np.diff(dispatched_s) >= -1e-3).all()
+
+
+def test_preemptions_are_counted_even_of_an_engine_that_is_lost() -> None:
+    crowd = steady(40, 0.01, output_tokens=2000)  # 88,000 tokens, twice what an A30 holds beside the weights
+    preempted = run(crowd, emulated("a")).preemptions
+    assert preempted > 0
+    assert run(crowd[:1], emulated("a")).preemptions == 0
+    engine = open_fleet(config(emulated("a"))).engines()["a"]
+    for each in crowd:
+        engine.submit(each.id, MODEL, each.prompt_tokens, each.output_tokens, (), each.arrival_s)
+    while (due := engine.next_at()) is not None:
+        engine.advance(due)
+    engine.restart()
+    assert engine.preemptions == preempted
