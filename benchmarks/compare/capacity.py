@@ -7,8 +7,9 @@ them a measurement; else only the two rates are reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 from benchmarks.compare.cells import excludes_zero, resampled, unique
@@ -57,22 +58,25 @@ def capacity_of(points: Sequence[tuple[float, float]], target: float = TARGET) -
 
 
 def capacities(
-    runs: Sequence[Mapping[str, Any]], baseline: str, target: float = TARGET
+    runs: Sequence[Mapping[str, Any]],
+    baseline: str,
+    target: float = TARGET,
+    of: Callable[[Mapping[str, Any]], float | None] = itemgetter("attainment"),
 ) -> list[dict[str, Any]]:
     """For each policy: `by_seed`, and over its seeds a `bound`: as in `Capacity` where it is that of all of them
     ("between" where some are "within"), "mixed" where some are bounds and others are not, None without seeds.
     `low_per_s` and `high_per_s` hold all seeds (None: no such end), `missed_per_s` is of any seed. Where all
     are "within": the mean `rate_per_s` with its interval and, where the baseline's are too, the `ratio` to it,
-    seed by seed."""
+    seed by seed. What must be at least `target` is attainment, or what `of` takes from a run."""
     found: dict[str, dict[Any, Capacity]] = {}
     for policy in unique(runs, "policy"):
-        own = [run for run in runs if run["policy"] == policy and run["attainment"] is not None]
+        own = [run for run in runs if run["policy"] == policy and of(run) is not None]
         found[policy] = {
             seed: capacity
             for seed in unique(own, "seed")
             if (
                 capacity := capacity_of(
-                    sorted((run["rate_per_s"], run["attainment"]) for run in own if run["seed"] == seed),
+                    sorted((run["rate_per_s"], of(run) or 0.0) for run in own if run["seed"] == seed),
                     target,
                 )
             )
