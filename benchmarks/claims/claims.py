@@ -1,65 +1,86 @@
-"""Which tables there are: where each is shown, and what measures it."""
+"""What is measured for the documentation, and which tables and figures show it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.claims.tables import Figures, by_rate, by_rate_and_policy
+from benchmarks.claims.figure import attainment, attainment_by_scenario
+from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
+from benchmarks.claims.tables import Figures, block, by_rate, end_to_end, provenance
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A table of a page. `scenario` are arguments of `headway compare`; `seeds` the number of draws, `oracle_seeds` that
-    of the draws for which a clairvoyant schedule is searched; `write` makes the table; `figure` is the file of a figure of
-    attainment by rate, if there is one."""
+    """A comparison of policies on the small form of a reference scenario. `seeds` is the number of draws, `oracle_seeds`
+    that of the draws for which a clairvoyant schedule is searched, and `measures` are those that are kept."""
 
-    page: str
-    scenario: tuple[str, ...]
     policies: tuple[str, ...]
     rates: tuple[int, ...]
-    seeds: int
-    write: Callable[[Figures], str]
-    oracle_seeds: int = 0
-    figure: str | None = None
+    measures: tuple[str, ...] = LATENCIES
+    seeds: int = 10
+    oracle_seeds: int = 1
 
-    def command(self, policies: tuple[str, ...], out: str, *, seeds: int | None = None) -> list[str]:
-        """The command that measures these policies, in so many draws (None: all). A clairvoyant schedule is only searched
-        with all policies and all draws, since the search begins with the best policy's schedule."""
-        arguments = ["compare", "--scenario", *self.scenario, "--seeds", str(seeds or self.seeds)]
+    def command(self, scenario: str, policies: tuple[str, ...], *, seeds: int | None = None) -> list[str]:
+        """The command that measures these policies, in so many draws (None: all), without its `--out`. A clairvoyant
+        schedule is only searched with all policies and all draws, since the search begins with the best policy's
+        schedule."""
+        arguments = ["compare", "--scenario", scenario, "--small", "--seeds", str(seeds or self.seeds)]
         arguments += ["--rates", ",".join(map(str, self.rates)), "--policies", ",".join(policies)]
         oracle_seeds = self.oracle_seeds if seeds is None and policies == self.policies else 0
-        return [*arguments, "--oracle-seeds", str(oracle_seeds), "--out", out]
+        return [*arguments, "--oracle-seeds", str(oracle_seeds)]
 
 
+_PLACING = ("round_robin", "least_load", "lmetric", "latency", "slo")
+#: By scenario.
 CLAIMS = {
-    "unequal-gpus": Claim(
-        "README.md",
-        ("one-model-unequal-gpus", "--small"),
+    "mixed-fleet": Claim(
+        ("round_robin", "least_load", "lmetric", "best_single", "price", "latency", "slo", "relevance", "cost"),
+        (40,),
+        PRICED,
+    ),
+    "split-prices": Claim(
+        ("round_robin", "least_load", "price", "latency", "slo", "relevance", "cost"), (25,), PRICED
+    ),
+    "one-model-unequal-gpus": Claim(
         (
             "round_robin", "power_of_two", "least_load", "lmetric", "predicted_latency", "most_headroom", "latency", "slo",
         ),
         (30, 40, 50, 60),
-        10,
-        partial(by_rate, times_at="40"),
-        oracle_seeds=1,
-        figure="docs/images/attainment-unequal-gpus.svg",
     ),
-    "equal-gpus": Claim(
-        "docs/results.md",
-        ("equal-gpus", "--small"),
-        ("predicted_latency", "least_load", "lmetric", "latency", "slo"),
-        (45,),
-        6,
-        by_rate_and_policy,
-    ),
-    "unlike-widths-small": Claim(
-        "docs/results.md",
-        ("unlike-widths", "--small"),
-        ("lmetric", "slo", "latency", "length_groups"),
-        (8, 16),
-        10,
-        by_rate_and_policy,
-    ),
+    "equal-gpus": Claim(_PLACING, (45, 55, 68), BLOCK),
+    "unlike-widths": Claim(("lmetric", "slo", "latency", "length_groups"), (8, 16), oracle_seeds=0),
+    "long-context": Claim((*_PLACING, "length_groups"), (2,)),
+    "bursty-code": Claim(_PLACING, (6,)),
+    "overload": Claim(_PLACING, (100,)),
+    "instance-loss": Claim(_PLACING, (30,), oracle_seeds=0),
 }  # fmt: skip
+
+#: The rates at which scenarios are compared with each other.
+_SHOWN = {
+    name: (50,) if name == "one-model-unequal-gpus" else (45,) if name == "equal-gpus" else claim.rates
+    for name, claim in CLAIMS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What stands between the marks of this name on a page; `write` gets the figures by scenario."""
+
+    name: str
+    page: str
+    write: Callable[[Mapping[str, Figures]], str]
+
+
+TABLES = (
+    Table("unequal-gpus", "README.md", lambda found: by_rate(found["one-model-unequal-gpus"], times_at="40")),
+    Table("end-to-end", "docs/results.md", partial(end_to_end, shown=_SHOWN)),
+    Table("block", "docs/results.md", lambda found: block(found["equal-gpus"])),
+    Table("provenance", "docs/results.md", provenance),
+)
+#: By file.
+DRAWINGS: Mapping[str, Callable[[Mapping[str, Figures]], str]] = {
+    "docs/images/attainment-unequal-gpus.svg": lambda found: attainment(found["one-model-unequal-gpus"]),
+    "docs/images/attainment-scenarios.svg": partial(attainment_by_scenario, shown=_SHOWN, policies=_PLACING),
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.claims.claims import CLAIMS, Claim
-from benchmarks.claims.figure import attainment
+from benchmarks.claims.claims import CLAIMS, DRAWINGS, TABLES, Claim
 from benchmarks.claims.measured import measured
 from benchmarks.claims.tables import differences
 from benchmarks.pages.marked import replaced
@@ -43,24 +43,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
         found = [_compared(name, chosen, kept, check=given.do == "check") for name in names]
-    except (OSError, ValueError) as error:
+        if given.do == "measure":
+            RESULTS.write_text(_lines(kept), encoding="utf-8")
+            write(Path(), kept)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"benchmarks.claims: {error}", file=sys.stderr)
         return 2
-    if given.do == "measure":
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        write(Path(), kept)
     return int(not all(found))
 
 
 def write(root: Path, results: dict[str, Any]) -> None:
-    """Put every table that has results into its page, and draw the figures. Raises OSError and ValueError."""
-    for name, claim in CLAIMS.items():
-        if name in results:
-            page = root / claim.page
-            text = page.read_text(encoding="utf-8")
-            page.write_text(replaced(text, f"claim {name}", claim.write(results[name])), encoding="utf-8")
-            if claim.figure is not None:
-                (root / claim.figure).write_text(attainment(results[name]), encoding="utf-8")
+    """Put every table into its page, and draw the figures. Raises OSError, and ValueError for results that lack a scenario
+    and for a page without marks."""
+    if missing := CLAIMS.keys() - results.keys():
+        raise ValueError(f"to be measured first: {', '.join(sorted(missing))}")
+    for table in TABLES:
+        page = root / table.page
+        text = replaced(page.read_text(encoding="utf-8"), f"claim {table.name}", table.write(results))
+        page.write_text(text, encoding="utf-8")
+    for file, draw in DRAWINGS.items():
+        (root / file).write_text(draw(results), encoding="utf-8")
+
+
+def _lines(results: dict[str, Any]) -> str:
+    """JSON with a line for each list of numbers."""
+    text = json.dumps(results, indent=1)
+    return re.sub(r"\[[^][{}]*\]", lambda found: json.dumps(json.loads(found[0])), text) + "\n"
 
 
 def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *, check: bool) -> bool:
@@ -68,16 +76,26 @@ def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *
     claim = CLAIMS[name]
     policies = tuple(each for each in claim.policies if chosen is None or each in chosen)
     with TemporaryDirectory(prefix="headway-claims-") as folder:
-        command = claim.command(policies, folder, seeds=_CHECKED_SEEDS if check else None)
-        if subprocess.run([sys.executable, "-m", "router.cli", *command], check=False).returncode:  # noqa: S603
+        command = claim.command(name, policies, seeds=_CHECKED_SEEDS if check else None)
+        headway = [sys.executable, "-m", "router.cli", *command, "--out", folder]
+        if subprocess.run(headway, check=False).returncode:  # noqa: S603
             return False
-        found = measured(json.loads((Path(folder) / "report.json").read_text(encoding="utf-8")))
+        report = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
+    found = measured(report, claim.measures)
     if check:
         unlike = list(differences(kept[name], found, _SAME))
         print("\n".join(unlike) or f"{name}: as told")
         return not unlike
+    for policy in found["policies"].values():
+        policy["commit"] = _commit()
     kept[name] = _merged(claim, kept.get(name, {}), found)
     return True
+
+
+def _commit() -> str:
+    """The last one that changed decisions, predictions or engines."""
+    git = ["git", "log", "-1", "--format=%h", "--", "router", "policies", "predictors", "backends"]
+    return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
 
 
 def _merged(claim: Claim, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

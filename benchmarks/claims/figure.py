@@ -1,13 +1,16 @@
-"""A claim as a figure: attainment against the offered rate."""
+"""Claims as figures: attainment against the offered rate, and in each scenario."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.claims.tables import Figures
 from benchmarks.compare import plots
 from benchmarks.compare.styles import styles_of
+from benchmarks.evaluate.plots import COLOURS
+from benchmarks.experiments import charts
 from benchmarks.pages.standalone import standalone
 
 _TARGET = 0.95
@@ -48,3 +51,20 @@ def attainment(figures: Figures) -> str:
     if drawing is None:
         raise ValueError("a figure needs two rates")
     return standalone(drawing.svg(), [(each.light, each.dark, each.dash) for each in styles.values()])
+
+
+def attainment_by_scenario(
+    results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]], policies: Sequence[str]
+) -> str:
+    """An SVG file: a row for each scenario and rate, in it the intervals of these policies."""
+    rows: dict[str, list[charts.Lane]] = {}
+    for scenario, rates in shown.items():
+        for rate in map(str, rates):
+            found = results[scenario]["policies"]
+            figures = {name: found[name]["rates"][rate]["attainment"] for name in policies if name in found}
+            rows[f"{scenario}, {rate}/s"] = [
+                (name, 100 * mean, 100 * (mean - half), 100 * (mean + half))
+                for name, (mean, half) in figures.items()
+            ]
+    label = "Attainment in each scenario, with 95 % intervals"
+    return standalone(charts.lanes(label, "requests within their SLO (%)", rows).svg(), COLOURS)

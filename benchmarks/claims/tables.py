@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.compare.cells import excludes_zero
 from benchmarks.compare.tables import three_digits
+from benchmarks.measures import Interval
 
-#: `policies`: by policy `rates` (by rate: the measures as (mean, half-width of a 95 % interval), and the attainment of each
-#: draw) and `capacity` as text. `oracle`, if there is one: the clairvoyant's attainment by rate.
+#: `policies`: by policy `rates` (by rate: the measures as (mean, half-width of a 95 % interval), the attainment of each
+#: draw as `draws`, and maybe `spend_over_least`, that of the first draw over the least that its quality costs), `capacity`
+#: `commit` and maybe `ttft_capacity` as text. `oracle`, if there is one: the clairvoyant's attainment of the first draw, by
+#: rate.
 Figures = Mapping[str, Any]
 
 
@@ -16,41 +20,97 @@ def by_rate(figures: Figures, times_at: str) -> str:
     """A row for each policy: its attainment at each rate, the rate at which it falls to the target, and mean times at the
     rate `times_at`. The best policy of a column is not marked: intervals overlap. The greatest half-widths follow."""
     rates = list(next(iter(figures["policies"].values()))["rates"])
-    lines = [
-        _row(["policy", *(f"{rate}/s" for rate in rates), "95 % up to", "TTFT", "E2E"]),
-        _row(["---"] * (len(rates) + 4)),
-    ]
+    rows = []
     for policy, found in figures["policies"].items():
         cells = [f"{100 * found['rates'][rate]['attainment'][0]:.1f} %" for rate in rates]
         times = [f"{found['rates'][times_at][name][0]:.2f} s" for name in ("ttft_s_mean", "e2e_s_mean")]
-        lines.append(_row([f"`{policy}`", *cells, found["capacity"] + "/s", *times]))
+        rows.append([f"`{policy}`", *cells, found["capacity"] + "/s", *times])
     oracle = figures.get("oracle")
     if oracle:
         cells = [f"{100 * oracle[rate]:.1f} %" for rate in rates]
-        lines.append(_row(["a clairvoyant schedule (one draw)", *cells, "", "", ""]))
+        rows.append(["a clairvoyant schedule (one draw)", *cells, "", "", ""])
     widest = [
         max(found["rates"][rate]["attainment"][1] for found in figures["policies"].values()) for rate in rates
     ]
     told = ", ".join(f"{100 * width:.1f} at {rate}/s" for rate, width in zip(rates, widest, strict=True))
-    return "\n".join(
-        [*lines, "", f"Half-widths of 95 % intervals of attainment, in points, at most: {told}."]
+    return (
+        _table(["policy", *(f"{rate}/s" for rate in rates), "95 % up to", "TTFT", "E2E"], rows)
+        + f"\n\nHalf-widths of 95 % intervals of attainment, in points, at most: {told}."
     )
 
 
-def by_rate_and_policy(figures: Figures) -> str:
-    """A row for each rate and policy: attainment, and the quantiles of times."""
-    policies = figures["policies"]
-    lines = [_row(["rate", "policy", "attained", "TTFT p50 / p95 s", "E2E p50 / p95 s"]), _row(["---"] * 5)]
-    for rate in next(iter(policies.values()))["rates"]:
-        for at, (policy, found) in enumerate(policies.items()):
+def end_to_end(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]]) -> str:
+    """A row for each scenario, rate and policy: attainment and how far it is behind the clairvoyant's, the quantiles of
+    times, quality, spend, and spend over the least for its quality. The attainment of the best policy and of those that are
+    not clearly behind it is bold. A dash is what does not differ or is not known."""
+    rows = []
+    for scenario, rates in shown.items():
+        figures = results[scenario]
+        for rate in map(str, rates):
+            name = f"`{scenario}`, {rate}/s"
+            leading = _leading(figures, rate)
+            for policy, found in figures["policies"].items():
+                here = found["rates"][rate]
+                best = figures.get("oracle", {}).get(rate)
+                usd, quality = here.get("cost_usd_per_request"), here.get("quality_mean")
+                rows.append(
+                    [
+                        name,
+                        f"`{policy}`",
+                        f"**{_percent(here['attainment'])}**"
+                        if policy in leading
+                        else _percent(here["attainment"]),
+                        "-" if best is None else f"{100 * (best - here['draws'][0]):.1f}",
+                        *(_quantiles(here, time, ("p50", "p95")) for time in ("ttft_s", "e2e_s")),
+                        "-" if quality is None else f"{quality[0]:.3f}",
+                        "-" if usd is None else three_digits(1000 * usd[0]),
+                        f"{here['spend_over_least']:.2f}" if "spend_over_least" in here else "-",
+                    ]
+                )
+                name = ""
+    headings = ["scenario", "policy", "attained", "regret", "TTFT p50 / p95 s", "E2E p50 / p95 s"]
+    return _table([*headings, "quality", "USD/1k", "over least"], rows)
+
+
+def _leading(figures: Figures, rate: str) -> set[str]:
+    """The policy that attains most, and those whose difference to it, draw by draw, has an interval that holds zero."""
+    draws = {policy: found["rates"][rate]["draws"] for policy, found in figures["policies"].items()}
+    best = max(draws.values(), key=sum)
+    return {
+        policy
+        for policy, own in draws.items()
+        if not excludes_zero(Interval.of(mine - most for mine, most in zip(own, best, strict=True)))
+    }
+
+
+def block(figures: Figures) -> str:
+    """Block's measures (arXiv 2508.03611): a row for each rate and policy, and the capacity by TTFT in the first of them."""
+    rows = []
+    for rate in next(iter(figures["policies"].values()))["rates"]:
+        for at, (policy, found) in enumerate(figures["policies"].items()):
             here = found["rates"][rate]
-            times = [
-                f"{three_digits(here[f'{name}_p50'][0])} / {three_digits(here[f'{name}_p95'][0])}"
-                for name in ("ttft_s", "e2e_s")
-            ]
-            attained = _percent(here["attainment"])
-            lines.append(_row(["" if at else f"{rate}/s", f"`{policy}`", attained, *times]))
-    return "\n".join(lines)
+            rows.append(
+                [
+                    "" if at else f"{rate}/s",
+                    f"`{policy}`",
+                    _percent(here["attainment"]),
+                    *(_quantiles(here, name, ("mean", "p99")) for name in ("ttft_s", "e2e_s")),
+                    _quantiles(here, "tpot_s", ("mean", "p99"), 1e3),
+                    three_digits(1e6 * here["decision_s_p50"][0]),
+                    "" if rate != next(iter(found["rates"])) else f"{found['ttft_capacity']}/s",
+                ]
+            )
+    headings = ["rate", "policy", "attained", "TTFT mean / p99 s", "E2E mean / p99 s", "TPOT mean / p99 ms"]
+    return _table([*headings, "decision p50 µs", "capacity"], rows)
+
+
+def provenance(results: Mapping[str, Figures]) -> str:
+    """The commits that figures are of, with their scenarios."""
+    scenarios: dict[str, dict[str, None]] = {}
+    for scenario, figures in results.items():
+        for found in figures["policies"].values():
+            scenarios.setdefault(found["commit"], {})[f"`{scenario}`"] = None
+    return "\n".join(f"- commit `{commit}`: {', '.join(names)}" for commit, names in scenarios.items())
 
 
 def differences(old: Figures, new: Figures, at_most: float) -> Iterator[str]:
@@ -67,5 +127,9 @@ def _percent(figure: Sequence[float]) -> str:
     return f"{100 * figure[0]:.1f} ±{100 * figure[1]:.1f} %"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _quantiles(here: Mapping[str, Any], name: str, of: Sequence[str], scale: float = 1.0) -> str:
+    return " / ".join(three_digits(scale * here[f"{name}_{each}"][0]) for each in of)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))

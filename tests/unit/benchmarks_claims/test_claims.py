@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from benchmarks.claims import command
-from benchmarks.claims.claims import CLAIMS
-from benchmarks.claims.measured import measured
-from benchmarks.claims.tables import by_rate, by_rate_and_policy, differences
+from benchmarks.claims.claims import CLAIMS, DRAWINGS, TABLES
+from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED, measured
+from benchmarks.claims.tables import block, by_rate, differences, end_to_end, provenance
 from benchmarks.pages.marked import replaced
 
 ROOT = Path(__file__).parents[3]
 
 
 def report(attained: float, policy: str = "slo") -> dict[str, Any]:
-    """What is read of a report of one policy at 40/s, in two draws."""
+    """What is read of a report of one policy at 40/s, in two draws: its measures are `attained` too."""
     interval = {"mean": attained, "half_width": 0.01}
-    times = {f"{time}_s_{of}": interval for time in ("ttft", "e2e") for of in ("mean", "p50", "p95")}
+    measures = dict.fromkeys((*LATENCIES, *PRICED, *BLOCK), interval)
     capacity = {
         "policy": policy,
         "bound": "at_least",
@@ -30,21 +30,30 @@ def report(attained: float, policy: str = "slo") -> dict[str, Any]:
         "missed_per_s": [],
     }
     runs = [
-        {"policy": policy, "rate_per_s": 40.0, "seed": seed, "attainment": attained + 0.1 * seed}
+        {
+            **{"policy": policy, "rate_per_s": 40.0, "seed": seed, "attainment": attained + 0.1 * seed},
+            **{"quality_mean": 0.5, "cost_usd_per_request": 0.003, "ttft_s": {"p99": 2.0}},
+        }
         for seed in (1, 0)
     ]
+    oracle = {
+        "rate_per_s": 40.0,
+        "clairvoyant_attainment": {"mean": 0.9},
+        "quality_cost": [
+            {"quality": quality, "cost_usd_per_request": usd} for quality, usd in ((0.4, 0.001), (0.6, 0.003))
+        ],
+    }
     return {
         "capacity": [capacity],
-        "cells": [{"policy": policy, "rate_per_s": 40.0, "measures": {"attainment": interval, **times}}],
+        "cells": [{"policy": policy, "rate_per_s": 40.0, "measures": measures}],
         "runs": runs,
-        "oracle": [{"rate_per_s": 40.0, "clairvoyant_attainment": {"mean": 0.9}}],
+        "oracle": [oracle],
+        "baseline": policy,
     }
 
 
 def test_every_page_shows_what_the_results_file_has(tmp_path: Path) -> None:
-    shown = {claim.page for claim in CLAIMS.values()} | {
-        claim.figure for claim in CLAIMS.values() if claim.figure
-    }
+    shown = {table.page for table in TABLES} | DRAWINGS.keys()
     for page in shown:
         (tmp_path / page).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / page, tmp_path / page)
@@ -68,12 +77,35 @@ def test_figures_become_rows() -> None:
     assert rows[2] == "| `slo` | 85.0 % | at least 40/s | 0.85 s | 0.85 s |"
     assert rows[3].startswith("| a clairvoyant schedule (one draw) | 90.0 % |")
     assert rows[-1].endswith("at most: 1.0 at 40/s.")
-    assert by_rate_and_policy(figures).splitlines()[2] == (
-        "| 40/s | `slo` | 85.0 ±1.0 % | 0.850 / 0.850 | 0.850 / 0.850 |"
+    rows = end_to_end({"made": figures}, {"made": (40,)}).splitlines()
+    assert rows[2] == (
+        "| `made`, 40/s | `slo` | **85.0 ±1.0 %** | 5.0 | 0.850 / 0.850 | 0.850 / 0.850 | - | - | - |"
     )
+    less = measured(report(0.84, "latency"))["policies"]
+    both = {**figures, "policies": {**less, **figures["policies"]}}
+    rows = end_to_end({"made": both}, {"made": (40,)}).splitlines()
+    assert rows[2].startswith("| `made`, 40/s | `latency` | 84.0 ±1.0 % |")
+    assert rows[3].startswith("|  | `slo` | **85.0")
+    priced = end_to_end({"made": measured(report(0.85), PRICED)}, {"made": (40,)}).splitlines()
+    assert priced[2].endswith("| 0.850 / 0.850 | 0.850 | 850 | 1.50 |")
+    figures = measured(report(0.85), BLOCK)
+    assert block(figures).splitlines()[2] == (
+        "| 40/s | `slo` | 85.0 ±1.0 % | 0.850 / 0.850 | 0.850 / 0.850 | 850 / 850 | 850,000 | at least 40/s |"
+    )
+    late = report(0.85)
+    late["runs"][0]["ttft_s"]["p99"] = 3.5
+    assert measured(late, BLOCK)["policies"]["slo"]["ttft_capacity"] == "between below 40 and at least 40"
     assert replaced("a <!-- x: begin -->old<!-- x: end --> b", "x", "new").split("\n")[2] == "new"
     with pytest.raises(ValueError, match="no marks"):
         replaced("a page", "x", "new")
+
+
+def test_figures_are_listed_by_their_commits() -> None:
+    old, new = ({"policies": {"slo": {"commit": commit}}} for commit in ("abc1234", "def5678"))
+    assert provenance({"one": old, "two": new, "three": old}).splitlines() == [
+        "- commit `abc1234`: `one`, `three`",
+        "- commit `def5678`: `two`",
+    ]
 
 
 def test_a_draw_that_differs_is_reported() -> None:
@@ -86,7 +118,7 @@ def test_a_draw_that_differs_is_reported() -> None:
 
 
 def test_policies_measured_anew_take_their_place_among_the_others() -> None:
-    claim = CLAIMS["unequal-gpus"]
+    claim = CLAIMS["one-model-unequal-gpus"]
     old, new = measured(report(0.5, "slo")), measured({**report(0.6, "latency"), "oracle": []})
     merged = command._merged(claim, old, new)
     assert list(merged["policies"]) == ["latency", "slo"]
@@ -99,7 +131,7 @@ def test_arguments_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 2
     assert "unknown: nonsense" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        command.main(["measure", "unequal-gpus", "--policies", "price"])
+        command.main(["measure", "one-model-unequal-gpus", "--policies", "price"])
     assert "none of these policies: price" in capsys.readouterr().err
 
 
