@@ -30,6 +30,11 @@ The order is kept by construction: whatever lambda_q is, quality and spend toget
   reserved for prediction errors.
 - Spend: the rest.
 
+A request whose answer may be checked (`Request.check`) has further options: ask one model, have its answer checked, and ask
+another model if the check finds it poor (`policies.second_look`). Such an option has the expected quality, spend and risk of
+all that, the check's price included. It is left out where an SLO could be lost by it, or where the money cap may not pay for
+both answers. It does not count for what is reachable, the default target: it is there to spend less.
+
 A request whose SLO is lost everywhere (P(miss) > 1 - epsilon for all options) goes only where it disturbs nobody
 (`policies.room`), and is deferred while it would disturb somebody everywhere.
 
@@ -45,19 +50,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
+from policies import second_look
 from policies.cost_scope import CostScope, allowed_misses
 from policies.latency import added_s, expected_s, p_miss
 from policies.picking import format_usd, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
 from policies.settings import Targets
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import CheckedAnswer, Choice, Option
 from router.core.types import Candidate, Request
 
 _MAX_SCOPES = 1024
@@ -88,12 +94,14 @@ class _Estimate(NamedTuple):
 
 class _Memo(NamedTuple):
     """What `choose` computed: each option's estimate; each model's best offer, their mean cost, and the difference of
-    their qualities."""
+    their qualities; the price of quality; and the best offer with a second look (None: there is none)."""
 
     estimates: list[_Estimate]
     offers: list[Offer]
     usual_usd: float
     spread: float
+    quality_usd: float
+    look: Offer | None
 
 
 @dataclass(slots=True)
@@ -117,6 +125,7 @@ class LeastSpend:
         #: The share of attempts that had to be repeated elsewhere, by instance.
         self._repeated: OrderedDict[str, float] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._check_scores = second_look.ScoreScale()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         targets = self._targets(request.key)
@@ -152,9 +161,16 @@ class LeastSpend:
         best = max(qualities[at] for at in near)
         equal = [at for at in near if qualities[at] == best]
         index = min(equal, key=lambda at: (estimates[at].e2e_s, name_of(options[at])))
-        taken = f"{_format(estimates[index])} (0.01 of quality is worth {format_usd(quality_usd / 100)} now)"
+        by_model = _by_model(options, offers, scores)
+        look, check, taken = None, False, estimates[index]
+        if request.check is not None and room and quality_usd > 0.0:
+            first, look = second_look.best(request, options, offers, by_model, quality_usd)
+            if look is not None and (score := look.cost_usd - quality_usd * look.value) < min(scores):
+                index, check, equal, scores[first] = first, True, [first], score
+                taken = estimates[first]._replace(cost_usd=look.cost_usd, quality=look.quality)
+        better = f"{_format(taken)} (0.01 of quality is worth {format_usd(quality_usd / 100)} now)"
         reasons = [
-            None if at == index else _reason(estimates[at], at in among, at in equal, taken)
+            None if at == index else _reason(estimates[at], at in among, at in equal, better)
             for at in range(len(options))
         ]
         return Choice(
@@ -163,8 +179,44 @@ class LeastSpend:
             reasons,
             alternatives=[at for at in equal if at != index],
             defer=not room,
-            memo=_Memo(estimates, _by_model(options, offers, scores), usual_usd, spread),
+            memo=_Memo(estimates, [offers[at] for at in by_model], usual_usd, spread, quality_usd, look),
+            check=check,
         )
+
+    def reconsider(
+        self, request: Request, answer: CheckedAnswer, options: Sequence[Option], rng: Random
+    ) -> Choice | None:
+        """Another model, if it is worth its price now that the check has moved the expected quality of the answer."""
+        predicted, check = answer.prediction.quality, request.check
+        if predicted is None or check is None:
+            return None
+        z = self._check_scores.z(answer.score, predicted, check.dprime)
+        checked = second_look.after(predicted, z, check.dprime)
+        allowed = [
+            at
+            for at, each in enumerate(options)
+            if second_look.may_replace(request, answer, each, self.epsilon)
+        ]
+        if not allowed:
+            return None
+        choice = self.choose(replace(request, check=None), options, rng)
+        memo: _Memo = choice.memo
+        scores: list[float | None] = [None] * len(options)
+        for at in allowed:
+            quality, score = memo.estimates[at].quality, choice.scores[at]
+            if score is not None:
+                moved = second_look.other_after(quality, predicted, checked) - quality
+                scores[at] = score - memo.quality_usd * moved
+        least, index = min(
+            ((score, at) for at, score in enumerate(scores) if score is not None), default=(inf, 0)
+        )
+        if choice.defer or least >= -memo.quality_usd * checked:
+            return None
+        pending = self._pending.get(request.id)
+        if pending is not None:
+            pending.instances.clear()  # the first attempt was not repeated because it failed
+        why = f"the first answer has an expected quality of {checked:.2f} after its check, and another is better value"
+        return Choice(index, scores, [None if at == index else why for at in range(len(options))], memo=memo)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Move the prices: add the request's options to those of its scope. A further attempt of the same request moves
@@ -182,8 +234,9 @@ class LeastSpend:
         targets = self._targets(request.key)
         scope = self._scope(request.key)
         e2e_s = estimate.e2e_s if estimate.e2e_s < inf else None
-        reachable = scope.offer(memo.offers, memo.usual_usd, memo.spread, targets)
-        scope.take(estimate.quality, reachable, e2e_s, targets)
+        reachable = scope.offer(memo.offers, memo.usual_usd, memo.spread, targets, memo.look)
+        quality = memo.look.quality if memo.look is not None and choice.check else estimate.quality
+        scope.take(quality, reachable, e2e_s, targets)
         if request.slo is not None:
             scope.add_misses(estimate.miss - allowed_misses(targets), targets)
 
@@ -273,14 +326,14 @@ def _breaks(request: Request, option: Option) -> float:
     return near * (step_s / (high_s - low_s) if step_s < high_s - low_s else 1.0)
 
 
-def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequence[float]) -> list[Offer]:
-    """The offer of least score of each model, ordered by name. Those of unknown price are left out."""
+def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequence[float]) -> list[int]:
+    """The index of the offer of least score of each model, ordered by name. Those of unknown price are left out."""
     best: dict[str, int] = {}
     for at, option in enumerate(options):
         model = option.candidate.model
         if offers[at].cost_usd < inf and (model not in best or scores[at] < scores[best[model]]):
             best[model] = at
-    return [offers[best[model]] for model in sorted(best)]
+    return [best[model] for model in sorted(best)]
 
 
 def _reason(estimate: _Estimate, allowed: bool, equal: bool, taken: str) -> str:

@@ -54,14 +54,21 @@ class CostScope:
         """What quality and spend of an answer usually differ by, at this price of quality."""
         return self.usual_usd + quality_usd * self.spread
 
-    def offer(self, offers: Sequence[Offer], usual_usd: float, spread: float, targets: Targets) -> float:
-        """A request was offered these, of mean cost `usual_usd` and of qualities that differ by `spread`. Returns the
-        quality of that of most value."""
+    def offer(
+        self,
+        offers: Sequence[Offer],
+        usual_usd: float,
+        spread: float,
+        targets: Targets,
+        look: Offer | None = None,
+    ) -> float:
+        """A request was offered these, of mean cost `usual_usd` and of qualities that differ by `spread`; and a second
+        look. Returns the quality of that of most value, but the second look."""
         memory = _memory(targets)
         self._requests += 1.0 - self._requests / memory
         self.usual_usd += (usual_usd - self.usual_usd) / self._requests
         self.spread += (spread - self.spread) / self._requests
-        return self.offered.add(offers, memory)
+        return self.offered.add(offers, memory, look)
 
     def take(self, quality: float, reachable: float, e2e_s: float | None, targets: Targets) -> None:
         """The request took an answer of this quality, where `reachable` was its best."""
@@ -97,7 +104,10 @@ class CostScope:
     def _aim(self, targets: Targets) -> float:
         reachable = self.offered.reachable
         wished = self.wished(targets)
-        return 0.0 if reachable is None or wished is None else min(wished, reachable)
+        if reachable is None or wished is None:
+            return 0.0
+        # What single answers reach is the default target, and no limit for another one.
+        return min(wished, reachable if targets.quality is None else self.offered.reachable_with_looks)
 
 
 def _memory(targets: Targets) -> float:

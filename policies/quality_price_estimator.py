@@ -45,6 +45,7 @@ class QualityPriceEstimator:
     _weight: float = 0.0
     _least_quality: float = 0.0  # weighted sum of the cheapest offers' qualities
     _best_quality: float = 0.0  # the same, of the offers of most value
+    _best_with_looks: float = 0.0  # the same, with second looks
     _steps: dict[int, float] = field(default_factory=dict)  # weighted quality, by bin of the price
 
     @property
@@ -52,22 +53,31 @@ class QualityPriceEstimator:
         """The mean quality if every request took its offer of most value; None before the first request."""
         return self._best_quality / self._weight if self._weight else None
 
-    def add(self, offers: Sequence[Offer], window_requests: float) -> float:
+    @property
+    def reachable_with_looks(self) -> float:
+        """The same with second looks; 0 before the first request."""
+        return self._best_with_looks / self._weight if self._weight else 0.0
+
+    def add(self, offers: Sequence[Offer], window_requests: float, look: Offer | None = None) -> float:
         """A request had these offers, at least one. Returns the quality of that of most value. The weight of a request
-        falls by a factor e over `window_requests` requests."""
+        falls by a factor e over `window_requests` requests. `look` is a further offer, which is not counted as reachable."""
         keep = 1.0 - 1.0 / max(window_requests, 2.0)
         weight = self._next_weight
         self._next_weight /= keep
         self._weight += weight
         quality = {(value, cost_usd): quality for value, cost_usd, quality in offers}
         hull = lower_hull(list(quality))
+        best = quality[hull[-1]]
+        if look is not None:
+            quality[look.value, look.cost_usd] = look.quality
+            hull = lower_hull(list(quality))
         self._least_quality += weight * quality[hull[0]]
         for below, above in pairwise(hull):
             price = (above[1] - below[1]) / (above[0] - below[0])
             at = floor(_BINS_PER_FACTOR * log(min(max(price, _LEAST_USD), _MOST_USD)))
             self._steps[at] = self._steps.get(at, 0.0) + weight * (quality[above] - quality[below])
-        best = quality[hull[-1]]
         self._best_quality += weight * best
+        self._best_with_looks += weight * quality[hull[-1]]
         if self._next_weight > _MAX_WEIGHT:
             self._scale_back()
         return best
@@ -78,6 +88,7 @@ class QualityPriceEstimator:
         self._weight *= scale
         self._least_quality *= scale
         self._best_quality *= scale
+        self._best_with_looks *= scale
         negligible = 1e-6 * self._weight
         self._steps = {at: mass * scale for at, mass in self._steps.items() if abs(mass) * scale > negligible}
 

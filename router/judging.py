@@ -21,8 +21,10 @@ RUBRIC = (
     "The response answers the request, with only minor mistakes or gaps.",
     "The response answers the request correctly, completely and as it was asked.",
 )
-#: What a verdict may take.
-VERDICT_TOKENS = 1000
+#: What a verdict may take, and what one is taken to have: a few sentences and a grade.
+VERDICT_TOKENS, USUAL_VERDICT_TOKENS = 1000, 150
+#: What the form has beside prompt and answer.
+FORM_TOKENS = 320
 
 _INPUT = """# INPUT
 Below are the inputs of the task:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from router.core.interfaces import Choice, Option, Options, Policy, Predictor
+from router.core.interfaces import CheckedAnswer, Choice, Option, Options, Policy, Predictor, SecondLooker
 from router.core.state import Load, load_features, load_of
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
@@ -100,6 +100,25 @@ class Decider:
                 choice, rng if request.seed is None else Random(f"{request.seed}/explore")
             )
         return Decided(request.policy, now, options, choice, busy, passed_over)
+
+    def reconsider(
+        self,
+        request: Request,
+        answer: CheckedAnswer,
+        options: Sequence[Option],
+        now: float,
+        *,
+        passed_over: Sequence[tuple[Candidate, str]] = (),
+    ) -> Decided | None:
+        """Choose again among `options` (there may be none), now that an answer was checked; None to deliver it."""
+        policy = self.policies[request.policy]
+        if not isinstance(policy, SecondLooker):
+            return None
+        if options:
+            self.predictor.predict_all(request, options, now)
+        rng = self._rng if request.seed is None else Random(request.seed)
+        choice = policy.reconsider(request, answer, options, rng)
+        return None if choice is None else Decided(request.policy, now, options, choice, (), passed_over)
 
     def complete(self, request: Request, decided: Decided) -> Prediction:
         """Add what the choice did not need; returns the prediction of the chosen option."""

@@ -12,6 +12,7 @@ FirstToken         an attempt's first token arrived
 Metered            an attempt's cost reached its allowance
 Granted            the answer of the key's budgets to `Reserve`
 Ended              an attempt ended, for any reason
+Checked            an answer was checked
 Left               the client disconnected
 GivenUp            the driver cannot continue a request
 LoadReported       an engine's metrics were read
@@ -34,6 +35,7 @@ Dispatch           sends the request to a candidate, and reports `Ended` at the 
 Cancel             aborts an attempt, and reports `Ended` at once
 Reserve            takes more money from the key's budgets, and reports `Granted`
 Allow              lets an attempt cost more, or ends it
+Check              has an answer checked, and reports `Checked`
 Finish             answers or refuses the client, and records the request
 =================  ===============================================================================
 """
@@ -141,6 +143,15 @@ class Ended(NamedTuple):
     failure: Failure | None = None
 
 
+class Checked(NamedTuple):
+    """The answer of an attempt was checked. `score` says how good it is, from 0 to 1; None if the check failed or took too
+    long."""
+
+    request_id: str
+    attempt: int
+    score: float | None
+
+
 class Left(NamedTuple):
     """The client disconnected."""
 
@@ -233,7 +244,7 @@ class Tick(NamedTuple):
     """The driver's one timer fired (`Scheduler.wake_at`)."""
 
 
-RequestEvent = FirstToken | Metered | Granted | Ended | Left | GivenUp
+RequestEvent = FirstToken | Metered | Granted | Ended | Checked | Left | GivenUp
 Event = (
     Arrived
     | RequestEvent
@@ -300,6 +311,14 @@ class Allow(NamedTuple):
     allowance: Allowance
 
 
+class Check(NamedTuple):
+    """Have the complete answer of an attempt at this candidate checked. The client gets nothing of it yet."""
+
+    request_id: str
+    attempt: int
+    candidate: Candidate
+
+
 class Finish(NamedTuple):
     """The request and all its attempts have ended: answer or refuse the client by the settlement."""
 
@@ -307,4 +326,4 @@ class Finish(NamedTuple):
     settlement: Settlement
 
 
-Instruction = Dispatch | Cancel | Reserve | Allow | Finish
+Instruction = Dispatch | Cancel | Reserve | Allow | Check | Finish

@@ -39,7 +39,8 @@ class Choice:
     says why each other option was not chosen; it is None for the chosen one. `propensity` is the probability of this
     draw. `alternatives` are options that the policy rates as equally good; exploration may take one of them. `defer`
     means that the request would miss its SLO at any option now and would delay other requests: the scheduler may queue
-    it and decide again. `memo` carries what `choose` computed to `placed`; only the policy reads it.
+    it and decide again. `memo` carries what `choose` computed to `placed`; only the policy reads it. `check`: the answer
+    is to be checked before the client gets it (`SecondLooker`); only for a request that has a `check`.
     """
 
     index: int
@@ -49,6 +50,7 @@ class Choice:
     alternatives: Sequence[int] = ()
     defer: bool = False
     memo: Any = None
+    check: bool = False
 
 
 class Policy(Protocol):
@@ -76,6 +78,28 @@ class Learner(Protocol):
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """A request that this policy placed ended at `candidate`. `met`: whether its SLO was met; None if it had no SLO,
         or if the reason of its end says nothing about the SLO."""
+        ...
+
+
+class CheckedAnswer(NamedTuple):
+    """A complete answer that the client has not got yet. `prediction` is that of its dispatch, `cost_usd` what the request
+    has cost so far, `score` what the check says of it, from 0 to 1."""
+
+    candidate: Candidate
+    prediction: Prediction
+    cost_usd: float
+    score: float
+
+
+@runtime_checkable
+class SecondLooker(Protocol):
+    """A policy that may have an answer checked (`Choice.check`), and then ask another model."""
+
+    def reconsider(
+        self, request: Request, answer: CheckedAnswer, options: Sequence[Option], rng: Random
+    ) -> Choice | None:
+        """Where the request goes instead; None: the answer is good enough. Learns from the score. `options` may be empty. Called
+        once for each checked answer; `placed` follows a choice."""
         ...
 
 

@@ -12,7 +12,7 @@ from router.core.deciding import Decided, Decider
 from router.core.eligibility import Eligible, eligible
 from router.core.errors import Refusal
 from router.core.fleet import Fleet
-from router.core.interfaces import Option, Policy, Predictor
+from router.core.interfaces import CheckedAnswer, Option, Policy, Predictor
 from router.core.money.account import RequestMoney
 from router.core.queue import Waiting
 from router.core.request_state import AttemptState, RequestPhase, RequestState
@@ -101,6 +101,16 @@ class Placer:
             return None
         return self._decider.decide(request, options, now, passed_over=found.passed_over)
 
+    def second_look(
+        self, state: RequestState, held: AttemptState, score: float, now: float
+    ) -> Decided | None:
+        """Where a request goes whose answer was checked with this score; None if the answer is good enough, or if nobody can
+        take the request now."""
+        request = state.request
+        found = self._candidates(state, request.models, now)
+        answer = CheckedAnswer(held.candidate, held.prediction, state.money.spent_usd, score)
+        return self._decider.reconsider(request, answer, found.free, now, passed_over=found.passed_over)
+
     def dry_run(self, request: Request, now: float) -> Decision:
         """What would be done with `request` now. Changes nothing. Raises Refusal."""
         found = self.eligible(RequestState(request, 0, RequestMoney(request)), now)
@@ -170,6 +180,7 @@ class Placer:
         if state.charged_tokens is not None:
             used_tokens = request.prompt_tokens + output_tokens + 1.0
             self.waiting.queue.used(request.key, used_tokens - state.charged_tokens)
+            state.charged_tokens = 0.0  # a second answer counts as a whole
 
     def _wait(
         self, state: RequestState, options: Sequence[Option], now: float, *, deferred: bool

@@ -3,11 +3,13 @@
 A request is in one of these phases::
 
     QUEUED --> RUNNING --> ENDING --> (gone)
-       ^          |
-       +----------+  its attempts failed, and every other candidate is full
+       ^        | |  ^
+       |        | +--+-- CHECKING: its answer is complete, and another candidate may be asked for a better one
+       +--------+  its attempts failed, and every other candidate is full
 
 - QUEUED: it waits for a slot; `deferred`: its policy lets it wait although there is one.
 - RUNNING: it has attempts under way: one, or two if a hedge runs beside a late first one.
+- CHECKING: its answer is complete (`held`), and is checked before the client gets it.
 - ENDING: its end is decided (`verdict`), but the driver has not yet reported the end of cancelled attempts.
 
 An attempt is in one of these phases::
@@ -44,7 +46,8 @@ class RequestPhase(Enum):
 
     QUEUED = 1
     RUNNING = 2
-    ENDING = 3
+    CHECKING = 3
+    ENDING = 4
 
 
 class AttemptPhase(Enum):
@@ -126,7 +129,7 @@ class RequestState:
     `attempts` are all its attempts, `under_way` those that have not ended. `tried` are the (instance, model) pairs that
     it was sent to, `placed` is the last of them (None: none yet). `charged_tokens` is the work that was counted for its
     key in the queue. `failed_at` are the instances at which it failed, until it is known whether they or the request
-    caused it.
+    caused it. `held` has given a complete answer that was or is being checked: the client gets it unless a better one comes.
     """
 
     request: Request
@@ -140,6 +143,7 @@ class RequestState:
     placed: Candidate | None = None
     charged_tokens: float | None = None
     failed_at: dict[str, Instance] = field(default_factory=dict)
+    held: AttemptState | None = None
     verdict: Verdict | None = None
 
     def attempt(self, number: int) -> AttemptState | None:
@@ -175,6 +179,7 @@ class RequestState:
         request = self.request
         if not request.hard or request.slo is None:
             return None
-        targets = [request.slo.e2e_s, None if self.decoding else request.slo.ttft_s]
+        first = None if self.decoding or self.held is not None else request.slo.ttft_s
+        targets = [request.slo.e2e_s, first]
         due = min((t for t in targets if t is not None), default=None)
         return None if due is None else request.arrived_at + due

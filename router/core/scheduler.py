@@ -12,6 +12,13 @@ r"""The life of every request: events in, instructions out, no I/O, `now` an arg
                  |
                  +-> Finish (nobody may take it, hard SLO out of reach, queue full, time passed)
 
+Where the policy wants it, an answer is checked before the client gets it::
+
+    Ended(OK) --> Check --> Checked --> Finish
+                               +--> Dispatch to another candidate --> its Ended --> Finish
+
+Whatever ends such a request but its client, the client gets the best complete answer that there is.
+
 Every request gets exactly one `Finish`, after all of its attempts have ended. `Left`, `GivenUp` and a time limit end a
 request in any phase: attempts under way are cancelled, and `Finish` follows their `Ended`. The states are
 described in `router.core.request_state`, their parts are elsewhere: who may take a request in `eligibility`, where it goes in
@@ -43,6 +50,8 @@ from router.core.events import (
     Allow,
     Arrived,
     Cancel,
+    Check,
+    Checked,
     Dispatch,
     DrainChanged,
     Ended,
@@ -76,7 +85,7 @@ from router.core.open_requests import OpenRequests
 from router.core.placing import Placement, Placer, Queued
 from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
 from router.core.settings import SchedulerSettings
-from router.core.settlement import settle, slo_met, tpot_s
+from router.core.settlement import held_slo_met, settle, slo_met, tpot_s
 from router.core.state import Instance, Work
 from router.core.types import Decision, EndedHow, Outcome, Request
 
@@ -126,6 +135,7 @@ class Scheduler:
             Metered: self._metered,
             Granted: self._granted,
             Ended: self._ended,
+            Checked: self._checked,
             Left: self._left,
             GivenUp: self._given_up,
             LoadReported: self._load_reported,
@@ -331,6 +341,24 @@ class Scheduler:
             elif failure is not None:
                 self._failed(state, attempt, failure, now)
         return True
+
+    def _checked(self, event: Checked, now: float) -> None:
+        state = self._open.states.get(event.request_id)
+        if state is None or state.phase is not RequestPhase.CHECKING or state.held is None:
+            return
+        state.phase = RequestPhase.RUNNING
+        self.catch_up()
+        try:
+            decided = (
+                None if event.score is None else self._placer.second_look(state, state.held, event.score, now)
+            )
+        except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+            self._fault(state, error, now)
+            return
+        if decided is None:
+            self._deliver(state, state.held, now)
+        else:
+            self._dispatch(state, decided, now)
 
     def _left(self, event: Left, now: float) -> bool:
         state = self._open.states.get(event.request_id)
@@ -589,9 +617,35 @@ class Scheduler:
             and output_tokens >= bound.max_tokens
         ):
             outcome = Outcome.BUDGET_EXHAUSTED_MID_DECODE
+            if state.held is not None:  # complete, and this one is not
+                self._deliver(state, state.held, now)
+                return
         else:
             outcome = Outcome.LATE if met is False else Outcome.OK
+        if attempt.decided.choice.check and outcome is Outcome.OK and self._may_check(state, now):
+            self._check(state, attempt, now)
+            return
         self._end(state, Verdict(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
+
+    def _may_check(self, state: RequestState, now: float) -> bool:
+        """Whether there is time for a check, and another attempt is allowed."""
+        request = state.request
+        if (
+            request.check is None
+            or state.held is not None
+            or len(state.attempts) >= self.settings.max_attempts
+        ):
+            return False
+        e2e_s = math.inf if request.slo is None or request.slo.e2e_s is None else request.slo.e2e_s
+        return now + request.check.limit_s <= min(request.expires_at, request.arrived_at + e2e_s)
+
+    def _check(self, state: RequestState, attempt: AttemptState, now: float) -> None:
+        """Hold a complete answer back until it is checked."""
+        state.held, state.phase = attempt, RequestPhase.CHECKING
+        self._open.awaiting.pop(state.request.id, None)
+        for other in list(state.under_way):
+            self._cancel(state, other, EndedHow.HEDGE_LOST, now)
+        self._out.append(Check(state.request.id, attempt.number, attempt.candidate))
 
     def _lose(
         self,
@@ -642,7 +696,7 @@ class Scheduler:
     def _retry(self, state: RequestState, now: float) -> None:
         request = state.request
         due = state.hard_deadline()
-        may_start = len(state.attempts) < self.settings.max_attempts
+        may_start = state.held is None and len(state.attempts) < self.settings.max_attempts
         if may_start and now < min(request.expires_at, due or math.inf):
             self.catch_up()
             try:
@@ -665,7 +719,16 @@ class Scheduler:
 
     # --- ends of requests ----------------------------------------------------------------------------
     def _refuse(self, state: RequestState, refusal: Refusal, now: float) -> None:
-        self._end(state, Verdict(refusal.outcome, now, refusal), now)
+        if state.held is None:
+            self._end(state, Verdict(refusal.outcome, now, refusal), now)
+        else:
+            self._deliver(state, state.held, now)
+
+    def _deliver(self, state: RequestState, held: AttemptState, now: float) -> None:
+        """End a request with the answer that was held back for its check."""
+        state.placed = held.candidate
+        met = held_slo_met(state.request, held, now)
+        self._end(state, Verdict(Outcome.LATE if met is False else Outcome.OK, now, None, held, met), now)
 
     def _expire(self, state: RequestState, now: float) -> None:
         request = state.request
@@ -704,6 +767,9 @@ class Scheduler:
             self._finish(state, now)
 
     def _give_up(self, state: RequestState, reason: str, now: float) -> None:
+        if state.held is not None:
+            self._deliver(state, state.held, now)
+            return
         refusal = refusals.given_up(reason)
         self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=reason), now)
 

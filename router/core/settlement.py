@@ -63,13 +63,15 @@ def settle(state: RequestState) -> Settlement:
     answer, refusal = verdict.answer, verdict.refusal
     if answer is None and attempts:
         answer = next((each for each in attempts if each.decoding and not _unseen(each)), attempts[-1])
-    e2e_s = verdict.at - request.arrived_at
+    decoded_s = e2e_s = verdict.at - request.arrived_at
     ttft_s = None
     output_tokens, prompt_tokens = 0, request.prompt_tokens
     if answer is not None:
         output_tokens, prompt_tokens = answer.output_tokens, answer.prompt_tokens or prompt_tokens
         if answer.first_token_at is not None and (answer is verdict.answer or not _unseen(answer)):
             ttft_s = answer.first_token_at - request.arrived_at
+        if answer is state.held and answer.ended_at is not None:
+            decoded_s = answer.ended_at - request.arrived_at  # its check is no part of TPOT
     met = verdict.slo_met
     if refusal is not None and request.slo is not None and verdict.outcome not in _OUTSIDE_SLO:
         met = False
@@ -86,7 +88,7 @@ def settle(state: RequestState) -> Settlement:
         attempts,
         e2e_s,
         ttft_s,
-        tpot_s(ttft_s, e2e_s, output_tokens),
+        tpot_s(ttft_s, decoded_s, output_tokens),
         attempts[0].dispatched_at - request.arrived_at if attempts else e2e_s,
         decoded or _answered_in_one_piece(request, verdict),
         money.spent_usd,
@@ -117,6 +119,17 @@ def tpot_s(ttft_s: float | None, e2e_s: float | None, output_tokens: int | None)
 def slo_met(slo: Slo | None, ttft_s: float | None, e2e_s: float, output_tokens: int | None) -> bool | None:
     """Whether a completely delivered answer met its targets; None without an SLO."""
     return None if slo is None else slo.met(ttft_s, tpot_s(ttft_s, e2e_s, output_tokens), e2e_s)
+
+
+def held_slo_met(request: Request, held: AttemptState, now: float) -> bool | None:
+    """The same for an answer that is delivered now and had ended before. One that was not streamed had its first token at its
+    end."""
+    slo, ended_at = request.slo, held.ended_at
+    if slo is None or ended_at is None:
+        return None
+    ended_s = ended_at - request.arrived_at
+    ttft_s = ended_s if held.first_token_at is None else held.first_token_at - request.arrived_at
+    return slo.met(ttft_s, tpot_s(ttft_s, ended_s, held.output_tokens), now - request.arrived_at)
 
 
 def bill(request: Request, attempt: AttemptState, *, sent: bool, too_large: bool) -> None:

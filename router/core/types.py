@@ -132,6 +132,24 @@ class PromptFeatures(NamedTuple):
     counts: tuple[int, ...]
 
 
+class AnswerCheck(NamedTuple):
+    """How an answer may be checked before its client gets it.
+
+    `dprime`: how well the check tells good answers from poor ones: the distance of the means of its ratings of both, in
+    standard deviations. A check reads `form_tokens`, the prompt and the answer, and writes `verdict_tokens`, at `price`. It
+    takes at most `limit_s`.
+    """
+
+    dprime: float
+    price: Price
+    form_tokens: int
+    verdict_tokens: int
+    limit_s: float
+
+    def cost_usd(self, prompt_tokens: float, output_tokens: float) -> float:
+        return self.price.cost_usd(self.form_tokens + prompt_tokens + output_tokens, self.verdict_tokens)
+
+
 #: `Request.prefix` covers at most this many leading tokens of a prompt.
 PREFIX_TOKENS = 16_384
 
@@ -180,6 +198,7 @@ class Request:
     )
     engine_streams: bool = True  # False if an engine cannot stream this answer
     hedges: bool = True  # False if two parallel attempts cannot be compared by their first token
+    check: AnswerCheck | None = None  # None: its answer is not checked
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
     forecast: Any = None  # computed from `features` once per request; only the predictor reads it

@@ -15,6 +15,8 @@ from router.core.events import (
     Allow,
     Arrived,
     Cancel,
+    Check,
+    Checked,
     Dispatch,
     Ended,
     Event,
@@ -74,7 +76,8 @@ class Attempt:
 @dataclass
 class Entry:
     """One request. `reserved_usd` is reserved for it, `asked` says that the budgets' answer is awaited, `costs_usd` are
-    those of attempts that have ended, `decoding` is the attempt that gave the first token of the answer."""
+    those of attempts that have ended, `decoding` is the attempt that gave the first token of the answer. `held` has given a
+    whole answer that the client has not got; `checking`: it is being checked."""
 
     request: Request
     funding: Funding | None
@@ -84,6 +87,8 @@ class Entry:
     sent: list[Dispatch] = field(default_factory=list)
     costs_usd: list[float] = field(default_factory=list)
     decoding: int | None = None
+    held: int | None = None
+    checking: bool = False
 
     @property
     def ending(self) -> bool:
@@ -112,7 +117,11 @@ class Ledger:
     def waiting(self) -> set[str]:
         """Requests that have no attempt: those in the queue."""
         funded = {name for name, _ in self._funding}
-        return {name for name, entry in self.entries.items() if not entry.under_way and name not in funded}
+        return {
+            name
+            for name, entry in self.entries.items()
+            if not entry.under_way and not entry.checking and name not in funded
+        }
 
     # --- what happens --------------------------------------------------------------------------------
     def take(self, event: Event, now: float, instructions: list[Instruction]) -> None:
@@ -136,6 +145,8 @@ class Ledger:
                     assert not attempt.cancelled
                     assert attempt.allowance is not None
                     self._covers(entry, instruction.allowance, attempt)
+                case Check():
+                    self._checks(entry, instruction, event)
                 case Finish():
                     self._finished(entry, instruction.settlement, now)
         self.instances |= self.scheduler.instances
@@ -171,6 +182,9 @@ class Ledger:
                 if name in self.entries:
                     self.entries[name].reserved_usd += reserved_usd
                     self.entries[name].asked = False
+            case Checked(name, _, _):
+                if name in self.entries:
+                    self.entries[name].checking = False
             case Ended():
                 if self._attempt(event.request_id, event.attempt) is not None:
                     self._ended(self.entries[event.request_id], event)
@@ -245,6 +259,17 @@ class Ledger:
         assert entry.decoding != cancel.attempt or not lost, "the attempt that answers is cancelled"
         attempt.cancelled = True
 
+    def _checks(self, entry: Entry, check: Check, event: Event) -> None:
+        """A whole answer that its client does not get at once is checked, once."""
+        request = entry.request
+        assert request.check is not None
+        assert not request.client_streams
+        assert entry.held is None, "a second check"
+        assert isinstance(event, Ended)
+        assert (event.attempt, event.how, event.out_of_money) == (check.attempt, EndedHow.OK, False)
+        assert len(entry.sent) < self.scheduler.settings.max_attempts
+        entry.held, entry.checking, entry.decoding = check.attempt, True, None
+
     def _covers(self, entry: Entry, allowance: Allowance, attempt: Attempt) -> None:
         """An allowance is reserved, beside what has been spent and what the other attempts were reported to cost."""
         others = sum(each.cost_usd for each in entry.under_way.values() if each is not attempt)
@@ -300,7 +325,13 @@ class Ledger:
         """A request that was answered has one whole answer; whether that kept the SLO is said where there is one."""
         slo, met = entry.request.slo, settlement.slo_met
         answered = [each for each in settlement.attempts if each.ended_how is EndedHow.OK]
-        if settlement.outcome in (Outcome.OK, Outcome.LATE, Outcome.BUDGET_EXHAUSTED_MID_DECODE):
+        if entry.held is not None:  # whatever comes, the client gets an answer, unless it has left
+            assert settlement.outcome in (Outcome.OK, Outcome.LATE, Outcome.CLIENT_CANCELLED)
+            assert settlement.attempts[entry.held - 1] in answered
+            if settlement.outcome is not Outcome.CLIENT_CANCELLED:
+                assert settlement.answer in answered
+            assert len(answered) <= 2
+        elif settlement.outcome in (Outcome.OK, Outcome.LATE, Outcome.BUDGET_EXHAUSTED_MID_DECODE):
             assert answered == [settlement.answer]
             assert (met is None) == (slo is None)
             assert (settlement.outcome is Outcome.LATE) <= (met is False)
@@ -357,9 +388,10 @@ class Ledger:
         wake_at = self.scheduler.wake_at
         for name, entry in self.entries.items():
             request = entry.request
-            due = [] if entry.decoding is not None else [request.expires_at]
+            due = [] if entry.decoding is not None or entry.checking else [request.expires_at]
+            begun = entry.decoding is not None or entry.held is not None
             if request.hard and request.slo is not None:
-                targets = [request.slo.e2e_s, None if entry.decoding is not None else request.slo.ttft_s]
+                targets = [request.slo.e2e_s, None if begun else request.slo.ttft_s]
                 due += [request.arrived_at + each for each in targets if each is not None]
             for at_s in due:
                 assert wake_at is not None, f"nobody wakes for {name}"

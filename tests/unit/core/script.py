@@ -12,6 +12,8 @@ from router.core.events import (
     Allow,
     Arrived,
     Cancel,
+    Check,
+    Checked,
     Dispatch,
     DrainChanged,
     Ended,
@@ -43,6 +45,7 @@ from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import (
+    AnswerCheck,
     Candidate,
     EndedHow,
     LoadReport,
@@ -55,7 +58,7 @@ from router.core.types import (
 )
 from router.decision_log import compared
 from tests.unit.core.ledger import Attempt, Ledger
-from tests.unit.core.worlds import Fixed, instance
+from tests.unit.core.worlds import Curious, Fixed, instance
 
 PRICES = {"a": Price(1.0, 2.0), "b": Price(4.0, 12.0), "c": Price(0.2, 0.4), "d": Price(2.0, 0.0)}
 TOKEN_USD = 12e-6  # the most expensive one
@@ -119,6 +122,7 @@ NEWS: tuple[Event, ...] = (
     PredictorsChanged(SimpleNamespace(name="others")),
 )
 MODELS = ((("m",), ()), (("m", "n"), ()), (("n",), ("m",)))
+CHECKED: dict[str, Any] = {"client_streams": False, "check": AnswerCheck(3.0, Price(), 0, 0, 0.5)}
 WHOLE = {"engine_streams": False, "client_streams": False}
 MORE: tuple[dict[str, Any], ...] = (
     *(
@@ -134,6 +138,7 @@ MORE: tuple[dict[str, Any], ...] = (
     ),
     *({"hedges": False}, {"seed": 7}, {"prefix": (1, 2)}, {"session": "s"}, {"max_tokens": 1}),
     *({"client_streams": False}, {"client_streams": False, "max_tokens": 60}),
+    *(CHECKED, CHECKED, CHECKED, CHECKED | {"max_tokens": 60}),
 )
 
 
@@ -180,7 +185,7 @@ class Script:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.all = fleet()
-        self.policies = tuple(rng.sample(sorted(policies.POLICIES), 4))
+        self.policies = (*rng.sample(sorted(policies.POLICIES), 4), "curious")
         self.settings = SchedulerSettings(
             confidence=0.8,
             max_queue=rng.choice([0, 2, 12]),
@@ -197,11 +202,13 @@ class Script:
         self.now = 0.0
         self.answers: dict[tuple[str, int], Answer] = {}
         self.asked: list[Reserve] = []
+        self.checks: list[Check] = []
         self.log: list[Logged] = []
 
     def build(self, instances: Sequence[Instance]) -> Scheduler:
         """A scheduler as this one was at the start."""
         every = policies.create_all(policies.PolicySettings(cached_tokens=lambda request, name: 50.0))
+        every["curious"] = Curious()
         return Scheduler(instances, every, Wild(), self.settings, Random(0))
 
     def run(self, steps: int) -> None:
@@ -212,11 +219,12 @@ class Script:
             self.end,
             self.watch,
             self.grant,
+            self.rate,
             self.leave,
             self.reload,
         )
         for _ in range(steps):
-            (action,) = self.rng.choices(actions, (18, 30, 20, 10, 6, 12, 3, 2))
+            (action,) = self.rng.choices(actions, (18, 30, 20, 10, 6, 12, 4, 3, 2))
             action()
         self.finish()
 
@@ -245,6 +253,8 @@ class Script:
                     answer.meter.allow(instruction.allowance)
                     if answer.waiting:
                         self.judge(name, instruction.attempt, answer, answer.one_more(again=True))
+            case Check():
+                self.checks.append(instruction)
             case Finish():
                 settlement = instruction.settlement
                 if settlement.reserved_usd:
@@ -265,11 +275,11 @@ class Script:
 
     # --- requests ------------------------------------------------------------------------------------
     def arrive(self) -> None:
-        choice, models = self.rng.choice, self.rng.choice(MODELS)
+        choice, models, more = self.rng.choice, self.rng.choice(MODELS), self.rng.choice(MORE)
         request = Request(
             id=f"r{self.ledger.arrived}",
             arrived_at=self.now,
-            policy=choice(self.policies),
+            policy="curious" if "check" in more else choice(self.policies),
             models=models[0],
             fallbacks=models[1],
             prompt_tokens=PROMPT_TOKENS,
@@ -281,7 +291,7 @@ class Script:
             priority=choice([0, 0, 1, 2]),
             key=choice([None, "x", "y"]),
             expires_at=self.now + self.timeout_s,
-            **choice(MORE),
+            **more,
         )
         funding = None
         if self.rng.random() < 0.5:
@@ -353,6 +363,13 @@ class Script:
             known = granted_usd or self.rng.random() < 0.5
             self.tell(Granted(wanted.request_id, granted_usd, left_usd if known else None))
 
+    def rate(self) -> None:
+        """An answer is checked, whose request may have ended meanwhile."""
+        if self.checks:
+            check = self.checks.pop(self.rng.randrange(len(self.checks)))
+            score = self.rng.choice([None, 0.0, 0.0, 1.0])
+            self.tell(Checked(check.request_id, check.attempt, score))
+
     def leave(self) -> None:
         if self.ledger.entries:
             name = self.rng.choice(sorted(self.ledger.entries))
@@ -398,6 +415,8 @@ class Script:
                 self.acknowledge(found[0].sent.request_id, found[0].sent.attempt)
             elif self.asked and self.rng.random() < 0.5:
                 self.grant()
+            elif self.checks and self.rng.random() < 0.5:
+                self.rate()
             elif (
                 (found := self.attempts()) and self.ledger.waiting and not self.answer(found[0].sent).waiting
             ):

@@ -9,7 +9,18 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.events import Allow, Cancel, Dispatch, Event, FleetChanged, Granted, Instruction, Reserve
+from router.core.events import (
+    Allow,
+    Cancel,
+    Check,
+    Checked,
+    Dispatch,
+    Event,
+    FleetChanged,
+    Granted,
+    Instruction,
+    Reserve,
+)
 from router.core.types import EndedHow, Outcome
 from router.decision_log import compared
 from tests.unit.core.script import Script, fleet
@@ -76,11 +87,15 @@ def test_all_that_may_happen_is_among_it() -> None:
             found["a last allowance"] += any(
                 isinstance(each, Allow) and each.allowance.final for each in instructions
             )
+            found["a second look"] += isinstance(event, Checked) and len(sent) > 0
         for settlement in script.ledger.finished.values():
+            answered = [each for each in settlement.attempts if each.ended_how is EndedHow.OK]
+            found["a replaced answer"] += len(answered) == 2 and settlement.answer is answered[1]
             found[settlement.outcome] += 1
             found.update(str(each.ended_how) for each in settlement.attempts)
             found["an unpaid attempt"] += any(each.error == UNPAID for each in settlement.attempts)
-    expected = {each.__name__ for each in (*get_args(Event), Dispatch, Cancel, Reserve, Allow)}
+    expected = {each.__name__ for each in (*get_args(Event), Dispatch, Cancel, Check, Reserve, Allow)}
+    expected |= {"a second look", "a replaced answer"}
     expected |= set(Outcome) - {Outcome.REJECTED_AUTH, Outcome.REJECTED_RATE} | set(EndedHow)
     expected |= {"a hedge", "a start with money that came later", "a last allowance", "an unpaid attempt"}
     assert expected <= {name for name, count in found.items() if count}

@@ -8,7 +8,7 @@ from typing import Any
 
 from router.core.errors import Refusal
 from router.core.events import Cancel, Dispatch, Ended, Event, Failure, FailureKind, Finish, Instruction
-from router.core.interfaces import Choice, Option, Policy
+from router.core.interfaces import CheckedAnswer, Choice, Option, Policy
 from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
 from router.core.settlement import Settlement
@@ -31,6 +31,24 @@ class First:
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         self.taken_by.append(options[choice.index].candidate.instance)
+
+
+class Curious:
+    """Has each answer checked, and asks somebody else if it is found poor."""
+
+    name, predicts = "curious", True
+
+    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        index = rng.randrange(len(options))
+        return Choice(index, [None] * len(options), [None] * len(options), check=request.check is not None)
+
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
+        pass
+
+    def reconsider(
+        self, request: Request, answer: CheckedAnswer, options: Sequence[Option], rng: Random
+    ) -> Choice | None:
+        return self.choose(request, options, rng) if options and answer.score == 0.0 else None
 
 
 class Fixed:
