@@ -30,7 +30,8 @@ def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
         *_instances(data),
         *_discovery(data),
         *_pools(data),
-        *_judge(data),
+        *_judge(data, "judge"),
+        *_judge(data, "second_look"),
     ]
 
 
@@ -186,13 +187,13 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
                 )
 
 
-def _judge(data: Mapping[str, Any]) -> Iterator[Finding]:
-    judge = _mapping(data.get("judge"))
+def _judge(data: Mapping[str, Any], section: str) -> Iterator[Finding]:
+    judge = _mapping(data.get(section))
     keys = _names(_rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")))
     for field, known in (("model", _known_models(data)), ("key", keys)):
         name = judge.get(field)
         if isinstance(name, str) and name not in known:
-            yield ("judge", field), f"unknown {field} {masked(name, (field,))}{_near(name, known)}"
+            yield (section, field), f"unknown {field} {masked(name, (field,))}{_near(name, known)}"
 
 
 def _known_models(data: Mapping[str, Any]) -> list[str]:

@@ -26,6 +26,7 @@ from router.config.sections import (
     PredictorsConfig,
     ProbesConfig,
     SchedulingConfig,
+    SecondLookConfig,
     ServerConfig,
     StateConfig,
     StoreConfig,
@@ -89,6 +90,7 @@ class FleetConfig(Section):
     scaling: ScalingConfig = ScalingConfig()
     predictors: PredictorsConfig = PredictorsConfig()
     judge: Annotated[JudgeConfig | None, Mark.AT_START] = None
+    second_look: Annotated[SecondLookConfig | None, Mark.AT_START] = None
     observability: ObservabilityConfig = ObservabilityConfig()
     ui: UiConfig = UiConfig()
 

@@ -261,6 +261,17 @@ class JudgeConfig(Section):
     share: Annotated[Float, Field(gt=0, le=1)] = 0.01
 
 
+class SecondLookConfig(Section):
+    """A served model (`model`) that checks answers before their clients get them, where the policy `cost` expects that to pay.
+    Its requests are those of the key `key`, whose limits and budgets hold. `auc` is the probability that it rates a good
+    answer above a poor one. After `timeout_s` without its verdict the client gets the answer."""
+
+    model: ModelName
+    key: InstanceName
+    auc: Annotated[Float, Field(gt=0.5, lt=1)] = 0.7
+    timeout_s: Positive = 10.0
+
+
 class ObservabilityConfig(Section):
     """Logs for operators. `logs` are text, or one JSON object a line; `log_requests` writes a line for each request.
     `decision_log` is a file with all events and instructions of the scheduler, for `headway replay-decisions`; it stops

@@ -9,11 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypedDict
 
+from policies.second_look import dprime
 from router.config import FleetConfig, KeyConfig
+from router.config.sections import SecondLookConfig
+from router.core.types import AnswerCheck, Price
 from router.gateway.http.own_pages import OwnPages
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.keyring import KeyRing
 from router.gateway.keys.tenants import Tenants
+from router.judging import FORM_TOKENS, USUAL_VERDICT_TOKENS
 from router.request.field_rules import FieldRules
 from router.request.key_terms import KeyTerms
 from router.request.model_names import ModelNames
@@ -39,7 +43,8 @@ class Rules:
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
     `stored`: the keys that are not in the fleet file. `terms`: by name of each working key. `accounts`: by name of each
     known key; a revoked key's spending still counts for the keys that made it. `fallbacks`: by model. `created`: when the
-    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate. `check`: how answers
+    may be checked before their clients get them (None: they are not).
     """
 
     config: FleetConfig
@@ -55,6 +60,7 @@ class Rules:
     fallbacks: dict[str, tuple[str, ...]]
     created: int
     least_context_tokens: int | None
+    check: AnswerCheck | None
 
     @classmethod
     def of(cls, config: FleetConfig, policies: tuple[str, ...], stored: Sequence[StoredKey] = ()) -> Self:
@@ -87,6 +93,7 @@ class Rules:
             fallbacks={model.name: model.fallbacks for model in config.models},
             created=int(time.time()),
             least_context_tokens=min(contexts, default=None),
+            check=None if config.second_look is None else _check(config, config.second_look),
         )
 
     def with_keys(self, stored: Sequence[StoredKey]) -> Self:
@@ -139,6 +146,17 @@ def _terms(config: FleetConfig, names: ModelNames, key: KeyConfig, owner: str) -
         0 if config.auth.share_prefixes else int.from_bytes(_salt("prefix", key.sha256)[:4], "big"),
         _salt("cache", key.sha256).hex() if config.auth.cache_salt else None,
     )
+
+
+def _check(config: FleetConfig, wanted: SecondLookConfig) -> AnswerCheck:
+    """How answers are checked. The price is that of the model's most expensive candidate."""
+    model = config.model(wanted.model)
+    assert model is not None  # noqa: S101 (the fleet file is checked for it)
+    prices = [Price() if model.price is None else model.price.price()]
+    for instance in config.instances:
+        prices += [each.price for name, each in config.candidates(instance).items() if name == model.name]
+    price = max(prices, key=lambda each: each.cost_usd(FORM_TOKENS, USUAL_VERDICT_TOKENS))
+    return AnswerCheck(dprime(wanted.auc), price, FORM_TOKENS, USUAL_VERDICT_TOKENS, wanted.timeout_s)
 
 
 def _salt(purpose: str, sha256: str) -> bytes:

@@ -87,8 +87,16 @@ def build_request(
         hedges=engine_streams and choices == 1 and facts.longest_tokens is None,
         session=client_session,
     )
+    if request.check is not None and not _may_be_checked(rules, record, body):
+        request.check = None
     record.prefix = request.prefix
     return request
+
+
+def _may_be_checked(rules: Rules, record: RequestRecord, body: Mapping[str, Any]) -> bool:
+    """Whether the answer is a text that is no verdict itself."""
+    keys = [each.key for each in (rules.config.judge, rules.config.second_look) if each is not None]
+    return not (body.get("tools") or body.get("functions") or record.key_name in keys)
 
 
 def scheduler_request(
@@ -109,7 +117,9 @@ def scheduler_request(
     session: str | None = None,
 ) -> Request:
     """The scheduler's request. `arrived_at` is in seconds on the runner's clock, `session` the client's own id."""
-    models = params.models
+    models, check = params.models, rules.check
+    if check is not None and (client_streams or not decodes or choices != 1):
+        check = None  # its client gets the first token at once, or several answers
     terms = None if key is None else rules.terms.get(key)
     return Request(
         id=request_id,
@@ -137,6 +147,7 @@ def scheduler_request(
         hedges=hedges,
         client_streams=client_streams,
         engine_streams=engine_streams,
+        check=check,
         session=None if session is None else session_id(key, session),
         prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
         features=facts.features,

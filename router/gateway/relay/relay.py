@@ -4,19 +4,25 @@ The scheduler decides (`router.core.scheduler`): which candidate, a second attem
 ends. The relay sends, aborts, answers and records:
 
 1. `Dispatch` starts an attempt (`router.gateway.relay.attempt`). Its first token, its cost and its end are events.
-2. `Cancel` aborts one. `Reserve` takes more money from the key's budgets, `Allow` lets an attempt cost more.
+2. `Cancel` aborts one. `Reserve` takes more money from the key's budgets, `Allow` lets an attempt cost more. `Check` has
+   a complete answer checked before the client gets it.
 3. `Finish` comes once, when all attempts have ended: the client gets its answer or its error, the record its row.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
+from router.background import surviving
 from router.core.errors import Refusal
 from router.core.events import (
     Allow,
     Cancel,
+    Check,
+    Checked,
     Dispatch,
     Ended,
     Failure,
@@ -86,7 +92,14 @@ class Relay:
     """One request's way through the gateway; `router.gateway.relay.runner.RequestHandle`. Used once: `start` brings it on
     its way, and nothing waits for its end."""
 
-    def __init__(self, services: Services, exchange: Exchange, client: ClientRequest) -> None:
+    def __init__(
+        self,
+        services: Services,
+        exchange: Exchange,
+        client: ClientRequest,
+        check: Callable[[Exchange, Mapping[str, Any]], Awaitable[float | None]] | None = None,
+    ) -> None:
+        """`check` says how good an answer is, 0 to 1, or None if it cannot say."""
         self._services = services
         self._exchange = exchange
         self._client = client
@@ -95,6 +108,8 @@ class Relay:
         self._request = exchange.request
         self._attempts: dict[int, Attempt] = {}  # by number
         self._ended_already = False
+        self._check = check
+        self._checking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Submit the request. The hooks of its client are set until its end."""
@@ -113,6 +128,8 @@ class Relay:
     def _end(self) -> None:
         self._ended_already = True
         self._client.on_left = self._client.on_shutdown = None
+        if self._checking is not None:
+            self._checking.cancel()
         self._attempts.clear()  # they know this relay: cycles that only the collector would find
 
     def _report(self, event: RequestEvent, now: float | None = None) -> None:
@@ -193,6 +210,20 @@ class Relay:
     def allow(self, instruction: Allow) -> None:
         """Let an attempt cost more."""
         self._attempts[instruction.attempt].allow(instruction)
+
+    def check(self, instruction: Check) -> None:
+        """Have an answer checked."""
+        answer = self._attempts[instruction.attempt].answer
+        checking = self._checked(instruction.attempt, answer)
+        self._checking = asyncio.get_running_loop().create_task(checking)
+
+    async def _checked(self, attempt: int, answer: Mapping[str, Any] | None) -> None:
+        score = None
+        if self._check is not None and answer is not None:
+            with surviving("second-look"):
+                score = await self._check(self._exchange, answer)
+        self._checking = None  # it ends by itself
+        self._report(Checked(self._request.id, attempt, score))
 
     def finish(self, instruction: Finish) -> None:
         """Answer or refuse the client; record the request."""

@@ -15,6 +15,7 @@ from router.core.events import (
     Allow,
     Arrived,
     Cancel,
+    Check,
     Dispatch,
     Ended,
     Event,
@@ -50,6 +51,10 @@ class RequestHandle(Protocol):
 
     def allow(self, instruction: Allow) -> None:
         """Let an attempt cost more."""
+        ...
+
+    def check(self, instruction: Check) -> None:
+        """Start to check an answer; the result is reported later."""
         ...
 
     def finish(self, instruction: Finish) -> None:
@@ -140,8 +145,10 @@ class Runner:
                 handle.cancel(instruction)  # type: ignore[arg-type]
             elif kind is Reserve:
                 handle.reserve(instruction)  # type: ignore[arg-type]
-            else:
+            elif kind is Allow:
                 handle.allow(instruction)  # type: ignore[arg-type]
+            else:
+                handle.check(instruction)  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 (one request's fault must not reach the others' instructions)
             failed("relay", error)
             self._left_undone(instruction)

@@ -41,6 +41,13 @@ def families(metrics: Metrics) -> Iterator[Family]:
             ("result",),
             [((result,), count) for result, count in sources.judged().items()],
         )
+    if sources.checked is not None:
+        yield counter(
+            "headway_checked_answers",
+            "Answers checked before their clients got them, by what came of it.",
+            ("result",),
+            [((result,), count) for result, count in sources.checked().items()],
+        )
     if sources.connections is not None:
         opened, closed = sources.connections()
         yield _value(gauge, "headway_connections", "Open connections of clients.", opened)

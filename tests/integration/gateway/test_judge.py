@@ -157,7 +157,7 @@ async def test_only_a_share_is_judged(tmp_path):
 
 
 async def test_what_a_judge_cannot_read_is_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr("router.gateway.judge._MOST_TEXT", 1000)
+    monkeypatch.setattr("router.gateway.judge.MOST_TEXT", 1000)
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     asks = [{"type": "text", "text": "What is it?"}, image]
     async with judged(tmp_path, lambda _: GOOD) as (gw, asked):

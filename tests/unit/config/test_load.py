@@ -141,6 +141,20 @@ MISTAKES = [
     ("limits:", "judge: {model: big, key: team-a}\nlimits:", 12, "judge.model", "unknown model 'big'"),
     ("limits:", "judge: {model: small, key: team}\nlimits:", 12, "judge.key", "did you mean 'team-a'?"),
     ("limits:", "judge: {model: small, key: team-a, share: 0}\nlimits:", 12, "judge.share", "greater than 0"),
+    (
+        "limits:",
+        "second_look: {model: big, key: team-a}\nlimits:",
+        12,
+        "second_look.model",
+        "unknown model 'big'",
+    ),
+    (
+        "limits:",
+        "second_look: {model: small, key: team-a, auc: 0.5}\nlimits:",
+        12,
+        "second_look.auc",
+        "than 0.5",
+    ),
     ("limits:", "server: {}\nlimits:", 12, "server", "given twice (first on line 1)"),
 ]
 

@@ -88,6 +88,7 @@ def test_metrics() -> None:
         connections=lambda: (0, {}),
         stalls=StallWatch(),
         judged=dict,
+        checked=dict,
     )
     families = re.findall(r"^# HELP (\S+)", metrics_text(metrics).decode(), re.M)
     ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}

@@ -1,0 +1,71 @@
+"""Asks a model of the fleet how good an answer is, through the gateway itself as a request of one key. So the key's limits and
+budgets hold, and the request is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from router.core.errors import Refusal
+from router.core.types import Outcome
+from router.gateway.endpoints import HotPaths
+from router.gateway.fleet.rules import Rules
+from router.gateway.http.internal_request import InternalRequest
+from router.gateway.intake.callers import RawHeaders
+from router.gateway.service import Gateway
+from router.judging import body_of, quality_of, question
+from router.request.key_terms import KeyTerms
+from router.request.texts import answer_text
+from router.store.records import RequestRecord
+
+#: What may come of an answer: it has a score, the verdict has none, there is no verdict, or the answer was not judged.
+RESULTS = ("judged", "unreadable", "failed", "dropped")
+#: Longer prompts (in bytes of JSON) and longer answers (in characters) are not judged.
+MOST_TEXT = 1 << 16
+
+
+class Verdicts:
+    """The verdicts of `model`, asked for with `key`. `counts` are answers by what came of them (RESULTS)."""
+
+    def __init__(self, gateway: Gateway, model: str, key: str) -> None:
+        self.key = key
+        self.counts = dict.fromkeys(RESULTS, 0)
+        self._paths = _KeyPaths(gateway, key)
+        self._model = model
+
+    async def quality(
+        self, prompt: str, answer: str, routing: Mapping[str, Any] | None = None
+    ) -> tuple[str, float | None]:
+        """What came of it, and the quality of the answer, 0 to 1, if it was judged. `routing` are the request's routing
+        parameters."""
+        body = body_of(self._model, question(prompt, answer))
+        if routing is not None:
+            body["routing"] = routing
+        status, response = await InternalRequest(
+            self._paths, "/v1/chat/completions", orjson.dumps(body)
+        ).answer()
+        if status != 200:
+            return "failed", None
+        quality = quality_of(answer_text("chat", orjson.loads(response)))
+        return "unreadable" if quality is None else "judged", quality
+
+
+class _KeyPaths(HotPaths):
+    """The hot paths for requests of one key, which need not show it."""
+
+    def __init__(self, gateway: Gateway, key: str) -> None:
+        super().__init__(gateway)
+        self._key = key
+
+    def _authenticate(
+        self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord
+    ) -> KeyTerms | None:
+        terms = rules.terms.get(self._key)
+        if terms is None:
+            raise Refusal(
+                401, "invalid_api_key", "The judge's key is no longer there.", Outcome.REJECTED_AUTH
+            )
+        record.key_name = self._key
+        return terms
