@@ -71,6 +71,7 @@ def arrivals(
             request_id=each.id,
             arrived_at=each.arrival_s,
             max_tokens=each.max_tokens,
+            client_streams=rules.check is None,  # no answer could be checked otherwise
         )
         request.session = each.session
         lengths = each.output_tokens

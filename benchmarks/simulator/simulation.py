@@ -3,7 +3,7 @@
 One loop over events in order of time:
 
 1. An arrival goes to the scheduler. The instructions are carried out: `Dispatch` submits to the instance's engine,
-   `Cancel` aborts an attempt, `Finish` writes the request's row.
+   `Cancel` aborts an attempt, `Check` draws a score from the answer's true quality, `Finish` writes the request's row.
 2. An engine's next moment: first tokens are reported first, then ends, as in the gateway.
 3. Every `probes.interval_s` each instance is probed and its load report read, as the gateway's monitor does.
 4. The scheduler's own timer (`wake_at`).
@@ -27,6 +27,7 @@ from time import perf_counter
 
 from benchmarks.simulator.arrivals import Arrival
 from benchmarks.simulator.attempts import SimulatedAttempt, SimulatedRequest
+from benchmarks.simulator.checks import outcome_of
 from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
@@ -35,6 +36,7 @@ from predictors.online.predictor import OnlinePredictor
 from router.core.events import (
     Arrived,
     Cancel,
+    Check,
     Dispatch,
     Ended,
     Event,
@@ -84,6 +86,7 @@ class Simulation:
         scaling: Scaling | None = None,
     ) -> None:
         self.scheduler = fleet.scheduler(seed, predictor)
+        self._seed = seed
         self.engines = fleet.engines()
         self.timeline = Timeline()
         self.gaps = Gaps()
@@ -183,6 +186,8 @@ class Simulation:
                 self._finish(request, instruction)
             elif isinstance(instruction, Cancel):
                 self._cancel(request.attempts[instruction.attempt], now)
+            elif isinstance(instruction, Check):
+                self._check(request, instruction, now)
 
     def _arm(self) -> None:
         """Set the scheduler's timer, if it wants an earlier one."""
@@ -247,6 +252,15 @@ class Simulation:
             attempt.tokens = max(attempt.tokens, engine.abort(attempt.id, now))
             self._watch(engine)
         self._end(attempt, EndedHow.CANCELLED, now)
+
+    def _check(self, simulated: SimulatedRequest, check: Check, now: float) -> None:
+        takes_s, checked = outcome_of(check, simulated.arrival, self._seed)
+
+        def report(now: float) -> None:
+            self._apply(checked, now)
+            self._arm()
+
+        self._at(now + takes_s, report)
 
     def _finish(self, simulated: SimulatedRequest, instruction: Finish) -> None:
         request, settlement = simulated.arrival.request, instruction.settlement
