@@ -12,7 +12,9 @@ from benchmarks.judging.answers import Answered, AnswerKey, PairKey
 
 
 def score_agreement(answers: Sequence[Answered], found: Mapping[AnswerKey, float]) -> list[Figure]:
-    """Of scores: rank correlation and mean absolute difference. Empty without graded answers that were judged."""
+    """Of scores: rank correlation, mean absolute difference, and the AUC: the probability that the judge gives an answer whose
+    grade is above one half a greater score than one whose grade is below (equal scores count as one half). Empty without graded
+    answers that were judged."""
     rows = [
         (each.prompt_id, found[each.key], each.grade)
         for each in answers
@@ -32,9 +34,19 @@ def score_agreement(answers: Sequence[Answered], found: Mapping[AnswerKey, float
     def difference(at: np.ndarray) -> float:
         return float(np.abs(judged[at] - stored[at]).mean())
 
+    def auc(at: np.ndarray) -> float:
+        good, poor = stored[at] > 0.5, stored[at] < 0.5
+        count = int(good.sum())
+        if not count or not poor.any():
+            return float("nan")
+        ranks = rankdata(judged[at][good | poor])
+        below = ranks[good[good | poor]].sum() - count * (count + 1) / 2
+        return float(below / (count * poor.sum()))
+
     return [
         resampled_figure("Spearman", "judge", WHOLE, prompts, correlation),
         resampled_figure("mean absolute difference", "judge", WHOLE, prompts, difference),
+        resampled_figure("AUC", "judge", WHOLE, prompts, auc),
     ]
 
 

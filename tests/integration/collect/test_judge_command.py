@@ -53,6 +53,7 @@ def test_scores_agree_with_the_stored_grades(
     assert [(each["name"], round(each["value"], 3), each["rows"]) for each in shown["agreement"]] == [
         ("Spearman", 1.0, 12),
         ("mean absolute difference", 0.1, 12),
+        ("AUC", 1.0, 12),
     ]
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 12

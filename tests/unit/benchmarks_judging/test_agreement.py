@@ -15,7 +15,8 @@ ANSWERS = [Answered(prompt, prompt, model, "", grade) for prompt in "pqrs" for m
 
 def test_scores_in_the_order_of_the_grades() -> None:
     found = {each.key: (each.grade or 0.0) / 2 for each in ANSWERS}
-    correlation, difference = score_agreement(ANSWERS, found)
+    correlation, difference, auc = score_agreement(ANSWERS, found)
+    assert (auc.value, auc.low, auc.high) == (1.0, 1.0, 1.0)
     assert (correlation.value, correlation.low, correlation.high) == pytest.approx((1.0, 1.0, 1.0))
     assert difference.value == pytest.approx(0.25)
     assert correlation.rows == 12
@@ -23,12 +24,21 @@ def test_scores_in_the_order_of_the_grades() -> None:
 
 def test_scores_in_the_opposite_order() -> None:
     found = {each.key: 1 - (each.grade or 0.0) for each in ANSWERS}
-    assert score_agreement(ANSWERS, found)[0].value == pytest.approx(-1.0)
+    correlation, _, auc = score_agreement(ANSWERS, found)
+    assert (correlation.value, auc.value) == (pytest.approx(-1.0), 0.0)
+
+
+def test_the_auc_is_the_share_of_good_and_poor_answers_that_are_told_apart() -> None:
+    """`b`, graded one half, is neither. Of p's two the judge says the same, of the others it is right."""
+    found = {each.key: 0.5 if each.prompt_id == "p" else each.grade or 0.0 for each in ANSWERS}
+    *_, auc = score_agreement(ANSWERS, found)
+    assert auc.value == pytest.approx((9 + 3 + 3 + 0.5) / 16)
 
 
 def test_a_judge_that_says_the_same_of_all_correlates_with_nothing() -> None:
-    correlation, difference = score_agreement(ANSWERS, {each.key: 0.5 for each in ANSWERS})
+    correlation, difference, auc = score_agreement(ANSWERS, {each.key: 0.5 for each in ANSWERS})
     assert math.isnan(correlation.value)
+    assert auc.value == 0.5
     assert difference.value == pytest.approx((0.4 + 0.0 + 0.4) / 3)
 
 
