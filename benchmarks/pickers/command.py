@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.pickers.cases import CASES, read_sets, read_tariff
 from benchmarks.pickers.judge import folds_of, judge
+from benchmarks.pickers.second_look import auc_of, second_looks
 from benchmarks.pickers.trained import ARTIFACTS, splits
 from policies.settings import Targets
 from predictors.training.dataset import DatasetError
@@ -47,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="folder of the sets to judge on (default: folds of --data, each held out once)",
     )
     parser.add_argument("--sets", nargs="+", choices=sets, default=sets)
+    parser.add_argument(
+        "--cases", nargs="+", choices=sorted(CASES), help="only these cases (docs/pickers.md)"
+    )
     parser.add_argument("--tariff", nargs="+", type=Path, help="cases of your own instead (docs/pickers.md)")
     parser.add_argument(
         "--artifacts",
@@ -64,6 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=Targets().quality_slack,
         help="quality that pickers may lose against the best single model",
     )
+    parser.add_argument(
+        "--second-look",
+        action="store_true",
+        help="judge `cost` with checks of its answers, and nothing else",
+    )
     options = parser.parse_args(arguments)
     if options.data is None:
         print("no data: give --data DIR or set HEADWAY_DATA", file=sys.stderr)
@@ -74,40 +83,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.test is None and not set(options.artifacts) <= set(ARTIFACTS):
         print("artifacts of a folder may have seen the data: give --test DIR", file=sys.stderr)
         return 2
-    reports = []
-    targets = Targets(quality_slack=options.slack)
-    try:
-        cases = [case for name in options.sets for case in CASES.values() if case.set == name]
-        if options.tariff:
-            cases = [read_tariff(path) for path in options.tariff]
-        test = None if options.test is None else read_sets(options.test)
-        parts = splits(read_sets(options.data), test, options.folds, options.seed)[: options.parts]
-        for who in options.artifacts:
-            for case in cases:
-                folds = folds_of(case, who, parts, options.out / "artifacts", options.seed, _progress)
-                if folds:
-                    report = judge(case, folds, options.seeds, _progress, targets)
-                    reports.append({"artifacts": who, **report})
-                    print(text_of(reports[-1]), flush=True)
-    except (DatasetError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    options.out.mkdir(parents=True, exist_ok=True)
+    reports: list[dict[str, Any]] = []
     about = {
         "held_out": "folds" if options.test is None else "another set",
         "seed": options.seed,
         "seeds": options.seeds,
         "folds": None if options.test else options.folds,
-        "parts": len(parts),
         "chosen_after_looking": ["saving_at_equal_quality", "ours_minus_its", "area", "bounds"],
         "cases": reports,
     }
-    (options.out / "report.json").write_text(json.dumps(_rounded(about)) + "\n", encoding="utf-8")
+    targets = Targets(quality_slack=options.slack)
+    try:
+        cases = [case for name in options.sets for case in CASES.values() if case.set == name]
+        if options.cases:
+            cases = [CASES[name] for name in options.cases]
+        if options.tariff:
+            cases = [read_tariff(path) for path in options.tariff]
+        test = None if options.test is None else read_sets(options.test)
+        parts = splits(read_sets(options.data), test, options.folds, options.seed)[: options.parts]
+        about["parts"] = len(parts)
+        for who in options.artifacts:
+            for case in cases:
+                folds = folds_of(case, who, parts, options.out / "artifacts", options.seed, _progress)
+                if folds:
+                    report, show = (second_looks, looks_of) if options.second_look else (judge, text_of)
+                    found = report(case, folds, options.seeds, _progress, targets)
+                    reports.append({"artifacts": who, **found})
+                    print(show(reports[-1]), flush=True)
+                    _write(options.out, about)  # an interrupted run keeps what it has
+        _write(options.out, about)
+    except (DatasetError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 
+def _write(folder: Path, report: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps(_rounded(report)) + "\n", encoding="utf-8")
+
+
 def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {name: _rounded(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_rounded(each) for each in value]
@@ -147,6 +164,30 @@ def text_of(report: Mapping[str, Any]) -> str:
         lines.append(f"quality of relevance - {name}: {points_of(found['difference'])}, {found['verdict']}")
     for name, (value, low, high) in (report["price"] or {}).items():
         lines.append(f"price, {name.replace('_', ' ')}: {value:+.2%} [{low:+.2%}, {high:+.2%}]")
+    return "\n".join(lines)
+
+
+def looks_of(report: Mapping[str, Any]) -> str:
+    """The report of one case with second looks, as a table."""
+    columns = ("at equal quality *", "more than without *", "above best", "saving", "checked, replaced")
+    low, median, high = report["correlation"]
+    lines = [
+        f"\n{report['case']}, artifacts {report['artifacts']}: {report['prompts']} prompts; slack "
+        f"{report['quality_slack']:g}; correlation {median:.2f} ({low:.2f} to {high:.2f})",
+        f"{'':60}" + "".join(f"{name:>26}" for name in columns),
+    ]
+    for row in ({"check": "none"} | report["without"], *report["checks"]):
+        name = row["check"]
+        if "told" in row:
+            name += f", told {row['told']:.2f} (AUC {auc_of(row['told']):.2f}), price {row['price']:g}"
+        cells = [
+            percent_of(row["saving_at_equal_quality"]),
+            f"{points_of(row['more'])} {row['saves']}" if "more" in row else "",
+            points_of(row["above_best_single"]),
+            percent_of(row["saving"]),
+            f"{row['checked']:.0%}, {row['replaced']:.0%}",
+        ]
+        lines.append(f"{name:60}" + "".join(f"{cell:>26}" for cell in cells))
     return "\n".join(lines)
 
 

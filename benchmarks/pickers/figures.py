@@ -30,12 +30,15 @@ class PickerResult:
         return float(self.quality.mean()), float(self.cost_usd.mean())
 
 
-def result_of(table: Table, picks: Sequence[np.ndarray]) -> PickerResult:
-    """What picks (P,) in several orders brought."""
+def result_of(
+    table: Table, picks: Sequence[np.ndarray], more_usd: Sequence[np.ndarray] | None = None
+) -> PickerResult:
+    """What picks (P,) in several orders brought. `more_usd` (P,) was spent beside them in each order."""
     rows = np.arange(len(table.prompts))
     return PickerResult(
         np.mean([table.quality[rows, each] for each in picks], axis=0),
-        np.mean([table.cost_usd[rows, each] for each in picks], axis=0),
+        np.mean([table.cost_usd[rows, each] for each in picks], axis=0)
+        + (0.0 if more_usd is None else np.mean(more_usd, axis=0)),
     )
 
 

@@ -30,7 +30,7 @@ from benchmarks.pickers.figures import (
     true_frontier,
     verdict,
 )
-from benchmarks.pickers.replay import orders, replay
+from benchmarks.pickers.replay import Picks, SimulatedCheck, orders, replay
 from benchmarks.pickers.trained import Predicted, Split, artifacts_of, predict
 from benchmarks.terminal import Progress
 from policies import POLICIES, PolicySettings
@@ -43,12 +43,12 @@ OURS = "cost"
 RIVALS = ("knn_rr", "clusters_rr", "logistic_rr", "eccos_rr", "eccos_r_rr", "llm_router_rr", "budget_online")
 PICKERS = (OURS, *RIVALS, "best_single", "relevance", "price")
 #: Quality below the best single model's at which costs are compared.
-_LOSS = 0.005
+LOSS = 0.005
 #: The targets of the sweep: this far below the best single model by the picker's own estimates; and shares of the way
 #: from the cheapest model's mean quality to the best's, and beyond.
 _SWEPT_SLACKS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)
 _SWEPT_SHARES = (0.0, 0.4, 0.7, 1.1)
-_SWEPT_SEEDS = 1
+SWEPT_SEEDS = 1
 
 
 Estimates = tuple[np.ndarray, np.ndarray]  # (P, M) qualities, (P, M) prices in USD
@@ -118,33 +118,32 @@ def judge(
     groups = np.concatenate([fold.table.groups for fold in folds])
     resampled = Resampled(groups)
     fixed = _fixed(folds)
-    best = fixed["best single model"]
-    singles = [joined([_always(fold.table, model) for fold in folds]) for model in range(len(case.models))]
-    singles.append(best)  # not the same model in every fold
+    singles = singles_of(folds)
+    best = singles[-1]
     single_points = [each.point for each in singles]
     low_usd, high_usd = min(usd for _, usd in single_points), best.point[1]
     quality = np.concatenate([fold.table.quality for fold in folds])
     cost_usd = np.concatenate([fold.table.cost_usd for fold in folds])
     random, top = float(quality.mean()), float(quality.max(axis=1).mean())
-    played: dict[str, PickerResult] = {}
+    reached: dict[str, PickerResult] = {}
     equal: dict[str, np.ndarray] = {}
 
     def row_of(name: str, each: PickerResult, swept: Sequence[PickerResult]) -> dict[str, Any]:
-        reached = [each, *swept, *singles]
-        equal[name] = savings_at(resampled, reached, best, _LOSS)
+        points = [each, *swept, *singles]
+        equal[name] = savings_at(resampled, points, best, LOSS)
         return {
             **summary(resampled, each, best),
             "usd_per_1000": each.point[1] * 1000,
             "share_of_gap": (each.point[0] - random) / (top - random) if top > random else None,
             "saving_at_equal_quality": interval(equal[name]),
-            "area": area([one.point for one in reached], low_usd, high_usd),
+            "area": area([one.point for one in points], low_usd, high_usd),
         }
 
     policies: dict[str, dict[str, Any]] = {}
     for name in (each for each in PICKERS if each in POLICIES):
         progress(f"{case.name}: {name}")
-        played[name] = _played(name, folds, seeds, aims)
-        policies[name] = row_of(name, played[name], _swept(name, folds))
+        reached[name] = _played(name, folds, seeds, aims)
+        policies[name] = row_of(name, reached[name], _swept(name, folds))
     for name in RIVALS:
         if name in policies and OURS in policies:
             difference = interval(equal[OURS] - equal[name])
@@ -163,24 +162,31 @@ def judge(
         "bounds": {
             name: {
                 "saving_at_equal_quality": 1.0
-                - cost_at([*points, *single_points], best.point[0] - _LOSS) / best.point[1],
+                - cost_at([*points, *single_points], best.point[0] - LOSS) / best.point[1],
                 "area": area([*points, *single_points], low_usd, high_usd),
             }
             for name, points in allowed.items()
         },
-        "relevance": _relevance(played, fixed, resampled),
-        "price": _price(folds, played, resampled),
+        "relevance": _relevance(reached, fixed, resampled),
+        "price": _price(folds, reached, resampled),
     }
 
 
+def singles_of(folds: Sequence[Fold]) -> list[PickerResult]:
+    """Each model alone; and last the best single model, which is not the same one in every fold."""
+    models = range(len(folds[0].table.case.models))
+    found = [joined([_always(fold.table, model) for fold in folds]) for model in models]
+    return [*found, joined([_always(fold.table, fold.best) for fold in folds])]
+
+
 def _relevance(
-    played: Mapping[str, PickerResult], fixed: Mapping[str, PickerResult], resampled: Resampled
+    reached: Mapping[str, PickerResult], fixed: Mapping[str, PickerResult], resampled: Resampled
 ) -> dict[str, dict[str, Any]]:
     """What `relevance` picks, against picks that need no prediction: difference of quality and verdict."""
     found: dict[str, dict[str, Any]] = {}
-    for name in ("best single model", "best model per task") if "relevance" in played else ():
+    for name in ("best single model", "best model per task") if "relevance" in reached else ():
         difference = interval(
-            resampled.means(played["relevance"].quality) - resampled.means(fixed[name].quality)
+            resampled.means(reached["relevance"].quality) - resampled.means(fixed[name].quality)
         )
         found[name] = {"difference": difference, "verdict": verdict(difference)}
     return found
@@ -191,22 +197,45 @@ def _fixed(folds: Sequence[Fold]) -> dict[str, PickerResult]:
         return joined([result_of(fold.table, [pick(fold)]) for fold in folds])
 
     return {
-        "best single model": joined([_always(fold.table, fold.best) for fold in folds]),
+        "best single model": singles_of(folds)[-1],
         "best model per task": of(lambda fold: fold.of_task[0].argmax(axis=1)),
         "greatest predicted quality": of(lambda fold: fold.predicted.quality.argmax(axis=1)),
     }
 
 
 def _played(name: str, folds: Sequence[Fold], seeds: int, targets: Targets) -> PickerResult:
+    return brought(folds, played(name, folds, seeds, targets))
+
+
+def played(
+    name: str,
+    folds: Sequence[Fold],
+    seeds: int,
+    targets: Targets,
+    checks: Sequence[SimulatedCheck] | None = None,
+) -> list[list[Picks]]:
+    """The picks of one policy in each fold, in each of `seeds` orders. `checks` has a check of answers for each fold."""
     found = []
-    for fold in folds:
+    for at, fold in enumerate(folds):
         settings = PolicySettings(targets=lambda key: targets, text=fold.predicted.text)
-        picks = [
-            replay(POLICIES[name](settings), fold.table, fold.predicted.predictions, order, seed)
-            for seed, order in enumerate(orders(len(fold.table.prompts), seeds))
+        check = None if checks is None else checks[at]
+        found.append(
+            [
+                replay(POLICIES[name](settings), fold.table, fold.predicted.predictions, order, seed, check)
+                for seed, order in enumerate(orders(len(fold.table.prompts), seeds))
+            ]
+        )
+    return found
+
+
+def brought(folds: Sequence[Fold], found: Sequence[Sequence[Picks]]) -> PickerResult:
+    """What such picks brought."""
+    return joined(
+        [
+            result_of(fold.table, [each.models for each in picks], [each.more_usd for each in picks])
+            for fold, picks in zip(folds, found, strict=True)
         ]
-        found.append(result_of(fold.table, picks))
-    return joined(found)
+    )
 
 
 def _always(table: Table, model: int) -> PickerResult:
@@ -214,7 +243,12 @@ def _always(table: Table, model: int) -> PickerResult:
 
 
 def _swept(name: str, folds: Sequence[Fold]) -> list[PickerResult]:
-    """What a picker reaches if its target is moved from the cheapest model's quality to beyond the best one's."""
+    """What a picker reaches with each of `swept_targets`."""
+    return [_played(name, folds, SWEPT_SEEDS, each) for each in swept_targets(folds)]
+
+
+def swept_targets(folds: Sequence[Fold]) -> list[Targets]:
+    """Targets from the cheapest model's quality to beyond the best one's."""
     means = np.mean([fold.means for fold in folds], axis=0)
     cheapest = int(np.mean([fold.table.cost_usd.mean(axis=0) for fold in folds], axis=0).argmin())
     low, high = float(means[cheapest]), float(means.max())
@@ -222,7 +256,7 @@ def _swept(name: str, folds: Sequence[Fold]) -> list[PickerResult]:
         low = float(means.min())
     targets = [Targets(quality_slack=slack) for slack in _SWEPT_SLACKS]
     targets += [Targets(quality=min(max(low + share * (high - low), 0.0), 1.0)) for share in _SWEPT_SHARES]
-    return [_played(name, folds, _SWEPT_SEEDS, each) for each in targets]
+    return targets
 
 
 def _allowed_by(folds: Sequence[Fold]) -> dict[str, list[tuple[float, float]]]:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.pickers.page RESULTS PAGE`: writes what a results file shows between two marks of a page.
 
-RESULTS is a `report.json` of `python -m benchmarks.pickers`, or such a file kept beside the page. Nothing that the page
-says of results is written by hand.
+RESULTS is a `report.json` of `python -m benchmarks.pickers`, or such a file kept beside the page; one of `--second-look` has
+marks of its own. Nothing that the page says of results is written by hand.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.pages.marked import replaced
 from benchmarks.pickers.command import percent_of, points_of
 from benchmarks.pickers.judge import OURS, RIVALS
+from benchmarks.pickers.second_look import auc_of
 
 _Row = Mapping[str, Any]
 
@@ -22,15 +23,98 @@ _Row = Mapping[str, Any]
 def text_of(results: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     cases: Sequence[_Row] = results["cases"]
-    judged = (
-        f"{results['parts']} of {results['folds']} folds" if results["held_out"] == "folds" else "another set"
-    )
-    sections = [f"Judged on {judged}, {results['seeds']} orders, seed {results['seed']}."]
+    sections = [_judged_on(results)]
     sections += [
         _section(who, [case for case in cases if case["artifacts"] == who])
         for who in dict.fromkeys(case["artifacts"] for case in cases)
     ]
     return "\n\n".join(sections)
+
+
+def looks_of(results: Mapping[str, Any]) -> str:
+    """The results of second looks as Markdown."""
+    cases: Sequence[_Row] = results["cases"]
+    lines = [
+        _judged_on(results),
+        "",
+        "The correlation of two models beyond what is predicted (median of all pairs): "
+        + ", ".join(f"{case['correlation'][1]:.2f} in `{case['case']}`" for case in cases)
+        + ".",
+        "",
+        "Saving at equal quality (*) with the check, and in brackets its difference from that without one, in points, with its "
+        "interval:",
+        "",
+        _line(["check", "price", *(f"`{case['case']}`, {case['prompts']} prompts" for case in cases)]),
+        _line(["---"] * (len(cases) + 2)),
+        _line(["none", "", *(percent_of(case["without"]["saving_at_equal_quality"]) for case in cases)]),
+    ]
+    for at, row in enumerate(cases[0]["checks"]):
+        own = [case["checks"][at] for case in cases]
+        cells = [
+            f"{each['saving_at_equal_quality'][0]:.1%} ({points_of(each['more'])}: {each['saves']})"
+            for each in own
+        ]
+        lines.append(_line([_check(row), f"{row['price']:g}", *cells]))
+    lines += [
+        "",
+        "At the default targets: quality above the best single model in points, saving, and the shares of requests whose answer "
+        "was checked and replaced:",
+        "",
+        _line(["check", "price", *(f"`{case['case']}`" for case in cases)]),
+        _line(["---"] * (len(cases) + 2)),
+        _line(["none", "", *map(_own, (case["without"] for case in cases))]),
+    ]
+    for at, row in enumerate(cases[0]["checks"]):
+        own = [case["checks"][at] for case in cases]
+        lines.append(_line([_check(row), f"{row['price']:g}", *map(_own, own)]))
+    return "\n".join([*lines, "", *map(_pays, cases), *map(_measured, cases)])
+
+
+def _measured(case: _Row) -> str:
+    """How good the checks are that are not simulated."""
+    found = [each for each in case["checks"] if _actual(each) is None]
+    return "".join(
+        f"What {each['check']} tells of an answer in `{case['case']}`: d' {each['told']:.2f} (AUC {auc_of(each['told']):.2f})."
+        for each in found
+    )
+
+
+def _pays(case: _Row) -> str:
+    """From which d' on a check pays at each price, by the intervals."""
+    least: dict[float, str] = {}
+    honest = [each for each in case["checks"] if _actual(each) == each["told"]]
+    for row in sorted(honest, key=lambda each: each["told"]):
+        if row["saves"] == "more":
+            least.setdefault(row["price"], f"d' {row['told']:g} (AUC {auc_of(row['told']):.2f})")
+    prices = sorted({each["price"] for each in honest})
+    found = "; ".join(f"at price {price:g} {least.get(price, 'none of these')}" for price in prices)
+    return f"The least simulated check with which `cost` saves more in `{case['case']}`: {found}."
+
+
+def _actual(row: _Row) -> float | None:
+    """The true d' of a simulated check; None for another one."""
+    name = str(row["check"])
+    return float(name.rpartition(" ")[2]) if name.startswith("simulated") else None
+
+
+def _check(row: _Row) -> str:
+    actual = _actual(row)
+    if actual is None:
+        return str(row["check"])
+    told = "" if row["told"] == actual else f", told {row['told']:g}"
+    return f"{row['check']}{told} (AUC {auc_of(actual):.2f})"
+
+
+def _own(row: _Row) -> str:
+    text = f"{100 * row['above_best_single'][0]:+.1f}, {row['saving'][0]:.0%}"
+    return f"{text}; {row['checked']:.0%}, {row['replaced']:.0%}" if row["checked"] else text
+
+
+def _judged_on(results: Mapping[str, Any]) -> str:
+    judged = (
+        f"{results['parts']} of {results['folds']} folds" if results["held_out"] == "folds" else "another set"
+    )
+    return f"Judged on {judged}, {results['seeds']} orders, seed {results['seed']}."
 
 
 def _section(who: str, cases: Sequence[_Row]) -> str:
@@ -96,9 +180,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     results, page = map(Path, given)
     try:
-        text = text_of(json.loads(results.read_text(encoding="utf-8")))
-        found = replaced(page.read_text(encoding="utf-8"), "results", text)
-    except (OSError, ValueError, KeyError) as error:
+        read = json.loads(results.read_text(encoding="utf-8"))
+        looks = "checks" in read["cases"][0]
+        mark, text = ("second look", looks_of(read)) if looks else ("results", text_of(read))
+        found = replaced(page.read_text(encoding="utf-8"), mark, text)
+    except (OSError, ValueError, LookupError) as error:
         print(f"{results}, {page}: {error}", file=sys.stderr)
         return 2
     page.write_text(found, encoding="utf-8")

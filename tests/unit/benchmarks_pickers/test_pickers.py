@@ -13,10 +13,10 @@ import yaml
 
 from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers import judge as judging
-from benchmarks.pickers import page
+from benchmarks.pickers import page, second_look
 from benchmarks.pickers import trained as training
 from benchmarks.pickers.cases import CASES, Case, Table, part, read_tariff, table_of
-from benchmarks.pickers.command import main, text_of
+from benchmarks.pickers.command import looks_of, main, text_of
 from benchmarks.pickers.figures import (
     PickerResult,
     area,
@@ -29,7 +29,8 @@ from benchmarks.pickers.figures import (
     verdict,
 )
 from benchmarks.pickers.judge import Fold, judge
-from benchmarks.pickers.replay import orders, replay
+from benchmarks.pickers.replay import SimulatedCheck, orders, replay
+from benchmarks.pickers.second_look import second_looks
 from benchmarks.pickers.trained import Predicted, artifacts_of, fold_of, predict, splits, trained
 from policies import POLICIES, PolicySettings
 from policies.lower_hull import lower_hull
@@ -37,7 +38,7 @@ from policies.settings import Targets
 from predictors.learned.artifact import SHIPPED
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
-from router.core.types import Prediction, Price
+from router.core.types import AnswerCheck, Prediction, Price
 
 SMALL = Case(
     "made",
@@ -78,6 +79,16 @@ def known(table: Table, sharp: float = 0.9) -> Predicted:
                 for each, usd in zip(quality, table.cost_usd[at].tolist(), strict=True)
             ]
         )
+    return Predicted(rows, {})
+
+
+def blind(table: Table) -> Predicted:
+    """Predictions that do not know how hard a prompt is."""
+    usual = (0.5, 0.9)
+    rows = [
+        [replace(each, quality=quality) for each, quality in zip(row, usual, strict=True)]
+        for row in known(table).predictions
+    ]
     return Predicted(rows, {})
 
 
@@ -140,10 +151,31 @@ def test_replay_tells_the_policy_what_the_scheduler_would() -> None:
     order = orders(20, 1)[0]
     assert sorted(order) == list(range(20))
     assert order != list(range(20))
-    picks = replay(POLICIES["relevance"](PolicySettings()), table, said, order, 0)
+    picks = replay(POLICIES["relevance"](PolicySettings()), table, said, order, 0).models
     assert (picks[table.tasks == "hard"] == 1).all()
     cheapest = replay(POLICIES["price"](PolicySettings()), table, said, order, 0)
-    assert (cheapest == 0).all()
+    assert (cheapest.models == 0).all()
+    assert not cheapest.checked.any()
+
+
+def test_a_replaced_answer_is_paid_too() -> None:
+    table = table_of(SMALL, made(300))
+    said = blind(table).predictions
+    check = AnswerCheck(4.0, Price(0.0, 1.0), 0, 1, 0.0)
+
+    def score(row: int, model: int) -> float:
+        return float(table.quality[row, model])
+
+    order = orders(300, 1)[0]
+    picks = replay(POLICIES["cost"](PolicySettings()), table, said, order, 0, SimulatedCheck(check, score))
+    assert picks.replaced.sum() > 50
+    assert (picks.models[picks.replaced] == 1).all()
+    assert not table.quality[picks.replaced, 0].any()
+    assert (picks.more_usd > 0.0).tolist() == picks.checked.tolist()
+    both_usd = table.cost_usd[picks.replaced, 0] + 1e-6
+    assert picks.more_usd[picks.replaced] == pytest.approx(both_usd)
+    kept = picks.checked & ~picks.replaced
+    assert picks.more_usd[kept] == pytest.approx(1e-6)
 
 
 # --- figures ----------------------------------------------------------------------------------------------
@@ -236,15 +268,41 @@ def test_report_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "chosen after looking" in text
 
 
-def test_the_page_says_what_the_results_file_shows(tmp_path: Path) -> None:
+def test_the_page_says_what_the_results_files_show(tmp_path: Path) -> None:
     shown = ROOT / "docs/pickers.md"
     copy = tmp_path / "pickers.md"
     copy.write_text(shown.read_text())
-    assert page.main([str(ROOT / "docs/pickers.json"), str(copy)]) == 0
+    for results in ("docs/pickers.json", "docs/second_look.json"):
+        assert page.main([str(ROOT / results), str(copy)]) == 0
     assert copy.read_text() == shown.read_text()
     copy.write_text("no marks")
     assert page.main([str(ROOT / "docs/pickers.json"), str(copy)]) == 2
     assert page.main([]) == 2
+
+
+def test_report_of_second_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who can tell good answers from poor ones saves, who cannot or is too dear does not."""
+    checks = ((4.0, 4.0, 0.0), (4.0, 4.0, 2.0), (0.1, 0.1, 0.1))
+    monkeypatch.setattr(second_look, "_SIMULATED", checks)
+    monkeypatch.setattr(judging, "_SWEPT_SHARES", ())
+    one = fold(made(160))
+    one = replace(one, predicted=blind(one.table))
+    report = second_looks(SMALL, [one], 1, lambda line: None)
+    good, dear, poor, length = report["checks"]
+    assert good["saves"] == "more"
+    assert good["checked"] > good["replaced"] > 0.2
+    assert (dear["checked"], poor["checked"]) == (0.0, 0.0)
+    assert dear["more"] == [0.0, 0.0, 0.0]
+    assert length["check"] == "its length"
+    assert length["saves"] != "more"  # lengths say nothing here
+    shown = json.loads(json.dumps({"artifacts": "own", **report}))
+    assert "simulated, d' 4, told 4.00" in looks_of(shown)
+    results, copy = tmp_path / "report.json", tmp_path / "page.md"
+    about = {"held_out": "folds", "parts": 1, "folds": 4, "seeds": 1, "seed": 1}
+    results.write_text(json.dumps({**about, "cases": [shown]}))
+    copy.write_text("<!-- second look: begin --><!-- second look: end -->")
+    assert page.main([str(results), str(copy)]) == 0
+    assert "| simulated, d' 4 (AUC 1.00) | 2 |" in copy.read_text()
 
 
 def test_targets_move_what_a_policy_takes() -> None:
