@@ -18,7 +18,8 @@ The order is kept by construction: whatever lambda_q is, quality and spend toget
 1 / caution in m, or of 1 / price in delay. A larger price of quality makes misses and busy instances more expensive too.
 
 - Capacity: a full instance is no option (`router.core.eligibility`), and a busy one is left to the requests that gain most
-  there for the delay that they cause. The price of delay is fixed, so that it does not swing with the load.
+  there for the delay that they cause. The price of delay does not move while attainment is kept. Where it is not, the price
+  rises with caution: a delay may be the miss of a request that has no other place, such as one with a floor of quality.
 - Attainment: caution, one for each scope (a key, or the fleet), rises with each miss and falls with each SLO met, so that
   it settles where attainment is a little above the target. It moves by the predicted miss at once, and by the difference
   to the outcome when the request ends.
@@ -57,7 +58,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from policies import second_look
-from policies.cost_scope import CostScope, allowed_misses
+from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.latency import added_s, expected_s, p_miss
 from policies.picking import format_usd, name_of
 from policies.quality_price_estimator import Offer
@@ -71,8 +72,8 @@ _MAX_INSTANCES = 4096
 _MAX_PENDING = 65_536
 #: Scores closer than this share of a mean answer's price are equal.
 _SAME = 1e-3
-#: A delay of others by one mean answer's time counts as much as this share of what quality and spend differ by. It counts up to
-#: _MAX_DELAY of these times.
+#: A delay of others by one mean answer's time counts as much as this share of what quality and spend differ by; more where
+#: caution is above its first value. It counts up to _MAX_DELAY of these times.
 _DELAY_PRICE = 0.4
 _MAX_DELAY = 100.0
 #: The actual TPOT is taken as evenly spread over this range of the predicted one.
@@ -135,12 +136,13 @@ class LeastSpend:
         usual_usd = fmean(known) if known else 0.0
         delays_s = added_s(request, options)
         mean_s = scope.mean_e2e_s
+        delay_price = _DELAY_PRICE * max(1.0, scope.caution / FIRST_CAUTION)
         spends, risks = [], []
         for option, estimate, delay_s in zip(options, estimates, delays_s, strict=True):
             repeated = self._repeated.get(option.instance.name, 0.0)
             spends.append(estimate.cost_usd * (1.0 + estimate.miss) + repeated * usual_usd)
             delay = min(delay_s / mean_s, _MAX_DELAY) if mean_s > 0.0 else 0.0
-            risks.append(scope.caution * (estimate.miss + estimate.breaks) + _DELAY_PRICE * delay)
+            risks.append(scope.caution * (estimate.miss + estimate.breaks) + delay_price * delay)
         qualities = [each.quality for each in estimates]
         finite = [spend for spend in spends if spend < inf] or [0.0]
         spend_usd, spread = max(finite) - min(finite), max(qualities) - min(qualities)

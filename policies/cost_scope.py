@@ -18,7 +18,7 @@ _MAX_SHIFT = 0.05
 _RESERVED = 0.5
 #: `caution`: at first, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. All that
 #: quality and spend differ by is worth a certain miss at the least caution, and a risk of 2 % at the most.
-_CAUTION = 8.0
+FIRST_CAUTION = 8.0
 _LEAST_CAUTION = 1.0
 _MOST_CAUTION = 50.0
 _MISS_STEP = 0.2
@@ -34,7 +34,7 @@ class CostScope:
     request), `reached` of the quality taken, `attained` of the SLOs met (None: none ended yet)."""
 
     offered: QualityPriceEstimator = field(default_factory=QualityPriceEstimator)
-    caution: float = _CAUTION
+    caution: float = FIRST_CAUTION
     usual_usd: float = 0.0
     spread: float = 0.0
     mean_e2e_s: float = 0.0

@@ -445,6 +445,23 @@ def test_a_busy_instance_is_left_to_requests_that_gain_more_there() -> None:
     assert pick(spender, replace(long, id="hard"), [best, bad]) is best
 
 
+def test_misses_leave_a_busy_instance_to_those_that_have_no_other_place() -> None:
+    """They wait there, and only their misses tell of it: the request itself is in time on both instances."""
+    spender = policy(quality=0.9)
+    best, cheap = option("best", quality=0.9, cost=2.0, e2e=2.0), option("cheap", quality=0.5, e2e=2.0)
+    best.instance.profiles["best"] = profile("llama-3.1-70b@4xh100-80g")
+    best.instance.running = 3
+    for number in range(50):
+        pick(spender, request(number), [best, cheap])
+    long = replace(request(99), prompt_tokens=500)
+    assert pick(spender, replace(long, id="before"), [best, cheap]) is best
+    for number in range(60):
+        bound = request(1000 + number, slo=SLO)
+        pick(spender, bound, [best])
+        spender.ended(bound, best.candidate, False, 0.0)
+    assert pick(spender, replace(long, id="after"), [best, cheap]) is cheap
+
+
 def test_a_lost_request_goes_only_where_it_disturbs_nobody() -> None:
     busy, idle = option("busy", quality=0.9, miss=0.99), option("idle", quality=0.4, cost=3.0, miss=0.99)
     assert pick(policy(), request(slo=SLO), [busy, idle]) is busy
