@@ -1,13 +1,17 @@
 """Headway's own placements of layers: annealing over stages on an estimate, then simulations of the best plans.
 
-The estimate looks at tens of thousands of plans. The best of them, and what Petals, Swarm and separate pipelines make of the
-machines, are simulated on one seed; then neighbors of the best plans. The last few are simulated on two more seeds, and the
-best mean wins, so no plan wins by the luck of its requests.
+The estimate looks at tens of thousands of plans. The best of them are simulated on one seed, then neighbors of the best. The
+last few are simulated on two more seeds, and the best mean wins, so no plan wins by the luck of its requests. What Petals,
+Swarm and separate pipelines make of the machines competes.
+
+Chains share no machine, so each is simulated by itself, and what a plan gives is the sum of its chains. A request goes to a
+chain in proportion to what the chain gave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -21,19 +25,21 @@ from benchmarks.pipelines.compiled import KvCacheFull
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, OFFLINE_S, PlacedModel, max_flow_scheduler
 from policies.placement.layer_stage_estimate import MeanRequest, StageEstimate
 from policies.placement.layer_stage_moves import anneal, neighbor, starts
-from policies.placement.layer_stages import MachinePool, Plan, described, placed
+from policies.placement.layer_stages import Chain, MachinePool, Plan, described, placed
 from policies.placement.max_flow import Flow, NoFlowError, max_flow
 from policies.placement.petals import NodeRates, petals
 from policies.placement.pipeline import LayeredModel, LayerPlacement, LayerRange, MachineCluster, connect
 from policies.placement.separate import separate
 from policies.placement.swarm import least_stages, swarm
 
-#: Steps of annealing in each round, from how many plans, and the share of the CPU time after which no round begins.
+#: How many plans the estimate looks at first; steps of annealing in each round, from how many of the best plans; and the share of
+#: the CPU time after which no round begins.
+_STARTS = 240
 _ROUNDS, _ANNEALED = ((1000, 24), (5000, 8), (20000, 4)), 0.35
-#: The share of the CPU time after which no more annealed plans are simulated, and how many there are at most; how many plans,
-#: and how many more seeds, come last.
+#: The share of the CPU time after which no more annealed plans are simulated, and how many there are at most; how many plans
+#: come last, and the seeds: all plans are simulated on the first, the last ones on all.
 _SIMULATED, _MOST_PLANS = 0.55, 64
-_FINALISTS, _LAST_SEEDS = 4, (2, 3)
+_FINALISTS, _SEEDS = 4, (1, 2, 3)
 #: Neighbors that are estimated of each of the best plans, and how many plans have neighbors.
 _NEIGHBORS, _BEST = 200, 3
 #: Nodes are in one place if their link has at least this share of the fastest link's bandwidth.
@@ -44,12 +50,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A placement and the flow that its scheduler follows. `plan` is None for one that another method made."""
+    """A placement and the flow that its scheduler follows."""
 
     name: str
     placement: LayerPlacement
     flow: Flow
-    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class Problem:
     def candidate(self, pools: Sequence[MachinePool], plan: Plan, weights: Sequence[float]) -> Candidate:
         """A plan of stages whose chains have flows in these proportions."""
         placement, flow = placed(self.cluster, pools, plan, self.throughput, weights)
-        return Candidate(described(pools, plan), placement, flow, plan)
+        return Candidate(described(pools, plan), placement, flow)
 
     def score(self, candidate: Candidate, seconds: float, seed: int) -> float:
         """Decode tokens per second; 0 for a placement that a KV cache cannot hold."""
@@ -169,17 +174,15 @@ def _by_kind(cluster: MachineCluster, place: Sequence[int]) -> dict[str, list[in
 class _Search:
     """The CPU time that is spent, in this process and in those of the executor, and what was simulated."""
 
-    def __init__(self, problem: Problem, executor: Executor, workers: int, seed: int, full_s: float) -> None:
+    def __init__(self, problem: Problem, executor: Executor, workers: int, full_s: float) -> None:
         self.problem = problem
         self.pools = problem.pools()
         self.estimate = problem.estimate(self.pools)
-        self.random = Random(seed)
-        self.scores: dict[str, float] = {}
-        self.candidates: dict[str, Candidate] = {}
+        #: By seed: the decode tokens per second of each chain that was simulated; 0 if it cannot run.
+        self.rates: dict[int, dict[Chain, float]] = defaultdict(dict)
         self.simulations = 0
         self._executor = executor
         self._batch = 2 * workers
-        self._seed = seed
         self._full_s = full_s
         self._began_s = process_time()
         self._others_s = 0.0
@@ -200,30 +203,24 @@ class _Search:
                 break
         return found
 
-    def annealed(self, until_s: float) -> list[Plan]:
+    def annealed(self, until_s: float, random: Random) -> list[Plan]:
         """Plans by their estimate, the best first."""
         problem, layers = self.problem, self.problem.model.layers
         speed = [problem.speed(pool) for pool in self.pools]
-        plans = starts(self.pools, layers, speed, self.random, _ROUNDS[0][1])
+        plans = starts(self.pools, layers, speed, random, _STARTS)
         if not plans:
             most = sum(len(pool.nodes) * pool.max_layers for pool in self.pools)
             raise ValueError(f"the machines cannot hold the model: {most} of {layers} layers at most")
         known = {plan: self.estimate(plan) for plan in plans}
         for steps, number in _ROUNDS:
             tasks = [
-                partial(_annealed, problem, self.pools, plan, steps, self.random.random())
+                partial(_annealed, problem, self.pools, plan, steps, random.random())
                 for plan in _ranked(known)[:number]
             ]
             known |= {plan: value for value, plan in self.results(tasks, until_s)}
             if self.cpu_s > until_s:
                 break
         return [plan for plan in _ranked(known) if known[plan] > 0]
-
-    def simulate(self, candidates: Iterable[Candidate], until_s: float = inf) -> None:
-        """Simulates those that are new, a batch at least and more if that CPU time allows it."""
-        fresh = [each for each in candidates if each.name not in self.scores]
-        for each, score in zip(fresh, self.simulated(fresh, self._seed + 1, until_s), strict=False):
-            self.scores[each.name], self.candidates[each.name] = score, each
 
     def simulated(self, candidates: Sequence[Candidate], seed: int, until_s: float = inf) -> list[float]:
         """Decode tokens per second of each, or of the first."""
@@ -234,30 +231,39 @@ class _Search:
         self.simulations += len(scores)
         return scores
 
+    def simulate(self, plans: Sequence[Plan], seed: int, until_s: float = inf) -> None:
+        """Simulates the chains that are new, each by itself: a batch at least and more if that CPU time allows it."""
+        rates = self.rates[seed]
+        fresh = list(dict.fromkeys(chain for plan in plans for chain in plan if chain not in rates))
+        alone = [self.problem.candidate(self.pools, (chain,), [1.0]) for chain in fresh]
+        rates |= dict(zip(fresh, self.simulated(alone, seed, until_s), strict=False))
+
+    def rate(self, plan: Plan, seed: int) -> float:
+        """What the plan's chains give together; 0 if one cannot run or was not simulated."""
+        rates = [self.rates[seed].get(chain, 0.0) for chain in plan]
+        return sum(rates) if all(rates) else 0.0
+
     def has_time(self, until_s: float, last: int) -> bool:
         """Whether a batch of neighbors, and the `last` simulations after it, will be done by that CPU time."""
         simulation_s = self._simulating_s / max(self.simulations, 1)
         return self.cpu_s + (self._batch + last) * simulation_s <= until_s
 
-    def candidate(self, plan: Plan) -> Candidate:
-        return self.problem.candidate(self.pools, plan, [self.estimate.chain(chain) for chain in plan])
-
-    def best(self, number: int) -> list[Candidate]:
-        """The best that were simulated and can run."""
-        return [self.candidates[name] for name in _ranked(self.scores)[:number] if self.scores[name] > 0]
-
-    def neighbors(self) -> list[Candidate]:
-        """New neighbors of the best plans: those of which score and estimate together promise most."""
+    def neighbors(self, plans: Sequence[Plan], seed: int, random: Random) -> list[Plan]:
+        """Neighbors of the plans with a chain that is new. They promise most by the rates of their chains, or the estimate
+        of a new chain, corrected as that of the chain in its place."""
+        rates = self.rates[seed]
         promised: dict[Plan, float] = {}
-        for candidate in self.best(_BEST):
-            if candidate.plan is None:
-                continue
-            factor = self.scores[candidate.name] / self.estimate(candidate.plan)
+        for plan in plans:
+            errors = [rates[chain] / self.estimate.chain(chain) for chain in plan]
             for _ in range(_NEIGHBORS):
-                near = neighbor(self.pools, candidate.plan, self.random)
-                if near is not None and described(self.pools, near) not in self.scores:
-                    promised[near] = factor * self.estimate(near)
-        return [self.candidate(plan) for plan in _ranked(promised)[: self._batch] if promised[plan] > 0]
+                near = neighbor(self.pools, plan, random)
+                if near is not None and not all(chain in rates for chain in near):
+                    estimates = [
+                        rates.get(chain, error * self.estimate.chain(chain))
+                        for chain, error in zip(near, errors, strict=True)
+                    ]
+                    promised[near] = sum(estimates) if all(estimates) else 0.0
+        return [plan for plan in _ranked(promised)[: self._batch] if promised[plan] > 0]
 
 
 def best_placement(
@@ -270,22 +276,35 @@ def best_placement(
 ) -> Found:
     """The best placement found in this CPU time of all processes; a time that is too short for the first batches and the last
     seeds is overrun. ValueError if the machines cannot hold the model."""
-    search = _Search(problem, executor, workers, seed, full_s)
-    plans = search.annealed(_ANNEALED * cpu_s)
+    search, random = _Search(problem, executor, workers, full_s), Random(seed)
+    first, *more = seeds = [seed + each for each in _SEEDS]
+    plans = search.annealed(_ANNEALED * cpu_s, random)[:_MOST_PLANS]
+    search.simulate(plans, first, _SIMULATED * cpu_s)
+
+    def best(number: int) -> list[Plan]:
+        ranked = sorted(plans, key=lambda plan: -search.rate(plan, first))[:number]
+        return [plan for plan in ranked if search.rate(plan, first)]
+
     others = baselines(problem)
-    search.simulate(others)
-    search.simulate((search.candidate(plan) for plan in plans[:_MOST_PLANS]), _SIMULATED * cpu_s)
-    last_simulations = len(_LAST_SEEDS) * (_FINALISTS + len(others))
-    while search.has_time(cpu_s, last_simulations) and (near := search.neighbors()):
-        search.simulate(near)
-    last = search.best(_FINALISTS)
-    if not last:
+    longest = max(map(len, plans), default=1)
+    last_simulations = len(more) * _FINALISTS * longest + len(seeds) * len(others)
+    while search.has_time(cpu_s, last_simulations) and (near := search.neighbors(best(_BEST), first, random)):
+        search.simulate(near, first)
+        plans += near
+    means: list[tuple[float, Candidate]] = []
+    finalists = best(_FINALISTS)
+    for each in more:
+        search.simulate(finalists, each)
+    for plan in finalists:
+        weights = [fmean(search.rates[each][chain] for each in seeds) for chain in plan]
+        if all(weights):
+            means.append((sum(weights), problem.candidate(search.pools, plan, weights)))
+    scores = [search.simulated(others, each) for each in seeds]
+    means += zip(map(fmean, zip(*scores, strict=True)), others, strict=True)
+    tokens_per_s, candidate = max(means, key=lambda each: each[0], default=(0.0, None))
+    if candidate is None or not tokens_per_s:
         raise ValueError("no placement can run: links that it needs are missing")
-    last += [each for each in others if each not in last]
-    seeds = [search.simulated(last, seed + more) for more in _LAST_SEEDS]
-    means = [fmean((search.scores[each.name], *more)) for each, *more in zip(last, *seeds, strict=True)]
-    highest = max(means)
-    return Found(last[means.index(highest)], highest, search.simulations, search.cpu_s)
+    return Found(candidate, tokens_per_s, search.simulations, search.cpu_s)
 
 
 def _ranked(scores: dict[T, float]) -> list[T]:

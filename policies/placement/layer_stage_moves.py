@@ -152,7 +152,7 @@ def _divisions(pools: Sequence[MachinePool], layers: int, random: Random) -> Ite
     random.shuffle(others)
     if not _holds(pools, whole[0], layers):
         return
-    for _ in range(20):
+    for _ in range(200):
         yield whole
         yield from others[:1]
         others = others[1:] + others[:1]
@@ -195,7 +195,8 @@ def _chain(
     for place, amount in held.items():
         if amount:
             machines = len(pools[place].nodes)
-            count = min(machines, amount, -(-amount // pools[place].max_layers) + random.choice((0, 0, 1, 2)))
+            least = -(-amount // pools[place].max_layers)
+            count = min(machines, amount, random.choice((least, least + 1, least + 2, machines)))
             for nodes, size in zip(_spread(machines, count), _spread(amount, count), strict=True):
                 stages.append(Stage(size, tuple(nodes * (pool == place) for pool in range(len(pools)))))
     return tuple(stages)

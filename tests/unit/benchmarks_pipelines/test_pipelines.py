@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -223,9 +224,9 @@ def test_places_are_what_fast_wires_join() -> None:
     assert places(wired(5, 1e6)) == [[0, 1, 2, 3, 4]]
 
 
-def found(problem: Problem) -> Found:
+def found(problem: Problem, full_s: float = 5.0) -> Found:
     with ThreadPoolExecutor(1) as executor:
-        return best_placement(problem, 0.0, executor, 1, full_s=5.0)
+        return best_placement(problem, 0.0, executor, 1, full_s=full_s)
 
 
 def problem_of(cluster: MachineCluster, layers: int = 4) -> Problem:
@@ -251,6 +252,28 @@ def test_machines_without_links_to_each_other_serve_apart() -> None:
         whole.machines, {ends: link for ends, link in whole.links.items() if min(ends) < 0}
     )
     assert set(found(problem_of(apart)).candidate.placement.ranges.values()) == {LayerRange(0, 4)}
+
+
+def test_a_chain_takes_requests_in_proportion_to_what_it_gives() -> None:
+    whole = wired(2, 1e9)
+    fast = whole.machines[0]
+    slow = replace(
+        fast,
+        name="slow",
+        prompt=LayerTime((0, 4000), (0.0, 12.0)),
+        decode=LayerTime((0, 1, 100), (0.0, 0.06, 0.12)),
+    )
+    apart = MachineCluster(
+        {0: fast, 1: slow}, {ends: link for ends, link in whole.links.items() if min(ends) < 0}
+    )
+    candidate = found(problem_of(apart), 60.0).candidate
+    into = {
+        hop.receiver: tokens_per_s
+        for hop, tokens_per_s in zip(candidate.placement.hops, candidate.flow.hops, strict=True)
+        if hop.sender == SOURCE
+    }
+    assert set(into) == {0, 1}
+    assert 2.0 < into[0] / into[1] < 4.0
 
 
 def test_a_model_that_needs_links_that_are_missing_has_no_placement() -> None:

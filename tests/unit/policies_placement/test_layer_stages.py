@@ -128,6 +128,11 @@ def test_pools_that_each_hold_the_model_are_chains_of_their_own_too() -> None:
     assert {len(plan) for plan in found} == {1, 2}
 
 
+def test_some_chains_to_begin_with_have_one_machine_a_stage() -> None:
+    plans = starts(POOLS, 12, [12.0, 9.0], Random(1), 40)
+    assert any(all(sum(stage.machines) == 1 for stage in chain) for plan in plans for chain in plan)
+
+
 def test_annealing_finds_the_best_of_a_small_space() -> None:
     def score(plan: Plan) -> float:
         sizes = [stage.layers for chain in plan for stage in chain]
