@@ -35,6 +35,9 @@ def main(end: socket.socket) -> None:
     """Serve until the other side closes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # those who stop a service signal all of its processes
+    # Where cores are few, the serving process goes first. Not every system can do that.
+    with suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with end.makefile("rb", _BUFFER_BYTES) as requests:
         settings = requests.readline()
         if not settings:

@@ -14,15 +14,17 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(3600)]
 
 
 async def test_load_triples_and_halves_and_no_stream_is_lost(tmp_path: Path) -> None:
+    instance = {**pool()["instance"], "max_concurrency": 3}
     command = [str(SCRIPT), "{port}", "up/llama-3.1-8b"]
-    async with scaled(tmp_path, pool(command=command, cold_start_s=START_S, cooldown_s=10)) as gw:
+    engines = pool(instance=instance, max_instances=2, command=command, cold_start_s=START_S, cooldown_s=10)
+    async with scaled(tmp_path, engines) as gw:
         clients = Clients(gw)
         clients.are(2)
         await gw.until(lambda: len(serving(gw)) == 1, START_S)
         clients.are(6)
-        await gw.until(lambda: len(serving(gw)) == 3, START_S)
+        await gw.until(lambda: len(serving(gw)) == 2, START_S)
         clients.are(3)
-        await gw.until(lambda: len(serving(gw)) == 2, 120)
+        await gw.until(lambda: len(serving(gw)) == 1, 120)
         clients.are(0)
         await gw.until(lambda: serving(gw) == [], 120)
         await clients.all_were_answered()

@@ -37,6 +37,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="this system has no such policy")
+async def test_the_writer_process_does_not_interrupt_the_serving_one(store_url: str, tmp_path: Path) -> None:
+    store = await Store.open(store_url, state_dir=tmp_path)
+    assert os.sched_getscheduler(writer_pid(store)) == os.SCHED_BATCH
+    await store.close()
+
+
 async def test_a_writer_process_that_is_killed_loses_nothing(
     store_url: str, tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
