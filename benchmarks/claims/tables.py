@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.compare.cells import excludes_zero
 from benchmarks.compare.tables import three_digits
 from benchmarks.measures import Interval
+from benchmarks.pages import marked
 
 #: `policies`: by policy `rates` (by rate: the measures as (mean, half-width of a 95 % interval), the attainment of each
 #: draw as `draws`, and maybe `spend_over_least`, that of the first draw over the least that its quality costs), `capacity`
@@ -34,7 +35,7 @@ def by_rate(figures: Figures, times_at: str) -> str:
     ]
     told = ", ".join(f"{100 * width:.1f} at {rate}/s" for rate, width in zip(rates, widest, strict=True))
     return (
-        _table(["policy", *(f"{rate}/s" for rate in rates), "95 % up to", "TTFT", "E2E"], rows)
+        marked.table(["policy", *(f"{rate}/s" for rate in rates), "95 % up to", "TTFT", "E2E"], rows)
         + f"\n\nHalf-widths of 95 % intervals of attainment, in points, at most: {told}."
     )
 
@@ -69,7 +70,7 @@ def end_to_end(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]
                 )
                 name = ""
     headings = ["scenario", "policy", "attained", "regret", "TTFT p50 / p95 s", "E2E p50 / p95 s"]
-    return _table([*headings, "quality", "USD/1k", "over least"], rows)
+    return marked.table([*headings, "quality", "USD/1k", "over least"], rows)
 
 
 def _leading(figures: Figures, rate: str) -> set[str]:
@@ -101,7 +102,7 @@ def block(figures: Figures) -> str:
                 ]
             )
     headings = ["rate", "policy", "attained", "TTFT mean / p99 s", "E2E mean / p99 s", "TPOT mean / p99 ms"]
-    return _table([*headings, "decision p50 µs", "capacity"], rows)
+    return marked.table([*headings, "decision p50 µs", "capacity"], rows)
 
 
 def provenance(results: Mapping[str, Figures]) -> str:
@@ -129,7 +130,3 @@ def _percent(figure: Sequence[float]) -> str:
 
 def _quantiles(here: Mapping[str, Any], name: str, of: Sequence[str], scale: float = 1.0) -> str:
     return " / ".join(three_digits(scale * here[f"{name}_{each}"][0]) for each in of)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))

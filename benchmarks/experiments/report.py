@@ -15,7 +15,7 @@ import orjson
 import router
 from benchmarks.compare.tables import three_digits
 from benchmarks.evaluate.plots import COLOURS
-from benchmarks.pages import Cell, Row, Table, render
+from benchmarks.pages import Cell, Row, Table, marked, render
 from benchmarks.pages.drawing import Drawing
 from benchmarks.pages.standalone import standalone
 
@@ -150,13 +150,13 @@ def markdown(report: Report) -> str:
     for section in report.sections:
         lines += ["", f"## {section.title}", "", *section.text]
         for each in section.tables:
-            lines += ["", f"{each.title}:", "", _line(each.columns), _line(["---"] * len(each.columns))]
-            lines += [_line([shown(value) for value in row]) for row in each.rows]
+            cells = [[_cell(shown(value)) for value in row] for row in each.rows]
+            lines += ["", f"{each.title}:", "", marked.table([*map(_cell, each.columns)], cells)]
     return "\n".join(lines) + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+def _cell(text: str) -> str:
+    return text.replace("|", "/")
 
 
 def _table(results: Results) -> Table:

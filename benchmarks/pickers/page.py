@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages.marked import replaced
+from benchmarks.pages.marked import replaced, table
 from benchmarks.pickers.command import percent_of, points_of
 from benchmarks.pickers.judge import OURS, RIVALS
 from benchmarks.pickers.second_look import auc_of
@@ -44,30 +44,33 @@ def looks_of(results: Mapping[str, Any]) -> str:
         "Saving at equal quality (*) with the check, and in brackets its difference from that without one, in points, with its "
         "interval:",
         "",
-        _line(["check", "price", *(f"`{case['case']}`, {case['prompts']} prompts" for case in cases)]),
-        _line(["---"] * (len(cases) + 2)),
-        _line(["none", "", *(percent_of(case["without"]["saving_at_equal_quality"]) for case in cases)]),
-    ]
-    for at, row in enumerate(cases[0]["checks"]):
-        own = [case["checks"][at] for case in cases]
-        cells = [
-            f"{each['saving_at_equal_quality'][0]:.1%} ({points_of(each['more'])}: {each['saves']})"
-            for each in own
-        ]
-        lines.append(_line([_check(row), f"{row['price']:g}", *cells]))
-    lines += [
+        table(
+            ["check", "price", *(f"`{case['case']}`, {case['prompts']} prompts" for case in cases)],
+            [
+                ["none", "", *(percent_of(case["without"]["saving_at_equal_quality"]) for case in cases)],
+                *_by_check(cases, _saving),
+            ],
+        ),
         "",
         "At the default targets: quality above the best single model in points, saving, and the shares of requests whose answer "
         "was checked and replaced:",
         "",
-        _line(["check", "price", *(f"`{case['case']}`" for case in cases)]),
-        _line(["---"] * (len(cases) + 2)),
-        _line(["none", "", *map(_own, (case["without"] for case in cases))]),
+        table(
+            ["check", "price", *(f"`{case['case']}`" for case in cases)],
+            [["none", "", *(_own(case["without"]) for case in cases)], *_by_check(cases, _own)],
+        ),
     ]
-    for at, row in enumerate(cases[0]["checks"]):
-        own = [case["checks"][at] for case in cases]
-        lines.append(_line([_check(row), f"{row['price']:g}", *map(_own, own)]))
     return "\n".join([*lines, "", *map(_pays, cases), *map(_measured, cases)])
+
+
+def _by_check(cases: Sequence[_Row], shown: Callable[[_Row], str]) -> Iterator[list[str]]:
+    """A row for each check: what is shown of it in each case."""
+    for at, row in enumerate(cases[0]["checks"]):
+        yield [_check(row), f"{row['price']:g}", *(shown(case["checks"][at]) for case in cases)]
+
+
+def _saving(row: _Row) -> str:
+    return f"{row['saving_at_equal_quality'][0]:.1%} ({points_of(row['more'])}: {row['saves']})"
 
 
 def _measured(case: _Row) -> str:
@@ -124,34 +127,44 @@ def _section(who: str, cases: Sequence[_Row]) -> str:
         "",
         f"Saving at equal quality (*), with its interval, and the verdict on `{OURS}` - picker:",
         "",
-        _line(
-            ["", *(f"`{name}`, {case['prompts']} prompts" for name, case in zip(names, cases, strict=True))]
+        table(
+            ["", *(f"`{name}`, {case['prompts']} prompts" for name, case in zip(names, cases, strict=True))],
+            [*_savings(cases)],
         ),
-        _line(["---"] * (len(cases) + 1)),
+        "",
+        "Quality in points, with its interval:",
+        "",
+        table(["", *(f"`{name}`" for name in names)], [*_qualities(cases)]),
     ]
+    return "\n".join([*lines, "", _counted(cases)])
+
+
+def _savings(cases: Sequence[_Row]) -> Iterator[list[str]]:
     for name in (OURS, *RIVALS):
         cells = []
         for case in cases:
             row = case["policies"][name]
             shown = percent_of(row["saving_at_equal_quality"])
             cells.append(shown if name == OURS else f"{shown}: {row['ours_saves']}")
-        lines.append(_line([f"`{name}`", *cells]))
-    lines += [
-        _line([name, *(f"{case['bounds'][name]['saving_at_equal_quality']:.1%}" for case in cases)])
-        for name in cases[0]["bounds"]
-        if all(name in case["bounds"] for case in cases)
+        yield [f"`{name}`", *cells]
+    for name in cases[0]["bounds"]:
+        if all(name in case["bounds"] for case in cases):
+            yield [name, *(f"{case['bounds'][name]['saving_at_equal_quality']:.1%}" for case in cases)]
+
+
+def _qualities(cases: Sequence[_Row]) -> Iterator[list[str]]:
+    own = [case["policies"][OURS] for case in cases]
+    yield [
+        f"`{OURS}` at its own point - best single model",
+        *(points_of(each["above_best_single"]) for each in own),
     ]
-    lines += ["", "Quality in points, with its interval:", "", _line(["", *(f"`{name}`" for name in names)])]
-    lines.append(_line(["---"] * (len(cases) + 1)))
-    above = [points_of(case["policies"][OURS]["above_best_single"]) for case in cases]
-    saved = [percent_of(case["policies"][OURS]["saving"]) for case in cases]
-    lines.append(_line([f"`{OURS}` at its own point - best single model", *above]))
-    lines.append(_line([f"saving of `{OURS}` at its own point", *saved]))
+    yield [f"saving of `{OURS}` at its own point", *(percent_of(each["saving"]) for each in own)]
     for name in cases[0]["relevance"]:
         found = [case["relevance"][name] for case in cases]
-        cells = [f"{points_of(each['difference'])}: {each['verdict']}" for each in found]
-        lines.append(_line([f"`relevance` - {name}", *cells]))
-    return "\n".join([*lines, "", _counted(cases)])
+        yield [
+            f"`relevance` - {name}",
+            *(f"{points_of(each['difference'])}: {each['verdict']}" for each in found),
+        ]
 
 
 def _counted(cases: Sequence[_Row]) -> str:
@@ -166,10 +179,6 @@ def _counted(cases: Sequence[_Row]) -> str:
         f"{shown.count('less')}; {shown.count('not told apart')} are not told apart. The picker of greatest saving, chosen "
         f"after looking, and `{OURS}` minus it in points: {'; '.join(best)}."
     )
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

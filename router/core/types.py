@@ -147,6 +147,7 @@ class AnswerCheck(NamedTuple):
     limit_s: float
 
     def cost_usd(self, prompt_tokens: float, output_tokens: float) -> float:
+        """The price in USD of checking an answer of so many tokens to such a prompt."""
         return self.price.cost_usd(self.form_tokens + prompt_tokens + output_tokens, self.verdict_tokens)
 
 
