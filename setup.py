@@ -36,16 +36,15 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
     )
 
 
-def kernel(name: str) -> Extension:
-    source = KERNELS / f"{name}.pyx"
+def kernel(source: Path) -> Extension:
     digested = [*sorted(KERNELS.glob("*.pxd")), source]
     flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-    return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
+    return extension(f"predictors.kernels.native.{source.stem}", source, digested, *flags)
 
 
 setup(
     ext_modules=[
-        *(kernel(name) for name in ("distributions", "estimates", "histories", "networks", "residuals")),
+        *map(kernel, sorted(KERNELS.glob("*.pyx"))),
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),

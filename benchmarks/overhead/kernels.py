@@ -77,6 +77,7 @@ def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]
     fleet = length.fleet(table[:1], weights["model_spread"][:1])
     for text, count in ((_TEXT * 2)[:170], 30), (_TEXT * 20, 192):
         prompt = prompt_features(text)
+        yield f"words of {len(text)} characters", lambda text=text: of("read_words")(text)  # type: ignore[misc]
         yield f"length, {count} words", lambda prompt=prompt: length.shares(prompt, fleet)  # type: ignore[misc]
     shares, usual = length.shares(prompt, fleet), of("LengthTable")(PRIOR_SHARES)
     learned = of("LearnedLengths")()

@@ -24,6 +24,7 @@ from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
 from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
+from predictors.kernels.reference.words import read_words
 from router.compiled import why_not
 
 _NATIVE = Path(__file__).parent / "native"
@@ -31,7 +32,7 @@ _NATIVE = Path(__file__).parent / "native"
 WHY_NOT_NATIVE = why_not(
     {
         f"predictors.kernels.native.{name}": [*sorted(_NATIVE.glob("*.pxd")), _NATIVE / f"{name}.pyx"]
-        for name in ("distributions", "estimates", "histories", "networks", "residuals")
+        for name in ("distributions", "estimates", "histories", "networks", "residuals", "words")
     }
 )
 
@@ -66,11 +67,12 @@ if WHY_NOT_NATIVE is None:
         Shrinkage,
         StratifiedResiduals,
     )
+    from predictors.kernels.native.words import read_words  # type: ignore[no-redef]
 
 __all__ = [
     "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
     "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelWeight", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
-    "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
+    "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 

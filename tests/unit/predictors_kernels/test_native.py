@@ -28,6 +28,7 @@ from predictors.kernels.reference import (
     quantiles,
     relevance_network,
 )
+from predictors.kernels.reference import words as words_in_python
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS, UNTRAINED
@@ -42,6 +43,7 @@ if kernels.WHY_NOT_NATIVE is not None:
     pytest.skip(kernels.description(), allow_module_level=True)
 
 from predictors.kernels.native import distributions, estimates, networks
+from predictors.kernels.native import words as native_words
 
 SUMMARY, ESTIMATE = 44, 13
 HUGE = 1e30
@@ -474,3 +476,18 @@ def test_the_tanh_of_the_compiled_networks_is_tanh() -> None:
     rows = np.zeros((len(logits), len(MEMORY["mean"])), np.float32)
     rows[:, 0] = logits
     close(network.predict(rows), 1.0 / (1.0 + np.exp(-logits.astype(float))), 4e-7)
+
+
+@given(
+    st.text(max_size=80)
+    | st.text("aZ9 _\n\t.?Σİß²٣\x1c", max_size=200)
+    | st.integers(20, 30).map("Σ".__mul__)
+)
+def test_words(text: str) -> None:
+    assert native_words.read_words(text) == words_in_python.read_words(text)
+
+
+def test_words_with_each_character() -> None:
+    for start in range(0, 0x110000, 0x1000):
+        text = "".join(f"a{chr(each)}B" for each in range(start, start + 0x1000))
+        assert native_words.read_words(text) == words_in_python.read_words(text)

@@ -24,11 +24,11 @@ if kernels.WHY_NOT_NATIVE is not None:
     pytest.skip(kernels.description(), allow_module_level=True)
 
 from backends.native import assemble, scanner
-from predictors.kernels.native import distributions, estimates, histories, networks, residuals
+from predictors.kernels.native import distributions, estimates, histories, networks, residuals, words
 
 SHARES = np.array(PRIOR_SHARES)
 LATENCY = dict(load(path_of(SHIPPED, "latency"), "latency", KINDS["latency"].feature_names()).arrays)
-MODULES = (assemble, scanner, distributions, estimates, histories, networks, residuals)
+MODULES = (assemble, scanner, distributions, estimates, histories, networks, residuals, words)
 CLASSES: dict[str, Any] = {
     each.__name__: each
     for module in MODULES
