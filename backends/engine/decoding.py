@@ -73,10 +73,11 @@ class Decoding:
     def blocks_after(self, steps: int) -> int:
         """The KV blocks that the `steps` steps after the next one need."""
         cycles, rest = divmod(steps, self._block)
-        need = cycles * len(self.sequences)
-        for step in range(self.steps + 1, self.steps + 1 + rest):
-            need += len(self._growing[step % self._block])
-        return need
+        first = (self.steps + 1) % self._block
+        beyond = max(first + rest - self._block, 0)
+        return cycles * len(self.sequences) + sum(
+            map(len, self._growing[first : first + rest] + self._growing[:beyond])
+        )
 
     def equal_steps(self, free: int) -> int:
         """How many steps from now on are equal: until a sequence ends, or the `free` KV blocks run out, those of the next
