@@ -35,6 +35,7 @@ from predictors.learned.names import model_key
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt, fraction_of
 from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
+from router.core.types import PromptFeatures
 
 LEAST_PROMPTS = 40
 #: A family with at least so many groups of prompts has a correction of its own.
@@ -188,10 +189,12 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, report: Progress) -
     report(f"factors of {len(features)} prompts")
     lengths = (table.prompt, table.model, np.log(table.tokens))
     groups = [each.group for each in table.prompts]
-    factors = fit_factors(features, groups, lengths, len(table.models), settings.factors)
     words = _frequent_words(table.prompts, settings)
-    vocabulary = Vocabulary.of(factors.grams, words)
-    inputs, mean, scale = _inputs(table.prompts, vocabulary, factors)
+    sequences, counts = _sequences(features, words)
+    factors = fit_factors(
+        features, counts, groups, lengths, len(table.models), settings.factors, settings.random_features
+    )
+    inputs, mean, scale = _inputs(features, sequences, np.hstack((counts, factors.of_prompts)))
     level = float(np.median(np.log(table.tokens)))
     net = LengthNet(settings, len(words), len(table.models), len(table.families), level)
     _train(net, table, inputs, seed, report)
@@ -200,6 +203,9 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, report: Progress) -
     return arrays | {
         "grams": factors.grams,
         "gram_table": factors.table,
+        "random_weight": factors.random_weight,
+        "random_bias": factors.random_bias,
+        "random_table": factors.random_table,
         "words": words,
         "input_mean": mean,
         "input_scale": scale,
@@ -222,18 +228,23 @@ def _frequent_words(prompts: Sequence[Prompt], settings: LengthSettings) -> np.n
     return order[count[order] >= least][: settings.most_words]
 
 
+def _sequences(features: Sequence[PromptFeatures], words: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """(words in order of each prompt, counts (prompts, counts))."""
+    vocabulary = Vocabulary.of(np.zeros(0, np.int64), words)
+    sequences = [vocabulary.sequences(each) for each in features]
+    pairs = zip(features, sequences, strict=True)
+    return sequences, np.array([vocabulary.counts(each, sequence) for each, sequence in pairs])
+
+
 def _inputs(
-    prompts: Sequence[Prompt], vocabulary: Vocabulary, factors: Factors
+    features: Sequence[PromptFeatures], sequences: Sequence[np.ndarray], values: np.ndarray
 ) -> tuple[_Inputs, np.ndarray, np.ndarray]:
-    """(inputs, their mean, 1 / their standard deviation)."""
-    sequences = [vocabulary.sequences(each.features) for each in prompts]
-    words = np.zeros((len(prompts), 2, max(each.shape[1] for each in sequences), PATCH), np.int64)
-    last = np.full((len(prompts), 2), -1)
+    """(inputs, the mean of the values, 1 / their standard deviation)."""
+    words = np.zeros((len(features), 2, max(each.shape[1] for each in sequences), PATCH), np.int64)
+    last = np.full((len(features), 2), -1)
     for row, each in enumerate(sequences):
         words[row, : len(each), : each.shape[1]] = each
-        last[row, : len(each)] = last_patches(prompts[row].features)
-    counts = [vocabulary.counts(p.features, each) for p, each in zip(prompts, sequences, strict=True)]
-    values = np.hstack((np.array(counts), factors.of_prompts))
+        last[row, : len(each)] = last_patches(features[row])
     mean, deviation = values.mean(axis=0), values.std(axis=0)
     scale = np.where(deviation > 1e-9, 1.0 / np.maximum(deviation, 1e-9), 0.0)
     cut = np.clip((values - mean) * scale, -MOST_DEVIATION, MOST_DEVIATION)
@@ -406,7 +417,7 @@ def _set_spreads(arrays: dict[str, np.ndarray], table: _Table, spreads: np.ndarr
 
 def _compact(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Half precision for the large tables, single for the rest."""
-    large = ("gram_table", "word_table")
+    large = ("gram_table", "word_table", "random_weight")
     return {
         name: array.astype(np.float16 if name in large else np.float32)
         if array.dtype.kind == "f"

@@ -1,10 +1,13 @@
-"""Factors of prompts: linear functions of the words and pairs that occur, fitted in closed form.
+"""Factors of prompts: functions of their counts and of the words and pairs that occur, fitted in closed form.
 
 Reduced-rank ridge regression (Mukherjee and Zhu, 2011). The log lengths form a table of prompts by models with holes.
-An additive fit (model + prompt) fills the holes. Ridge regression from TF-IDF to all models at once gives fitted
-values. The directions in which those vary most are what a prompt's text shows about lengths: the first is how long
-answers are at all, the others how models differ. Lengths of different models are strongly correlated. So a few
-directions are enough, and a model with few answers gains from all others.
+An additive fit (model + prompt) fills the holes. Ridge regression to all models at once gives fitted values. The directions in
+which those vary most are what a prompt shows about lengths: the first is how long answers are at all, the others how models
+differ. Lengths of different models are strongly correlated. So a few directions are enough, and a model with few answers gains
+from all others.
+
+The regression is linear in TF-IDF, and in random features of the counts: tanh of random sums (Rahimi and Recht, 2008, "Weighted
+sums of random kitchen sinks"), because answers do not grow in proportion to anything that can be counted.
 
 A network must see factors with the same errors in training as in serving. So for the training prompts, the factors come
 from fits without their own part of the data.
@@ -25,35 +28,47 @@ from router.core.types import PromptFeatures
 #: A word or pair must occur in so many prompts.
 LEAST_PROMPTS_WITH = 2
 _PENALTY = 1.0
+#: The standard deviation of the weights of standardised counts in a random sum, and the squared norm of all random features of a
+#: prompt at most, where that of its TF-IDF is 1.
+_RANDOM_WEIGHT, _RANDOM_SHARE = 0.12, 5.0
 _PARTS = 6
 _FILL_ROUNDS = 20
-_SOLVER_STEPS = 60
+_SOLVER_STEPS = 100
 _SOLVER_RESIDUAL = 1e-5
 
 
 @dataclass(frozen=True)
 class Factors:
     """`grams` (G,) are the known ids, `prompts_with` (G,) the number of prompts in which each occurs. `table` (G + 1,
-    rank + 1) by row is what an occurrence adds to each factor, and to the squared norm; row 0 is zero. `of_prompts`
-    (prompts, rank) are the factors of the training prompts, each from a fit without it."""
+    rank + 1) by row is what an occurrence adds to each factor, and to the squared norm; row 0 is zero. To this comes
+    tanh(counts @ `random_weight` + `random_bias`) @ `random_table`. `of_prompts` (prompts, rank) are the factors of the training
+    prompts, each from a fit without it."""
 
     grams: np.ndarray
     prompts_with: np.ndarray
     table: np.ndarray
+    random_weight: np.ndarray
+    random_bias: np.ndarray
+    random_table: np.ndarray
     of_prompts: np.ndarray
 
 
 def fit_factors(
     prompts: Sequence[PromptFeatures],
+    counts: np.ndarray,
     groups: Sequence[str],
     lengths: tuple[np.ndarray, np.ndarray, np.ndarray],
     models: int,
     rank: int,
+    random_features: int,
 ) -> Factors:
-    """`lengths` are (prompt, model, log tokens) of each answer; near copies share a group. The last columns are 0 where
-    the data are too few for so many factors."""
-    grams, prompts_with, inputs = _tf_idf(prompts)
+    """`counts` (prompts, counts) are `Vocabulary.counts` of the prompts. `lengths` are (prompt, model, log tokens) of each answer;
+    near copies share a group. The last factors are 0 where the data are too few for so many."""
+    grams, prompts_with, words = _tf_idf(prompts)
     weights = _inverse_frequencies(prompts_with, len(prompts))
+    random_weight, random_bias = _random_sums(counts, random_features)
+    by = np.sqrt(_RANDOM_SHARE / random_features)
+    inputs = sparse.csr_array(sparse.hstack((words, by * np.tanh(counts @ random_weight + random_bias))))
     target = _filled(*lengths, len(prompts), models)
     target -= target.mean(axis=0)
     fitted = inputs @ (inputs.T @ _solve(inputs, target))
@@ -67,10 +82,21 @@ def fit_factors(
         known = inputs[~out]
         if known.shape[0]:
             of_prompts[out] = inputs[out] @ (known.T @ _solve(known, wanted[~out]))
+    found = inputs.T @ _solve(inputs, wanted)
     table = np.zeros((len(grams) + 1, rank + 1))
-    table[1:, :-1] = weights[:, None] * (inputs.T @ _solve(inputs, wanted))
+    table[1:, :-1] = weights[:, None] * found[: len(grams)]
     table[1:, -1] = weights**2
-    return Factors(grams, prompts_with, table, of_prompts)
+    random_table = by * found[len(grams) :]
+    return Factors(grams, prompts_with, table, random_weight, random_bias, random_table, of_prompts)
+
+
+def _random_sums(counts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(weights (counts, size), biases (size,)) of random sums of standardised counts, to be applied to counts as they are."""
+    rng = np.random.default_rng(0)
+    deviation = counts.std(axis=0)
+    scale = np.where(deviation > 1e-9, 1.0 / np.maximum(deviation, 1e-9), 0.0)
+    weight = scale[:, None] * rng.normal(scale=_RANDOM_WEIGHT, size=(counts.shape[1], size))
+    return weight, rng.normal(size=size) - counts.mean(axis=0) @ weight
 
 
 def _inverse_frequencies(prompts_with: np.ndarray, prompts: int) -> np.ndarray:

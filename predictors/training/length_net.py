@@ -26,7 +26,7 @@ class LengthSettings:
     distributions should be (1: that is not done). The rest was chosen on inner splits by prompt group of ZeroEval, AlpacaEval and
     Arena prompts. Words in order learn slowly and with much dropout, since they would memorise prompts."""
 
-    epochs: int = 15
+    epochs: int = 20
     least_steps: int = 400
     batch_prompts: int = 32
     rate: float = 3e-3
@@ -35,6 +35,7 @@ class LengthSettings:
     lstm_decay: float = 0.3
     averaging: float = 0.98
     factors: int = 8
+    random_features: int = 512
     least_word_prompts: int = 20
     most_words: int = 4000
     word_size: int = 16

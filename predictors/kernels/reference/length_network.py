@@ -4,9 +4,9 @@
 The network sees three parts of a prompt:
 
 - *words in order*: an LSTM over patches of `PATCH` words, over the prompt's head and tail as two sequences;
-- *factors*: a few linear functions of which words and pairs of words occur (TF-IDF), fitted in closed form to
-  what the answers of all models have in common (reduced-rank ridge, `predictors.training.length_factors`);
-- *counts*: sizes of the prompt, and how often each of the most frequent words occurs.
+- *counts*: sizes of the prompt, and how often each of the most frequent words occurs;
+- *factors*: a few functions of the counts, and of which words and pairs of words occur (TF-IDF), fitted in closed form to what
+  the answers of all models have in common (`predictors.training.length_factors`).
 
 The embedding of a model is the sum of its own, its family's and one that all models share. So an unknown model is
 served as a member of its family, and an unknown family as a model. Prompt and model give a mixture of logistic
@@ -181,7 +181,9 @@ class LengthNetwork:
         total = of["gram_table"][rows].sum(axis=0)
         factors = total[:-1] / sqrt(total[-1]) if len(rows) else total[:-1]
         sequences = self.vocabulary.sequences(features)
-        inputs = np.concatenate((self.vocabulary.counts(features, sequences), factors))
+        counts = self.vocabulary.counts(features, sequences)
+        factors = factors + np.tanh(counts @ of["random_weight"] + of["random_bias"]) @ of["random_table"]
+        inputs = np.concatenate((counts, factors))
         inputs = (inputs - of["input_mean"]) * of["input_scale"]
         inputs = np.minimum(np.maximum(inputs, -MOST_DEVIATION), MOST_DEVIATION).astype(np.float32)
         state = self._words_in_order(sequences, last_patches(features))

@@ -29,12 +29,14 @@ FLEET: list[tuple[str, str | None]] = [
 def made_artifact(familiar: float = 0.0) -> Artifact:
     """A small network of random weights that knows the words of TEXT."""
     rng = np.random.default_rng(1)
-    rank, word, patch, hidden, dense, prompt, model, mix = 2, 3, 4, 5, 6, 7, 4, 8
-    inputs = len(COUNTS) + FREQUENT + rank
+    rank, random, word, patch, hidden, dense, prompt, model, mix = 2, 9, 3, 4, 5, 6, 7, 4, 8
+    counts = len(COUNTS) + FREQUENT
+    inputs = counts + rank
     grams = np.unique(grams_of(prompt_features(TEXT)))
     words = np.unique(np.array(prompt_features(TEXT).head))
     shapes = {
-        "gram_table": (len(grams) + 1, rank + 1), "word_table": (len(words) + 1, word), "input_mean": (inputs,),
+        "gram_table": (len(grams) + 1, rank + 1), "random_weight": (counts, random), "random_bias": (random,),
+        "random_table": (random, rank), "word_table": (len(words) + 1, word), "input_mean": (inputs,),
         "input_scale": (inputs,), "patch_weight": (PATCH * word, patch), "patch_bias": (patch,),
         "lstm_input": (patch, 4 * hidden), "lstm_state": (hidden, 4 * hidden), "lstm_bias": (4 * hidden,),
         "dense_weight": (inputs, dense), "dense_bias": (dense,), "trunk_weight": (2 * hidden + dense, prompt),
