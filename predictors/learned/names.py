@@ -51,6 +51,13 @@ def model_key(name: str) -> str:
     return dropped.replace("gpt-4turbo", "gpt-4-turbo").strip("-")
 
 
+def version_of(name: str) -> str:
+    """The date of a model's version, as digits that sort by age (`20241022`); empty without one."""
+    found = _DATE.search(name.partition("@")[0].replace("_", "-"))
+    digits = found[1].replace("-", "") if found else ""
+    return f"20{digits}" if len(digits) == 6 else digits
+
+
 def family_of(name: str) -> str | None:
     """The family that a model's name shows, or None."""
     key = model_key(name)

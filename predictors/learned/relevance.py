@@ -27,7 +27,7 @@ import numpy as np
 
 from predictors.kernels import Encoder, RelevanceHeads, RelevanceNetwork
 from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
-from predictors.learned.names import model_key
+from predictors.learned.names import model_key, version_of
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
 from router.core.types import PromptFeatures
 
@@ -118,12 +118,12 @@ class RelevanceModel:
 
     def _chosen(self, model: str, heads: list[int], scale: int, by_scale: list[int]) -> int:
         """One of a model's heads: on this scale, else on the scale that knows most of the fleet. Of several versions,
-        the one with exactly this name, else the one with most answers."""
+        the one with exactly this name, else the newest, else the one with most answers."""
         name = exact_name(model)
 
-        def fits(head: int) -> tuple[bool, int, bool, int]:
-            on = int(self._scale[head])
-            return on == scale, by_scale[on], self._names[head] == name, int(self._rows[head])
+        def fits(head: int) -> tuple[bool, int, bool, str, int]:
+            on, known_as = int(self._scale[head]), self._names[head]
+            return on == scale, by_scale[on], known_as == name, version_of(known_as), int(self._rows[head])
 
         return max(heads, key=fits)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from predictors.learned.names import family_of, model_key
+from predictors.learned.names import family_of, model_key, version_of
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,17 @@ def test_other_models_have_other_keys(one: str, other: str) -> None:
 )
 def test_families(name: str, family: str | None) -> None:
     assert family_of(name) == family
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("anthropic/claude-3-5-sonnet-20241022", "20241022"),
+        ("gpt-4o-2024-08-06", "20240806"),
+        ("chatgpt-4o-latest-24-09-07", "20240907"),
+        ("gpt4_0613", "0613"),
+        ("Qwen2.5-7B-Instruct@host", ""),
+    ],
+)
+def test_a_version_is_the_date_in_a_name(name: str, version: str) -> None:
+    assert version_of(name) == version

@@ -122,6 +122,15 @@ def test_of_two_versions_the_one_of_the_very_name_answers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dates", "odds_of_newest"), [(("20240101", "20250101"), 0.5), (("20250101", "20240101"), 0.0)]
+)
+def test_a_name_without_a_version_means_the_newest(dates: tuple[str, str], odds_of_newest: float) -> None:
+    names = np.array([*(f"adder-{date}" for date in dates), "other", "judge-3"])
+    model = RelevanceModel.load(artifact(head_names=names))
+    assert odds(model.quality(prompt_features(""), ["some-host/Adder"])[0]) == [odds_of_newest]
+
+
+@pytest.mark.parametrize(
     "text", ["", "🙂" * 500, "x" * 1_000_000, "ξένη γλώσσα χωρίς γνωστές λέξεις", "\x00\ud800"]
 )
 def test_far_from_the_training_data_only_means_are_predicted_with_low_trust(text: str) -> None:
