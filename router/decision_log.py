@@ -112,7 +112,8 @@ def read(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> tuple[H
     first = _parsed(path, 1, file.readline())
     if not isinstance(first, dict) or first.pop("headway_decisions", None) != FORMAT:
         raise LogError(f"{path} is no decision log of this version")
-    header: Header = _decoded(path, 1, Header, {**first, "targets": dict(first.get("targets") or ())})
+    targets = _targets(path, 1, first.get("targets") or [])
+    header: Header = _decoded(path, 1, Header, {**first, "targets": targets})
     return header, _lines(path, file, instances)
 
 
@@ -144,7 +145,7 @@ def _read_event(path: Path, number: int, kind: Any, values: Any, instances: Mapp
     if kind is PeerObserved:
         return PeerObserved(base64.b64decode(values[0]))
     if kind is events.TargetsChanged:
-        return events.TargetsChanged(_decoded(path, number, dict[str | None, Targets], dict(values[0])))
+        return events.TargetsChanged(_targets(path, number, values[0]))
     if kind is PredictorsChanged:
         raise LogError(
             f"{path}:{number}: other predictors were loaded here ({values[0]}): it cannot be replayed further"
@@ -189,8 +190,13 @@ class _InstanceSpec:
 def _parsed(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LogError(f"{path}:{number} is not JSON") from None
+
+
+def _targets(path: Path, number: int, values: Any) -> dict[str | None, Targets]:
+    """Targets by scope. JSON has them as pairs, because the fleet's scope is None."""
+    return dict(_decoded(path, number, list[tuple[str | None, Targets]], values))
 
 
 @cache

@@ -62,7 +62,8 @@ def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
     and the new ones. Raises LogError, ArtifactError, OSError."""
     instances: dict[str, Instance] = {}
     events, differences = 0, []
-    with path.open(encoding="utf-8") as file:
+    # A byte that is not UTF-8 becomes an escape that JSON does not have, so its line is refused as no JSON.
+    with path.open(encoding="utf-8", errors="backslashreplace") as file:
         header, lines = read(path, file, instances)
         scheduler = scheduler_of(header)
         scheduler.on_fault = _show_fault

@@ -44,6 +44,10 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
+#: The most values of a document, with each alias counted in full: aliases of aliases grow without bound.
+_MAX_VALUES = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A parsed file. `lines` maps a path to the line (from 1) of its key or list item."""
@@ -60,7 +64,8 @@ class Document:
 
 
 def parse(text: str, source: str) -> Document:
-    """Read one YAML document. Raises ConfigError for invalid YAML and for keys that are given twice."""
+    """Read one YAML document. Raises ConfigError for invalid YAML, for keys that are given twice, and for more than a
+    million values."""
     try:
         loader = _Loader(text)
     except yaml.YAMLError as error:
@@ -70,9 +75,13 @@ def parse(text: str, source: str) -> Document:
         if root is None:
             return Document({}, {})
         twice: list[Problem] = []
-        _find_repeats(root, (), twice, frozenset())
+        _find_repeats(root, (), twice, frozenset(), set())
         if twice:
             raise ConfigError(source, twice)
+        if _values(root, {}) > _MAX_VALUES:
+            raise ConfigError(
+                source, [Problem((), f"has more than {_MAX_VALUES} values, aliases included", 1)]
+            )
         data = loader.construct_document(root)
         lines: dict[Path, int] = {(): root.start_mark.line + 1}
         _find_lines(root, (), lines)  # This comes after construction, which inserts merged keys.
@@ -94,14 +103,19 @@ def _syntax(error: yaml.YAMLError) -> Problem:
     return Problem((), f"not YAML: {reason}", 1)
 
 
-def _find_repeats(node: yaml.Node, path: Path, found: list[Problem], above: frozenset[int]) -> None:
+def _find_repeats(
+    node: yaml.Node, path: Path, found: list[Problem], above: frozenset[int], done: set[int]
+) -> None:
     if id(node) in above:
         found.append(Problem(path, "refers to itself", node.start_mark.line + 1))
         return
+    if id(node) in done:  # an alias
+        return
+    done.add(id(node))
     above = above | {id(node)}
     if isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
-            _find_repeats(item, (*path, position), found, above)
+            _find_repeats(item, (*path, position), found, above, done)
     elif isinstance(node, yaml.MappingNode):
         first_line: dict[tuple[str, str], int] = {}
         for key, value in node.value:
@@ -114,7 +128,19 @@ def _find_repeats(node: yaml.Node, path: Path, found: list[Problem], above: froz
                     found.append(Problem(here, f"given twice (first on line {first})", line))
                 else:
                     first_line[key.tag, key.value] = line
-            _find_repeats(value, here, found, above)
+            _find_repeats(value, here, found, above, done)
+
+
+def _values(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node without cycles holds, itself and what its aliases stand for included."""
+    if id(node) not in known:
+        below: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            below = node.value
+        elif isinstance(node, yaml.MappingNode):
+            below = [value for _, value in node.value]
+        known[id(node)] = 1 + sum(_values(each, known) for each in below)
+    return known[id(node)]
 
 
 def _find_lines(node: yaml.Node, path: Path, lines: dict[Path, int]) -> None:

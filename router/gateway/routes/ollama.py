@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from router import __version__
 from router.core.errors import invalid_request
@@ -13,6 +13,7 @@ from router.core.quoting import cut
 from router.gateway.codecs.ollama.catalog import ModelCard, ps, show, tags, version
 from router.gateway.routes.access import client_key, not_found
 from router.gateway.service import Gateway
+from router.request.body import parse_json
 from router.request.model_names import ModelNames
 
 
@@ -23,6 +24,12 @@ class ShowRequest(BaseModel):
 
     model: str | None = None
     name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_a_content_type(cls, body: Any) -> Any:
+        """Ollama reads JSON whatever the content type says, and its own examples (`curl -d`) set none."""
+        return parse_json(body) if isinstance(body, bytes) else body
 
 
 def ollama_routes(gateway: Gateway) -> APIRouter:

@@ -88,14 +88,19 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is not JSON"),
-        ("{}\n", "is no decision log"),
-        ('{"headway_decisions": 1}\n', "Field required"),
+        (b"", "is not JSON"),
+        (b"\xff\x00\n", "is not JSON"),
+        (b'{"headway_decisions": "\xff"}\n', "is not JSON"),
+        (b"[" * 100_000 + b"\n", "is not JSON"),
+        (b"{}\n", "is no decision log"),
+        (b'{"headway_decisions": 1}\n', "Field required"),
+        (b'{"headway_decisions": 1, "targets": 5}\n', "valid list"),
+        (b'{"headway_decisions": 1, "targets": [[null]]}\n', "Field required"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path, capsys, text, reason):
     log = tmp_path / "log"
-    log.write_text(text)
+    log.write_bytes(text)
     assert main(["replay-decisions", str(log)]) == 2
     assert reason in capsys.readouterr().err
     assert main(["replay-decisions", str(tmp_path / "none")]) == 2

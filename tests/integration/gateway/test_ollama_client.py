@@ -109,6 +109,21 @@ async def test_catalogue(api, shared):
     assert (await shared.get("/api/version"))[1]["version"]
 
 
+async def test_show_reads_json_of_any_content_type(shared):
+    async def status_of(body: bytes, content_type: str) -> int:
+        headers = {"content-type": content_type}
+        async with shared.http.post(f"{shared.url}/api/show", data=body, headers=headers) as response:
+            answer = await response.json()
+            assert ("error" in answer) == (response.status != 200)
+            return response.status
+
+    for content_type in ("application/x-www-form-urlencoded", "text/plain", "application/json"):
+        assert await status_of(b'{"model": "small"}', content_type) == 200
+        assert await status_of(b'{"model": "gpt-9"}', content_type) == 404
+        for wrong in (b"model=small", b"[]", b"", b'{"model": 1}'):
+            assert await status_of(wrong, content_type) == 400
+
+
 async def test_load_and_unload_are_answered_at_once(api, shared):
     loaded = await api.generate(model="small", prompt="")
     assert (loaded.done, loaded.done_reason) == (True, "load")

@@ -236,6 +236,10 @@ def test_two_keys_with_one_hash() -> None:
         loads(FLEET.replace("store:", row, 1), "f", policies=POLICIES)
 
 
+#: Each line stands for twice the values of the one before.
+ALIASES_OF_ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 20))
+
+
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
@@ -245,6 +249,8 @@ def test_two_keys_with_one_hash() -> None:
         ("- a\n- b", 1, "must be a mapping"),
         ("", 1, "is missing"),
         ("models: &m\n  - *m\n", 1, "refers to itself"),
+        ("a: &a [[*a, *a], *a]\n", 1, "refers to itself"),
+        (ALIASES_OF_ALIASES, 1, "has more than 1000000 values"),
         ("models: []", 1, "at least 1 item"),
         ("a: \x00", 1, "not YAML"),
         ("a: *nowhere", 1, "not YAML"),
