@@ -7,6 +7,9 @@ brings raises `Deadlock`.
 Both ends of a connection may live on the loop: what one end writes to a loopback socket is there for the other
 end at once, so the clock waits for it. aiosqlite's threads are known too (`SqliteQueue`), and the process that writes
 records (`AwaitedWriterProcess`). Other processes and threads are not: whoever waits for them needs the machine's clock.
+
+A folder's `conftest.py` imports `pytest_asyncio_loop_factories` to run its tests on virtual time, but for those marked
+`real_time`, and `database_work_is_waited_for` where they have a store.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import heapq
 import math
 import selectors
 from asyncio import events
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+import aiosqlite.core
+import pytest
 
 from router.store.commits import Run, Written
 from router.store.writer_process import WriterProcess
@@ -155,7 +161,26 @@ async def _still(work: Coroutine[Any, Any, T]) -> T:
     return await doing
 
 
+def loop_time() -> float:
+    """The running loop's time: the machine's, or virtual."""
+    return asyncio.get_running_loop().time()
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` on virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.get_closest_marker("real_time") is not None:
+        return {"real": asyncio.new_event_loop}
+    return {"virtual": VirtualTimeLoop}
+
+
+@pytest.fixture(autouse=True, scope="package")
+def database_work_is_waited_for() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aiosqlite.core, "SimpleQueue", SqliteQueue)
+        patch.setattr("router.store.queries.WriterProcess", AwaitedWriterProcess)
+        yield

@@ -1,10 +1,13 @@
-"""One parametrised fixture: the dialect of every registered kind of engine."""
+"""On virtual time. One parametrised fixture: the dialect of every registered kind of engine."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.contract.backends.dialects import DIALECTS, Dialect
+from tests.virtual_time import pytest_asyncio_loop_factories
+
+__all__ = ["pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)

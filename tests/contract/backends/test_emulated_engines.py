@@ -26,6 +26,7 @@ from tests.contract.backends.engine_suite import (  # noqa: F401 (collected here
     test_probe_and_load,
     test_prompt_tokens,
 )
+from tests.virtual_time import loop_time
 
 PROFILE = "llama-3.1-8b@a100-80g"
 MODEL = "engine-model"
@@ -42,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 async def emulated(request: pytest.FixtureRequest) -> AsyncIterator[tuple[EmulatedInstance, Served]]:
     kind = str(request.param)
     server = KINDS[kind].emulator
-    instance = EmulatedInstance("e", server, {MODEL: PROFILE}, **OPTIONS[server])
+    instance = EmulatedInstance("e", server, {MODEL: PROFILE}, clock=loop_time, **OPTIONS[server])
     await instance.start()
     yield instance, Served(kind, instance.url, MODEL)
     await instance.stop()

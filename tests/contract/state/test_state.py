@@ -9,7 +9,7 @@ import time
 import pytest
 
 from router.store.state import TOTAL, Bucket, Budget, Claim
-from tests.integration.state.replicas import until
+from tests.waiting import until
 
 DAY = "2026-11-22"
 

@@ -1,10 +1,13 @@
-"""The gateway that the tests of one module share, with a model at each kind of engine."""
+"""On virtual time. The tests of one module share a gateway with a model at each kind of engine."""
 
 from __future__ import annotations
 
 import pytest_asyncio
 
 from tests.integration.gateway.live import live, ollama, vllm
+from tests.virtual_time import database_work_is_waited_for, pytest_asyncio_loop_factories
+
+__all__ = ["database_work_is_waited_for", "pytest_asyncio_loop_factories"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 from router.cli import main
+from tests.processes import children, is_running
 
 _PATIENCE_S = 60.0
 SEEDS = 3
@@ -72,18 +73,6 @@ def until(true: Any) -> None:
         time.sleep(0.01)
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def ended(pid: int) -> bool:
-    """Whether a process is no more, or waits to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def goes_on(words: list[str], out: Path) -> None:
     """The same command does what is missing, and nothing else. How many processes do it is of no account."""
     kept = {file: file.stat().st_mtime_ns for file in out.glob("runs/*#*.json")}
@@ -106,7 +95,7 @@ def test_ctrl_c_keeps_what_is_finished(words: list[str], tmp_path: Path) -> None
     assert process.returncode == 130
     assert "interrupted; what is done is written" in shown
     assert errors == ""
-    until(lambda: all(map(ended, workers)))
+    until(lambda: not any(map(is_running, workers)))
     report = orjson.loads((out / "report.json").read_bytes())
     assert not report["complete"]
     assert {run["name"] for run in report["runs"]} <= finished(out)
@@ -119,7 +108,7 @@ def test_a_kill_leaves_no_process_and_no_half_a_run(words: list[str], tmp_path: 
         workers = children(process.pid)
         process.kill()
         process.wait(timeout=_PATIENCE_S)
-        until(lambda: all(map(ended, workers)))
+        until(lambda: not any(map(is_running, workers)))
     for file in out.glob("runs/*.json"):
         orjson.loads(file.read_bytes())
     goes_on(words, out)

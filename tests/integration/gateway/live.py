@@ -26,6 +26,7 @@ from router.gateway.judge import hot_paths
 from router.gateway.service import Gateway
 from router.serve import listen
 from router.wiring import open_gateway
+from tests.virtual_time import loop_time
 
 #: Emulated engines run this much faster than real ones unless a test says otherwise.
 SPEED = 20.0
@@ -163,11 +164,6 @@ def events(text: str) -> list[Any]:
     """The JSON of a stream's events, `"[DONE]"` as it stands."""
     payloads = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
     return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
-
-
-def loop_time() -> float:
-    """The running loop's time: the machine's, or virtual."""
-    return asyncio.get_running_loop().time()
 
 
 def vllm(

@@ -9,6 +9,8 @@ import pytest
 from router.store.database import StoreError
 from router.store.keys import KeyTable, NameTaken, StoredKey
 
+pytestmark = pytest.mark.real_time
+
 
 def row(name: str, at: float = 100.0, maker: str | None = None) -> StoredKey:
     return StoredKey(name, name.rjust(64, "0"), maker, '{"budget_usd": 1.5}', at)

@@ -23,6 +23,8 @@ from sqlalchemy.engine import make_url
 from router.cli import main
 from tests.integration.gateway.live import MODELS, bearer, key, live, vllm
 
+pytestmark = pytest.mark.real_time
+
 
 @dataclass
 class Done:

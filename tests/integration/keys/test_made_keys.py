@@ -67,6 +67,7 @@ async def chats(gw, secret, **body):
 
 
 # --- life ---------------------------------------------------------------------------------------------
+@pytest.mark.real_time
 async def test_a_key_is_shown_once_works_at_once_and_is_kept_as_its_hash(tmp_path, store_url, caplog):
     caplog.set_level(logging.DEBUG)
     async with gateway(tmp_path, url=store_url) as gw:
@@ -103,6 +104,7 @@ async def test_a_key_is_shown_once_works_at_once_and_is_kept_as_its_hash(tmp_pat
     assert stored[0].sha256 not in json.dumps(listed)
 
 
+@pytest.mark.real_time
 async def test_keys_and_what_they_spent_outlive_the_gateway(tmp_path, store_url):
     async with gateway(tmp_path, url=store_url) as gw:
         secret = await make(gw, "team-b", models=["qwen2.5-7b"])
@@ -376,6 +378,7 @@ async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path):
 
 
 # --- several gateways ---------------------------------------------------------------------------------
+@pytest.mark.real_time
 async def test_all_gateways_of_one_database_know(tmp_path, store_url):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, ask, serving
+from tests.processes import children, descendants, is_running
 
 PROFILE = "llama-3.1-8b@l4"
 
@@ -50,23 +51,6 @@ async def scaled(tmp_path: Path, *pools: dict[str, Any], **sections: Any) -> Asy
     }
     async with live(tmp_path, environment=dict(os.environ), scaling=scaling, **sections) as gw:
         yield gw
-
-
-def children(pid: int) -> list[int]:
-    """The processes below one, with their own below them."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found += [child, *children(child)]
-    return found
-
-
-def running(pid: int) -> bool:
-    """Whether a process is there, and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_load_triples_and_halves_and_no_stream_is_lost(tmp_path: Path) -> None:
@@ -109,24 +93,24 @@ async def test_a_request_wakes_a_pool_at_once_and_waits_for_it(tmp_path: Path) -
 async def test_an_engine_that_dies_is_replaced(tmp_path: Path) -> None:
     async with scaled(tmp_path, pool(min_instances=1)) as gw:
         await gw.until(lambda: serving(gw) == ["small-0"], 30)
-        (keeper,) = [each for each in children(os.getpid()) if b"router.scaling.keeper" in command(each)]
+        (keeper,) = [each for each in descendants(os.getpid()) if b"router.scaling.keeper" in command(each)]
         (engine,) = children(keeper)
         os.kill(engine, signal.SIGKILL)
         await gw.until(lambda: serving(gw) == [], 30)
         assert await ask(gw, 5) == (200, 5, "[DONE]")  # it waits for the next one
-        assert not running(engine)
+        assert not is_running(engine)
 
 
 async def test_a_reload_of_the_fleet_file_keeps_the_engines(tmp_path: Path) -> None:
     async with scaled(tmp_path, pool(min_instances=1)) as gw:
         await gw.until(lambda: serving(gw) == ["small-0"], 30)
-        (keeper,) = [each for each in children(os.getpid()) if b"router.scaling.keeper" in command(each)]
+        (keeper,) = [each for each in descendants(os.getpid()) if b"router.scaling.keeper" in command(each)]
         stream = asyncio.create_task(ask(gw, 300))
         await gw.until(lambda: gw.instances["small-0"].in_flight)
         assert (await gw.post("/admin/reload", {}))[0] == 200
         await gw.until(lambda: serving(gw) == ["small-0"], 30)
         assert await stream == (200, 300, "[DONE]")
-        assert running(keeper)
+        assert is_running(keeper)
 
 
 def command(pid: int) -> bytes:
@@ -155,12 +139,12 @@ async def test_a_killed_gateway_leaves_no_engine(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             while b"is ready after" not in (line := await gateway.stderr.readline()):
                 assert line, "the gateway has ended"
-        below = children(gateway.pid)
+        below = descendants(gateway.pid)
         engines = [each for each in below if b"emulate" in command(each)]
         assert len(engines) == 2  # a keeper and its engine
     finally:
         gateway.kill()
         await gateway.wait()
     async with asyncio.timeout(30):
-        while any(running(each) for each in below):  # noqa: ASYNC110 (a test may poll)
+        while any(is_running(each) for each in below):  # noqa: ASYNC110 (a test may poll)
             await asyncio.sleep(0.05)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
 from router.store.open_state import open_state
 from router.store.redis_state import RedisState
 from router.store.state import Peers, ReplicaReport
+from tests.waiting import until
 
 #: Each fleet of a test has its own keys, so that tests share one server.
 _fleets = itertools.count()
@@ -82,13 +83,6 @@ async def replicas(url: str, count: int) -> AsyncIterator[list[Replica]]:
             started.append(replica)
         await until(lambda: all(each.state.health.replicas == count for each in started))
         yield started
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for it."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (a test may poll)
-            await asyncio.sleep(0.005)
 
 
 class Way:

@@ -13,8 +13,9 @@ import trustme
 from router.store.open_state import open_state
 from router.store.redis_link import Link, Script
 from router.store.state import TOTAL, Bucket, Budget, Claim, MemoryState
-from tests.integration.state.replicas import Ear, Replica, Way, fleet, until
+from tests.integration.state.replicas import Ear, Replica, Way, fleet
 from tests.servers.redis import RedisServer
+from tests.waiting import until
 
 SECRET = "p%40ss-word"  # p@ss-word
 #: docs/replicas.md names these.

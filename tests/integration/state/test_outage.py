@@ -15,7 +15,8 @@ from router.store.open_state import open_state
 from router.store.redis_link import Link
 from router.store.redis_state import _EXCHANGE
 from router.store.state import TOTAL, Bucket, Budget, Claim, ReplicaReport, StateError
-from tests.integration.state.replicas import Ear, Replica, Way, fleet, replicas, until
+from tests.integration.state.replicas import Ear, Replica, Way, fleet, replicas
+from tests.waiting import until
 
 DAY = "2026-11-22"
 #: Sums of many amounts may differ in their last bits.

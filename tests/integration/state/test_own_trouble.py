@@ -8,7 +8,8 @@ import pytest
 
 from router import background
 from router.store.state import Bucket, Budget, Claim
-from tests.integration.state.replicas import Ear, replicas, until
+from tests.integration.state.replicas import Ear, replicas
+from tests.waiting import until
 
 DAY = "2026-11-22"
 

@@ -9,7 +9,8 @@ import redis.asyncio
 
 from router.core.state import Work
 from router.store.state import TOTAL, Bucket, Budget, Claim, Peers, ReplicaReport
-from tests.integration.state.replicas import Replica, replicas, until
+from tests.integration.state.replicas import Replica, replicas
+from tests.waiting import until
 
 DAY = "2026-11-22"
 

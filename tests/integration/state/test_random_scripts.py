@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from router.store.state import TOTAL, Bucket, Budget, Claim
 from tests.examples import few_examples
-from tests.integration.state.replicas import Replica, replicas, until
+from tests.integration.state.replicas import Replica, replicas
+from tests.waiting import until
 
 DAY = "2026-11-22"
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
 from router.store.records import AttemptRecord, RequestRecord
-
-MakeRecord = Callable[..., RequestRecord]
+from tests.records import MakeRecord
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from router.store.database import parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import RequestRecord, request_row
+from tests.records import MakeRecord
 
-MakeRecord = Callable[..., RequestRecord]
 DAY_S = 86_400.0
 
 

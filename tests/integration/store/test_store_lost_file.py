@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import shutil
@@ -17,24 +16,10 @@ from router.store import writer_settings
 from router.store.database import StoreError, sqlite_pragmas
 from router.store.keys import StoredKey
 from router.store.queries import Store
-from router.store.records import RequestRecord
-
-MakeRecord = Callable[..., RequestRecord]
+from tests.records import MakeRecord, put
+from tests.waiting import until
 
 WATCH = "router.store.sqlite_file"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not come true")
-
-
-def put(store: Store, record: RequestRecord) -> None:
-    store.writer.arrived()
-    store.writer.put(record)
 
 
 def ids_in(path: Path) -> list[str]:

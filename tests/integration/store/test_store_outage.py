@@ -23,26 +23,11 @@ from router.store import queries, spool, tables, writer, writer_settings
 from router.store.database import StoreError, create_engine, parse_url
 from router.store.lines import record_line
 from router.store.queries import Store
-from router.store.records import RequestRecord
 from router.store.retention import _LOCK, Retention
 from router.store.runs import Lost
+from tests.records import MakeRecord, put
 from tests.servers.postgres import PostgresServer
-
-MakeRecord = Callable[..., RequestRecord]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to come true, not for ever."""
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not come true")
-
-
-def put(store: Store, record: RequestRecord) -> None:
-    store.writer.arrived()
-    store.writer.put(record)
+from tests.waiting import until
 
 
 async def rows_of(engine: AsyncEngine) -> list[tuple[str, float | None]]:

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,25 +15,17 @@ import pytest
 
 from router.store.database import StoreError
 from router.store.queries import Store
-from router.store.records import RequestRecord
 from router.store.runs import Lost
-from tests.integration.store.test_store_outage import everything_is_there, locked, put, until
-
-MakeRecord = Callable[..., RequestRecord]
+from tests.integration.store.test_store_outage import everything_is_there, locked
+from tests.processes import is_running
+from tests.records import MakeRecord, put
+from tests.waiting import until
 
 
 def writer_pid(store: Store) -> int:
     pid = store.writer._process.pid
     assert pid is not None
     return pid
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended counts as gone, also where nobody has taken its exit code yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="this system has no such policy")
@@ -147,7 +138,7 @@ async def test_the_writer_process_ends_with_its_store_and_by_no_signal(
     assert await store.flush()
     assert (writer_pid(store), store.counts().writer_restarts) == (pid, 0)
     await store.close()
-    assert not is_alive(pid)
+    assert not is_running(pid)
 
 
 VICTIM = """
@@ -200,13 +191,13 @@ async def test_the_writer_process_of_a_killed_process_writes_what_it_has_and_end
                 pid = int(await asyncio.to_thread(victim.stdout.readline))
                 victim.kill()
                 victim.wait(10)
-                assert is_alive(pid)
+                assert is_running(pid)
                 opening = asyncio.create_task(Store.open(url))
                 await asyncio.sleep(0.1)
         finally:
             victim.kill()
     store = await opening
-    assert not is_alive(pid)
+    assert not is_running(pid)
     assert store.counts().lost == Lost(finished=1)  # it was never sent
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT COUNT(*) FROM requests").fetchone() == (1000,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,7 @@ from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
 from router.store.runs import Lost
-
-MakeRecord = Callable[..., RequestRecord]
+from tests.records import MakeRecord, put
 
 
 @pytest.fixture
@@ -21,11 +20,6 @@ async def store(store_url: str, tmp_path: Path) -> AsyncIterator[Store]:
     opened = await Store.open(store_url, state_dir=tmp_path)
     yield opened
     await opened.close()
-
-
-def put(store: Store, record: RequestRecord) -> None:
-    store.writer.arrived()
-    store.writer.put(record)
 
 
 async def test_every_column_comes_back(store: Store, make_record: MakeRecord) -> None:

@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,13 @@ import pytest
 from router.store import queries
 from router.store.database import StoreError, create_engine, parse_url
 from router.store.queries import Store
-from router.store.records import RequestRecord
 from router.store.retention import Retention
 from router.store.runs import Counts, Lost
 from router.store.writer import Writer
 from router.store.writer_process import WriterProcess
 from router.store.writer_settings import writer_settings
-
-MakeRecord = Callable[..., RequestRecord]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to come true, not for ever."""
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not come true")
-
-
-def put(store: Store, record: RequestRecord) -> None:
-    store.writer.arrived()
-    store.writer.put(record)
+from tests.records import MakeRecord, put
+from tests.waiting import until
 
 
 # --- locked and away ----------------------------------------------------------------------------------

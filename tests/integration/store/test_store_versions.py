@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,9 @@ from router.store import schema, tables
 from router.store.database import StoreError, create_engine, parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
-from router.store.records import RequestRecord, request_row
+from router.store.records import request_row
+from tests.records import MakeRecord
 
-MakeRecord = Callable[..., RequestRecord]
 FLEET = """
 store: {{url: "{url}", password_env: {variable}}}
 models: [{{name: m}}]

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from backends.emulator.instance import EmulatedInstance
 from tests.integration.gateway.live import MODELS, SPEED, fleet_of, vllm
+from tests.processes import children
 
 #: Without the operator's own admin key, so that /admin answers on loopback.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
@@ -80,27 +81,11 @@ class Running:
             return await self.process.wait()
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that live, oldest first."""
-    listed = Path(f"/proc/{pid}/task").glob("*/children")
-    return sorted(
-        int(child) for each in listed for child in each.read_text().split() if not ended(int(child))
-    )
-
-
 def command(pid: int) -> list[str]:
     """Its command line; empty once it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     return []
-
-
-def ended(pid: int) -> bool:
-    """Whether a process has ended, seen by its parent or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def by_worker(family: Any, **labels: str) -> dict[str, float]:
@@ -183,10 +168,3 @@ async def lines(response: aiohttp.ClientResponse) -> list[Any]:
     """The rest of a stream: its events' JSON, `"[DONE]"` as it stands."""
     payloads = [line[6:].strip() async for line in response.content if line.startswith(b"data: ")]
     return [payload.decode() if payload == b"[DONE]" else json.loads(payload) for payload in payloads]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (a test may poll)
-            await asyncio.sleep(0.01)

@@ -12,14 +12,14 @@ import pytest
 
 from tests.integration.workers.running import (
     CHAT,
-    ended,
     engine_at,
     lines,
     serving,
     start,
-    until,
     write_fleet,
 )
+from tests.processes import is_running
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("how", ["drained", "at once", "without supervisor"])
@@ -48,7 +48,7 @@ async def test_streams_under_way(tmp_path, redis_url, how):
             )
             assert [(await lines(each))[-1] for each in streams] == ["[DONE]"] * 10
             assert await ending == (0 if how == "drained" else -signal.SIGKILL)
-        await until(lambda: all(map(ended, workers)))
+        await until(lambda: not any(map(is_running, workers)))
         assert gw.process.stdout is not None
         assert await gw.process.stdout.read() == b""  # it said once that it listens
 

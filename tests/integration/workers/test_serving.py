@@ -10,7 +10,9 @@ import sqlite3
 import aiohttp
 
 from tests.integration.gateway.live import MODELS, fleet_of
-from tests.integration.workers.running import CHAT, by_worker, ended, engine_at, serving, until, write_fleet
+from tests.integration.workers.running import CHAT, by_worker, engine_at, serving, write_fleet
+from tests.processes import is_running
+from tests.waiting import until
 
 EMULATED = {
     "name": "sim",
@@ -102,7 +104,7 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, re
             before = done
             await until(lambda: done >= before + 30)  # the other one goes on
             assert broken <= 4
-            assert not ended(other)
+            assert is_running(other)
 
             # It comes back, takes connections again, and the page says so.
             async def both() -> bool:
@@ -127,7 +129,7 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, re
             counts = by_worker((await gw.metrics())["headway_requests"])
             assert counts.keys() == {"0", "1"}
             assert await gw.end() == 0
-        assert ended(other)
+        assert not is_running(other)
 
     # Every answer is a row, or counted as one that the kill took along.
     with sqlite3.connect(tmp_path / "headway.db") as database:

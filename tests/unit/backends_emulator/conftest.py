@@ -1,12 +1,17 @@
+"""Emulated engines on virtual time."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from emulator_profiles import QUICK, SLOW
+from emulator_profiles import QUICK, SLOW, emulated
 
 from backends.emulator import EmulatedInstance, serve
+from tests.virtual_time import pytest_asyncio_loop_factories
+
+__all__ = ["pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture
@@ -17,18 +22,18 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 async def vllm() -> AsyncIterator[EmulatedInstance]:
-    async with serve(EmulatedInstance("v", "vllm", {"tiny": QUICK})) as (instance,):
+    async with serve(emulated("v", "vllm", {"tiny": QUICK})) as (instance,):
         yield instance
 
 
 @pytest.fixture
 async def slow_vllm() -> AsyncIterator[EmulatedInstance]:
-    async with serve(EmulatedInstance("v", "vllm", {"tiny": SLOW})) as (instance,):
+    async with serve(emulated("v", "vllm", {"tiny": SLOW})) as (instance,):
         yield instance
 
 
 @pytest.fixture
 async def ollama_server() -> AsyncIterator[EmulatedInstance]:
     models = {"tiny": QUICK, "other:1b": QUICK}
-    async with serve(EmulatedInstance("o", "ollama", models)) as (instance,):
+    async with serve(emulated("o", "ollama", models)) as (instance,):
         yield instance

@@ -1,11 +1,14 @@
-"""Profiles for tests, and waiting."""
+"""Profiles for tests, and emulated engines by the event loop's time."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from functools import partial
 
+from backends.emulator import EmulatedInstance
 from router.core.profile import EngineProfile
+from tests.virtual_time import loop_time
+
+emulated = partial(EmulatedInstance, clock=loop_time)
 
 #: One step a millisecond whatever the batch, 4096 tokens of KV memory, 50 ms to load.
 QUICK = EngineProfile(
@@ -31,10 +34,3 @@ SLOW = EngineProfile(
     load_s=0.05,
     slots=2,
 )
-
-
-async def eventually(true: Callable[[], bool], within_s: float = 5.0) -> None:
-    """Wait until `true()` holds; fails when it does not in time."""
-    async with asyncio.timeout(within_s):
-        while not true():  # noqa: ASYNC110 (a test polls what nobody announces)
-            await asyncio.sleep(0.005)

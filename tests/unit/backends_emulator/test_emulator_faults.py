@@ -6,9 +6,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from emulator_profiles import QUICK, SLOW, eventually
+from emulator_profiles import QUICK, SLOW, emulated
 
 from backends.emulator import EmulatedInstance, serve
+from tests.waiting import until
 
 VLLM = {
     "model": "tiny",
@@ -84,7 +85,7 @@ async def test_errors_of_vllm(vllm: EmulatedInstance, http: aiohttp.ClientSessio
     assert text.split("\n\n")[-3].startswith('data: {"error":')
     await arm(http, vllm, kind="error_mid_stream", after_tokens=3)
     assert (await ask(http, url, VLLM))[0] == 500
-    await eventually(lambda: vllm.app.state()["running"] == 0)
+    await until(lambda: vllm.app.state()["running"] == 0)
 
 
 async def test_streams_that_end_too_soon(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
@@ -114,7 +115,7 @@ async def test_a_hang_is_silence_on_an_open_connection(vllm: EmulatedInstance, k
         assert (b"Emulated" in seen) is (kind == "hang_mid_stream")
         assert len(vllm.app.live) == 1
         answer.close()
-    await eventually(lambda: not vllm.app.live)
+    await until(lambda: not vllm.app.live)
 
 
 async def test_errors_of_ollama(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
@@ -144,7 +145,7 @@ async def test_refused_connections_come_back(vllm: EmulatedInstance) -> None:
 
 
 async def test_a_kill_resets_streams_and_a_start_revives() -> None:
-    instance = EmulatedInstance("v", "vllm", {"tiny": SLOW})
+    instance = emulated("v", "vllm", {"tiny": SLOW})
     async with serve(instance), aiohttp.ClientSession() as http:
         url, port = f"{instance.url}/v1/chat/completions", instance.port
         answer = await http.post(url, json={**VLLM, "stream": True})
@@ -187,7 +188,7 @@ async def test_health_and_the_fault_route(vllm: EmulatedInstance, http: aiohttp.
 )
 async def test_what_streams_get_when_an_instance_stops(on_stop: Any, end: bytes | None) -> None:
     profile = QUICK if on_stop == "finish" else SLOW
-    instance = EmulatedInstance("v", "vllm", {"tiny": profile}, on_stop=on_stop)
+    instance = emulated("v", "vllm", {"tiny": profile}, on_stop=on_stop)
     async with aiohttp.ClientSession() as http:
         await instance.start()
         tokens = 100 if on_stop == "finish" else 2000

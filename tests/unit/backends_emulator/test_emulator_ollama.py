@@ -10,9 +10,10 @@ import aiohttp
 import ollama
 import openai
 import pytest
-from emulator_profiles import QUICK, SLOW, eventually
+from emulator_profiles import QUICK, SLOW, emulated
 
 from backends.emulator import EmulatedInstance, serve
+from tests.waiting import until
 
 MESSAGES = [{"role": "user", "content": "x" * 40}]
 
@@ -92,7 +93,7 @@ def test_the_synchronous_ollama_client_works() -> None:
     """The client runs in a thread of its own here."""
 
     async def talk() -> str:
-        async with serve(EmulatedInstance("o", "ollama", {"tiny": QUICK})) as (instance,):
+        async with serve(emulated("o", "ollama", {"tiny": QUICK})) as (instance,):
             with ollama.Client(host=instance.url) as client:
                 answer = await asyncio.to_thread(client.chat, model="tiny", messages=MESSAGES)
             return answer.message.content or ""
@@ -186,7 +187,7 @@ async def test_load_and_unload(ollama_server: EmulatedInstance, http: aiohttp.Cl
 
 async def test_keep_alive_ends(http: aiohttp.ClientSession) -> None:
     # A hundred times as fast: keep-alive stays wall time.
-    async with serve(EmulatedInstance("o", "ollama", {"tiny": QUICK}, speed=100)) as (instance,):
+    async with serve(emulated("o", "ollama", {"tiny": QUICK}, speed=100)) as (instance,):
         for keep, stays in (("1h", True), (-1, True), (0, False), ("30ms", False)):
             body = {"model": "tiny", "messages": MESSAGES, "keep_alive": keep, **wish(2)}
             assert (await post(http, instance, "/api/chat", body))[0] == 200
@@ -197,23 +198,21 @@ async def test_keep_alive_ends(http: aiohttp.ClientSession) -> None:
 
 
 async def test_another_num_ctx_reloads_after_those_that_run(http: aiohttp.ClientSession) -> None:
-    async with serve(EmulatedInstance("o", "ollama", {"tiny": replace(SLOW, overhead_s=0.01)})) as (
-        instance,
-    ):
+    async with serve(emulated("o", "ollama", {"tiny": replace(SLOW, overhead_s=0.01)})) as (instance,):
         state = instance.app.state
         long = asyncio.create_task(
             post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(60)})
         )
-        await eventually(lambda: state()["running"] == 1)
+        await until(lambda: state()["running"] == 1)
         other = asyncio.create_task(
             post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2, num_ctx=512)})
         )
-        await eventually(lambda: state()["waiting"] == 1)
+        await until(lambda: state()["waiting"] == 1)
         # Whoever comes after waits behind the reload, though the loaded runner would suit.
         third = asyncio.create_task(
             post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2)})
         )
-        await eventually(lambda: state()["waiting"] == 2)
+        await until(lambda: state()["waiting"] == 2)
         assert not other.done()
         assert (await long)[1][-1]["eval_count"] == 60
         assert (await other)[1][-1]["load_duration"] > 50_000_000
@@ -234,23 +233,23 @@ async def test_long_prompts_are_cut_silently(
 
 
 async def test_slots_bound_what_runs(http: aiohttp.ClientSession) -> None:
-    async with serve(EmulatedInstance("o", "ollama", {"tiny": SLOW}, num_parallel=1)) as (instance,):
+    async with serve(emulated("o", "ollama", {"tiny": SLOW}, num_parallel=1)) as (instance,):
         state = instance.app.state
         bodies = {"model": "tiny", "messages": MESSAGES, **wish(500)}
         tasks = [asyncio.create_task(post(http, instance, "/api/chat", bodies)) for _ in range(3)]
-        await eventually(lambda: (state()["running"], state()["waiting"]) == (1, 2))
+        await until(lambda: (state()["running"], state()["waiting"]) == (1, 2))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await eventually(lambda: (state()["running"], state()["waiting"]) == (0, 0))
+        await until(lambda: (state()["running"], state()["waiting"]) == (0, 0))
 
 
 async def test_a_full_queue_is_busy(http: aiohttp.ClientSession) -> None:
     never = replace(QUICK, load_s=1000.0)
-    async with serve(EmulatedInstance("o", "ollama", {"tiny": never}, max_queue=1)) as (instance,):
+    async with serve(emulated("o", "ollama", {"tiny": never}, max_queue=1)) as (instance,):
         body = {"model": "tiny", "messages": MESSAGES}
         first = asyncio.create_task(post(http, instance, "/api/chat", body))
-        await eventually(lambda: instance.app.state()["waiting"] == 1)
+        await until(lambda: instance.app.state()["waiting"] == 1)
         status, (error,) = await post(http, instance, "/api/chat", body)
         assert (status, error["error"]) == (
             503,

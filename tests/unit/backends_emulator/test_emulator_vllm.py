@@ -9,10 +9,11 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from emulator_profiles import QUICK, SLOW, eventually
+from emulator_profiles import QUICK, SLOW, emulated
 from prometheus_client.parser import text_string_to_metric_families
 
 from backends.emulator import EmulatedInstance, serve
+from tests.waiting import until
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 NO_TOOL = {"type": "function", "function": {"name": "subtract"}}
@@ -63,14 +64,14 @@ async def test_a_chat_stream_has_vllms_shape(vllm: EmulatedInstance, http: aioht
 
 
 async def test_several_models_share_one_engine(http: aiohttp.ClientSession) -> None:
-    async with serve(EmulatedInstance("v", "vllm", {"base": SLOW, "adapter": SLOW})) as (instance,):
+    async with serve(emulated("v", "vllm", {"base": SLOW, "adapter": SLOW})) as (instance,):
         async with http.get(f"{instance.url}/v1/models") as answer:
             assert [card["id"] for card in (await answer.json())["data"]] == ["base", "adapter"]
         bodies = [{**chat(**wish(2)), "model": model} for model in ("base", "adapter", "other")]
         answers = asyncio.gather(
             *(http.post(f"{instance.url}/v1/chat/completions", json=body) for body in bodies)
         )
-        await eventually(lambda: instance.app.state()["running"] == 2)
+        await until(lambda: instance.app.state()["running"] == 2)
         found = [(answer.status, (await answer.json()).get("model")) for answer in await answers]
         assert found == [(200, "base"), (200, "adapter"), (404, None)]
 
@@ -369,7 +370,7 @@ async def test_embeddings(vllm: EmulatedInstance) -> None:
 
 
 async def test_the_key_guards_v1_only(http: aiohttp.ClientSession) -> None:
-    async with serve(EmulatedInstance("v", "vllm", {"tiny": QUICK}, api_key="secret")) as (instance,):
+    async with serve(emulated("v", "vllm", {"tiny": QUICK}, api_key="secret")) as (instance,):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
             async with http.get(f"{instance.url}/v1/models", headers=headers) as answer:
                 assert (answer.status, await answer.json()) == (401, {"error": "Unauthorized"})
@@ -421,7 +422,7 @@ async def test_a_shared_prefix_is_found_in_the_cache(
 async def test_a_cached_prefix_shortens_the_first_token(http: aiohttp.ClientSession) -> None:
     # A millisecond a token: 129 tokens take 130 ms of the model's time, the one left after a hit takes 2.
     profile = replace(QUICK, per_token_s=0.001)
-    async with serve(EmulatedInstance("v", "vllm", {"tiny": profile}, speed=100)) as (instance,):
+    async with serve(emulated("v", "vllm", {"tiny": profile}, speed=100)) as (instance,):
         sums = []
         for tail in ("one", "two"):
             body = chat("s" * 512 + tail, **wish(1))
@@ -432,7 +433,7 @@ async def test_a_cached_prefix_shortens_the_first_token(http: aiohttp.ClientSess
 
 
 async def test_speed_scales_wall_time_in_metrics(http: aiohttp.ClientSession) -> None:
-    async with serve(EmulatedInstance("v", "vllm", {"tiny": SLOW}, speed=100)) as (instance,):
+    async with serve(emulated("v", "vllm", {"tiny": SLOW}, speed=100)) as (instance,):
         async with http.post(f"{instance.url}/v1/chat/completions", json=chat(**wish(11))) as answer:
             assert answer.status == 200
         families = await scrape(http, instance)
@@ -448,20 +449,20 @@ async def test_a_client_that_leaves_frees_the_engine(slow_vllm: EmulatedInstance
             f"{slow_vllm.url}/v1/chat/completions", json=chat(stream=stream, max_tokens=3000, ignore_eos=True)
         )
         task = asyncio.ensure_future(request)
-        await eventually(lambda: state()["running"] == 1)
+        await until(lambda: state()["running"] == 1)
         if stream:
             answer = await task
             await answer.content.readany()
             answer.close()
         else:
             task.cancel()
-        await eventually(lambda: state()["running"] == 0, 2)
+        await until(lambda: state()["running"] == 0, 2)
     assert state()["generation_tokens_total"] < 20
 
 
 async def test_a_slow_reader_gets_everything_merged_and_costs_no_memory() -> None:
     roomy = replace(QUICK, kv_capacity_tokens=1_000_000)
-    async with serve(EmulatedInstance("v", "vllm", {"tiny": roomy})) as (instance,):
+    async with serve(emulated("v", "vllm", {"tiny": roomy})) as (instance,):
         options = {"include_usage": True}
         body = json.dumps(
             chat(stream=True, n=100, max_tokens=300, ignore_eos=True, stream_options=options)
@@ -472,7 +473,7 @@ async def test_a_slow_reader_gets_everything_merged_and_costs_no_memory() -> Non
         writer.write(
             head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )
-        await eventually(lambda: instance.app.state()["generation_tokens_total"] == 300 * 100, 20)
+        await until(lambda: instance.app.state()["generation_tokens_total"] == 300 * 100, 20)
         assert instance.write_buffer_bytes() < 300_000
         data = await asyncio.wait_for(reader.read(), 20)
         writer.close()
@@ -485,7 +486,7 @@ async def test_a_slow_reader_gets_everything_merged_and_costs_no_memory() -> Non
 
 @pytest.mark.parametrize("in_stream", [True, False])
 async def test_load_shedding(in_stream: bool, http: aiohttp.ClientSession) -> None:
-    instance = EmulatedInstance("v", "vllm", {"tiny": SLOW}, max_num_queued_reqs=1, shed_in_stream=in_stream)
+    instance = emulated("v", "vllm", {"tiny": SLOW}, max_num_queued_reqs=1, shed_in_stream=in_stream)
     async with serve(instance):
         url = f"{instance.url}/v1/chat/completions"
         first = await http.post(url, json=chat(stream=True, max_tokens=3000, ignore_eos=True))
@@ -505,7 +506,7 @@ async def test_load_shedding(in_stream: bool, http: aiohttp.ClientSession) -> No
 
 
 async def test_idle_connections_expire() -> None:
-    async with serve(EmulatedInstance("v", "vllm", {"tiny": QUICK}, keep_alive_s=0.05)) as (instance,):
+    async with serve(emulated("v", "vllm", {"tiny": QUICK}, keep_alive_s=0.05)) as (instance,):
         reader, writer = await asyncio.open_connection("127.0.0.1", instance.port)
         writer.write(b"GET /ping HTTP/1.1\r\nHost: a\r\n\r\n")
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")

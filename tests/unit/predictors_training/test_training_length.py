@@ -15,6 +15,8 @@ from router.core.types import PromptFeatures
 from tests.unit.predictors_training.made_lengths import MODELS, TINY, made_data
 
 FLEET = [(name, family) for name, (family, _) in MODELS.items()]
+#: For tests that do not look at what was learned.
+SHORT = replace(TINY, least_steps=20)
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +41,14 @@ def test_models_differ_as_in_the_data(artifact: Artifact) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_leaves_torch_as_it_was() -> None:
-    data, settings = made_data(60), replace(TINY, least_steps=20)
+    data = made_data(60)
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     state = torch.random.get_rng_state()
-    one, again = (to_bytes(train(data, settings=settings)) for _ in range(2))
+    one, again = (to_bytes(train(data, settings=SHORT)) for _ in range(2))
     assert one == again
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (threads, strict)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert to_bytes(train(data, settings=settings, seed=2)) != one
+    assert to_bytes(train(data, settings=SHORT, seed=2)) != one
 
 
 def test_shuffled_lengths_teach_nothing_of_words() -> None:
@@ -75,7 +77,7 @@ def test_a_model_seen_only_cut_and_a_set_of_one_model() -> None:
     assert medians(model, "please write a essay about the river house")[2] > 16
 
     one = tuple(replace(each, family=None) for each in data.answers if each.model == "llama3.1:8b")
-    alone = LengthModel.load(train(replace(data, answers=one), settings=TINY))
+    alone = LengthModel.load(train(replace(data, answers=one), settings=SHORT))
     shares = alone.shares(prompt_features("write a poem"), [*FLEET, ("never seen", None)])
     assert shares.shape[0] == 4
     assert shares.sum(axis=1) == pytest.approx(np.ones(4))
@@ -83,7 +85,7 @@ def test_a_model_seen_only_cut_and_a_set_of_one_model() -> None:
 
 def test_progress_and_the_description(artifact: Artifact) -> None:
     lines: list[str] = []
-    train(made_data(60), settings=TINY, progress=lines.append)
+    train(made_data(60), settings=SHORT, progress=lines.append)
     assert any("epoch 1 of" in line for line in lines)
     assert artifact.kind == "length"
     assert artifact.features == LENGTH_FEATURES

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome, Prediction
 from router.store.records import AttemptRecord, RequestRecord
-
-MakeDecision = Callable[..., Decision]
-MakeRecord = Callable[..., RequestRecord]
+from tests.records import MakeDecision, MakeRecord
 
 
 @pytest.fixture

@@ -16,12 +16,11 @@ from router.store.entries import Entry, from_line
 from router.store.faults import LostFileError, file_fault
 from router.store.lines import record_line
 from router.store.queries import Store
-from router.store.records import RequestRecord
 from router.store.sqlite_commits import SqliteDatabase
 from router.store.sqlite_file import SqliteFile
 from router.store.writer_settings import writer_settings
+from tests.records import MakeRecord
 
-MakeRecord = Callable[..., RequestRecord]
 RUN = Run("run", 9, 8, 7)
 
 

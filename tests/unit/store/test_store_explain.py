@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ import pytest
 from router import explain
 from router.core.types import EndedHow
 from router.store.queries import Store
-from router.store.records import AttemptRecord, RequestRecord
-
-MakeRecord = Callable[..., RequestRecord]
+from router.store.records import AttemptRecord
+from tests.records import MakeRecord
 
 
 @pytest.fixture

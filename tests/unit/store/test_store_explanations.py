@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 
 import orjson
@@ -12,10 +11,8 @@ from router.core.state import LOAD_FEATURES
 from router.core.types import Candidate, Considered, Decision, Prediction, PromptFeatures
 from router.store import explanations
 from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, decode, encode, kept
-from router.store.records import PREDICTION_FIELDS, RequestRecord
-
-MakeRecord = Callable[..., RequestRecord]
-MakeDecision = Callable[..., Decision]
+from router.store.records import PREDICTION_FIELDS
+from tests.records import MakeDecision, MakeRecord
 
 
 def test_the_fields_are_those_of_the_core() -> None:

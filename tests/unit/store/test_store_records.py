@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
@@ -32,8 +32,7 @@ from router.store.entries import (
 )
 from router.store.lines import record_line
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
-
-MakeRecord = Callable[..., RequestRecord]
+from tests.records import MakeRecord
 
 # Section 6 of the contract, spelled out.
 CONTRACT_COLUMNS = re.findall(

@@ -8,11 +8,10 @@ import pytest
 
 from router.store.entries import Entry, from_line
 from router.store.lines import record_line
-from router.store.records import RequestRecord
 from router.store.spending import report_query, spent
 from router.store.totals import Amounts, Totals, today
+from tests.records import MakeRecord
 
-MakeRecord = Callable[..., RequestRecord]
 DAY_S = 86_400.0
 
 

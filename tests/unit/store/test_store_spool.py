@@ -6,7 +6,6 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
@@ -15,10 +14,9 @@ import pytest
 from router.store.entries import REQUEST_COLUMNS, Entry, find_line, from_line, to_line
 from router.store.explanations import encode
 from router.store.lines import record_line
-from router.store.records import RequestRecord, attempt_row, request_row
+from router.store.records import attempt_row, request_row
 from router.store.spool import Spool, read_lines, segments
-
-MakeRecord = Callable[..., RequestRecord]
+from tests.records import MakeRecord
 
 
 def lines(first: int, count: int, width: int = 50) -> list[bytes]:
