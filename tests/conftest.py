@@ -1,13 +1,11 @@
-"""What holds for all tests: processes, threads, the profile of hypothesis, and what the collector of garbage skips."""
+"""What holds for all tests: threads, the profile of hypothesis, and what the collector of garbage skips."""
 
 import gc
 import os
-from collections.abc import Generator
 
-import pytest
 from hypothesis import HealthCheck, settings
 
-# The processes of pytest take all cores. Threads of numerical libraries beside them would wait for each other. The libraries read
+# A process of pytest has one core. Threads of numerical libraries beside it would wait for each other. The libraries read
 # this when they are loaded, and so do the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -17,13 +15,6 @@ _ALL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", _ALL, max_examples=60, derandomize=True)
 settings.register_profile("nightly", _ALL, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-
-
-@pytest.hookimpl(optionalhook=True, wrapper=True)
-def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """Half as many processes again as cores: tests of servers and databases spend half of their time waiting."""
-    cores = yield
-    return cores + cores // 2
 
 
 def pytest_collection_finish() -> None:
