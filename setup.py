@@ -8,6 +8,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = Path("predictors/kernels/native")
+NAMES = ("distributions", "estimates", "histories", "networks", "residuals", "words")
 READING = [
     Path("backends", name)
     for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
@@ -36,15 +37,16 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
     )
 
 
-def kernel(source: Path) -> Extension:
+def kernel(name: str) -> Extension:
+    source = KERNELS / f"{name}.pyx"
     digested = [*sorted(KERNELS.glob("*.pxd")), source]
     flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-    return extension(f"predictors.kernels.native.{source.stem}", source, digested, *flags)
+    return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
 
 
 setup(
     ext_modules=[
-        *map(kernel, sorted(KERNELS.glob("*.pyx"))),
+        *map(kernel, NAMES),
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),

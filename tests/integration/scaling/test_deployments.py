@@ -60,27 +60,27 @@ async def scaled(
 
 async def test_load_triples_and_falls_and_no_stream_is_lost(tmp_path: Path) -> None:
     async with scaled(tmp_path) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 20)
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
         clients = Clients(gw)
         clients.are(6)
-        await gw.until(lambda: len(serving(gw)) == 3, 20)
+        await gw.until(lambda: len(serving(gw)) == 3, 60)
         clients.are(1)
-        await gw.until(lambda: len(cluster.pods) == 1, 20)
+        await gw.until(lambda: len(cluster.pods) == 1, 60)
         assert set(serving(gw)) == cluster.pods.keys()
         clients.are(0)
         await clients.all_were_answered()
         assert len(cluster.deleted) == 2
         # The fleet does not keep the names of pods that are gone.
-        await gw.until(lambda: not gw.gateway.changes.overlay.removed, 20)
+        await gw.until(lambda: not gw.gateway.changes.overlay.removed, 60)
 
 
 async def test_a_request_wakes_a_deployment_without_pods(tmp_path: Path) -> None:
     async with scaled(tmp_path, min_instances=0, cooldown_s=30) as (cluster, gw):
-        await gw.until(lambda: gw.gateway.decision is not None, 20)
+        await gw.until(lambda: gw.gateway.decision is not None, 60)
         assert cluster.scaled == []
         clients = Clients(gw)
         clients.are(1)
-        await gw.until(lambda: len(serving(gw)) == 1, 20)
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
         clients.are(0)
         await clients.all_were_answered()
         assert cluster.scaled == [1]
@@ -89,21 +89,21 @@ async def test_a_request_wakes_a_deployment_without_pods(tmp_path: Path) -> None
 async def test_pods_that_serve_are_not_taken_away_at_the_start(tmp_path: Path) -> None:
     """They are ready before the gateway knows them: a Deployment that is larger than wanted shrinks only by draining."""
     async with scaled(tmp_path, replicas=3, max_instances=1) as (cluster, gw):
-        await gw.until(lambda: len(cluster.pods) == 1, 20)
+        await gw.until(lambda: len(cluster.pods) == 1, 60)
         assert len(cluster.deleted) == 2
         assert cluster.marked == set(cluster.deleted)
         assert gw.gateway.changes.overlay.revision >= 4  # both drained, and both left the fleet
-        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 20)
+        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
 
 
 async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     async with scaled(tmp_path) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 20)
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
         cluster.deployment["spec"], good = {"replicas": 1}, cluster.deployment["spec"]
         clients = Clients(gw)
         clients.are(4)
         await asyncio.sleep(0.5)  # decisions fail meanwhile
         cluster.deployment["spec"] = good
-        await gw.until(lambda: len(serving(gw)) >= 2, 20)
+        await gw.until(lambda: len(serving(gw)) >= 2, 60)
         clients.are(0)
         await clients.all_were_answered()
