@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = Path("predictors/kernels/native")
-NAMES = ("distributions", "estimates", "histories", "networks", "residuals", "words")
+KERNEL_NAMES = ("distributions", "estimates", "histories", "networks", "residuals", "words")
 READING = [
     Path("backends", name)
     for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
@@ -46,7 +46,7 @@ def kernel(name: str) -> Extension:
 
 setup(
     ext_modules=[
-        *map(kernel, NAMES),
+        *map(kernel, KERNEL_NAMES),
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),

@@ -25,7 +25,8 @@ _FLEETS = 256
 
 #: The number of dimensions of each array of an artifact.
 _ARRAYS = {
-    "grams": 1, "gram_table": 2, "random_weight": 2, "random_bias": 1, "random_table": 2, "words": 1, "word_table": 2, "input_mean": 1, "input_scale": 1,
+    "grams": 1, "gram_table": 2, "random_weight": 2, "random_bias": 1, "random_table": 2,
+    "words": 1, "word_table": 2, "input_mean": 1, "input_scale": 1,
     "patch_weight": 2, "patch_bias": 1, "lstm_input": 2, "lstm_state": 2, "lstm_bias": 1,
     "dense_weight": 2, "dense_bias": 1, "trunk_weight": 2, "trunk_bias": 1, "skip_weight": 2, "skip_bias": 1,
     "level_weight": 2, "level_bias": 1, "tilt_weight": 2, "tilt_bias": 1,

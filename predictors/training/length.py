@@ -33,7 +33,7 @@ from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LENGTH_FEATURES, quantiles
 from predictors.learned.names import model_key
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt, fraction_of
-from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors
+from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors, standards
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
 from router.core.types import PromptFeatures
 
@@ -245,8 +245,7 @@ def _inputs(
     for row, each in enumerate(sequences):
         words[row, : len(each), : each.shape[1]] = each
         last[row, : len(each)] = last_patches(features[row])
-    mean, deviation = values.mean(axis=0), values.std(axis=0)
-    scale = np.where(deviation > 1e-9, 1.0 / np.maximum(deviation, 1e-9), 0.0)
+    mean, scale = standards(values)
     cut = np.clip((values - mean) * scale, -MOST_DEVIATION, MOST_DEVIATION)
     inputs = _Inputs(torch.from_numpy(words), torch.from_numpy(last), torch.from_numpy(cut).float())
     return inputs, mean, scale

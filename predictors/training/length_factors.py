@@ -93,10 +93,15 @@ def fit_factors(
 def _random_sums(counts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """(weights (counts, size), biases (size,)) of random sums of standardised counts, to be applied to counts as they are."""
     rng = np.random.default_rng(0)
-    deviation = counts.std(axis=0)
-    scale = np.where(deviation > 1e-9, 1.0 / np.maximum(deviation, 1e-9), 0.0)
+    mean, scale = standards(counts)
     weight = scale[:, None] * rng.normal(scale=_RANDOM_WEIGHT, size=(counts.shape[1], size))
-    return weight, rng.normal(size=size) - counts.mean(axis=0) @ weight
+    return weight, rng.normal(size=size) - mean @ weight
+
+
+def standards(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(means, 1 / standard deviations) of columns; 0 in place of the second for a column of equal values."""
+    deviation = values.std(axis=0)
+    return values.mean(axis=0), np.where(deviation > 1e-9, 1.0 / np.maximum(deviation, 1e-9), 0.0)
 
 
 def _inverse_frequencies(prompts_with: np.ndarray, prompts: int) -> np.ndarray:

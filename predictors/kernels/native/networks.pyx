@@ -200,7 +200,7 @@ cdef class LengthFleet:
 cdef class LengthNetwork:
     cdef object _weights
     cdef const int[::1] _gram_rows, _word_rows
-    cdef const float[:, ::1] _gram_table, _random, _random_table, _step_input, _step_state, _dense, _trunk, _skip, _mix, _last
+    cdef const float[:, ::1] _gram_table, _random_weight, _random_table, _step_input, _step_state, _dense, _trunk, _skip, _mix, _last
     cdef const float[:, :, ::1] _patches  # (PATCH, words, patch): the share of a word at a place in its patch
     cdef const float[::1] _random_bias, _patch_bias, _step_bias, _dense_bias, _trunk_bias, _skip_bias, _last_bias
     cdef const double[::1] _mean, _by, _prior, _log_edges
@@ -212,7 +212,7 @@ cdef class LengthNetwork:
     cdef unsigned int _tick
     cdef unsigned int[::1] _seen
     cdef int[::1] _counted
-    cdef float[::1] _factors, _logs, _bent, _inputs, _patch, _gates, _state, _joined, _prompt, _mixed, _out
+    cdef float[::1] _factors, _log_counts, _random_features, _inputs, _patch, _gates, _state, _joined, _prompt, _mixed, _out
     cdef double[::1] _weight_of, _middle_of, _scale_of
 
     def __init__(self, arrays):
@@ -220,7 +220,7 @@ cdef class LengthNetwork:
         of = weights.of
         self._gram_rows, self._word_rows = weights.vocabulary.gram_rows, weights.vocabulary.word_rows
         self._gram_table = floats(of["gram_table"])
-        self._random, self._random_bias, self._random_table = floats(of["random_weight"]), floats(of["random_bias"]), floats(of["random_table"])
+        self._random_weight, self._random_bias, self._random_table = floats(of["random_weight"]), floats(of["random_bias"]), floats(of["random_table"])
         places = reference_length.PATCH
         words, width = of["word_table"].shape
         by_place = of["patch_weight"].reshape(places, width, -1)
@@ -242,7 +242,7 @@ cdef class LengthNetwork:
         self._tick, self._seen = 0, np.zeros(len(of["gram_table"]), np.uint32)
         self._counted = np.zeros(self._frequent + 1, np.int32)
         self._factors, self._inputs = zeros(self._gram_table.shape[1]), zeros(len(of["input_mean"]))
-        self._logs, self._bent = zeros(self._random.shape[0]), zeros(self._random.shape[1])
+        self._log_counts, self._random_features = zeros(self._random_weight.shape[0]), zeros(self._random_weight.shape[1])
         self._patch, self._gates = zeros(self._patch_bias.shape[0]), zeros(self._step_state.shape[1])
         self._state = zeros(2 * self._step_state.shape[0])
         self._joined, self._prompt = zeros(self._trunk.shape[0]), zeros(self._trunk.shape[1])
@@ -274,7 +274,7 @@ cdef class LengthNetwork:
         cdef double familiar = self._add_grams(head, tail)
         cdef float total = self._factors[factors]
         first_factor = len(counts) + self._frequent
-        if first_factor != self._logs.shape[0] or first_factor + factors != self._inputs.shape[0]:
+        if first_factor != self._log_counts.shape[0] or first_factor + factors != self._inputs.shape[0]:
             raise ValueError("counts of another number")
         if self._any_known:
             for i in range(factors):
@@ -285,15 +285,15 @@ cdef class LengthNetwork:
         if len(tail):
             self._run(tail, self._joined[hidden: 2 * hidden])
         for i in range(len(counts)):
-            self._logs[i] = log1p(<double>counts[i])
+            self._log_counts[i] = log1p(<double>counts[i])
         for i in range(self._frequent):
-            self._logs[len(counts) + i] = log1p(self._counted[i + 1]) if self._counted[i + 1] else 0.0
-        self._bent[:] = self._random_bias
-        add_product(self._logs, self._random, self._bent)
-        tanh_all(self._bent)
-        add_product(self._bent, self._random_table, self._factors[:factors])
+            self._log_counts[len(counts) + i] = log1p(self._counted[i + 1]) if self._counted[i + 1] else 0.0
+        self._random_features[:] = self._random_bias
+        add_product(self._log_counts, self._random_weight, self._random_features)
+        tanh_all(self._random_features)
+        add_product(self._random_features, self._random_table, self._factors[:factors])
         for i in range(first_factor):
-            self._put(i, self._logs[i])
+            self._put(i, self._log_counts[i])
         for i in range(factors):
             self._put(first_factor + i, self._factors[i])
         self._joined[2 * hidden:] = self._dense_bias
