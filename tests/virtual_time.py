@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context
 from itertools import count
 from queue import SimpleQueue
+from time import sleep
 from typing import Any, TypeVar
 
 import aiosqlite.core
@@ -35,6 +36,8 @@ T = TypeVar("T")
 
 #: How long the loop really waits before its clock jumps: a kernel thread may still carry a packet over loopback.
 _GRACE_S = 0.0005
+#: How often a loop that is closed waits so long for connections of which the other end is closed.
+_GRACES = 20
 
 
 class Deadlock(RuntimeError):
@@ -78,6 +81,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """`time()` is virtual and begins at 0. Work for an executor is done at once, on the loop's own thread."""
 
     _scheduled: list[_Timer]  # the base class's heap
+    _transports: Mapping[int, asyncio.BaseTransport]  # the base class's, of all connections
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -90,6 +94,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    def close(self) -> None:
+        """A connection whose other end is closed may not know it yet."""
+        graces = 0 if self.is_closed() else _GRACES
+        while self._transports and graces:
+            self.run_until_complete(asyncio.sleep(0))
+            sleep(_GRACE_S)
+            graces -= 1
+        super().close()
 
     def stand_still(self, until: asyncio.Future[Any]) -> None:
         """Stop the clock until another thread has done its work."""
