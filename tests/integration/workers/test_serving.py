@@ -142,4 +142,5 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, re
     _, recorded, finished, lost_finished, lost_in_flight = runs[0]
     assert lost_finished == finished - recorded
     assert lost_in_flight <= 4
-    assert done <= rows + lost_finished <= done + broken
+    # One may have been answered, and not yet counted as finished, when the process was killed.
+    assert done - lost_in_flight <= rows + lost_finished <= done + broken
