@@ -2,7 +2,8 @@
 
     python -m tests.browser.screenshots --reports DIR [--minutes 12] [--out docs/images]
 
-`DIR` holds comparisons (`headway compare --out DIR/NAME`); the first of them is shown.
+`DIR` holds comparisons (`headway compare --out DIR/NAME`) and plans (`headway plan --out DIR/NAME`); the first of each is
+shown.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ async def keep(page: Watched, out: Path, name: str, height: int) -> None:
     shot.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(out / f"{name}.png", optimize=True)
 
 
-async def shoot(browser: Browser, url: str, out: Path, report: str) -> None:
+async def shoot(browser: Browser, url: str, out: Path, comparison: str, plan: str) -> None:
     """Each view once; the overview in the dark too."""
     out.mkdir(parents=True, exist_ok=True)
     async with watched(browser, url, color_scheme="light") as page:
@@ -58,9 +59,12 @@ async def shoot(browser: Browser, url: str, out: Path, report: str) -> None:
         await page.page.get_by_role("button", name="Send").click()
         await page.page.get_by_role("link", name="Why, and every attempt").nth(1).wait_for(timeout=60_000)
         await keep(page, out, "ui-playground", 1060)
-        await page.go(f"#/comparisons/{report}")
+        await page.go(f"#/comparisons/{comparison}")
         await page.page.locator("#cells tbody tr").first.wait_for()
         await keep(page, out, "ui-comparisons", 1900)
+        await page.go(f"#/plans/{plan}")
+        await page.page.get_by_role("region", name="Ranked plans").wait_for()
+        await keep(page, out, "ui-plans", 1640)
     for theme, name in (("light", "ui-overview"), ("dark", "ui-overview-dark")):
         async with watched(browser, url, color_scheme=theme) as page:
             await page.go("#/overview?window=900")
@@ -68,12 +72,12 @@ async def shoot(browser: Browser, url: str, out: Path, report: str) -> None:
             await keep(page, out, name, 1900)
 
 
-async def run(url: str, minutes: float, out: Path, report: str) -> None:
+async def run(url: str, minutes: float, out: Path, comparison: str, plan: str) -> None:
     """Load for a while, and the shots while it goes on."""
     busy = asyncio.create_task(load(url, RATE_PER_S, minutes * 60 + 120))
     await asyncio.sleep(minutes * 60)
     async with chromium() as browser:
-        await shoot(browser, url, out, report)
+        await shoot(browser, url, out, comparison, plan)
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
 
@@ -86,14 +90,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
-    report = sorted(each.name for each in args.reports.iterdir() if each.is_dir())[0]
+    comparison, plan = (
+        sorted(args.reports.glob(f"*/{kind}.json"))[0].parent.name for kind in ("report", "plan")
+    )
     with tempfile.TemporaryDirectory() as folder:
         config = fleet(port=0, speed=SPEED, database=Path(folder) / "headway.db")
         config = config.model_copy(update={"ui": UiConfig(reports=str(args.reports.absolute()))})
 
         def look(url: str) -> None:
             try:
-                asyncio.run(run(url, args.minutes, args.out, report))
+                asyncio.run(run(url, args.minutes, args.out, comparison, plan))
             finally:
                 os.kill(os.getpid(), signal.SIGINT)
 
