@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -93,8 +94,9 @@ class Application:
         if self._on_start is not None:
             await self._on_start()
         await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+        with suppress(asyncio.CancelledError):  # after a second signal nobody waits for the end
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
 
     async def _loaded(self) -> Any:
         if self._fastapi is None:

@@ -60,3 +60,25 @@ def test_nothing_outlives_the_demo(
     # The engines share the demo's standard error, so its end is read only when all of them have ended.
     process.communicate(timeout=60)
     assert process.returncode == code
+
+
+def test_a_second_signal_ends_it_without_a_traceback(gateway: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = gateway
+    question = {
+        "model": "auto",
+        "stream": True,
+        "ignore_eos": True,
+        "max_tokens": 8000,
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
+    request = Request(  # noqa: S310 (our own loopback URL)
+        f"{url}/v1/chat/completions", json.dumps(question).encode(), {"content-type": "application/json"}
+    )
+    with urlopen(request, timeout=30) as response:  # noqa: S310 (own server)
+        response.readline()
+        process.send_signal(signal.SIGINT)  # it waits for the stream
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
