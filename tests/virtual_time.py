@@ -97,11 +97,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         """A connection whose other end is closed may not know it yet."""
-        graces = 0 if self.is_closed() else _GRACES
-        while self._transports and graces:
+        for _ in range(0 if self.is_closed() else _GRACES):
+            if not self._transports:
+                break
             self.run_until_complete(asyncio.sleep(0))
             sleep(_GRACE_S)
-            graces -= 1
         super().close()
 
     def stand_still(self, until: asyncio.Future[Any]) -> None:
