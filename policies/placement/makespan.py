@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from math import exp, inf, sqrt
 from operator import mul
 
+import numpy as np
+
 #: A change counts only if it gains more than rounding does.
 _GAIN = 1e-9
 #: Changes of the prices, and by how much more than the bound a machine's load counts.
@@ -50,6 +52,7 @@ def assign(times: Sequence[Sequence[float]], ready: Sequence[float]) -> Assignme
     prices, bound = _priced(times, ready)
     order = sorted(range(len(times)), key=lambda job: -least[job])
     best: tuple[list[int], list[float]] | None = None
+    table = np.array(times, float).reshape(len(times), len(ready))
     for cheapest in (False, True):
         machines, ends = [0] * len(times), list(ready)
         for job in order:
@@ -58,10 +61,11 @@ def assign(times: Sequence[Sequence[float]], ready: Sequence[float]) -> Assignme
             machine = min(among, key=lambda each: (ends[each] + row[each], row[each]))
             machines[job] = machine
             ends[machine] += row[machine]
-        while _improve(times, machines, ends):
+        placed, ended = np.array(machines), np.array(ends)
+        while _improve(table, placed, ended):
             pass
-        if best is None or max(ends) < max(best[1]):
-            best = machines, ends
+        if best is None or ended.max() < max(best[1]):
+            best = placed.tolist(), ended.tolist()
     assert best is not None  # noqa: S101 (there are two)
     alone = max(
         (min(start + time for start, time in zip(ready, row, strict=True)) for row in times), default=0.0
@@ -97,23 +101,27 @@ def _cheapest(row: Sequence[float], prices: Sequence[float]) -> list[int]:
     return [machine for machine, cost in enumerate(costs) if cost <= most]
 
 
-def _improve(times: Sequence[Sequence[float]], machines: list[int], ends: list[float]) -> bool:
+def _improve(times: np.ndarray, machines: np.ndarray, ends: np.ndarray) -> bool:
     """Make the best move or exchange of a job of the latest machine. False if none makes it end earlier."""
-    latest = max(range(len(ends)), key=ends.__getitem__)
-    best = ends[latest] - _GAIN
-    moves: list[tuple[int, int]] = []
-    for job in (job for job, machine in enumerate(machines) if machine == latest):
-        left = ends[latest] - times[job][latest]
-        for other in range(len(ends)):
-            end = max(left, ends[other] + times[job][other])
-            if other != latest and end < best:
-                best, moves = end, [(job, other)]
-        for back, other in enumerate(machines):
-            end = max(left + times[back][latest], ends[other] - times[back][other] + times[job][other])
-            if other != latest and end < best:
-                best, moves = end, [(job, other), (back, latest)]
-    for job, target in moves:
-        ends[machines[job]] -= times[job][machines[job]]
-        ends[target] += times[job][target]
-        machines[job] = target
-    return bool(moves)
+    latest = int(ends.argmax())
+    mine, own = np.flatnonzero(machines == latest), np.arange(len(machines))
+    if not mine.size:
+        return False
+    left = (ends[latest] - times[mine, latest])[:, None]
+    # By job of that machine, first moves to each machine, then exchanges with each job: when the later one of both ends.
+    moved = np.maximum(left, ends + times[mine])
+    moved[:, latest] = inf
+    without = ends[machines] - times[own, machines]
+    exchanged = np.maximum(left + times[:, latest], without + times[mine][:, machines])
+    exchanged[:, mine] = inf
+    found = np.hstack((moved, exchanged))
+    row, column = divmod(int(found.argmin()), found.shape[1])
+    if not found[row, column] < ends[latest] - _GAIN:
+        return False
+    job, back = mine[row], column - len(ends)
+    target = column if back < 0 else machines[back]
+    for each, other in ((job, target), (back, latest)) if back >= 0 else ((job, target),):
+        ends[machines[each]] -= times[each, machines[each]]
+        ends[other] += times[each, other]
+        machines[each] = other
+    return True
