@@ -74,14 +74,14 @@ class HotPaths:
         self._gateway = gateway
         self._relay = relay
 
-    async def __call__(self, client: ClientRequest) -> None:
-        """Serve one request, up to where the relay takes over. Nothing is waited for unless the body is still on its way or
-        large, limits are shared with other replicas, or a tokenizer counts the prompt."""
+    async def __call__(self, client: ClientRequest) -> Callable[[], None] | None:
+        """Serve one request. The last step, which is returned, is where the relay takes over. Before it nothing is waited for
+        unless the body is still on its way or large, limits are shared with other replicas, or a tokenizer counts the prompt."""
         if client.method != b"POST":
             refusal = method_not_allowed()
             said = refusal_body(refusal, "") if client.path.startswith("/api/") else openai_error(refusal)
             client.respond(405, b"content-type: application/json\r\nallow: POST\r\n", said)
-            return
+            return None
         gateway, route = self._gateway, ROUTES[client.path]
         rules = gateway.fleet.rules
         now = time.time()
@@ -101,7 +101,7 @@ class HotPaths:
             record.outcome, record.error_code = refusal.outcome, refusal.code
             gateway.metrics.record(record)  # what room there is for rows is for those under way
             respond_refusal(client, codec, refusal, record.id, extra)
-            return
+            return None
         gateway.store.writer.arrived()
         try:
             terms = self._authenticate(rules, client.headers, headers, record)
@@ -145,7 +145,7 @@ class HotPaths:
                     self._ended(record, reservation, Outcome.OK)
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     client.respond(200, lines, load_answer(route, translated))
-                    return
+                    return None
             if large:  # what was translated and what follows need not be one turn of the event loop
                 await asyncio.sleep(0)
             request, facts = await self._request(
@@ -164,12 +164,14 @@ class HotPaths:
                 await asyncio.sleep(0)
             if client.left:
                 raise ClientGone
+            exchange = Exchange(api, body, codec, request, record, extra, reservation)
+            return self._relay(gateway, exchange, client).start
         except Refusal as refusal:
             if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
                 record.slo_met = False
             self._ended(record, reservation, refusal.outcome, refusal.code)
             respond_refusal(client, codec, refusal, record.id, extra)
-            return
+            return None
         except (ClientGone, asyncio.CancelledError):
             if client.left:
                 self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
@@ -177,29 +179,12 @@ class HotPaths:
             else:
                 self._ended(record, reservation, Outcome.BACKEND_ERROR, "shutdown")
                 respond_refusal(client, codec, draining(), record.id, extra)
-            return
-        except Exception:  # noqa: BLE001 (a fault of ours)
-            self._broken(client, codec, record, reservation, extra)
-            return
-        try:
-            self._relay(
-                gateway, Exchange(api, body, codec, request, record, extra, reservation), client
-            ).start()
-        except Exception:  # noqa: BLE001 (a fault of ours before it was submitted)
-            self._broken(client, codec, record, reservation, extra)
-
-    def _broken(
-        self,
-        client: ClientRequest,
-        codec: ApiCodec,
-        record: RequestRecord,
-        reservation: KeyReservation | None,
-        extra: list[tuple[bytes, bytes]],
-    ) -> None:
-        """The gateway itself has failed, as the exception that is handled says."""
-        self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
-        logger.exception("request %s failed inside the gateway", record.id)
-        respond_refusal(client, codec, internal_error(), record.id, extra)
+            return None
+        except Exception:
+            self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
+            logger.exception("request %s failed inside the gateway", record.id)
+            respond_refusal(client, codec, internal_error(), record.id, extra)
+            return None
 
     def _ended(
         self,

@@ -1,8 +1,8 @@
 """One request on a hot path, and the response to it, without ASGI.
 
 ASGI takes a task, a scope and some messages for each request, and checks each header with a regular expression. Here the
-server calls the request's handler as soon as its head and what came with it are here. If nothing has to be waited for, the
-handler is through when that call returns; only what must wait goes on in a task. The head of the response and its first
+server calls the request's handler at the end of the turn of the event loop in which its head came. If nothing has to be waited
+for, the handler is through when that call returns; only what must wait goes on in a task. The head of the response and its first
 bytes leave in one write, and each further write is one chunk.
 """
 
@@ -23,7 +23,10 @@ from router.gateway.http.request_body import ClientGone, too_large
 
 logger = logging.getLogger("headway")
 
-Handler = Callable[["ClientRequest"], Coroutine[Any, Any, None]]
+_LastStep = Callable[[], None] | None
+#: Returns its last step, if there is one. All handlers of a turn are called before any last step: requests that take the same
+#: step one after another find its code and data in the processor's caches (docs/performance.md).
+Handler = Callable[["ClientRequest"], Coroutine[Any, Any, _LastStep]]
 
 
 class ClientConnection(Protocol):
@@ -110,24 +113,32 @@ class ClientRequest:
 
     # --- its life --------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Call the handler; what of it has to wait goes on in a task, which leaving and a shutdown cancel."""
+        """Serve it."""
+        last = self.handle()
+        if last is not None:
+            last()
+
+    def handle(self) -> _LastStep:
+        """Call the handler. Returns its last step, if it has come so far; what of it has to wait goes on in a task, which leaving
+        and a shutdown cancel."""
         self._connection.tasks.add(self)  # uvicorn waits for these and cancels them
         handling = self._handler(self)
         context = copy_context()
         try:
             waits_for = context.run(handling.send, None)
-        except StopIteration:
-            return
+        except StopIteration as ended:
+            return None if ended.value is None else partial(context.run, ended.value)
         except Exception:
             logger.exception("a request failed inside the gateway")
             self.abort()
-            return
+            return None
         loop = self._connection.loop
         task = loop.create_task(_go_on(handling, waits_for), context=context)
         # Later, so that the task has begun: cancelled before its first step, it would not tell the handler.
         self.on_left = partial(loop.call_soon, task.cancel)
         self.on_shutdown = task.cancel
         task.add_done_callback(self._handled)
+        return None
 
     def _handled(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
@@ -267,13 +278,15 @@ class ClientRequest:
         connection.on_response_complete()
 
 
-async def _go_on(handling: Coroutine[Any, Any, None], waits_for: Any) -> None:
-    """`_rest` for a task (since Python 3.12 it takes no generator)."""
-    await _rest(handling, waits_for)
+async def _go_on(handling: Coroutine[Any, Any, _LastStep], waits_for: Any) -> None:
+    """`_rest` and the last step, for a task (since Python 3.12 it takes no generator)."""
+    last = await _rest(handling, waits_for)
+    if last is not None:
+        last()
 
 
 @coroutine
-def _rest(handling: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+def _rest(handling: Coroutine[Any, Any, _LastStep], waits_for: Any) -> Generator[Any, Any, _LastStep]:
     """A coroutine from where its first step left it: `waits_for` is what that step yielded."""
     while True:
         try:
@@ -284,5 +297,6 @@ def _rest(handling: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any,
             thrown = None
         try:
             waits_for = handling.send(None) if thrown is None else handling.throw(thrown)
-        except StopIteration:
-            return
+        except StopIteration as ended:
+            last: _LastStep = ended.value
+            return last

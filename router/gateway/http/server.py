@@ -3,9 +3,9 @@
 uvicorn does not bound the size of a request's head, pipelined requests, the time in which a client sends or reads, or the
 number of connections. All are bounded here. A client that exceeds the bounds loses its connection.
 
-Requests on the hot paths do not go through ASGI: their handler is called at the end of the read in which their head came
-(`router.gateway.http.client_request`). It hears at once when its client leaves. To see this, the server always reads from a
-connection, except while a body arrives faster than it is consumed.
+Requests on the hot paths do not go through ASGI: their handler is called at the end of the turn of the event loop in which
+their head came (`router.gateway.http.client_request`). It hears at once when its client leaves. To see this, the server always
+reads from a connection, except while a body arrives faster than it is consumed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class GatewayProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits, and with the hot paths beside ASGI."""
 
     _current: RequestResponseCycle | ClientRequest | None = None  # the request that is answered now
-    _came: ClientRequest | None = None  # its handler is called at the end of this read
     _in_head = False
     _upgraded = False  # the client now speaks another protocol, which is ignored
     _overhead = 0  # bytes of the incoming request, minus the framing that its body allows
@@ -141,9 +140,6 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._upgraded:
             return
         self._feed(data)
-        came, self._came = self._came, None
-        if came is not None:
-            came.start()
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -177,13 +173,14 @@ class GatewayProtocol(HttpToolsProtocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
-        headers = self.headers
-        headers.append((name, value))
-        if len(headers) > MAX_HEADERS or len(value) > MAX_HEAD_BYTES:
-            raise _Refused(431, "The request has too many or too large headers.")
+        self.headers.append((name, value))
+        if len(value) > MAX_HEAD_BYTES:
+            raise _Refused(431, "The request has a header that is too large.")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if len(self.headers) > MAX_HEADERS:
+            raise _Refused(431, "The request has too many headers.")
         version = self.parser.get_http_version()
         if version not in {"1.0", "1.1"}:
             raise _Refused(505, "This server speaks HTTP/1.1.")
@@ -226,7 +223,11 @@ class GatewayProtocol(HttpToolsProtocol):
         before: RequestResponseCycle | ClientRequest | None = self.cycle
         self.cycle = request  # type: ignore[assignment]
         if before is None or before.response_complete:
-            self._current = self._came = request
+            self._current = request
+            came = self._server.came
+            if not came:
+                self.loop.call_soon(self._server.serve_all)
+            came.append(request)
         else:
             self.pipeline.appendleft((request, self.app))  # type: ignore[arg-type]
 
@@ -245,7 +246,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Refuse framing that a proxy could read differently. The parser has already refused two lengths, a length with
         chunks, and wrong line ends."""
         framing = [header for header in self.headers if header[0] in _FRAMING]
-        if len(framing) > 1 and len(dict(framing)) < len(framing):
+        if len(dict(framing)) < len(framing):
             raise _Refused(400, "A header that may stand once stands twice.")
         for name, value in framing:
             if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
@@ -389,6 +390,8 @@ class GatewayServer(uvicorn.Server):
         self._fleet = fleet
         self.hot_paths: Mapping[bytes, str] = {path.encode(): path for path in hot_paths}
         self.handler = handler
+        #: The requests that came in this turn of the event loop; `serve_all` serves them at its end.
+        self.came: list[ClientRequest] = []
         self._common: tuple[Any, bytes] = (None, b"")
         # Half of the files that this process may open: each request needs a second connection, to its engine.
         self._room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -405,6 +408,13 @@ class GatewayServer(uvicorn.Server):
     def connections(self) -> int:
         """The number of open connections."""
         return len(self.server_state.connections)
+
+    def serve_all(self) -> None:
+        """Serve the requests that came, step by step (`router.gateway.http.client_request.Handler`)."""
+        came, self.came = self.came, []
+        for last in [request.handle() for request in came]:
+            if last is not None:
+                last()
 
     def common_lines(self) -> bytes:
         """The header lines of every response. uvicorn makes a new list of them when the date changes."""

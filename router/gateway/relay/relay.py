@@ -112,11 +112,15 @@ class Relay:
         self._checking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Submit the request. The hooks of its client are set until its end."""
+        """Submit the request. The hooks of its client are set until its end. A fault of ours ends it."""
         self._client.on_left = self._client_left
         self._client.on_shutdown = self._shut_down
         reservation = self._exchange.reservation
-        self._runner.submit(self._request, None if reservation is None else reservation.funding, self)
+        try:
+            self._runner.submit(self._request, None if reservation is None else reservation.funding, self)
+        except Exception:  # noqa: BLE001 (logged)
+            self._log_fault()
+            self._fall()
 
     def _client_left(self) -> None:
         self._report(Left(self._request.id))
@@ -136,13 +140,16 @@ class Relay:
         """Feed an event. A fault of ours in its handling ends the request."""
         try:
             self._runner.apply(event, now)
-        except Exception:
-            request_id = self._request.id
-            fields = {"request_id": request_id}
-            logger.exception("request %s failed inside the gateway", request_id, extra={"fields": fields})
+        except Exception:  # noqa: BLE001 (logged)
+            self._log_fault()
             if type(event) is not GivenUp:
                 self._report(GivenUp(self._request.id, "internal_error"))
             self._fall()
+
+    def _log_fault(self) -> None:
+        request_id = self._request.id
+        fields = {"request_id": request_id}
+        logger.exception("request %s failed inside the gateway", request_id, extra={"fields": fields})
 
     def _fall(self) -> None:
         """End the request although the scheduler could not."""

@@ -94,15 +94,16 @@ class Runner:
         """Feed one event (that happened `now`, else at this moment) and carry out what comes of it. Only then, when nobody
         waits for it any more, the scheduler does the rest, and the timer is set."""
         scheduler = self.scheduler
-        began = self.clock()
-        instructions = scheduler.respond(event, began if now is None else now)
+        if now is None:
+            now = self.clock()
+        instructions = scheduler.respond(event, now)
         if self.on_event is not None:
             scheduler.catch_up()
-            self.on_event(event, began if now is None else now, instructions)
+            self.on_event(event, now, instructions)
         for instruction in instructions:
             self._carry_out(instruction)
         if self.on_decision is not None and type(event) is Arrived:
-            self.on_decision(event.request.policy, self.clock() - began)
+            self.on_decision(event.request.policy, self.clock() - now)
         scheduler.catch_up()
         if self.on_work is not None and (instructions or type(event) is Ended or type(event) is Left):
             self.on_work()
