@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.claims.figure import attainment, attainment_by_scenario
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
-from benchmarks.claims.tables import Figures, block, by_rate, end_to_end, provenance
+from benchmarks.claims.tables import FULL, Figures, block, by_rate, end_to_end, provenance
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A comparison of policies on the small form of a reference scenario. `seeds` is the number of draws, `oracle_seeds`
-    that of the draws for which a clairvoyant schedule is searched, and `measures` are those that are kept."""
+    """A comparison of policies on a reference scenario, in its small form or its `full` one, which needs the public traces.
+    `seeds` is the number of draws, `oracle_seeds` that of the draws for which a clairvoyant schedule is searched, and
+    `measures` are those that are kept."""
 
     policies: tuple[str, ...]
     rates: tuple[int, ...]
     measures: tuple[str, ...] = LATENCIES
     seeds: int = 10
     oracle_seeds: int = 1
+    full: bool = False
 
-    def command(self, scenario: str, policies: tuple[str, ...], *, seeds: int | None = None) -> list[str]:
+    def command(self, name: str, policies: tuple[str, ...], *, seeds: int | None = None) -> list[str]:
         """The command that measures these policies, in so many draws (None: all), without its `--out`. A clairvoyant
         schedule is only searched with all policies and all draws, since the search begins with the best policy's
         schedule."""
-        arguments = ["compare", "--scenario", scenario, "--small", "--seeds", str(seeds or self.seeds)]
-        arguments += ["--rates", ",".join(map(str, self.rates)), "--policies", ",".join(policies)]
+        arguments = ["compare", "--scenario", name.removesuffix(FULL), *([] if self.full else ["--small"])]
+        arguments += [
+            "--seeds",
+            str(seeds or self.seeds),
+            "--rates",
+            ",".join(map(str, self.rates)),
+            "--policies",
+            ",".join(policies),
+        ]
         oracle_seeds = self.oracle_seeds if seeds is None and policies == self.policies else 0
         return [*arguments, "--oracle-seeds", str(oracle_seeds)]
 
 
 _PLACING = ("round_robin", "least_load", "lmetric", "latency", "slo")
-#: By scenario.
-CLAIMS = {
+_SMALL = {
     "mixed-fleet": Claim(
         ("round_robin", "least_load", "lmetric", "best_single", "price", "latency", "slo", "relevance", "cost"),
         (40,),
@@ -56,11 +64,34 @@ CLAIMS = {
     "overload": Claim(_PLACING, (100,)),
     "instance-loss": Claim(_PLACING, (30,), oracle_seeds=0),
 }  # fmt: skip
-
 #: The rates at which scenarios are compared with each other.
 _SHOWN = {
-    name: (50,) if name == "one-model-unequal-gpus" else (45,) if name == "equal-gpus" else claim.rates
-    for name, claim in CLAIMS.items()
+    **{name: claim.rates for name, claim in _SMALL.items()},
+    "one-model-unequal-gpus": (50,),
+    "equal-gpus": (45,),
+}
+#: The rate of a full form: of its scenario's own rates the one nearest to that of the small form, of two the lower.
+_SHOWN_FULL = {
+    f"{name}{FULL}": (rate,)
+    for name, rate in (
+        ("mixed-fleet", 40),
+        ("split-prices", 20),
+        ("one-model-unequal-gpus", 50),
+        ("equal-gpus", 40),
+        ("unlike-widths", 8),
+        ("long-context", 2),
+        ("bursty-code", 6),
+        ("overload", 80),
+        ("instance-loss", 30),
+    )
+}
+#: By the scenario's name, with `FULL` for its full form.
+CLAIMS = {
+    **_SMALL,
+    **{
+        name: replace(_SMALL[name.removesuffix(FULL)], rates=rates, full=True)
+        for name, rates in _SHOWN_FULL.items()
+    },
 }
 
 
@@ -76,6 +107,7 @@ class Table:
 TABLES = (
     Table("unequal-gpus", "README.md", lambda found: by_rate(found["one-model-unequal-gpus"], times_at="40")),
     Table("end-to-end", "docs/results.md", partial(end_to_end, shown=_SHOWN)),
+    Table("full-forms", "docs/results.md", partial(end_to_end, shown=_SHOWN_FULL)),
     Table("block", "docs/results.md", lambda found: block(found["equal-gpus"])),
     Table("provenance", "docs/results.md", provenance),
 )

@@ -15,6 +15,8 @@ from benchmarks.pages import marked
 #: `commit` and maybe `ttft_capacity` as text. `oracle`, if there is one: the clairvoyant's attainment of the first draw, by
 #: rate.
 Figures = Mapping[str, Any]
+#: What the name of a scenario's full form ends with.
+FULL = ":full"
 
 
 def by_rate(figures: Figures, times_at: str) -> str:
@@ -48,7 +50,7 @@ def end_to_end(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]
     for scenario, rates in shown.items():
         figures = results[scenario]
         for rate in map(str, rates):
-            name = f"`{scenario}`, {rate}/s"
+            name = f"`{scenario.removesuffix(FULL)}`, {rate}/s"
             leading = _leading(figures, rate)
             for policy, found in figures["policies"].items():
                 here = found["rates"][rate]
@@ -110,7 +112,8 @@ def provenance(results: Mapping[str, Figures]) -> str:
     scenarios: dict[str, dict[str, None]] = {}
     for scenario, figures in results.items():
         for found in figures["policies"].values():
-            scenarios.setdefault(found["commit"], {})[f"`{scenario}`"] = None
+            form = f"`{scenario.removesuffix(FULL)}`{' (full)' if scenario.endswith(FULL) else ''}"
+            scenarios.setdefault(found["commit"], {})[form] = None
     return "\n".join(f"- commit `{commit}`: {', '.join(names)}" for commit, names in scenarios.items())
 
 
