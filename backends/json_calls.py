@@ -16,6 +16,7 @@ from backends.post import Follower, Post
 from backends.stream import ODD_SHAPES
 from router.background import failed
 from router.core.errors import AnswerTooLarge, UpstreamError
+from router.core.interfaces import Call
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -103,7 +104,7 @@ def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise UpstreamError("the engine's answer is not a JSON object")
     if answer.get("error"):  # some engines send errors with status 200
-        raise from_event(answer, started=True)
+        raise from_event(answer, started=False)
     return answer
 
 
@@ -135,27 +136,35 @@ async def json_answer(pool: Pool, head: bytes, request_id: str, body: Any) -> di
         call.abort()  # does nothing after the end
 
 
-def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
-    """A complete answer in OpenAI's shape in which every member that the router reads has the right type. Raises
-    UpstreamError."""
-    choices, data = answer.get("choices"), answer.get("data")
-    for listed in (choices, data):
-        if listed is not None and not (
-            isinstance(listed, list) and all(isinstance(each, dict) for each in listed)
-        ):
-            raise _unknown_shape()
-    for choice in choices or ():
-        if not isinstance(choice.get("message", {}), dict | None):
-            raise _unknown_shape()
-        choice["finish_reason"] = finish_reason(choice.get("finish_reason"))
-    for number, each in enumerate(data or ()):
-        if not isinstance(each.get("embedding"), list | str):
-            raise _unknown_shape()
-        if type(each.get("index")) is not int:
-            each["index"] = number
+def sound_answer(answer: dict[str, Any], call: Call) -> dict[str, Any]:
+    """A complete answer to `call` in OpenAI's shape in which every member that the router reads has the right type. Raises
+    UpstreamError, also for one without a choice, and for another number of vectors than of inputs."""
+    vectors = call.api == "embeddings"
+    listed = answer.get("data" if vectors else "choices") or []
+    if not (isinstance(listed, list) and all(isinstance(each, dict) for each in listed)):
+        raise _unknown_shape()
+    if vectors and len(listed) != (inputs := _inputs(call.body.get("input"))):
+        raise UpstreamError(f"the engine gave {len(listed)} vectors for {inputs} inputs")
+    if not listed:
+        raise UpstreamError("the engine's answer is empty")
+    for number, each in enumerate(listed):
+        if vectors:
+            if not isinstance(each.get("embedding"), list | str):
+                raise _unknown_shape()
+            if type(each.get("index")) is not int:
+                each["index"] = number
+        else:
+            if not isinstance(each.get("message", {}), dict | None):
+                raise _unknown_shape()
+            each["finish_reason"] = finish_reason(each.get("finish_reason"))
     if answer.get("usage") is not None:
         answer["usage"] = sound_usage(answer["usage"]) or {}
     return answer
+
+
+def _inputs(value: Any) -> int:
+    """How many inputs a request for embeddings has: a text, its tokens, or a list of either."""
+    return len(value) if isinstance(value, list) and not (value and isinstance(value[0], int)) else 1
 
 
 def _unknown_shape() -> UpstreamError:

@@ -135,10 +135,10 @@ class OllamaBackend:
 def _openai_answer(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
     """OpenAI's form of a whole answer. Raises UpstreamError."""
     if call.api == "embeddings":
-        return sound_answer(embeddings_answer(answer, call))
+        return sound_answer(embeddings_answer(answer, call), call)
     if answer.get("done") is not True:
         raise UpstreamError("the engine's answer ended without its end mark")
-    return sound_answer(whole_answer(answer, call, int(time.time())))
+    return sound_answer(whole_answer(answer, call, int(time.time())), call)
 
 
 OLLAMA = EngineKind(

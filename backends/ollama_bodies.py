@@ -321,6 +321,8 @@ def whole_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[st
         choice["message"] = message
     else:
         choice["text"] = answer.get("response") or ""
+        if answer.get("thinking"):
+            choice["reasoning"] = answer["thinking"]
     if isinstance(answer.get("logprobs"), list):
         choice["logprobs"] = logprobs_of(answer["logprobs"], call.api)
     choice["finish_reason"] = finish_reason_of(answer, called)

@@ -108,7 +108,7 @@ class OpenAIBackend:
         return self.pool.busy_connections
 
     def start(self, call: Call, sink: Sink) -> OpenCall:
-        kind, model = self._kind, call.candidate.model
+        kind = self._kind
         streams = call.streams and call.api != "embeddings"
         if streams:
             body = generation_body(call, kind.chat_bound, counts_each=kind.counts_each)
@@ -124,11 +124,16 @@ class OpenAIBackend:
                 head,
                 value,
                 body,
-                SseScanner(model, choices=_choices(body), collector=call.collector),
+                SseScanner(
+                    call.candidate.model,
+                    choices=_choices(body),
+                    collector=call.collector,
+                    hides_usage=not body["stream_options"].get("continuous_usage_stats"),
+                ),
                 sink,
             )
         else:
-            read = partial(_renamed, model)
+            read = partial(_renamed, call)
             opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
         opened.start()
         return opened
@@ -183,10 +188,10 @@ class OpenAIBackend:
         return token_count(answer.get("count"))
 
 
-def _renamed(model: str, answer: dict[str, Any]) -> dict[str, Any]:
+def _renamed(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
     """A sound answer under the fleet's name of its model."""
-    answer["model"] = model
-    return sound_answer(answer)
+    answer["model"] = call.candidate.model
+    return sound_answer(answer, call)
 
 
 OPENAI = EngineKind(

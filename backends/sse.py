@@ -47,7 +47,8 @@ _MODEL = re.compile(rb'"model"\s*+:\s*+"' + _STRING + rb'"')
 class SseScanner:
     """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`.
 
-    With a `collector` the events go to it, and the batches have no data.
+    With a `collector` the events go to it, and the batches have no data. `hides_usage`: the batches' data has no counts, as a
+    client gets it that did not ask for them.
 
     After a `feed`, `done` says that the end mark came and `failure` holds an error that the engine
     reported after the events already returned; nothing that follows either is looked at.
@@ -55,6 +56,7 @@ class SseScanner:
 
     __slots__ = (
         "_after",
+        "_answered",
         "_before",
         "_choices",
         "_collector",
@@ -66,6 +68,7 @@ class SseScanner:
         "_field",
         "_held",
         "_held_bytes",
+        "_hides_usage",
         "_max_event_bytes",
         "_model",
         "_null_delta",
@@ -88,14 +91,17 @@ class SseScanner:
         *,
         choices: int = 1,
         collector: Collector | None = None,
+        hides_usage: bool = False,
         max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
         self.done = False
         self.failure: UpstreamError | None = None
         self.started = False  # the first token was seen
+        self._answered = False  # an event said something of a choice
         self._model = model
         self._choices = choices
         self._collector = collector
+        self._hides_usage = hides_usage
         self._field = ""  # of the learned event's text
         self._cut = False  # a choice ended at its bound; that tells more than how others ended
         self._max_event_bytes = max_event_bytes
@@ -219,7 +225,10 @@ class SseScanner:
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
             if text == DONE:
-                self.done = True
+                if self._answered:
+                    self.done = True
+                else:
+                    self.failure = UpstreamError("the engine's answer is empty")
                 break
             try:
                 payload = object_of(text)
@@ -239,13 +248,18 @@ class SseScanner:
             if isinstance(choices, list):
                 for choice in choices:
                     if isinstance(choice, dict):
+                        self._answered = True
                         is_token = is_token or carries_token(choice)
                         reason = choice.get("finish_reason")
                         if isinstance(reason, str):
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
             if self._collector is None:
-                out.append(self._renamed_event(event, payload))
+                if counts is not None and self._hides_usage and payload.pop("usage", None) is not None:
+                    payload["model"] = self._model
+                    out.append(b"data: " + orjson.dumps(payload))
+                else:
+                    out.append(self._renamed_event(event, payload))
             else:
                 self._learn_text(event, payload, is_token)
                 self._collector.take_event(payload, len(event))

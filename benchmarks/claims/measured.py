@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compare.capacity import capacities
+from benchmarks.compare.cells import resampled
 from benchmarks.compare.tables import capacity_text
 
 #: What is kept of each policy at each rate; `benchmarks.compare.cells.MEASURES` says what they are.
@@ -40,6 +41,8 @@ def measured(report: Mapping[str, Any], measures: Sequence[str] = LATENCIES) -> 
             },
             "draws": [round(run["attainment"], 5) for run in _runs(report, cell)],
         }
+    if resampled(report["runs"]):
+        found["resampled"] = True
     if report["oracle"]:
         found["oracle"] = {
             f"{each['rate_per_s']:g}": round(each["clairvoyant_attainment"]["mean"], 5)

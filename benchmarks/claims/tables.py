@@ -13,7 +13,7 @@ from benchmarks.pages import marked
 #: `policies`: by policy `rates` (by rate: the measures as (mean, half-width of a 95 % interval), the attainment of each
 #: draw as `draws`, and maybe `spend_over_least`, that of the first draw over the least that its quality costs), `capacity`
 #: `commit` and maybe `ttft_capacity` as text. `oracle`, if there is one: the clairvoyant's attainment of the first draw, by
-#: rate.
+#: rate. `resampled`: the draws are of one recorded trace.
 Figures = Mapping[str, Any]
 #: What the name of a scenario's full form ends with.
 FULL = ":full"
@@ -77,12 +77,15 @@ def end_to_end(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]
 
 def _leading(figures: Figures, rate: str) -> set[str]:
     """The policy that attains most, and those whose difference to it, draw by draw, has an interval that holds zero."""
+    resampled = figures.get("resampled", False)
     draws = {policy: found["rates"][rate]["draws"] for policy, found in figures["policies"].items()}
     best = max(draws.values(), key=sum)
     return {
         policy
         for policy, own in draws.items()
-        if not excludes_zero(Interval.of(mine - most for mine, most in zip(own, best, strict=True)))
+        if not excludes_zero(
+            Interval.of((mine - most for mine, most in zip(own, best, strict=True)), resampled=resampled)
+        )
     }
 
 

@@ -130,6 +130,7 @@ class Ended(NamedTuple):
     `how` is OK, FAILED (with `failure`) or CANCELLED. `output_tokens` are the tokens that the engine produced and
     bills, `prompt_tokens` is its own count of the prompt, if it sent one. `sent`: the engine got the request.
     `truncated`: the engine stopped at its token bound. `out_of_money`: the driver cut the answer at its allowance.
+    `empty`: the answer has no text and no tool call (only told where another answer is held back).
     """
 
     request_id: str
@@ -141,6 +142,7 @@ class Ended(NamedTuple):
     truncated: bool = False
     out_of_money: bool = False
     failure: Failure | None = None
+    empty: bool = False
 
 
 class Checked(NamedTuple):

@@ -610,6 +610,7 @@ class Scheduler:
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
         met = slo_met(request.slo, ttft_s, e2e_s, output_tokens)
+        outcome = Outcome.LATE if met is False else Outcome.OK
         if event.out_of_money or (
             event.truncated
             and bound.by_money
@@ -617,11 +618,9 @@ class Scheduler:
             and output_tokens >= bound.max_tokens
         ):
             outcome = Outcome.BUDGET_EXHAUSTED_MID_DECODE
-            if state.held is not None:  # complete, and this one is not
-                self._deliver(state, state.held, now)
-                return
-        else:
-            outcome = Outcome.LATE if met is False else Outcome.OK
+        if state.held is not None and (event.empty or outcome is Outcome.BUDGET_EXHAUSTED_MID_DECODE):
+            self._deliver(state, state.held, now)  # it is complete, and this one is not
+            return
         if attempt.decided.choice.check and outcome is Outcome.OK and self._may_check(state, now):
             self._check(state, attempt, now)
             return

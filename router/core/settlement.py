@@ -146,10 +146,12 @@ def bill(request: Request, attempt: AttemptState, *, sent: bool, too_large: bool
 
 def _estimated_tokens(request: Request, attempt: AttemptState) -> int:
     """The output that the engine has probably produced of a cancelled non-streaming answer, by the predicted speed and
-    the time since the dispatch."""
+    the time since the dispatch: at most its bound, or without one the length that nine of ten answers do not exceed."""
     prediction = attempt.prediction
     if not request.decodes or not prediction.tpot_s or attempt.ended_at is None:
         return 0
     decoding_s = attempt.ended_at - attempt.dispatched_at - (prediction.engine_ttft_s or 0.0)
-    most = attempt.bound.max_tokens or attempt.candidate.context_tokens or request.prompt_tokens
+    most: float = attempt.bound.max_tokens or attempt.candidate.context_tokens or request.prompt_tokens
+    if attempt.bound.max_tokens is None and prediction.output_tokens_p90:
+        most = min(most, prediction.output_tokens_p90 / request.choices)
     return request.choices * max(0, int(min(most, decoding_s / prediction.tpot_s)))

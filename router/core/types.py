@@ -27,6 +27,8 @@ class Outcome(StrEnum):
     CLIENT_CANCELLED = "client_cancelled"
 
 
+#: Outcomes of requests whose client got an answer.
+ANSWERED = frozenset({Outcome.OK, Outcome.LATE, Outcome.BUDGET_EXHAUSTED_MID_DECODE})
 #: Outcomes that attainment does not count as offered.
 OUTSIDE_ATTAINMENT = frozenset({Outcome.REJECTED_INVALID, Outcome.REJECTED_AUTH, Outcome.CLIENT_CANCELLED})
 

@@ -8,15 +8,16 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sqlalchemy import Select, func, insert, select
+from sqlalchemy import Select, delete, func, insert, select
 from sqlalchemy.engine import URL
 
 from router.background import Tasks
-from router.core.types import PromptFeatures
+from router.core.types import ANSWERED, PromptFeatures
 from router.store import explanations, runs, spending, tables
 from router.store.async_engine import AsyncEngine
 from router.store.database import (
@@ -290,12 +291,19 @@ class Store:
         )
 
     async def add_feedback(
-        self, request_id: str, quality: float, key_name: str | None, by: str | None = None
-    ) -> bool:
-        """Add feedback about an answer (quality in [0, 1]); False if the key has no such request. `by` is the key that gives
-        it (None: the same one)."""
+        self,
+        request_id: str,
+        quality: float,
+        key_name: str | None,
+        by: str | None = None,
+        most: float = inf,
+    ) -> int:
+        """Add feedback about an answer (quality in [0, 1]). Returns its place among the feedback about this answer: 1 for the
+        first, above `most` if it was not kept, 0 if the key has no such request. `by` is the key that gives it (None: the same
+        one)."""
         if await self.request(request_id, key_name) is None:
-            return False
+            return 0
+        table = tables.feedback
         values = {
             "request_id": request_id,
             "received_at": time.time(),
@@ -304,10 +312,16 @@ class Store:
         }
         try:
             async with self._engine.begin() as connection:
-                await connection.execute(insert(tables.feedback).values(values))
+                added = await connection.execute(insert(table).values(values))
+                assert added.inserted_primary_key is not None  # noqa: S101 (of one row it is known)
+                (own,) = added.inserted_primary_key
+                before = select(func.count()).where(table.c.request_id == request_id, table.c.id < own)
+                place = 1 + int((await connection.execute(before)).scalar_one())
+                if place > most:
+                    await connection.execute(delete(table).where(table.c.id == own))
         except self._errors as error:
             raise self._unanswered(error) from None
-        return True
+        return place
 
     # --- reading ------------------------------------------------------------------------------------
     async def feedback_to_learn(
@@ -323,6 +337,7 @@ class Store:
             .join(tables.requests, tables.requests.c.id == given.request_id)
             .join(tables.explanations, about.request_id == given.request_id)
             .where(given.id.in_(select(func.min(given.id)).group_by(given.request_id)))
+            .where(tables.requests.c.outcome.in_(ANSWERED))
             .order_by(given.id.desc())
             .limit(limit)
         )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from router.core.errors import Refusal
 from router.core.events import QualityReported
-from router.core.types import Outcome
+from router.core.types import ANSWERED, Outcome
 from router.gateway.records.lookup import RecordLookup
 from router.store.queries import Store
 
@@ -27,17 +26,20 @@ class Feedback:
         """Keep a judgement (`quality` 0 to 1) and learn from it; False if the key has no such request. `by` is the key that
         judged (None: the same one).
 
-        Raises a Refusal (409) after `MAX_JUDGEMENTS`: otherwise one caller could fill the store.
+        Raises a Refusal (409) for a request without an answer, and after `MAX_JUDGEMENTS`: otherwise one caller could fill
+        the store.
         """
-        before = len(await self._store.feedback(request_id))
-        if before >= MAX_JUDGEMENTS and await self._store.request(request_id, key):
+        row = await self._lookup.find(request_id, key)
+        if row is None:
+            return False
+        if row["outcome"] not in ANSWERED:
+            raise Refusal(409, "not_answered", "This request got no answer.", Outcome.REJECTED_INVALID)
+        place = await self._store.add_feedback(request_id, quality, key, by, MAX_JUDGEMENTS)
+        if place > MAX_JUDGEMENTS:
             raise Refusal(
                 409, "judged_already", "This answer was judged often enough.", Outcome.REJECTED_INVALID
             )
-        add = partial(self._store.add_feedback, request_id, quality, key, by)
-        if not await add() and not (await self._lookup.waited() and await add()):
-            return False
-        if len(await self._store.feedback(request_id)) > 1:
+        if place > 1:
             return True  # only the first counts: otherwise one caller could lower a model's quality at will
         for model, features, judged in await self._store.feedback_to_learn(request_id=request_id, limit=1):
             self._report(QualityReported(model, features, judged))

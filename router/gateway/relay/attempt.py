@@ -242,6 +242,7 @@ class Attempt:
         if self.usage is None or not self.usage.get("completion_tokens"):
             self.tokens = tokens_of(answer)
         answer["model"] = self.dispatch.candidate.model
+        answer["usage"] = self.usage_or_count()
         self.answer = answer
 
     def _assembled(self, assembler: Assembler) -> None:
@@ -343,6 +344,11 @@ class Attempt:
 
     # --- what it gave --------------------------------------------------------------------------------
     @property
+    def is_empty(self) -> bool:
+        """Whether its answer has no text and no tool call."""
+        return self.answer is not None and not tokens_of(self.answer)
+
+    @property
     def money_cuts(self) -> bool:
         """Whether a cut would be by its money rather than by the client's own bound."""
         return self._metered is not None and self._metered.meter.by_money
@@ -359,11 +365,15 @@ class Attempt:
         return None if self.usage is None else self.usage.get("prompt_tokens") or None
 
     def usage_or_count(self) -> Mapping[str, Any]:
-        """The engine's usage, else one made of what is known."""
-        if self.usage is not None:
-            return self.usage
-        prompt, output = self._exchange.request.prompt_tokens, self.tokens
-        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        """The engine's usage; a count that it did not give is the one that is recorded and billed."""
+        usage, request = self.usage or {}, self._exchange.request
+        prompt, output = self.prompt_tokens or request.prompt_tokens, self.output_tokens
+        counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        if not request.decodes:
+            del counts["completion_tokens"]
+        if all(usage.get(name) for name in counts):
+            return usage
+        return {**usage, **counts}
 
 
 def failure_of(error: UpstreamError) -> Failure:

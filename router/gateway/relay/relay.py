@@ -294,6 +294,7 @@ class Relay:
                 attempt.finish_reason == "length",
                 attempt.cut and attempt.money_cuts,
                 failure,
+                self._check is not None and attempt.is_empty,
             )
         )
 

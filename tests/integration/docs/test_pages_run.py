@@ -20,7 +20,6 @@ _INSTALLS = "installs, or runs these very tests"
 #: Blocks that stay unrun, by page and first line.
 NOT_RUN = {
     ("docs/results.md", "python -m benchmarks.claims"): _LONG,
-    ("docs/results.md", "headway compare --scenario"): _LONG,
     ("docs/results.md", "python -m benchmarks.cost_order"): _LONG,
     ("CONTRIBUTING.md", "make dev"): _INSTALLS,
     ("CONTRIBUTING.md", "make test ARGS="): _INSTALLS,

@@ -138,6 +138,14 @@ async def test_the_first_answer_is_delivered_where_the_second_one_fails(tmp_path
         assert row["cost_usd"] == pytest.approx(CHEAP_USD)
 
 
+async def test_the_first_answer_is_delivered_where_the_second_one_is_empty(tmp_path):
+    async with looking(tmp_path, POOR, dear=[answer("")]) as (gw, _):
+        text, row = await ask(gw)
+        assert (text, row["model"], row["outcome"]) == ("A guess.", "cheap", "ok")
+        assert await attempts(gw, row) == [("cheap", "ok"), ("dear", "ok")]
+        assert row["cost_usd"] == pytest.approx(CHEAP_USD + DEAR_USD)
+
+
 async def test_the_judge_s_budget_ends_the_checks_only(tmp_path):
     async with looking(tmp_path, POOR, of_judge={"budget_usd": 1e-7}) as (gw, asked):
         text, row = await ask(gw)

@@ -1,0 +1,169 @@
+"""Answers with nothing in them, and counts that are missing or wrong: what clients, rows and bills say then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.backends.fakes import Exchange
+from tests.integration.gateway.live import live, vllm
+from tests.integration.gateway.staged import (
+    DONE,
+    INPUT_USD,
+    MODEL,
+    OUTPUT_USD,
+    Script,
+    chat,
+    event,
+    final,
+    says,
+    staged,
+    status,
+    usage,
+)
+
+
+def whole(answer: dict[str, Any]) -> Script:
+    """An answer in one piece."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(200, json.dumps(answer).encode())
+
+    return script
+
+
+def only(*events: bytes) -> Script:
+    """These events and nothing else."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.head()
+        for each in events:
+            await exchange.chunk(each)
+        await exchange.end()
+
+    return script
+
+
+def spoken(text: str = "Hi there.", **members: Any) -> dict[str, Any]:
+    """A complete chat."""
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {"id": "x", "object": "chat.completion", "choices": [choice], **members}
+
+
+@pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": None}, {"status": "loading"}])
+async def test_an_answer_without_a_choice_goes_to_the_next_instance(tmp_path, answer):
+    one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
+    async with staged(tmp_path, whole(answer), whole(spoken()), **one) as (gw, _):
+        code, headers, said = await gw.chat(model="small")
+        assert (code, said["choices"][0]["message"]["content"]) == (200, "Hi there.")
+        assert (await gw.row(headers["x-request-id"]))["attempts"] == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_end_mark_alone_is_no_answer(tmp_path, stream):
+    async with staged(tmp_path, only(DONE), says("Hi.")) as (gw, _):
+        if stream:
+            text, headers, _ = await chat(gw)
+        else:
+            _, headers, said = await gw.chat(model="small")
+            text = said["choices"][0]["message"]["content"]
+        assert text == "Hi."
+        assert (await gw.row(headers["x-request-id"]))["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("vectors", "given"),
+    [([], ["a"]), ([[1.0]], ["a", "b"]), ([[1.0], [2.0]], "a"), ([[1.0]], [[1, 2], [3]])],
+)
+async def test_another_number_of_vectors_than_of_inputs_is_no_answer(tmp_path, vectors, given):
+    answer = {"object": "list", "data": [{"object": "embedding", "embedding": each} for each in vectors]}
+    async with staged(tmp_path, whole(answer), whole(answer), whole(answer)) as (gw, _):
+        code, said = await gw.post("/v1/embeddings", {"model": "small", "input": given})
+        assert (code, said["error"]["code"]) == (502, "upstream_error")
+
+
+async def test_a_refusal_in_a_whole_answer_is_passed_on_once(tmp_path):
+    one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
+    refusal = {"error": {"message": "bad", "type": "BadRequestError", "code": 400}}
+    async with staged(tmp_path, whole(refusal), whole(spoken()), **one) as (gw, stage):
+        code, _, _ = await gw.chat(model="small")
+        assert code == 400
+        assert len(stage.engines) == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "output"),
+    [
+        (final(8, 0), 3),
+        (b"data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 8}}).encode() + b"\n\n", 3),
+        (final(8, 10**12), 3),
+        (final(8, 12), 12),
+        (b"", 3),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_client_is_told_the_counts_that_it_pays(tmp_path, end, output, stream):
+    script = says("One ", "two ", "three.", end=event(finish="stop") + end + DONE)
+    async with staged(tmp_path, script, engines="a") as (gw, _):
+        if stream:
+            async with gw.stream(model="small", stream_options={"include_usage": True}) as response:
+                lines = (await response.text()).split("\n")
+            request_id = response.headers["x-request-id"]
+            found = [json.loads(line[6:]).get("usage") for line in lines if line.startswith("data: {")]
+            assert [each for each in found if each] == found[-1:]
+            told = found[-1]
+        else:
+            _, headers, said = await gw.chat(model="small")
+            told, request_id = said["usage"], headers["x-request-id"]
+        row = await gw.row(request_id)
+        assert told["completion_tokens"] == row["output_tokens"] == output
+        assert told["total_tokens"] == told["prompt_tokens"] + output
+        assert row["cost_usd"] == pytest.approx(told["prompt_tokens"] * INPUT_USD + output * OUTPUT_USD)
+
+
+async def test_a_whole_answer_without_usage_gets_one(tmp_path):
+    one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
+    async with staged(tmp_path, whole(spoken("One two three.")), engines="a", **one) as (gw, _):
+        _, headers, said = await gw.chat(model="small")
+        assert said["usage"]["completion_tokens"] == (await gw.row(headers["x-request-id"]))["output_tokens"]
+
+
+async def test_usage_that_a_client_did_not_ask_for_stays_here(tmp_path):
+    script = only(
+        event(),
+        event("One ", **usage(8, 1)),
+        event("two.", **usage(8, 2)),
+        event(finish="stop", **usage(8, 2)),
+        DONE,
+    )
+    async with staged(tmp_path, script, script, engines="a") as (gw, _):
+        for options in ({}, {"stream_options": {"continuous_usage_stats": True, "include_usage": True}}):
+            async with gw.stream(model="small", **options) as response:
+                raw = await response.text()
+            assert ('"usage"' in raw) is bool(options)
+            text = [json.loads(line[6:]) for line in raw.split("\n") if line.startswith("data: {")]
+            said = [each["choices"][0]["delta"].get("content") for each in text if each["choices"]]
+            assert "".join(filter(None, said)) == "One two."
+            assert {each["model"] for each in text if each["choices"]} == {MODEL}
+            assert (await gw.row(response.headers["x-request-id"]))["output_tokens"] == 2
+
+
+async def test_only_answers_are_rated_and_the_first_rating_is_learned(tmp_path):
+    async with live(tmp_path, vllm("a")) as gw:
+        _, headers, _ = await gw.chat(model="small")
+        rating = {"request_id": headers["x-request-id"], "quality": 0.0}
+        codes = await asyncio.gather(*[gw.post("/v1/feedback", rating) for _ in range(20)])
+        assert sorted(code for code, _ in codes) == [200] * 8 + [409] * 12
+        assert len(await gw.gateway.store.feedback(rating["request_id"])) == 8
+        assert gw.gateway.predictor.feedback_counts() == {MODEL: 1}
+    (tmp_path / "failing").mkdir()
+    async with staged(tmp_path / "failing", *[status(500)] * 9, engines="a") as (gw, _):
+        code, headers, _ = await gw.chat(model="small")
+        assert code == 502
+        code, said = await gw.post("/v1/feedback", {"request_id": headers["x-request-id"], "quality": 0.0})
+        assert (code, said["error"]["code"]) == (409, "not_answered")
+        assert await gw.gateway.store.feedback(headers["x-request-id"]) == []
