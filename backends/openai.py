@@ -128,7 +128,8 @@ class OpenAIBackend:
                     call.candidate.model,
                     choices=_choices(body),
                     collector=call.collector,
-                    hides_usage=not body["stream_options"].get("continuous_usage_stats"),
+                    hides_usage=call.collector is None
+                    and not body["stream_options"].get("continuous_usage_stats"),
                 ),
                 sink,
             )

@@ -367,12 +367,15 @@ class Attempt:
     def usage_or_count(self) -> Mapping[str, Any]:
         """The engine's usage; a count that it did not give is the one that is recorded and billed."""
         usage, request = self.usage or {}, self._exchange.request
+        try:
+            if usage["prompt_tokens"] and usage["completion_tokens"] and usage["total_tokens"]:
+                return usage
+        except KeyError:
+            pass
         prompt, output = self.prompt_tokens or request.prompt_tokens, self.output_tokens
         counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
         if not request.decodes:
             del counts["completion_tokens"]
-        if all(usage.get(name) for name in counts):
-            return usage
         return {**usage, **counts}
 
 
