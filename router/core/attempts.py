@@ -105,6 +105,7 @@ def count_failure(
     if (
         failure.kind is FailureKind.REJECTED
     ):  # the engine's message is for the client only: it may quote the request
+        state.refused = True
         attempt.error = f"the engine refused the request ({failure.status})"
     elif failure.kind is FailureKind.UNREACHABLE:
         health.connection_failed(attempt.instance, settings.eject_after)

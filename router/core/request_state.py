@@ -130,6 +130,7 @@ class RequestState:
     it was sent to, `placed` is the last of them (None: none yet). `charged_tokens` is the work that was counted for its
     key in the queue. `failed_at` are the instances at which it failed, until it is known whether they or the request
     caused it. `held` has given a complete answer that was or is being checked: the client gets it unless a better one comes.
+    `refused`: an engine has refused the request itself.
     """
 
     request: Request
@@ -144,6 +145,7 @@ class RequestState:
     charged_tokens: float | None = None
     failed_at: dict[str, Instance] = field(default_factory=dict)
     held: AttemptState | None = None
+    refused: bool = False
     verdict: Verdict | None = None
 
     def attempt(self, number: int) -> AttemptState | None:

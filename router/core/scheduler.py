@@ -551,6 +551,7 @@ class Scheduler:
         self.catch_up()
         if (
             attempt.phase is not AttemptPhase.PREFILL  # it waits for money, and a hedge would take some of it
+            or state.refused  # another engine would refuse it too
             or self._hedged + 1 > settings.hedge_share * self._arrivals
             or len(state.attempts) >= settings.max_attempts
         ):
