@@ -151,10 +151,11 @@ async def test_one_of_two_fails_before_a_token(tmp_path, monkeypatch, which, cod
 
 async def test_after_an_engine_s_refusal_no_other_one_is_asked(tmp_path, monkeypatch):
     sections = hedge_after(monkeypatch, LATE_S)
-    scripts = after(0.5, says("x", "y")), status(400), says("c")
+    scripts = says("w"), after(0.5, says("x", "y")), status(400), says("c")
     async with staged(tmp_path, *scripts, engines="abc", **sections) as (gw, stage):
+        await chat(gw)  # so that the share of hedges allows two
         text, headers, _ = await chat(gw, routing={"slo": {"ttft_ms": 2000}})
-        assert (text, len(stage.engines)) == ("xy", 2)
+        assert (text, len(stage.engines)) == ("xy", 3)
         _, attempts = await attempts_of(gw, headers["x-request-id"])
         assert [attempt["ended_how"] for attempt in attempts] == ["ok", "failed"]
 
