@@ -2,6 +2,7 @@
 # modules that use it reads or writes beyond an array. All other code indexes with Cython's bounds checks on.
 
 from cpython.tuple cimport PyTuple_GetItem
+from libc.string cimport memcpy
 
 
 cdef inline double item(object row, Py_ssize_t at) except? -1.0:
@@ -43,6 +44,16 @@ cdef extern from *:
             for (long j = 0; j < columns; j++) out[j] += v[i] * w[i][j];
     }
 
+    /* out += a */
+    HEADWAY_WIDE static void headway_add_row(const float *a, float *restrict out, long size) {
+        for (long i = 0; i < size; i++) out[i] += a[i];
+    }
+
+    /* out += by * a */
+    HEADWAY_WIDE static void headway_add_steps(float by, const signed char *a, float *restrict out, long size) {
+        for (long i = 0; i < size; i++) out[i] += by * a[i];
+    }
+
     /* tanh, to 4e-7: a quotient of polynomials that least squares on [0, 8.5] gave. NaN stays NaN. */
     static inline float headway_tanh(float x) {
         x = x < -8.5f ? -8.5f : x;
@@ -64,6 +75,8 @@ cdef extern from *:
     }
     """
     void headway_add_product(const float *a, const float *weights, float *out, long rows, long columns) noexcept nogil
+    void headway_add_row(const float *a, float *out, long size) noexcept nogil
+    void headway_add_steps(float by, const signed char *a, float *out, long size) noexcept nogil
     float tanh_of "headway_tanh"(float x) noexcept nogil
     void headway_tanh_all(float *x, long size) noexcept nogil
     void headway_silu_all(float *x, long size) noexcept nogil
@@ -79,31 +92,40 @@ cdef inline int add_product(const float[::1] x, const float[:, ::1] weights, flo
     return 0
 
 
-cdef inline int add_row(const float[::1] x, float[::1] into) except -1:
-    """into += x"""
-    cdef Py_ssize_t size = into.shape[0], i
+cdef inline int copy_row(const float[::1] x, float[::1] into) except -1:
+    """into = x; quicker than a slice's assignment"""
+    cdef Py_ssize_t size = into.shape[0]
     if x.shape[0] != size:
         raise ValueError("vectors of different lengths")
-    if not size:
-        return 0
-    cdef const float *a = &x[0]
-    cdef float *out = &into[0]
-    for i in range(size):
-        out[i] += a[i]
+    if size:
+        memcpy(&into[0], &x[0], size * sizeof(float))
+    return 0
+
+
+cdef inline int add_row(const float[::1] x, float[::1] into) except -1:
+    """into += x"""
+    if x.shape[0] != into.shape[0]:
+        raise ValueError("vectors of different lengths")
+    if x.shape[0]:
+        headway_add_row(&x[0], &into[0], x.shape[0])
+    return 0
+
+
+cdef inline int add_row_of(const float[:, ::1] table, Py_ssize_t row, float[::1] into) except -1:
+    """into += table[row]"""
+    if not 0 <= row < table.shape[0] or table.shape[1] != into.shape[0]:
+        raise ValueError("a row of another table")
+    if into.shape[0]:
+        headway_add_row(&table[row, 0], &into[0], into.shape[0])
     return 0
 
 
 cdef inline int add_steps(float by, const signed char[:, ::1] table, Py_ssize_t row, float[::1] into) except -1:
     """into += by * table[row]"""
-    cdef Py_ssize_t size = into.shape[0], i
-    if not 0 <= row < table.shape[0] or table.shape[1] != size:
+    if not 0 <= row < table.shape[0] or table.shape[1] != into.shape[0]:
         raise ValueError("a row of another table")
-    if not size:
-        return 0
-    cdef const signed char *a = &table[row, 0]
-    cdef float *out = &into[0]
-    for i in range(size):
-        out[i] += by * a[i]
+    if into.shape[0]:
+        headway_add_steps(by, &table[row, 0], &into[0], into.shape[0])
     return 0
 
 

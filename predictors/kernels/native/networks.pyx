@@ -14,7 +14,7 @@ from predictors.kernels.reference import relevance_network as reference_relevanc
 
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
 
-from predictors.kernels.native.arithmetic cimport add_product, add_row, add_steps, item, relu_all, silu_all, tanh_all, tanh_of, within
+from predictors.kernels.native.arithmetic cimport add_product, add_row, add_row_of, add_steps, copy_row, item, relu_all, silu_all, tanh_all, tanh_of, within
 
 cdef extern from *:
     """
@@ -26,6 +26,11 @@ cdef extern from *:
 
 #: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
+
+
+#: Candidates whose quantiles are predicted together.
+cdef enum:
+    TOGETHER = 8
 
 
 cdef object floats(object array):
@@ -45,13 +50,16 @@ cdef class LatencyNetwork:
         self._join, self._join_bias = floats(weights.join_encoding), floats(weights.join_bias)
         self._target_mean, self._target_by = floats(weights.target_mean), floats(weights.target_by)
         self._by_target = floats(weights.by_target)
-        self._middle, self._middle_bias = floats(weights.middle), floats(weights.middle_bias)
+        half = len(weights.middle) // 2
+        self._middle_left, self._middle_right = floats(weights.middle[:, :half]), floats(weights.middle[:, half:])
+        self._middle_bias = floats(weights.middle_bias)
         self._last, self._last_bias = floats(weights.last), floats(weights.last_bias)
         self._widths, self._clip = floats(weights.widths), reference_latency.CLIP
         self._hidden, self._width = self._by_hidden.shape[0], self._join.shape[1]
         self._event, self._gates = zeros(self._by_event.shape[0]), zeros(4 * self._hidden)
-        self._row, self._first = zeros(self._by_target.shape[0]), zeros(self._by_target.shape[1])
-        self._second, self._out = zeros(self._width), zeros(self._last.shape[1])
+        self._row, self._out = zeros(self._by_target.shape[0]), zeros(self._last.shape[1])
+        self._first = np.zeros((TOGETHER, self._by_target.shape[1]), np.float32)
+        self._second = np.zeros((TOGETHER, self._width), np.float32)
 
     def start(self):
         state = np.zeros(2 * self._hidden + self._width, np.float32)
@@ -68,54 +76,75 @@ cdef class LatencyNetwork:
             raise ValueError("a row or a state of another size")
         for i in range(event.shape[0]):
             event[i] = within((<float>row[i] - self._event_mean[i]) * self._event_by[i], -self._clip, self._clip)
-        gates[:] = self._gate_bias
+        copy_row(self._gate_bias, gates)
         add_product(event, self._by_event, gates)
         add_product(state[:hidden], self._by_hidden, gates)
         tanh_all(gates)
-        cdef float opened, kept, shown
-        for i in range(hidden):
-            opened = 0.5 * gates[i] + 0.5
-            kept = 0.5 * gates[hidden + i] + 0.5
-            shown = 0.5 * gates[3 * hidden + i] + 0.5
-            state[hidden + i] = kept * state[hidden + i] + opened * gates[2 * hidden + i]
-            state[i] = shown * tanh_of(state[hidden + i])
-        state[2 * hidden:] = self._join_bias
+        gate(gates, state[hidden: 2 * hidden], state[:hidden])
+        copy_row(self._join_bias, state[2 * hidden:])
         add_product(state[:hidden], self._join, state[2 * hidden:])
         return 0
 
     def quantiles(self, states, const double[:, :] rows):
-        cdef Py_ssize_t size = rows.shape[0], width = self._width, taus = self._widths.shape[1], n, i, time
-        cdef float[::1] row = self._row, first = self._first, second = self._second, out = self._out
+        cdef Py_ssize_t size = rows.shape[0], width = self._width, half = width // 2, taus = self._widths.shape[1]
+        cdef Py_ssize_t begin, end, n, i, time
+        cdef float[::1] row = self._row, out = self._out
+        cdef float[:, ::1] first = self._first, second = self._second
         cdef const float[::1] state
         found = np.empty((size, 2, taus), np.float32)
         cdef float[:, :, ::1] quantiles = found
         cdef float median, above
         if len(states) != size or rows.shape[1] != row.shape[0]:
             raise ValueError("states and rows that do not fit")
-        for n in range(size):
-            state = states[n]
-            if state.shape[0] != 2 * self._hidden + width:
-                raise ValueError("a state of another size")
-            for i in range(row.shape[0]):
-                row[i] = within((<float>rows[n, i] - self._target_mean[i]) * self._target_by[i], -self._clip, self._clip)
-            first[:width] = state[2 * self._hidden:]
-            first[width:] = self._last_bias
-            add_product(row, self._by_target, first)
-            relu_all(first[:width])
-            second[:] = self._middle_bias
-            add_product(first[:width], self._middle, second)
-            relu_all(second)
-            out[:] = first[width:]
-            add_product(second, self._last, out)
-            for time in range(2):
-                median = out[time * taus]
-                quantiles[n, time, 1] = median
-                quantiles[n, time, 0] = median - softplus(out[time * taus + 1]) * self._widths[time, 0]
-                above = 0.0
-                for i in range(2, taus):
-                    above += softplus(out[time * taus + i])
-                    quantiles[n, time, i] = median + above * self._widths[time, i]
+        # Layer by layer for a few candidates, and the middle layer in two halves: weights that are used stay in the nearest cache.
+        for begin in range(0, size, TOGETHER):
+            end = min(begin + TOGETHER, size)
+            for n in range(begin, end):
+                state = states[n]
+                if state.shape[0] != 2 * self._hidden + width:
+                    raise ValueError("a state of another size")
+                for i in range(row.shape[0]):
+                    row[i] = within((<float>rows[n, i] - self._target_mean[i]) * self._target_by[i], -self._clip, self._clip)
+                copy_row(state[2 * self._hidden:], first[n - begin, :width])
+                copy_row(self._last_bias, first[n - begin, width:])
+                add_product(row, self._by_target, first[n - begin])
+                relu_all(first[n - begin, :width])
+                copy_row(self._middle_bias, second[n - begin])
+            for n in range(end - begin):
+                add_product(first[n, :width], self._middle_left, second[n, :half])
+            for n in range(end - begin):
+                add_product(first[n, :width], self._middle_right, second[n, half:])
+                relu_all(second[n])
+            for n in range(begin, end):
+                copy_row(first[n - begin, width:], out)
+                add_product(second[n - begin], self._last, out)
+                for time in range(2):
+                    median = out[time * taus]
+                    quantiles[n, time, 1] = median
+                    quantiles[n, time, 0] = median - softplus(out[time * taus + 1]) * self._widths[time, 0]
+                    above = 0.0
+                    for i in range(2, taus):
+                        above += softplus(out[time * taus + i])
+                        quantiles[n, time, i] = median + above * self._widths[time, i]
         return found
+
+
+cdef int gate(const float[::1] gates, float[::1] cell, float[::1] state) except -1:
+    """The new cell and state of an LSTM, from its four gates after their tanh."""
+    cdef Py_ssize_t hidden = state.shape[0], i
+    cdef float opened, kept, shown
+    if gates.shape[0] != 4 * hidden or cell.shape[0] != hidden:
+        raise ValueError("gates of another size")
+    for i in range(hidden):
+        opened = 0.5 * gates[i] + 0.5
+        kept = 0.5 * gates[hidden + i] + 0.5
+        cell[i] = kept * cell[i] + opened * gates[2 * hidden + i]
+        state[i] = cell[i]
+    tanh_all(state)
+    for i in range(hidden):
+        shown = 0.5 * gates[3 * hidden + i] + 0.5
+        state[i] *= shown
+    return 0
 
 
 cdef float softplus(float x) noexcept:
@@ -146,7 +175,7 @@ cdef class MemoryNetwork:
         for n in range(size):
             for i in range(normal.shape[0]):
                 normal[i] = within((rows[n, i] - self._mean[i]) * self._by[i], -self._clip, self._clip)
-            hidden[:] = self._bias
+            copy_row(self._bias, hidden)
             add_product(normal, self._first, hidden)
             relu_all(hidden[:last])
             logit = 0.0
@@ -201,7 +230,8 @@ cdef class LengthNetwork:
     cdef object _weights
     cdef const int[::1] _gram_rows, _word_rows
     cdef const float[:, ::1] _gram_table, _random_weight, _random_table, _step_input, _step_state, _dense, _trunk, _skip, _mix, _last
-    cdef const float[:, :, ::1] _patches  # (PATCH, words, patch): the share of a word at a place in its patch
+    cdef const float[:, ::1] _patches  # (PATCH x words, patch): the share of a word at a place in its patch, place by place
+    cdef Py_ssize_t _places, _places_words
     cdef const float[::1] _random_bias, _patch_bias, _step_bias, _dense_bias, _trunk_bias, _skip_bias, _last_bias
     cdef const double[::1] _mean, _by, _prior, _log_edges
     cdef double _strange, _familiar, _wide_share, _wide_scale
@@ -224,7 +254,8 @@ cdef class LengthNetwork:
         places = reference_length.PATCH
         words, width = of["word_table"].shape
         by_place = of["patch_weight"].reshape(places, width, -1)
-        self._patches = floats(np.einsum("wf,pfo->pwo", of["word_table"], by_place))
+        self._patches = floats(np.einsum("wf,pfo->pwo", of["word_table"], by_place)).reshape(places * words, -1)
+        self._places, self._places_words = places, words
         self._patch_bias = floats(of["patch_bias"])
         self._step_input, self._step_state = floats(weights.step_input), floats(weights.step_state)
         self._step_bias = floats(weights.step_bias)
@@ -288,7 +319,7 @@ cdef class LengthNetwork:
             self._log_counts[i] = log1p(<double>counts[i])
         for i in range(self._frequent):
             self._log_counts[len(counts) + i] = log1p(self._counted[i + 1]) if self._counted[i + 1] else 0.0
-        self._random_features[:] = self._random_bias
+        copy_row(self._random_bias, self._random_features)
         add_product(self._log_counts, self._random_weight, self._random_features)
         tanh_all(self._random_features)
         add_product(self._random_features, self._random_table, self._factors[:factors])
@@ -296,10 +327,10 @@ cdef class LengthNetwork:
             self._put(i, self._log_counts[i])
         for i in range(factors):
             self._put(first_factor + i, self._factors[i])
-        self._joined[2 * hidden:] = self._dense_bias
+        copy_row(self._dense_bias, self._joined[2 * hidden:])
         add_product(self._inputs, self._dense, self._joined[2 * hidden:])
         silu_all(self._joined[2 * hidden:])
-        self._prompt[:] = self._trunk_bias
+        copy_row(self._trunk_bias, self._prompt)
         add_product(self._joined, self._trunk, self._prompt)
         silu_all(self._prompt)
         add_row(self._skip_bias, self._prompt)
@@ -341,39 +372,37 @@ cdef class LengthNetwork:
         if self._seen[row] != self._tick:
             self._seen[row] = self._tick
             self._any_known = True
-            add_row(self._gram_table[row], self._factors)
+            add_row_of(self._gram_table, row, self._factors)
         return 1
 
     cdef int _run(self, tuple words, float[::1] into) except -1:
         """The LSTM over the patches of words. Counts frequent words."""
-        cdef Py_ssize_t size = len(words), places = self._patches.shape[0], hidden = self._step_state.shape[0], at, place, i
+        cdef Py_ssize_t size = len(words), places = self._places, hidden = self._step_state.shape[0], at, place, i
         cdef float[::1] gates = self._gates, patch = self._patch, state = self._state[:hidden], cell = self._state[hidden:]
-        cdef float opened, kept, shown
+        cdef const float[::1] patch_bias = self._patch_bias, step_bias = self._step_bias
+        cdef const float[:, ::1] patches = self._patches, step_input = self._step_input, step_state = self._step_state
+        cdef const int[::1] word_rows = self._word_rows
+        cdef int[::1] counted = self._counted
         cdef unsigned int word
         cdef int row
         self._state[:] = 0.0
         for at in range(0, max(size, 1), places):
-            patch[:] = self._patch_bias
+            copy_row(patch_bias, patch)
             for place in range(places):
                 row = 0
                 if at + place < size:
                     word = <unsigned int>words[at + place]
-                    row = self._word_rows[word]
+                    row = word_rows[word]
                     if row <= self._frequent:
-                        self._counted[row] += 1
-                add_row(self._patches[place, row], patch)
+                        counted[row] += 1
+                add_row_of(patches, place * self._places_words + row, patch)
             silu_all(patch)
-            gates[:] = self._step_bias
-            add_product(patch, self._step_input, gates)
-            add_product(state, self._step_state, gates)
+            copy_row(step_bias, gates)
+            add_product(patch, step_input, gates)
+            add_product(state, step_state, gates)
             tanh_all(gates)
-            for i in range(hidden):
-                opened = 0.5 * gates[i] + 0.5
-                kept = 0.5 * gates[hidden + i] + 0.5
-                shown = 0.5 * gates[3 * hidden + i] + 0.5
-                cell[i] = kept * cell[i] + opened * gates[2 * hidden + i]
-                state[i] = shown * tanh_of(cell[i])
-        into[:] = state
+            gate(gates, cell, state)
+        copy_row(state, into)
         return 0
 
     cdef int _share(self, LengthFleet fleet, Py_ssize_t n, double[::1] shares) except -1:
@@ -382,10 +411,10 @@ cdef class LengthNetwork:
         cdef double centre = fleet._level[n], spread = fleet._spread[n], most, total = 0.0, mean = 0.0, below, before = 0.0
         for i in range(self._prompt.shape[0]):
             centre += fleet._tilt[n, i] * self._prompt[i]
-        self._mixed[:] = fleet._mix[n]
+        copy_row(fleet._mix[n], self._mixed)
         add_product(self._prompt, self._mix, self._mixed)
         silu_all(self._mixed)
-        self._out[:] = self._last_bias
+        copy_row(self._last_bias, self._out)
         add_product(self._mixed, self._last, self._out)
         most = self._out[0]
         for part in range(1, parts):
@@ -483,6 +512,8 @@ def target_rows(summaries, estimates, double now):
     return found
 
 
+cdef long long OF_WORD = 2654435761  # as a literal it would be a Python number
+
 #: Ids of grams that are searched together.
 cdef enum:
     BLOCK = 64
@@ -533,7 +564,7 @@ cdef class Encoder:
             word = head[i] if i < ahead else tail[i - ahead]
             ids[i] = word
             if i:
-                ids[words + i - 1] = self._words + (word * 2654435761 + before * 40503 + 12345) % self._pairs
+                ids[words + i - 1] = self._words + (word * OF_WORD + before * 40503 + 12345) % self._pairs
             before = word
         found.sort()
         vector = np.zeros(first_score + scores, np.float32)
@@ -637,12 +668,12 @@ cdef class RelevanceNetwork:
         for each in options:
             if option is None or self._near_by[each.scale] > self._near_by[option.scale]:
                 option = each
-        found[:] = self._given_bias
+        copy_row(self._given_bias, found)
         add_product(vector[:first_score], self._given, found)
         scores, tasks = vector.shape[0] - first_score, found.shape[0] - units
-        said[:units] = found[:units]
+        copy_row(found[:units], said[:units])
         relu_all(said[:units])
-        said[units:units + scores] = vector[first_score:]
+        copy_row(vector[first_score:], said[units:units + scores])
         most = found[units]
         for i in range(units, found.shape[0]):
             most = max(most, found[i])
@@ -653,7 +684,7 @@ cdef class RelevanceNetwork:
             said[units + scores + i] /= total
         size = option._bias.shape[0]
         departure, shown = option._departure, option._shown
-        departure[:] = option._bias
+        copy_row(option._bias, departure)
         shown[:] = 0.0
         add_product(said, option._out, departure)
         add_product(likeness, option._departures, shown)
