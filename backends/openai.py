@@ -129,6 +129,7 @@ class OpenAIBackend:
                     choices=_choices(body),
                     collector=call.collector,
                     hides_usage=call.collector is None
+                    and not call.usage_each
                     and not body["stream_options"].get("continuous_usage_stats"),
                 ),
                 sink,

@@ -23,13 +23,15 @@ async def test_embeddings_pass_through() -> None:
     async def script(exchange: Exchange) -> None:
         assert exchange.path == "/v1/embeddings"
         assert exchange.json == {"input": ["a", "b"], "dimensions": 3, "model": "engine-model"}
-        await exchange.answer(200, b'{"object":"list","model":"engine-model","data":[],"usage":{}}')
+        data = b'[{"embedding":[0.5],"index":0},{"embedding":[1.5],"index":1}]'
+        await exchange.answer(200, b'{"object":"list","model":"engine-model","data":%b,"usage":{}}' % data)
 
     async with FakeEngine(script) as engine:
         backend = backends.create("vllm", url=engine.url + "/v1")
         answer = await complete(backend, embeddings(dimensions=3))
         await backend.aclose()
-    assert answer == {"object": "list", "model": "fleet-model", "data": [], "usage": {}}
+    data = [{"embedding": [0.5], "index": 0}, {"embedding": [1.5], "index": 1}]
+    assert answer == {"object": "list", "model": "fleet-model", "data": data, "usage": {}}
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"oops", b'{"error":{"message":"secret"}}'])
