@@ -41,6 +41,11 @@ def plan_batch(
     (pool,) = problem.cluster.pools
     widths = [Width(tensor, 1) for tensor in TENSOR_DEGREES if tensor <= min(pool.node_gpus, pool.gpus)]
     cost = _cost(problem, pool)
+    most = problem.model_configs[0].context_tokens
+    if most is not None and max(tokens) >= most:
+        raise WorkloadError(
+            f"{problem.models[0].name} takes prompts of less than {most} tokens, not {max(tokens)}"
+        )
     whole = [width for width in widths if cost(max(tokens), width) < inf]
     if not whole:
         raise WorkloadError(

@@ -89,7 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--objective",
         choices=get_args(Objective),
-        default="attainment",
         help="the most attainment (default), the largest load or the least cost that keep --target",
     )
     search.add_argument(
@@ -143,8 +142,13 @@ def _check(args: argparse.Namespace) -> None:
     given = [each for each in ("workload", "rates", "from_store", "batch") if getattr(args, each) is not None]
     if len(given) != 1:
         raise WorkloadError("give one of --workload, --rates, --from-store and --batch")
-    if args.batch is not None and (args.cluster is None or args.models is None):
-        raise WorkloadError("--batch needs --cluster and --models")
+    if args.batch is not None:
+        if args.cluster is None or args.models is None:
+            raise WorkloadError("--batch needs --cluster and --models")
+        if args.objective is not None or args.slo or args.what_if or args.budget_usd_per_hour is not None:
+            raise WorkloadError(
+                "--batch does not go with --objective, --slo, --what-if, --budget-usd-per-hour"
+            )
     if args.from_store == "" and args.config is None:
         raise WorkloadError(
             "--from-store needs the URL of a store, or --config with a fleet file that names it"
@@ -166,7 +170,11 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[str, Any
     if not given.cluster.has_prices and (args.budget_usd_per_hour is not None or args.objective == "cost"):
         raise WorkloadError("prices are needed: give usd_per_hour of every pool, or of every instance")
     aims = PlanningAims(
-        args.objective, len(given.models), len(given.requests), args.target, args.budget_usd_per_hour
+        args.objective or "attainment",
+        len(given.models),
+        len(given.requests),
+        args.target,
+        args.budget_usd_per_hour,
     )
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -15,6 +15,8 @@ from policies.placement.types import Group, Placement
 from router.config import FleetConfig
 from router.config.load import check
 
+#: Engines give KV memory away in blocks of so many tokens.
+_BLOCK_TOKENS = 16
 _HEADING = """# Made by `headway plan`. Instances are emulated, so that `headway serve`, `check` and `compare` take the file as it is.
 # For real engines write `kind: vllm` (Ollama: `kind: ollama`), `url` and `hardware` instead of `profile`.
 """
@@ -45,7 +47,11 @@ def _instance(problem: PlanningProblem, group: Group, model: int) -> dict[str, A
     found["profile"] = profile
     if shape.kind.usd_per_hour is not None:
         found["usd_per_hour"] = shape.usd_per_hour
-    return found | {"serves": {config.name: {"name": config.name, "quantization": config.weights}}}
+    served: dict[str, Any] = {"name": config.name, "quantization": config.weights}
+    engine = problem.profile(model, shape)
+    if engine is not None and (config.context_tokens or 0) > engine.kv_capacity_tokens:
+        served["context_tokens"] = engine.kv_capacity_tokens - engine.kv_capacity_tokens % _BLOCK_TOKENS
+    return found | {"serves": {config.name: served}}
 
 
 def _plain(hardware: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -50,8 +51,10 @@ class PlanningProblem:
         return left if not taken or left <= pool.node_gpus else left - left % pool.node_gpus
 
     def with_unlike_groups(self) -> PlanningProblem:
-        """This problem with a group of unlike GPUs for each model that fits no equal ones, where one holds it."""
+        """This problem with a group of unlike GPUs for each model that fits no equal ones, where one holds it. Its GPUs are of
+        kinds that one pool has: of several pools at other prices it would not be known whose they are."""
         problem = self
+        pools_of = Counter(pool.gpu for pool in self.cluster_config.pools)
         for place, config in enumerate(self.model_configs):
             if is_gguf(config) or any(
                 self.profile(place, shape) is not None
@@ -62,7 +65,7 @@ class PlanningProblem:
             left = [
                 pool.model_copy(update={"gpus": gpus})
                 for pool in self.cluster_config.pools
-                if (gpus := problem.gpus_left(pool))
+                if pools_of[pool.gpu] == 1 and (gpus := problem.gpus_left(pool))
             ]
             group = unlike_group(left, config, suffix_of(config.weights), self._held_tokens(config))
             if group is not None:

@@ -19,6 +19,7 @@ from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest
 from policies.placement.candidates import every_shape
 from policies.placement.types import Group, Placement
 from router.config import FleetConfig
+from router.config.crosscheck import ANY_MODEL
 from router.core.types import OUTSIDE_ATTAINMENT
 from router.store import tables
 from router.store.database import (
@@ -33,9 +34,15 @@ from router.store.database import (
 
 
 def recorded_requests(url: str, config: FleetConfig, limit: int) -> tuple[Header, list[WorkloadRequest]]:
-    """The last `limit` requests of a store, by arrival, with the models and SLOs that they had. A request that got no
-    answer counts with the median length of all answers. Raises StoreError and WorkloadError."""
-    rows = asyncio.run(_rows(url, limit))
+    """The last `limit` requests of a store, by arrival, with the models and SLOs that they had, without those for models that
+    `config` does not have. A request that got no answer counts with the median length of all answers. Raises StoreError and
+    WorkloadError."""
+    found = asyncio.run(_rows(url, limit))
+    rows = [
+        row
+        for row in found
+        if row["model_requested"] in (None, ANY_MODEL) or config.model(row["model_requested"]) is not None
+    ]
     lengths = [row["output_tokens"] for row in rows if row["output_tokens"]]
     usable = [row for row in rows if row["prompt_tokens"]]
     if not usable or not lengths:
@@ -43,7 +50,11 @@ def recorded_requests(url: str, config: FleetConfig, limit: int) -> tuple[Header
     begin_s, length = usable[0]["received_at"], round(median(lengths))
     requests = [_request(row, config, begin_s, row["output_tokens"] or length) for row in usable]
     without = sum(not row["output_tokens"] for row in usable)
-    details = {"left_out_without_prompt_tokens": len(rows) - len(usable), "without_an_answer": without}
+    details = {
+        "left_out_without_prompt_tokens": len(rows) - len(usable),
+        "left_out_of_other_models": len(found) - len(rows),
+        "without_an_answer": without,
+    }
     return Header(source="records", requests=len(requests), details=details), requests
 
 

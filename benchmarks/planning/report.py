@@ -38,7 +38,9 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
     kv_tokens = 0 if profile is None else profile.kv_capacity_tokens
     unlike = problem.unlike_of(shape)
     if unlike is not None:
-        return _unlike_data(problem, model, unlike, blocks, kv_tokens) | {"usd_per_hour": shape.usd_per_hour}
+        return _unlike_data(problem, model, unlike, blocks, kv_tokens) | {
+            "usd_per_hour": shape.known_usd_per_hour
+        }
     ((pool, gpus),) = blocks
     return {
         "models": [spec.name],
@@ -52,7 +54,7 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
         "weights_gb_per_gpu": round(weights_gb, 2),
         "kv_cache_gb_per_gpu": round(_kv_gb_per_gpu(problem, model, shape, kv_tokens), 2),
         "kv_cache_tokens": kv_tokens,
-        "usd_per_hour": shape.usd_per_hour,
+        "usd_per_hour": shape.known_usd_per_hour,
     }
 
 
@@ -163,7 +165,7 @@ def _group_row(group: dict[str, Any]) -> tuple[str, ...]:
         f"{group['weights_gb_per_gpu']:.1f}",
         f"{group['kv_cache_gb_per_gpu']:.1f}",
         str(group["kv_cache_tokens"]),
-        f"{group['usd_per_hour']:.2f}",
+        "-" if group["usd_per_hour"] is None else f"{group['usd_per_hour']:.2f}",
     )
 
 

@@ -11,7 +11,7 @@ from benchmarks.checks import problem
 from benchmarks.planning.files import ClusterConfig
 from benchmarks.workloads.format import WorkloadError
 
-_GPUS = r"(\d+)x([a-z0-9-]+?)(?:@([0-9.]+))?"
+_GPUS = r"(\d+)x([a-z0-9-]+?)(?:@(\d+(?:\.\d+)?))?"
 _ADDED, _TAKEN = re.compile(rf"\+{_GPUS}"), re.compile(rf"-{_GPUS}")
 _SWAPPED = re.compile(rf"{_GPUS}={_GPUS}")
 _NODES = (1, 2, 4, 8, 16)

@@ -27,10 +27,12 @@ def alpaserve(
     *,
     beam: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    starts: Sequence[Placement] | None = None,
 ) -> ScoredPlacement:
-    """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3)."""
+    """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3).
+    `starts`: begin with these (None: with all equal groups)."""
     fit = Fit(models)
-    starts = equal_groups(cluster, limits)
+    starts = equal_groups(cluster, limits) if starts is None else starts
     if beam is None:
         placements = [greedy(start, fit, evaluate) for start in starts]
     else:

@@ -69,6 +69,11 @@ class Shape:
         """The price of its GPUs; one without a price costs nothing."""
         return self.gpus * (self.kind.usd_per_hour or 0.0)
 
+    @property
+    def known_usd_per_hour(self) -> float | None:
+        """The same; None without a price."""
+        return None if self.kind.usd_per_hour is None else self.usd_per_hour
+
     def __str__(self) -> str:
         return f"{self.kind.name} tp{self.tensor} pp{self.pipeline}"
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from math import inf
 from typing import Any
 
 from policies.scaling.bounds import Bounded
@@ -17,7 +19,7 @@ from policies.scaling.queue import QueueScaler, QueueSettings
 from policies.scaling.types import Scaler, ScalingPool
 
 #: For each name the scaler and its settings.
-SCALERS: dict[str, tuple[Callable[[Sequence[ScalingPool], Any], Scaler], Callable[..., Any]]] = {
+SCALERS: dict[str, tuple[Callable[[Sequence[ScalingPool], Any], Scaler], type[Any]]] = {
     "queue": (QueueScaler, QueueSettings),
     "concurrency": (ConcurrencyScaler, ConcurrencySettings),
     "kpa": (KpaScaler, KpaSettings),
@@ -27,14 +29,33 @@ SCALERS: dict[str, tuple[Callable[[Sequence[ScalingPool], Any], Scaler], Callabl
 
 
 def create(name: str, pools: Sequence[ScalingPool], settings: Mapping[str, Any] | None = None) -> Bounded:
-    """A scaler in its first state. Raises ValueError for an unknown name, and for settings that it does not have."""
+    """A scaler in its first state. Raises ValueError for an unknown name, and for settings that it does not have or cannot
+    take: all are finite numbers that are not below 0, some of them whole."""
     if name not in SCALERS:
         raise ValueError(f"unknown scaler {name!r} (known: {', '.join(SCALERS)})")
     scaler, settings_of = SCALERS[name]
-    try:
-        return Bounded(scaler(pools, settings_of(**(settings or {}))), pools)
-    except TypeError as error:
-        raise ValueError(f"scaler {name}: {error}") from None
+    known = {field.name: str(field.type) for field in fields(settings_of)}
+    checked: dict[str, float | None] = {}
+    for key, value in (settings or {}).items():
+        if key not in known:
+            raise ValueError(f"scaler {name} has no setting {key!r} (it has: {', '.join(known)})")
+        try:
+            checked[key] = _checked(value, known[key])
+        except ValueError as error:
+            raise ValueError(f"scaler {name}: {key}: {error}") from None
+    return Bounded(scaler(pools, settings_of(**checked)), pools)
+
+
+def _checked(value: Any, kind: str) -> float | None:
+    if value is None and "None" in kind:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise ValueError(f"expected a number that is not below 0, not {value!r}")
+    if kind.startswith("int"):
+        if value != int(value):
+            raise ValueError(f"expected a whole number, not {value!r}")
+        return int(value)
+    return value
 
 
 __all__ = ["SCALERS", "Bounded", "create"]

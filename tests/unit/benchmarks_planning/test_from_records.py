@@ -81,7 +81,18 @@ def test_requests_are_those_of_the_records(store: Path, fleet: FleetConfig) -> N
     assert requests[0].routing["slo"] == {"ttft_ms": 1500.0}
     # Without an answer: the median of the others.
     assert requests[60].output_tokens == 60
-    assert header.details == {"left_out_without_prompt_tokens": 1, "without_an_answer": 1}
+    assert header.details == {
+        "left_out_without_prompt_tokens": 1,
+        "left_out_of_other_models": 0,
+        "without_an_answer": 1,
+    }
+
+
+def test_requests_for_other_models_do_not_count(tmp_path: Path, fleet: FleetConfig) -> None:
+    keep(tmp_path / "other.db", [record(n, ("small", "gone")[n % 2]) for n in range(6)])
+    header, requests = recorded_requests(f"sqlite+aiosqlite:///{tmp_path / 'other.db'}", fleet, 100)
+    assert len(requests) == 3
+    assert header.details["left_out_of_other_models"] == 3
 
 
 def test_the_last_requests_count(store: Path, fleet: FleetConfig) -> None:

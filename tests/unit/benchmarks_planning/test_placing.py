@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from backends.engine import profiles
 from backends.engine.hardware import HARDWARE
 from backends.engine.unlike_stages import EngineStage
 from benchmarks.planning.files import ClusterConfig, ModelsConfig
+from benchmarks.planning.fleet import fleet_data
 from benchmarks.planning.placing import place, placed
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.unlike import UnlikeGroup
@@ -79,3 +81,15 @@ def test_pools_of_the_same_gpu_are_told_apart() -> None:
     groups = (Group(Shape(second, 2), (0,)), Group(Shape(first, 1), (0,)), Group(Shape(second, 1), (0,)))
     blocks = [blocks for _, blocks in placed(found, Placement(groups))]
     assert blocks == [[(0, range(1))], [(1, range(2))], [(1, range(2, 3))]]
+
+
+def test_the_fleet_file_promises_no_longer_context_than_a_group_holds() -> None:
+    found = problem("1xl4", "llama-3.2-1b")
+    for context_tokens, cut in ((None, False), (8192, False), (10**6, True)):
+        config = found.model_configs[0].model_copy(update={"context_tokens": context_tokens})
+        own = replace(found, model_configs=(config,))
+        placement = Placement((Group(Shape(own.cluster.pools[0].kind), (0,)),))
+        (instance,) = fleet_data(own, placement, {})["instances"]
+        held = profiles.profile("llama-3.2-1b@l4").kv_capacity_tokens
+        served = instance["serves"]["llama-3.2-1b"].get("context_tokens")
+        assert served == (held - held % 16 if cut else None)

@@ -186,10 +186,23 @@ def test_a_batch_that_cannot_be_planned_is_refused(
     assert message in refused(capsys, list(batch_files(tmp_path, pools, tokens)))
 
 
-def batch_files(folder: Path, pools: str, tokens: list[int]) -> tuple[str, ...]:
+def test_a_batch_has_no_prompt_beyond_the_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = batch_files(tmp_path, "{gpu: l4, gpus: 1}", [500, 8192], ", context_tokens: 8192")
+    assert "llama-3.2-1b takes prompts of less than 8192 tokens, not 8192" in refused(capsys, list(line))
+
+
+def test_a_batch_takes_no_option_that_it_would_not_heed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = batch_files(tmp_path, "{gpu: l4, gpus: 1}", [500])
+    for option in (["--budget-usd-per-hour", "1"], ["--what-if", "+1xl4"], ["--objective", "cost"], [*SLO]):
+        assert "--batch does not go with --objective, --slo" in refused(capsys, [*line, *option])
+
+
+def batch_files(folder: Path, pools: str, tokens: list[int], more: str = "") -> tuple[str, ...]:
     files = {
         "cluster": f"pools: [{pools}]",
-        "models": "models: [{name: llama-3.2-1b}]",
+        "models": f"models: [{{name: llama-3.2-1b{more}}}]",
         "batch": f"tokens: {tokens}",
     }
     for name, text in files.items():

@@ -92,3 +92,9 @@ def test_requests_that_accept_several_models_choose_in_each_way() -> None:
     assert in_turn[:4] == [0, 1, 0, 1]
     assert set(first) == {0}
     assert set(second) == {1}
+
+
+def test_six_kinds_of_gpu_end() -> None:
+    """They can be divided into equal groups in some three million ways."""
+    kinds = "8xa100-80g 8xh100-80g 8xl4 8xt4 8xa40 8xrtx-4090"
+    assert len(search(estimate(kinds, "llama-3.2-1b", [1.0]), "attainment").candidates(3)) == 3

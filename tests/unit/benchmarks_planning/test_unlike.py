@@ -1,5 +1,6 @@
 """Plans with a group over unlike GPUs, for a model that no group of equal GPUs holds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -7,6 +8,7 @@ import pytest
 
 from backends.engine import profiles
 from backends.engine.hardware import HARDWARE
+from benchmarks.planning.files import ClusterConfig
 from benchmarks.simulator import open_fleet
 from router import cli
 from router.config import load
@@ -17,6 +19,15 @@ LARGE = "llama-3.1-70b"
 
 def test_a_model_that_fits_equal_gpus_gets_no_group_of_unlike_ones() -> None:
     assert problem("4xa100-80g 4xl4", LARGE).with_unlike_groups().unlike == ()
+
+
+def test_a_kind_of_two_prices_is_in_no_group_of_unlike_gpus() -> None:
+    found = problem("1xa100-80g 4xl4", LARGE)
+    assert found.with_unlike_groups().unlike
+    pools = [pool.model_dump() for pool in found.cluster_config.pools]
+    pools.append({**pools[1], "usd_per_hour": 0.5})
+    twice = replace(found, cluster_config=ClusterConfig.model_validate({"pools": pools}))
+    assert twice.with_unlike_groups().unlike == ()
 
 
 def test_a_model_that_fits_nowhere_gets_none() -> None:

@@ -37,6 +37,7 @@ def test_changes(change: str, expected: list[tuple[str, int, float]]) -> None:
     ("change", "message"),
     [
         ("l4", "expected"),
+        ("+1xl4@0.3.3", "expected"),
         ("+1xb200@9", "has no engine profiles"),
         ("+1xh100-80g", "what h100-80g costs is unknown; write 1xh100-80g@USD"),
         ("-3xa100-80g", "the cluster has 2 of a100-80g"),

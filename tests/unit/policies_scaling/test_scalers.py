@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 
 from policies.scaling import create
@@ -84,7 +86,11 @@ def test_two_pools_of_a_model_share_its_queue_by_what_they_take():
     ("name", "settings", "message"),
     [
         ("cpu", {}, "unknown scaler 'cpu' (known: queue, concurrency, kpa"),
-        ("kpa", {"speed": 1}, "scaler kpa: "),
+        ("kpa", {"speed": 1}, "scaler kpa has no setting 'speed' (it has: utilization, stable_window_s, "),
+        ("kpa", {"stable_window_s": -5}, "stable_window_s: expected a number that is not below 0, not -5"),
+        ("none", {"instances": 2.5}, "instances: expected a whole number, not 2.5"),
+        ("queue", {"step": "2"}, "step: expected a number that is not below 0, not '2'"),
+        ("concurrency", {"utilization": nan}, "utilization: expected a number"),
         ("queue", {"step": 0}, "step at least 1"),
         ("concurrency", {"utilization": 0}, "above 0"),
     ],
@@ -93,3 +99,7 @@ def test_wrong_settings(name, settings, message):
     with pytest.raises(ValueError, match=r".*") as error:
         create(name, [pool()], settings)
     assert message in str(error.value)
+
+
+def test_a_whole_number_may_be_written_as_a_fraction():
+    assert create("none", [pool()], {"instances": 2.0}).desired(seen(0, 1, 0, 1)) == {"p": 2}
