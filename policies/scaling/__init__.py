@@ -38,7 +38,7 @@ def create(name: str, pools: Sequence[ScalingPool], settings: Mapping[str, Any] 
     checked: dict[str, float | None] = {}
     for key, value in (settings or {}).items():
         if key not in known:
-            raise ValueError(f"scaler {name} has no setting {key!r} (it has: {', '.join(known)})")
+            raise ValueError(f"scaler {name}: no setting {key!r} (it has: {', '.join(known)})")
         try:
             checked[key] = _checked(value, known[key])
         except ValueError as error:

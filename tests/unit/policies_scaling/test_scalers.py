@@ -86,7 +86,7 @@ def test_two_pools_of_a_model_share_its_queue_by_what_they_take():
     ("name", "settings", "message"),
     [
         ("cpu", {}, "unknown scaler 'cpu' (known: queue, concurrency, kpa"),
-        ("kpa", {"speed": 1}, "scaler kpa has no setting 'speed' (it has: utilization, stable_window_s, "),
+        ("kpa", {"speed": 1}, "scaler kpa: no setting 'speed' (it has: utilization, stable_window_s, "),
         ("kpa", {"stable_window_s": -5}, "stable_window_s: expected a number that is not below 0, not -5"),
         ("none", {"instances": 2.5}, "instances: expected a whole number, not 2.5"),
         ("queue", {"step": "2"}, "step: expected a number that is not below 0, not '2'"),
