@@ -210,7 +210,9 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
     async def connect() -> None:
         link = Link(state_url(config, os.environ), _STATE_TIMEOUT_S)
         try:
-            await link.run(Script("return 1"), f"headway:{config.state.name}")
+            # As replicas do, it writes: a server may be read-only or full.
+            key = f"{{{config.state.name}}}:check"
+            await link.run(Script("return redis.call('SET', KEYS[1], '', 'PX', 1)"), key)
         finally:
             await link.aclose()
 

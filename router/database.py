@@ -84,8 +84,8 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None,
 
 async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
     """A warning for the operator if the tables are of an older version or the database does not answer within
-    `timeout_s`; else None. Raises StoreError for what stops a start: a database that refuses the connection or has
-    tables of a newer program, or a SQLite file that cannot be written."""
+    `timeout_s`; else None. Raises StoreError for what stops a start: a database that refuses the connection, has tables
+    of a newer program or cannot be written."""
     parsed = parse_url(url)
     path = sqlite_path(parsed)
     if path is not None:
@@ -100,6 +100,8 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
     try:
         async with asyncio.timeout(timeout_s):
             found = await schema.current(engine)
+            if path is None:
+                await schema.write_nothing(engine)
     except schema.SchemaError as error:
         raise StoreError(f"the store {location(parsed)} {error}") from None
     except driver_errors(parsed) as error:

@@ -68,17 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", help="YAML or JSON list of instances, all in this process"
     )
-    parser.add_argument("--kind", choices=tuple(SERVERS), default="vllm")
+    parser.add_argument("--kind", choices=tuple(SERVERS), help="default: vllm")
     parser.add_argument("--profile", metavar="MODEL@HARDWARE", help="engine profile (see --list)")
     parser.add_argument(
         "--model", metavar="NAME", help="name it is served under (default: the profile's model)"
     )
     parser.add_argument("--name", help="name of the instance in messages")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument(
-        "--port", type=int, default=None, help="default: 8000 for vllm, 11434 for ollama; 0: any"
-    )
-    parser.add_argument("--speed", type=float, default=1.0, help="10: ten times as fast as the hardware")
+    parser.add_argument("--host", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, help="default: 8000 for vllm, 11434 for ollama; 0: any")
+    parser.add_argument("--speed", type=float, help="10: ten times as fast as the hardware")
     parser.add_argument(
         "--api-key-env", metavar="VAR", help="environment variable with the key that guards /v1"
     )
@@ -97,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-parallel", type=int, metavar="N", help="ollama: slots of a model")
     parser.add_argument("--num-ctx", type=int, metavar="TOKENS", help="ollama: default context of a slot")
     parser.add_argument(
-        "--on-stop", choices=get_args(OnStop), default="error", help="what running streams get"
+        "--on-stop", choices=get_args(OnStop), help="what running streams get (default: error)"
     )
 
 
@@ -107,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(names()))
         return 0
     try:
-        instances = from_file(Path(args.config)) if args.config else [from_arguments(args)]
+        instances = from_arguments(args)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(instances))
     except BadInput as error:
@@ -116,12 +114,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def from_arguments(args: argparse.Namespace) -> EmulatedInstance:
-    """The instance that the flags describe. Raises BadInput."""
+def from_arguments(args: argparse.Namespace) -> list[EmulatedInstance]:
+    """The instances of `--config`, or the one that the flags describe. Raises BadInput."""
+    given = {key: getattr(args, key) for key in sorted(_FLAGS) if getattr(args, key, None) is not None}
+    if args.config:
+        if given:
+            flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
+            raise BadInput(f"{flags}: with --config this is a key of each instance in the file")
+        return from_file(Path(args.config))
     if not args.profile:
         raise BadInput("--profile is needed (or --config or --list)")
-    given = {key: value for key, value in vars(args).items() if value is not None}
-    return from_settings({key: given[key] for key in sorted(_FLAGS & given.keys())}, "command line")
+    return [from_settings(given, "command line")]
 
 
 def from_file(path: Path) -> list[EmulatedInstance]:

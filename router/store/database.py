@@ -8,6 +8,7 @@ import logging
 import os
 import sqlite3
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sqlalchemy.exc import (
 )
 
 from router.store import faults, schema
-from router.store.async_engine import AsyncEngine, create_async_engine
+from router.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,15 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _set_pragmas)
     return engine
+
+
+@contextlib.asynccontextmanager
+async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection on which the server has answered within `CONNECT_TIMEOUT_S`; TimeoutError otherwise."""
+    async with contextlib.AsyncExitStack() as stack:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            connection = await stack.enter_async_context(engine.connect())
+        yield connection
 
 
 async def dispose(engine: AsyncEngine) -> None:
@@ -258,8 +268,9 @@ def file_fault(error: BaseException) -> str | None:
 
 
 def safe_reason(error: Exception) -> str:
-    """What may be logged or shown of an error: its type, because a driver's message may quote the row."""
-    return file_fault(error) or type(error).__name__
+    """What may be logged or shown of an error: its type in the driver, because a driver's message may quote the row."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return file_fault(error) or type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
 
 
 def reason(error: Exception) -> str:

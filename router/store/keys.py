@@ -21,6 +21,7 @@ from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
     connect,
+    connected,
     create_engine,
     driver_errors,
     parse_url,
@@ -98,7 +99,7 @@ class KeyTable:
         """A value that differs after every change, wherever it was made."""
         query = select(func.count(), func.count(keys.c.revoked_at), func.max(keys.c.changed_at))
         try:
-            async with self._engine.connect() as connection:
+            async with connected(self._engine) as connection:
                 rows, revoked, changed_at = (await connection.execute(query)).one()
         except self._errors as error:
             raise self._unanswered(error) from None
@@ -109,7 +110,7 @@ class KeyTable:
         columns = (getattr(keys.c, name) for name in StoredKey.__dataclass_fields__)
         query = select(*columns).order_by(keys.c.created_at, keys.c.name)
         try:
-            async with self._engine.connect() as connection:
+            async with connected(self._engine) as connection:
                 return tuple(StoredKey(*row) for row in await connection.execute(query))
         except self._errors as error:
             raise self._unanswered(error) from None

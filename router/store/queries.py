@@ -23,6 +23,7 @@ from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
     connect,
+    connected,
     create_engine,
     dispose,
     driver_errors,
@@ -432,10 +433,15 @@ class Store:
         return Page(rows, rows[-1]["id"] if more else None)
 
     async def feedback(self, request_id: str) -> list[dict[str, Any]]:
-        """The feedback about an answer, oldest first."""
+        """The feedback about an answer, oldest first. None about a record that waits for a database that does not answer."""
         table = tables.feedback
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
-        return await self.rows(query)
+        try:
+            return await self.rows(query)
+        except StoreError:
+            if await self._unwritten(request_id) is None:
+                raise
+            return []
 
     async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
         """USD spent by (key, period) and run, for `State.load_spent`. Periods are today (UTC, `2026-11-22`) and `total`, the
@@ -486,7 +492,7 @@ class Store:
 
     async def rows(self, query: Select[Any]) -> list[dict[str, Any]]:
         try:
-            async with self._engine.connect() as connection:
+            async with connected(self._engine) as connection:
                 result = await connection.execute(query)
                 names = list(map(str, result.keys()))  # otherwise of SQLAlchemy's own string type
                 return [dict(zip(names, row, strict=True)) for row in result]

@@ -148,5 +148,9 @@ class Claims:
     def join(self) -> None:
         """All replicas are back: Redis grants again."""
         if self.fallback is not None:
-            self.alone_s += time.monotonic() - self.fallback.since
+            now = time.monotonic()
+            self._levels.update(
+                self.fallback.levels(now)
+            )  # else the next interruption would grant the same again
+            self.alone_s += now - self.fallback.since
             self.fallback = self.rejoins_at = None

@@ -102,3 +102,12 @@ class LocalFallback:
                 owed.append((share.whole, share.level - share.untouched))
             share.untouched = share.level
         return owed
+
+    def levels(self, now: float) -> dict[str, tuple[Bucket, float, float]]:
+        """The level of each bucket that was used here, as if every other replica had used its share alike."""
+        for share in self._shares.values():
+            share.advance(now)
+        return {
+            name: (share.whole, share.level * self._replicas, share.at)
+            for name, share in self._shares.items()
+        }

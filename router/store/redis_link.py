@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from router.store.state import StateError, StateRefused
@@ -103,15 +104,18 @@ class Link:
         await self._drop()
 
 
-def _in_words(error: Exception) -> str:
-    from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, OutOfMemoryError
+#: What is said of an error, by its class in redis-py, or its code where redis-py has no class for it or a script's error
+#: contains it.
+_WORDS = {
+    "NoPermissionError": "the user may not do this",
+    "AuthenticationError": "the user or the password is not accepted",
+    "BusyLoadingError": "it is still loading its data",
+    **dict.fromkeys(("OutOfMemoryError", "OOM"), "it is out of memory"),
+    **dict.fromkeys(("ReadOnlyError", "READONLY"), "it is a read-only replica"),
+}
 
-    if isinstance(error, NoPermissionError):
-        return "the user may not do this"
-    if isinstance(error, AuthenticationError):
-        return "the user or the password is not accepted"
-    if isinstance(error, BusyLoadingError):
-        return "it is still loading its data"
-    if isinstance(error, OutOfMemoryError):
-        return "it is out of memory"
-    return type(error).__name__
+
+def _in_words(error: Exception) -> str:
+    name = type(error).__name__
+    code = re.search(r"(?:^|: -)([A-Z]{2,}) ", str(error)) if name == "ResponseError" else None
+    return _WORDS.get(found := code[1] if code else name, found)

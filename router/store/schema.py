@@ -18,9 +18,13 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     String,
     Table,
+    delete,
+    false,
     insert,
     inspect,
+    select,
     text,
+    update,
 )
 
 from router.store.async_engine import AsyncEngine
@@ -82,6 +86,12 @@ async def current(engine: AsyncEngine) -> str | None:
         return await connection.run_sync(version)
 
 
+async def write_nothing(engine: AsyncEngine) -> None:
+    """Fail as the first write would, if the database is read-only or its user may not write our tables."""
+    async with engine.connect() as connection:
+        await connection.run_sync(_write_nothing)  # and roll back
+
+
 async def is_empty(engine: AsyncEngine) -> bool:
     """Whether the database has none of our tables."""
     async with engine.connect() as connection:
@@ -124,6 +134,16 @@ def _upgrade(connection: Connection) -> str | None:
 
 def _empty(connection: Connection) -> bool:
     return not {*metadata.tables, _VERSION_TABLE.name}.intersection(inspect(connection).get_table_names())
+
+
+def _write_nothing(connection: Connection) -> None:
+    if _empty(connection):
+        _VERSION_TABLE.create(connection)
+    for table in metadata.sorted_tables if version(connection) == NEWEST else [_VERSION_TABLE]:
+        column = next(iter(table.columns))
+        connection.execute(insert(table).from_select([column], select(column).where(false())))
+        connection.execute(update(table).where(false()).values({column: column}))
+        connection.execute(delete(table).where(false()))
 
 
 def _migrate(connection: Connection) -> None:

@@ -361,3 +361,18 @@ async def test_workers_that_start_without_redis_share_what_one_may_take(tmp_path
             assert grants[0].reserved_usd == pytest.approx(0.5)
             requests = [await worker.take(Claim(claim.takes), 0.0) for _ in range(3)]
             assert [grant.given for grant in requests] == [True, False, False]  # two of the four
+
+
+async def test_a_rate_is_not_granted_afresh_in_each_interruption(server):
+    bucket = Bucket("requests:k", 30.0, 0.001)
+    one = Claim([(bucket, 1.0)], [], 0.0, 0.0)
+    async with replicas(server.url, 2) as started:
+        given = 0
+        for _ in range(3):
+            server.kill()
+            for each in started:
+                while (await each.state.take(one, 0)).given:
+                    given += 1
+            server.start()
+            await back(started)
+        assert given == 30

@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
+import redis
 import yaml
 from sqlalchemy.engine import make_url
 
@@ -93,6 +95,62 @@ def test_postgres_that_refuses_is_an_error_and_one_that_is_away_is_told(
     assert code == 0
     assert "does not answer here" in told
     assert "ok, with warnings" in told
+
+
+def test_a_postgres_that_cannot_be_written_is_an_error(
+    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_url(postgres_url)
+
+    async def execute(*statements: str) -> None:
+        connection = await asyncpg.connect(url.set(drivername="postgresql").render_as_string(False))
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.close()
+
+    async def tables() -> None:
+        await (await Store.open(postgres_url)).close()
+
+    def told(user: str, password: str) -> str:
+        monkeypatch.setenv("PASSWORD", password)
+        named = url.set(username=user)._replace(password=None).render_as_string()
+        code, text = check(tmp_path, capsys, store={"url": named, "password_env": "PASSWORD"})
+        assert code == 2
+        return text
+
+    reader = f"reader_{url.database}"
+    asyncio.run(execute(f"CREATE ROLE {reader} LOGIN PASSWORD 'swordfish'"))
+    assert "permission denied for schema public" in told(
+        reader, "swordfish"
+    )  # no tables yet, and none can be made
+    asyncio.run(tables())
+    asyncio.run(execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {reader}"))
+    assert "permission denied for table" in told(reader, "swordfish")
+    asyncio.run(execute(f"GRANT INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {reader}"))
+    assert "permission denied for table" in told(reader, "swordfish")  # rows are deleted too
+    asyncio.run(execute(f"ALTER DATABASE {url.database} SET default_transaction_read_only = on"))
+    assert "read-only transaction" in told(str(url.username), str(url.password))
+
+
+def test_a_redis_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = sqlite(tmp_path / "a.db")
+    with RedisServer(tmp_path) as server, redis.Redis(port=server.port) as client:
+
+        def told() -> str:
+            code, text = check(
+                tmp_path, capsys, store=store, state={"url": f"redis://127.0.0.1:{server.port}"}
+            )
+            assert code == 0
+            return text
+
+        assert "shared state" not in told()
+        client.config_set("maxmemory", 1)
+        assert "warning: the shared state does not answer here (it is out of memory)" in told()
+        client.config_set("maxmemory", 0)
+        client.config_set("min-replicas-to-write", 1)
+        assert "warning: the shared state does not answer here (NOREPLICAS)" in told()
+        client.replicaof("127.0.0.1", 1)
+        assert "warning: the shared state does not answer here (it is a read-only replica)" in told()
 
 
 def test_a_wrong_redis_password_is_an_error(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from router.store import queries
+from router.explain import describe
+from router.store import database, queries
 from router.store.database import StoreError, create_engine, parse_url
 from router.store.queries import Store
 from router.store.retention import Retention
@@ -65,6 +66,43 @@ async def test_a_server_that_restarts_loses_nothing(
         await asyncio.to_thread(postgres.start)
     await until(lambda: store.counts().pending == 0)
     assert len((await store.requests()).requests) == 40
+    await store.close()
+
+
+async def test_what_waits_for_a_server_that_is_away_can_be_read(
+    postgres: Any, postgres_url: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    store = await Store.open(postgres_url, state_dir=tmp_path)
+    put(store, make_record(0))
+    await until(lambda: store.counts().pending == 0)
+    await asyncio.to_thread(postgres.stop)
+    try:
+        put(store, make_record(1))
+        row = await store.request("req_00000001", "team-a")
+        assert row is not None
+        described = await describe(store, row)
+        assert (len(described["attempts"]), described["feedback"]) == (1, [])
+        with pytest.raises(StoreError, match="does not answer"):
+            await store.feedback("req_00000000")
+    finally:
+        await asyncio.to_thread(postgres.start)
+    await store.close()
+
+
+async def test_a_server_that_hangs_is_told_without_waiting_for_a_long_query(
+    postgres: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 0.3)
+    await (await Store.open(postgres_url)).close()
+    store = await Store.open_readonly(postgres_url)
+    assert await store.request("req_00000000", any_key=True) is None  # the pool has a connection now
+    await asyncio.to_thread(postgres.pause)
+    try:
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreError, match="does not answer"):
+                await store.request("req_00000000", any_key=True)
+    finally:
+        await asyncio.to_thread(postgres.resume)
     await store.close()
 
 

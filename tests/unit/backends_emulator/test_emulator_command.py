@@ -43,6 +43,10 @@ def test_list_names_all_profiles(capsys: pytest.CaptureFixture[str]) -> None:
         (("--profile", "llama-3.1-8b@a100-80g", "--api-key-env", "NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE"),
         (("--profile", "llama-3.1-8b@a100-80g", "--max-model-len", "9000000"), "KV memory"),
         (("--config", "/does/not/exist.yaml"), "cannot read"),
+        (
+            ("--config", "fleet.yaml", "--speed", "20", "--on-stop", "cut"),
+            "--on-stop, --speed: with --config",
+        ),
     ],
 )
 def test_bad_input_is_one_line(
