@@ -4,7 +4,7 @@
 Reading is in three gears.
 
 1. One event that is the last token's event but for its text: the bytes before and after the text are the
-   same, so only they are compared.
+   same, so only they are compared. So is an event that ends with its usage, which is parsed alone.
 2. Several events, or others: recognised as ordinary by counting. The engine writes `"finish_reason":null`
    into every ordinary event, and into no error, usage-only or `[DONE]` event, so as many of them as there
    are events means that nothing needs parsing.
@@ -61,6 +61,8 @@ class SseScanner:
         "_choices",
         "_collector",
         "_constant_bytes",
+        "_counted_after",
+        "_counted_before",
         "_cut",
         "_early_bytes",
         "_edge",
@@ -116,6 +118,8 @@ class SseScanner:
         self._constant_bytes = 0
         self._text_at = 0  # where the text of such an event begins
         self._text_end = 0  # and where it ends, from the event's end
+        self._counted_before: bytes | None = None  # the same of an ordinary event that ends with its usage
+        self._counted_after = b""  # up to the usage
         self._null_finish: bytes | None = None
         self._empty = b""
         self._null_text = b""
@@ -148,6 +152,11 @@ class SseScanner:
             if self._rename is not None:
                 data = data.replace(self._rename, self._renamed)
             return _new(Batch, (data, 1, None, None))
+        counted = self._counted_before
+        if counted is not None and data.startswith(counted) and data.endswith(b"}}\n\n"):
+            batch = self._take_counted(data)
+            if batch is not None:
+                return batch
         mark = self._null_finish
         if mark is not None and data.endswith(b"\n\n"):
             count = data.count(b"\n\n")
@@ -162,6 +171,24 @@ class SseScanner:
                     data = data.replace(self._rename, self._renamed)
                 return Batch(data, count)
         return self._scan(data)
+
+    def _take_counted(self, data: bytes) -> Batch | None:
+        """One event that ends with its usage; None if it is another one."""
+        before, after = self._counted_before, self._counted_after
+        assert before is not None  # noqa: S101 (the caller saw it)
+        start = len(before)
+        quote = data.find(b'"', start)
+        if quote <= start or not data.startswith(after, quote) or data.count(b"\n") != 2:
+            return None
+        try:
+            usage = sound_usage(orjson.loads(data[quote + len(after) : -3]))
+        except ValueError:
+            return None
+        if usage is None:
+            return None
+        if self._rename is not None:
+            data = data.replace(self._rename, self._renamed)
+        return Batch(data, 1, usage, None)
 
     # --- the careful gear
     def _join(self, data: bytes) -> bytes:
@@ -320,7 +347,13 @@ class SseScanner:
         self._null_delta = b'"delta":' + space + b"{}"
         self._usage = b'"usage":' + space + b"{"
         text = _TEXT.search(event)
-        if text is not None and b"\n" not in event and self._usage not in event:
+        if text is None or b"\n" in event:
+            return
+        if self._usage in event:
+            if event.endswith(b"}}") and self._collector is None and not self._hides_usage:
+                self._counted_before = event[: text.start(1)]
+                self._counted_after = event[text.end(1) : event.rfind(self._usage) + len(self._usage) - 1]
+        else:
             self._before = event[: text.start(1)]
             self._after = event[text.end(1) :] + b"\n\n"
             self._seam = self._after + self._before
@@ -354,7 +387,7 @@ class SseScanner:
             self._rename = found.group(0)
             self._renamed = b'"model":' + orjson.dumps(self._model)
             # What was learned holds for events that are written as this one is.
-            self._before = self._null_finish = None
+            self._before = self._counted_before = self._null_finish = None
         return event.replace(self._rename, self._renamed)
 
 

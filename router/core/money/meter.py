@@ -9,6 +9,7 @@ exceeds a budget.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import Enum
 
 from router.core.money.account import OutputBound
@@ -88,6 +89,24 @@ class TokenMeter:
         self.tokens = tokens
         if prompt_tokens is not None:
             self.prompt_tokens = prompt_tokens
+
+    def passing(self, counts: Sequence[int]) -> int:
+        """How many of the next events pass with nothing to be reported, as `judge` would decide about each, if they are not the
+        end of a choice; these are counted. `counts` are the tokens of the answer after each."""
+        limit, most_usd = self._limit(), self._report_at_usd
+        if self.allowance is not None:
+            most_usd = min(most_usd, self.allowance.covered_usd)
+        at_limit = self._engine_stops and limit == self._paid_tokens
+        passed = 0
+        for total in counts:
+            widest = max(self._widest, total - self.tokens)
+            if total < self.tokens or total > limit or (total == limit and not at_limit):
+                break
+            if self._cost_usd(total + widest) > most_usd:
+                break
+            self.tokens, self._widest = total, widest
+            passed += 1
+        return passed
 
     def judge(self, *, complete: bool, finished: bool) -> Verdict:
         """Decide about the event that was counted last. `complete`: it ends all choices, so no further event must be

@@ -21,8 +21,9 @@ from router.core.events import Allow, Dispatch, Failure, FailureKind
 from router.core.interfaces import Backend, Batch, Call, OpenCall
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
+from router.gateway.relay.event_tokens import tokens_of
 from router.gateway.relay.exchange import Exchange
-from router.gateway.relay.metered import MeteredStream, tokens_of
+from router.gateway.relay.metered import MeteredStream
 
 logger = logging.getLogger("headway")
 

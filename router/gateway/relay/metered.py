@@ -8,7 +8,8 @@ follows it is not looked at, so the outcome does not depend on how the bytes wer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,31 +18,16 @@ from backends.engine_numbers import counted, sound_usage
 from backends.sse_events import chunk_of
 from router.core.interfaces import Batch
 from router.core.money.meter import TokenMeter, Verdict
-from router.request.prompt import BYTES_PER_TOKEN
-
-#: The longest tokens of vocabularies in use are runs of this many spaces or dashes.
-_MOST_BYTES_OF_A_TOKEN = 128
-
-
-def tokens_of_text(text: str) -> int:
-    """Tokens that the text of one event holds. No token holds two words, so one word may be one token, honestly
-    streamed; of two and more it is known that the engine does not stream token by token, and the usual number of
-    bytes a token counts too."""
-    if not text:
-        return 0
-    words = len(text.split())
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if words > 1:
-        return max(words, -(-size // BYTES_PER_TOKEN))
-    return max(1, -(-size // _MOST_BYTES_OF_A_TOKEN))
+from router.gateway.relay.alike import Alike, alike
+from router.gateway.relay.event_tokens import choice_tokens, choices_of, ended_in, index_of, tokens_of_text
 
 
 class _Rest(NamedTuple):
-    """What waits for money: events of a batch from `at` on, of which the first has been counted. `reported` is the usage in
+    """What waits for money: the events of a batch from byte `at` on, of which the first has been counted. `reported` is the usage in
     the last event that had one."""
 
     batch: Batch
-    events: Sequence[bytes]
+    at: int
     reported: object
 
 
@@ -53,6 +39,7 @@ class MeteredStream:
     """
 
     __slots__ = (
+        "_alike",
         "_by_choice",
         "_choices",
         "_ended",
@@ -73,6 +60,7 @@ class MeteredStream:
         self._events: dict[int, int] = {}  # events with tokens in them, by choice
         self._ended: set[int] = set()  # choices that have come to their end
         self._passed = 0  # tokens
+        self._alike: Alike | None = None  # how the events of the last batch are written
         self._rest: _Rest | None = None
         self.usage: Mapping[str, Any] | None = None
         self.stopped = False
@@ -84,46 +72,57 @@ class MeteredStream:
 
     def take(self, batch: Batch) -> Batch:
         """What of a batch is paid for."""
-        return self._take(batch, batch.data.split(b"\n\n"), None)
+        return self._take(batch, 0, None)
 
     def go_on(self) -> Batch:
         """What waited, as far as the allowance of now pays for it."""
         assert self._rest is not None  # noqa: S101 (the caller saw `waiting`)
-        (batch, events, reported), self._rest = self._rest, None
-        return self._take(batch, events, reported, counted_first=True)
+        (batch, at, reported), self._rest = self._rest, None
+        return self._take(batch, at, reported, counted_first=True)
 
-    def _take(
-        self, batch: Batch, events: Sequence[bytes], reported: object, *, counted_first: bool = False
-    ) -> Batch:
-        meter = self.meter
+    def _take(self, batch: Batch, at: int, reported: object, *, counted_first: bool = False) -> Batch:
+        meter, data = self.meter, batch.data
+        size, before = len(data), self._passed
         kept: list[bytes] = []
-        before = self._passed
-        for at, event in enumerate(events):
+        while at < size:
+            form = None if counted_first else self._alike
+            if form is not None and data.startswith(form.head, at):
+                run, usage, end = self._take_alike(form, data, at)
+                if end > at:
+                    kept.append(run)
+                    reported = usage or reported
+                    at = end
+                    continue
+            end = data.index(b"\n\n", at) + 2
+            event, began, at = data[at : end - 2], at, end
             payload = chunk_of(event)
             if payload is None:
                 if event:
-                    kept.append(event)
+                    kept.append(data[began:end])
                 continue
             usage = payload.get("usage")
             reported = sound_usage(usage) or reported
-            if at or not counted_first:
+            if not counted_first:
                 self._count(payload)
+            counted_first = False
             verdict = meter.judge(
                 complete=len(self._ended) >= self._choices,
-                finished=self._choices == 1 and bool(_ended(payload)),
+                finished=self._choices == 1 and bool(ended_in(payload)),
             )
             if verdict is Verdict.WAIT:
-                self._rest = _Rest(batch, events[at:], reported)
+                self._rest = _Rest(batch, began, reported)
                 break
             if verdict is Verdict.STOP:
                 self.stopped = True
                 break
             self._passed = meter.tokens
+            if self._choices == 1:
+                self._alike = alike(event, payload, usage)
             if usage is not None and self._hide_usage:
                 del payload["usage"]
-                kept.append(b"data: " + orjson.dumps(payload))
+                kept.append(b"data: %b\n\n" % orjson.dumps(payload))
             else:
-                kept.append(event)
+                kept.append(data[began:end])
             if verdict is Verdict.PASS_LAST:
                 self.stopped = True
                 break
@@ -132,29 +131,64 @@ class MeteredStream:
             self.usage = batch.usage  # of the whole answer
             prompt, output = (counted(batch.usage, name) for name in ("prompt_tokens", "completion_tokens"))
             if meter.judge_total(prompt, output) is Verdict.WAIT:  # it was more than could be seen
-                self._rest = _Rest(batch, (), reported)
+                self._rest = _Rest(batch, size, reported)
                 ended_early = True
-        elif meter.prompt_tokens is not None:
-            self.usage = {
-                "prompt_tokens": meter.prompt_tokens,
-                "completion_tokens": meter.tokens,
-                "total_tokens": meter.prompt_tokens + meter.tokens,
-            }
-        data = b"\n\n".join([*kept, b""]) if kept else b""
+        else:
+            self._note_usage()
+        data = b"".join(kept)
         passed = self._passed - before
         if ended_early:
             return Batch(data, passed)
         return Batch(data, passed, batch.usage, batch.finish_reason)
 
+    def _take_alike(self, form: Alike, data: bytes, at: int) -> tuple[bytes, object, int]:
+        """The events of this form from `at` on that surely pass, the usage of the last one, and where they end."""
+        meter, choice = self.meter, form.choice
+        try:
+            texts, usages, ends = form.read(data, at)
+            made = [tokens_of_text(orjson.loads(text)) for text in texts]
+        except ValueError:
+            return b"", None, at
+        total, count, events = meter.tokens, self._by_choice.get(choice, 0), self._events.get(choice, 0)
+        others = total - count
+        counts: list[int] = []
+        if usages:
+            for number, usage in enumerate(usages, events + 1):
+                output = counted(usage, "completion_tokens")
+                if output is None or counted(usage, "prompt_tokens") != meter.prompt_tokens:
+                    break
+                counts.append(others + max(output, number))
+        else:
+            counts = list(accumulate(made, initial=total))[1:]
+        passing = meter.passing(counts)
+        if not passing:
+            return b"", None, at
+        self._by_choice[choice], self._events[choice] = counts[passing - 1] - others, events + passing
+        self._passed = meter.tokens
+        end = ends[passing - 1]
+        if not usages:
+            return data[at:end], None, end
+        run = form.without_usage(texts[:passing]) if self._hide_usage else data[at:end]
+        return run, usages[passing - 1], end
+
+    def _note_usage(self) -> None:
+        meter = self.meter
+        if meter.prompt_tokens is not None:
+            self.usage = {
+                "prompt_tokens": meter.prompt_tokens,
+                "completion_tokens": meter.tokens,
+                "total_tokens": meter.prompt_tokens + meter.tokens,
+            }
+
     def _count(self, payload: Mapping[str, Any]) -> None:
         """Count one event."""
         usage = payload.get("usage")
         output = counted(usage, "completion_tokens")
-        self._ended |= _ended(payload)
-        choices = _choices(payload)
+        self._ended |= ended_in(payload)
+        choices = choices_of(payload)
         for choice in choices:
-            at = _index(choice)
-            made = _tokens_of(choice)
+            at = index_of(choice)
+            made = choice_tokens(choice)
             count = self._by_choice.get(at, 0) + made
             if made:
                 self._events[at] = self._events.get(at, 0) + 1
@@ -162,53 +196,3 @@ class MeteredStream:
                 count = max(output, self._events.get(at, 0))
             self._by_choice[at] = count
         self.meter.count(sum(self._by_choice.values()), counted(usage, "prompt_tokens"))
-
-
-def tokens_of(answer: Mapping[str, Any]) -> int:
-    """Tokens that the choices of an answer in one piece hold, as far as they show."""
-    return sum(map(_tokens_of, _choices(answer)))
-
-
-def _choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What an event says of each choice."""
-    choices = payload.get("choices")
-    return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
-
-
-def _index(choice: Mapping[str, Any]) -> int:
-    index = choice.get("index")
-    return index if type(index) is int else 0
-
-
-def _ended(payload: Mapping[str, Any]) -> set[int]:
-    """The choices that an event ends."""
-    return {_index(each) for each in _choices(payload) if isinstance(each.get("finish_reason"), str)}
-
-
-def _tokens_of(choice: Mapping[str, Any]) -> int:
-    """Tokens that one event brings for one choice."""
-    logprobs = choice.get("logprobs")
-    if isinstance(logprobs, dict):
-        listed = logprobs.get("content") or logprobs.get("tokens")
-        if isinstance(listed, list) and listed:
-            return len(listed)
-    ids = choice.get("token_ids")
-    if isinstance(ids, list) and ids:
-        return len(ids)
-    return tokens_of_text(_text_of(choice))
-
-
-def _text_of(choice: Mapping[str, Any]) -> str:
-    """All that the model wrote of a choice, of an event or of an answer in one piece."""
-    delta = choice.get("delta") or choice.get("message")
-    said = delta if isinstance(delta, dict) else choice
-    parts = [said.get("reasoning") or said.get("reasoning_content")]
-    parts += [said.get(name) for name in ("content", "text", "refusal")]
-    calls = said.get("tool_calls")
-    functions = (
-        [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    )
-    for function in (*functions, said.get("function_call")):
-        if isinstance(function, dict):
-            parts += [function.get("name"), function.get("arguments")]
-    return "".join(part for part in parts if isinstance(part, str))

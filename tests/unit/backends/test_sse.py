@@ -234,6 +234,17 @@ def test_nothing_is_passed_on_before_it_is_whole() -> None:
 CONTENTS = st.text(max_size=12) | st.sampled_from(
     ['"finish_reason":null', "\n\n", "\r\n\r\n", '"usage":{', '{"error":1}', "data: [DONE]", '"":""']
 )
+#: Events that end with their usage, and some that only seem to.
+COUNTED = [
+    event({"content": "u"}, None, usage=COUNTS),
+    event({"content": 'ü, "quoted"'}, None, usage=COUNTS | {"completion_tokens": 4}),
+    event({"content": "u"}, None, usage=COUNTS | {"completion_tokens": 5, "details": {"cached": 1}}),
+    event({"content": "u"}, None, usage={"prompt_tokens": 0, "completion_tokens": 0}),
+    event({"content": "u"}, None, usage=COUNTS, more={}),
+    event({"content": "u"}, None, more={"usage": COUNTS}),
+    event({"content": ""}, None, usage=COUNTS),
+    event({"content": "u"}, "stop", usage=COUNTS),
+]
 EVENTS = st.one_of(
     CONTENTS.map(text),
     CONTENTS.map(lambda s: event({"reasoning": s})),
@@ -248,7 +259,8 @@ EVENTS = st.one_of(
             b": ping\n\n",
             b"event: message\n" + text("named"),
             text("x").replace(b'":', b'": '),
-            event({"content": "u"}, None, usage=COUNTS),
+            *COUNTED,
+            *COUNTED[:3],
             text("zürich").replace(b"c1", b"c2"),
         ]
     ),

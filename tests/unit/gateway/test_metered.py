@@ -17,7 +17,8 @@ from router.core.money.account import OutputBound
 from router.core.money.meter import TokenMeter
 from router.core.money.reservation import Allowance
 from router.core.types import Candidate, Price, Request
-from router.gateway.relay.metered import MeteredStream, tokens_of_text
+from router.gateway.relay.event_tokens import tokens_of_text
+from router.gateway.relay.metered import MeteredStream
 
 BOUND = 100
 PRICE = Price(1.0, 5.0)
@@ -126,6 +127,22 @@ def test_usage_that_only_the_router_asked_for_is_taken_out(hide: bool) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 1}
     kept = paid(50, hide_usage=hide).take(Batch(said("x", usage=usage)))
     assert (b"usage" in kept.data, b'"x"' in kept.data) == (not hide, True)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_events_that_are_alike_are_not_parsed(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said_again(text: str, count: int) -> bytes:
+        usage = {"prompt_tokens": 9, "completion_tokens": count}
+        return said(text, usage=usage) if counted else said(text)
+
+    stream = paid(50, hide_usage=True)
+    usage = {"prompt_tokens": 9, "completion_tokens": 4} if counted else None
+    stream.take(Batch(said_again("x", 1), 1, None if usage is None else usage | {"completion_tokens": 1}))
+    monkeypatch.setattr("router.gateway.relay.metered.chunk_of", None)
+    kept = stream.take(Batch(said_again(" y", 2) + said_again("\u00fc, z", 4), 2, usage))
+    assert (kept.tokens, stream.meter.tokens) == (3, 4)
+    assert b"".join(kept.data.split(b" ")) == b"".join((said(" y") + said("\u00fc, z")).split(b" "))
+    assert (stream.usage or {}).get("completion_tokens") == (4 if counted else None)
 
 
 EVENTS = st.lists(

@@ -1,0 +1,81 @@
+"""Reads the events of a stream that differ from a parsed one only in their text, and in the usage at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from backends.sse_events import event_template
+from router.gateway.relay.event_tokens import choices_of, index_of, text_of
+
+_USAGE, _END = b'"usage":', b"}\n\n"
+#: The longest run that is read at once: one that is not paid for is read again after each event.
+_MOST = 64
+
+
+class Alike(NamedTuple):
+    """How such events are written.
+
+    `head` ends with the opening quote of the text; `tail` begins with its closing quote and ends with the event, or before
+    the usage. `end` ends an event whose usage was left out (None: it has none).
+    """
+
+    choice: int
+    head: bytes
+    tail: bytes
+    end: bytes | None
+
+    def read(self, data: bytes, at: int) -> tuple[list[bytes], list[Any], list[int]]:
+        """A run of such events from `at` on: their texts, escaped and with their quotes, their usages, and where each ends.
+        An event without text ends it. Raises ValueError."""
+        head, tail, counted = self.head, self.tail, self.end is not None
+        find, startswith = data.find, data.startswith
+        texts: list[bytes] = []
+        usages: list[Any] = []
+        ends: list[int] = []
+        while len(ends) < _MOST and startswith(head, at):
+            start = at + len(head)
+            quote = find(b'"', start)
+            if quote <= start or not startswith(tail, quote):
+                break
+            at = quote + len(tail)
+            if counted:
+                end = data.index(_END, at)
+                usages.append(orjson.loads(data[at:end]))
+                at = end + len(_END)
+            texts.append(data[start - 1 : quote + 1])
+            ends.append(at)
+        return texts, usages, ends
+
+    def without_usage(self, texts: list[bytes]) -> bytes:
+        """The events that have these texts, without usage."""
+        return b"".join(b"%b%b%b" % (self.head, text[1:-1], self.end or self.tail) for text in texts)
+
+
+def alike(event: bytes, payload: Mapping[str, Any], usage: object) -> Alike | None:
+    """How events are written that are like this one (without its blank line), which was parsed to `payload` with `usage`.
+    None unless its one choice has one text, and nothing else in it counts."""
+    choices = choices_of(payload)
+    if len(choices) != 1:
+        return None
+    (choice,) = choices
+    delta = choice.get("delta")
+    texts = delta if isinstance(delta, dict) and delta else choice
+    template = event_template(event + b"\n\n", choice, texts)
+    if template is None or text_of(choice) != texts[template.field]:
+        return None
+    tail, end = template.tail, None
+    if usage is not None:
+        at = tail.rfind(_USAGE)
+        opening = tail.find(b"{", at)
+        if at < 0 or opening < 0 or not tail.endswith(b"}" + _END):
+            return None
+        try:
+            if orjson.loads(tail[opening : -len(_END)]) != usage:
+                return None
+        except ValueError:
+            return None
+        tail, end = tail[:opening], tail[:at].rstrip(b", ") + _END
+    return Alike(index_of(choice), template.head, tail, end)

@@ -1,0 +1,75 @@
+"""Counts the tokens of one event of a stream, or of an answer in one piece, as far as they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from router.request.prompt import BYTES_PER_TOKEN
+
+#: The longest tokens of vocabularies in use are runs of this many spaces or dashes.
+_MOST_BYTES_OF_A_TOKEN = 128
+
+
+def tokens_of_text(text: str) -> int:
+    """Tokens that the text of one event holds. No token holds two words, so one word may be one token, honestly
+    streamed; of two and more it is known that the engine does not stream token by token, and the usual number of
+    bytes a token counts too."""
+    if not text:
+        return 0
+    words = len(text.split())
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    if words > 1:
+        return max(words, -(-size // BYTES_PER_TOKEN))
+    return max(1, -(-size // _MOST_BYTES_OF_A_TOKEN))
+
+
+def tokens_of(answer: Mapping[str, Any]) -> int:
+    """Tokens that the choices of an answer in one piece hold, as far as they show."""
+    return sum(map(choice_tokens, choices_of(answer)))
+
+
+def choices_of(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What an event says of each choice."""
+    choices = payload.get("choices")
+    return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+
+
+def index_of(choice: Mapping[str, Any]) -> int:
+    """The number of a choice."""
+    index = choice.get("index")
+    return index if type(index) is int else 0
+
+
+def ended_in(payload: Mapping[str, Any]) -> set[int]:
+    """The choices that an event ends."""
+    return {index_of(each) for each in choices_of(payload) if isinstance(each.get("finish_reason"), str)}
+
+
+def choice_tokens(choice: Mapping[str, Any]) -> int:
+    """Tokens that one event brings for one choice."""
+    logprobs = choice.get("logprobs")
+    if isinstance(logprobs, dict):
+        listed = logprobs.get("content") or logprobs.get("tokens")
+        if isinstance(listed, list) and listed:
+            return len(listed)
+    ids = choice.get("token_ids")
+    if isinstance(ids, list) and ids:
+        return len(ids)
+    return tokens_of_text(text_of(choice))
+
+
+def text_of(choice: Mapping[str, Any]) -> str:
+    """All that the model wrote of a choice, of an event or of an answer in one piece."""
+    delta = choice.get("delta") or choice.get("message")
+    said = delta if isinstance(delta, dict) else choice
+    parts = [said.get("reasoning") or said.get("reasoning_content")]
+    parts += [said.get(name) for name in ("content", "text", "refusal")]
+    calls = said.get("tool_calls")
+    functions = (
+        [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    )
+    for function in (*functions, said.get("function_call")):
+        if isinstance(function, dict):
+            parts += [function.get("name"), function.get("arguments")]
+    return "".join(part for part in parts if isinstance(part, str))
