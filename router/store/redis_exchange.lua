@@ -29,39 +29,41 @@ local function number(reply) return tonumber(reply or 0) end
 local function changed(what) call('ZADD', key('changes'), call('INCR', key('counter')), what) end
 
 -- --- money ---
-local function write(budget, field, usd, sum, change)
-  local where = key('budget:', budget)
-  local total = math.max(0, number(call('HGET', where, sum)) + change)
-  if sum == 'held' and total < 1e-12 then total = 0 end  -- a rounding error
-  if field then
-    call('HSET', where, field, exact(usd), sum, exact(total))
-  else
-    call('HSET', where, sum, exact(total))
+-- Balances and levels that change are kept here until `write`, so that many claims on one of them write it once.
+local balances, holders, buckets = {}, {}, {}
+
+local function balance_of(budget)
+  local balance = balances[budget]
+  if not balance then
+    local sums = call('HMGET', key('budget:', budget), 'spent', 'held')
+    balance = {spent = number(sums[1]), held = number(sums[2]), runs = {}, changed = {}}
+    balances[budget] = balance
   end
-  if string.sub(budget, 1, 6) ~= 'total:' and call('TTL', where) < 0 then
-    call('EXPIRE', where, DAY_BUDGET_S)
-  end
+  return balance
 end
 
 local function spent(budget, who, usd)
-  local field = 'run:' .. who
-  local before = number(call('HGET', key('budget:', budget), field))
+  local balance = balance_of(budget)
+  local before = balance.runs[who] or number(call('HGET', key('budget:', budget), 'run:' .. who))
   if usd > before then
-    write(budget, field, usd, 'spent', usd - before)
-    changed('b:' .. who .. ':' .. budget)
+    balance.runs[who], balance.spent = usd, math.max(0, balance.spent + (usd - before))
+    balance.changed[who] = true
   end
 end
 
+local function reserved_by(who, budget)
+  local reserved = holders[who] or {}
+  holders[who] = reserved
+  reserved[budget] = reserved[budget] or number(call('HGET', key('held:', who), budget))
+  return reserved[budget]
+end
+
 local function reserve(who, budget, usd)
-  local before = number(call('HGET', key('held:', who), budget))
+  local balance, before = balance_of(budget), reserved_by(who, budget)
   if usd ~= before then
-    if usd > 0 then
-      call('HSET', key('held:', who), budget, exact(usd))
-    else
-      call('HDEL', key('held:', who), budget)
-    end
-    write(budget, nil, nil, 'held', usd - before)
-    changed('b:' .. who .. ':' .. budget)
+    holders[who][budget], balance.held = usd, math.max(0, balance.held + (usd - before))
+    if balance.held < 1e-12 then balance.held = 0 end  -- a rounding error
+    balance.changed[who] = true
   end
 end
 
@@ -79,6 +81,7 @@ end
 
 -- --- buckets ---
 local function level_of(name, capacity, refill_per_s)
+  if buckets[name] then return math.min(capacity, buckets[name].level) end
   local text = call('GET', key('bucket:', name))
   if not text then return capacity end
   local level, at = string.match(text, '(%S+) (%S+)')
@@ -90,12 +93,7 @@ local function level_of(name, capacity, refill_per_s)
 end
 
 local function set_level(name, capacity, refill_per_s, level)
-  if level >= capacity then
-    call('DEL', key('bucket:', name))
-  else
-    local full_ms = math.ceil((capacity - level) / refill_per_s * 1000) + 1
-    call('SET', key('bucket:', name), exact(level) .. ' ' .. exact(now), 'PX', string.format('%.0f', full_ms))
-  end
+  buckets[name] = {level = level, capacity = capacity, refill_per_s = refill_per_s}
 end
 
 local function grant(claim)
@@ -108,8 +106,8 @@ local function grant(claim)
   end
   local short, left = 0, nil
   for i, budget in ipairs(budgets) do
-    local sums = call('HMGET', key('budget:', budget[1]), 'spent', 'held')
-    local left_here = budget[2] - number(sums[1]) - number(sums[2])
+    local balance = balance_of(budget[1])
+    local left_here = budget[2] - balance.spent - balance.held
     if not left or left_here < left then
       left = left_here
       if left + SLACK_USD < least_usd or left <= 0 then short = i end
@@ -124,12 +122,44 @@ local function grant(claim)
     if left then
       reserved = math.max(0, math.min(reserve_usd, left))
       for _, budget in ipairs(reserved > 0 and budgets or {}) do
-        reserve(run, budget[1], number(call('HGET', key('held:', run), budget[1])) + reserved)
+        reserve(run, budget[1], reserved_by(run, budget[1]) + reserved)
       end
     end
   end
   for i, level in ipairs(levels) do levels[i] = exact(level) end
   return {given, levels, short, exact(reserved), left and exact(left) or ''}
+end
+
+local function write()
+  for budget, balance in pairs(balances) do
+    if next(balance.changed) then
+      local where = key('budget:', budget)
+      call('HSET', where, 'spent', exact(balance.spent), 'held', exact(balance.held))
+      for who, usd in pairs(balance.runs) do call('HSET', where, 'run:' .. who, exact(usd)) end
+      if string.sub(budget, 1, 6) ~= 'total:' and call('TTL', where) < 0 then
+        call('EXPIRE', where, DAY_BUDGET_S)
+      end
+      for who in pairs(balance.changed) do
+        local usd = holders[who] and holders[who][budget]
+        if usd and usd > 0 then
+          call('HSET', key('held:', who), budget, exact(usd))
+        elseif usd then
+          call('HDEL', key('held:', who), budget)
+        end
+        changed('b:' .. who .. ':' .. budget)
+      end
+    end
+  end
+  for name, bucket in pairs(buckets) do
+    if bucket.level >= bucket.capacity then
+      call('DEL', key('bucket:', name))
+    else
+      local full_ms = math.ceil((bucket.capacity - bucket.level) / bucket.refill_per_s * 1000) + 1
+      local text = exact(bucket.level) .. ' ' .. exact(now)
+      call('SET', key('bucket:', name), text, 'PX', string.format('%.0f', full_ms))
+    end
+  end
+  balances, holders, buckets = {}, {}, {}
 end
 
 -- --- changes by other replicas ---
@@ -244,11 +274,13 @@ for _, observation in ipairs(message.observations) do
   call('XADD', key('lessons'), 'MAXLEN', '~', OBSERVATIONS_KEPT, '*', 'run', run, 'lesson', observation)
 end
 
-tidy()
 local answer = {grants = {}}
 for i, claim in ipairs(message.claims) do answer.grants[i] = grant(claim) end
+write()
+tidy()
 if message.bye then
   release(run)
+  write()
   forget(run)
   call('ZREM', key('holders'), run)
 end
