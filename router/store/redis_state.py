@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+import orjson
+
 from router.background import failed, surviving
 from router.store.redis_claims import Claims
 from router.store.redis_documents import Documents
@@ -190,7 +192,7 @@ class RedisState:
         self._exchanges += 1
         self._answered_at = time.monotonic()
         self._exchange_s += self._answered_at - began
-        answer = json.loads(text)
+        answer = orjson.loads(text)
         if "grants" not in answer:
             logger.warning("the shared state does not know this replica: sending everything again")
             self._lose()
@@ -237,7 +239,7 @@ class RedisState:
         anything = bool(
             update.own or update.spent or claims or adjustments or observations or turns or new_report
         )
-        return _Message(update, text, turns, anything), json.dumps(message, allow_nan=False)
+        return _Message(update, text, turns, anything), orjson.dumps(message).decode()
 
     def _receive(self, sent: _Message, answer: Mapping[str, Any]) -> bool:
         self._ledger.acknowledged(sent.update)
