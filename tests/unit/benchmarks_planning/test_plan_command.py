@@ -100,6 +100,7 @@ def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.Captu
     [
         (["--rates", "gpt=1", *SLO], "--rates: unknown model 'gpt' (known: llama-3.2-1b, llama-3.2-3b)"),
         (["--rates", "llama-3.2-1b=0", *SLO], "--rates: llama-3.2-1b=0 is not above 0"),
+        (["--rates", "llama-3.2-1b=-2", *SLO], "--rates: llama-3.2-1b=-2 is below 0"),
         ([*SLO], "give one of --workload, --rates, --from-store and --batch"),
         (["--rates", "llama-3.2-1b=1"], "no request has an SLO: give --slo"),
         (["--rates", "llama-3.2-1b=1", "--policy", "best"], "unknown policy 'best'"),
