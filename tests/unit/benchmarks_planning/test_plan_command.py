@@ -138,6 +138,17 @@ def test_a_wrong_cluster_file(
     assert message in refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
 
 
+def test_models_that_do_not_go_together_are_refused_with_the_name_of_their_file(
+    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models.yaml").write_text(
+        "models: [{name: llama-3.2-1b, aliases: [small]}, {name: llama-3.2-3b, aliases: [small]}]"
+    )
+    said = refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
+    reason = "models[1].aliases[0]: alias 'small' already stands for 'llama-3.2-1b'"
+    assert said == f"headway: {tmp_path / 'models.yaml'}: {reason}\n"
+
+
 def test_a_batch_gets_unlike_groups_and_a_fleet_file_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
