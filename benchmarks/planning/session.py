@@ -12,14 +12,14 @@ from benchmarks.planning.files import ClusterConfig
 from benchmarks.planning.fleet import fleet_data
 from benchmarks.planning.inputs import PlanningInputs
 from benchmarks.planning.planner import OnProgress, Plan, Planner
-from benchmarks.planning.problem import LIMITS, PlanningProblem
+from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.reasons import reasons
 from benchmarks.planning.records import present
 from benchmarks.planning.report import plan_data
 from benchmarks.planning.scoring import DrawnDemand, Scorer
 from benchmarks.planning.search import CandidateSearch, PlanningAims
 from benchmarks.planning.throughput import ThroughputPlanner
 from benchmarks.planning.what_if import changed
-from policies.placement.feasibility import obstacles
 
 
 class Infeasible(Exception):
@@ -68,9 +68,8 @@ class Session:
     def _planner(self, cluster: ClusterConfig) -> Planner:
         inputs = self.inputs
         problem = PlanningProblem(cluster, inputs.models, inputs.longest_tokens).with_unlike_groups()
-        found = obstacles(problem.models, problem.cluster, LIMITS)
-        if found:
-            raise Infeasible("\n  ".join(["no placement is possible", *map(str, found)]))
+        if found := reasons(problem):
+            raise Infeasible("\n  ".join(["no placement is possible", *found]))
         estimate = Estimate(problem, inputs.requests)
         scorer = Scorer(problem, self.draws, inputs.policy, inputs.slo, inputs.base, self.processes)
         placement = None if inputs.fleet is None else present(problem, inputs.fleet)
