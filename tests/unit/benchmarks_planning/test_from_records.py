@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.reasons import reasons
 from benchmarks.planning.records import cluster_of, models_of, present, recorded_requests
 from benchmarks.workloads.format import WorkloadError
 from router import cli
@@ -121,6 +122,37 @@ def test_cluster_and_models_of_a_fleet_file(fleet: FleetConfig) -> None:
         ("l4 tp1 pp1", (0,)),
         ("l4 tp2 pp1", (1,)),
     ]
+
+
+@pytest.mark.parametrize("usd_per_hour", [0.5, 0.7])
+def test_a_plan_with_a_group_of_unlike_gpus_can_be_planned_again(usd_per_hour: float) -> None:
+    row = "{{name: {0}, kind: emulated, profile: {1}, usd_per_hour: {2}, serves: {{{3}: {3}}}}}"
+    unlike = "llama-3.1-70b@a100-80g:41+2xl4:19+2xl4:20"
+    rows = [
+        row.format("a", unlike, 2 + 4 * usd_per_hour, "llama-3.1-70b"),
+        row.format("b", "llama-3.2-1b@l4", usd_per_hour, "llama-3.2-1b"),
+    ]
+    own = loads(f"models: [{{name: llama-3.1-70b}}, {{name: llama-3.2-1b}}]\ninstances: [{', '.join(rows)}]")
+    cluster = cluster_of(own)
+    pools = {each.gpu: (each.gpus, each.usd_per_hour) for each in cluster.pools}
+    assert pools == {"l4": (5, usd_per_hour), "a100-80g": (1, 2.0)}
+    assert not reasons(PlanningProblem(cluster, models_of(own).models, {}).with_unlike_groups())
+
+
+def test_unlike_gpus_whose_prices_are_unknown_share_that_of_their_instance(fleet: FleetConfig) -> None:
+    a = fleet.instances[0].model_copy(update={"hardware": "a100-80g:20+2xl4:8", "usd_per_hour": 6.0})
+    alone = fleet.model_copy(update={"instances": (a,)})
+    assert {each.gpu: each.usd_per_hour for each in cluster_of(alone).pools} == {"a100-80g": 2.0, "l4": 2.0}
+    cheap = fleet.model_copy(
+        update={"instances": (a.model_copy(update={"usd_per_hour": 1.2}), fleet.instances[1])}
+    )
+    assert [(each.gpu, each.usd_per_hour) for each in cluster_of(cheap).pools] == [
+        ("l4", 0.7),
+        ("a100-80g", 0.4),
+        ("l4", 0.4),
+    ]
+    none = fleet.model_copy(update={"instances": (a.model_copy(update={"usd_per_hour": None}),)})
+    assert {each.usd_per_hour for each in cluster_of(none).pools} == {None}
 
 
 def test_hardware_without_profiles_needs_a_cluster_file(fleet: FleetConfig) -> None:
