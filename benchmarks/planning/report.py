@@ -36,7 +36,7 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
     weights_gb = gb_per_gpu(spec, shape) * spec.weights_gb / spec.gb
     profile = problem.profile(model, shape)
     kv_tokens = 0 if profile is None else profile.kv_capacity_tokens
-    unlike = problem.unlike_of(shape)
+    unlike = problem.unlike_of(group)
     if unlike is not None:
         return _unlike_data(problem, model, unlike, blocks, kv_tokens) | {
             "usd_per_hour": shape.known_usd_per_hour
