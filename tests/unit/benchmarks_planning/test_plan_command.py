@@ -57,6 +57,20 @@ def test_a_plan_from_rates_to_a_fleet_file(
     assert config.defaults.policy == "latency"
 
 
+def test_a_model_of_a_low_rate_has_no_request_in_some_draws(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = ("--rates", "llama-3.2-1b=20,llama-3.2-3b=0.01")
+    assert cli.main(["plan", *files, *rates, *SLO, *BRIEF, "--json"]) == 0
+    best = orjson.loads(capsys.readouterr().out)["plans"][0]
+    assert {model for group in best["groups"] for model in group["models"]} == {
+        "llama-3.2-1b",
+        "llama-3.2-3b",
+    }
+    said = refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--limit", "1"])
+    assert "--rates: a draw has no request: give a larger --limit" in said
+
+
 def test_a_workload_file_is_planned_too(
     files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
