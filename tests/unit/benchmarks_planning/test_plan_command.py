@@ -9,6 +9,7 @@ import pytest
 
 from backends.engine import profile
 from benchmarks.planning.drawing import plan_svg
+from benchmarks.planning.report import table
 from benchmarks.simulator import open_fleet
 from router import cli
 from router.config import load
@@ -101,6 +102,37 @@ def test_the_infeasible_is_explained(
     said = refused(capsys, [*files, "--rates", f"{name}=1", *SLO, *BRIEF], status=1)
     assert limit in said
     assert "enough would be" in said
+
+
+@pytest.mark.parametrize(
+    ("measure", "value", "words"),
+    [
+        ("multiple", None, "bound: none; there is GPU time to keep 95% of these requests at any load"),
+        ("multiple", 2.5, "bound: no placement keeps 95% at more than 2.50 times the load"),
+        ("usd_per_hour", None, "bound: no placement keeps 95%"),
+        ("usd_per_hour", 1.4, "bound: no placement keeps 95% for less than 1.40 USD an hour"),
+    ],
+)
+def test_the_bound_in_words(measure: str, value: float | None, words: str) -> None:
+    plan = {
+        "attainment": 1.0,
+        "low": 0.9,
+        "high": 1.0,
+        "ttft_s_p95": 0.5,
+        "usd_per_hour": None,
+        "multiple": 1.0,
+        "groups": [],
+    }
+    data = {
+        "policy": "latency",
+        "objective": "cost",
+        "target": 0.95,
+        "bound": {measure: value},
+        "plans": [plan],
+        "present": None,
+        "what_if": [],
+    }
+    assert words in table(data)
 
 
 def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
