@@ -15,6 +15,7 @@ from backends.engine.weights import suffix_of
 from benchmarks.planning.files import ClusterConfig, PlannedModelConfig, PoolConfig
 from benchmarks.planning.unlike import UnlikeGroup, unlike_group
 from policies.placement.candidates import every_shape
+from policies.placement.hardware_support import support
 from policies.placement.types import Cluster, GpuKind, Group, Limits, Model, Pool, Precision, Shape
 from router.core.profile import EngineProfile
 
@@ -57,14 +58,16 @@ class PlanningProblem:
         """This problem with a group of unlike GPUs for each model that fits no equal ones, where one holds it."""
         problem = self
         for place, config in enumerate(self.model_configs):
+            precision = self.models[place].precision
             if is_gguf(config) or any(
                 self.profile(place, shape) is not None
                 for pool in self.cluster.pools
+                if support(pool.kind, precision) is not None
                 for shape in every_shape(pool, LIMITS)
             ):
                 continue
             left = [
-                pool.model_copy(update={"gpus": gpus})
+                pool.model_copy(update={"gpus": gpus if support(gpu_kind(pool), precision) else 0})
                 for pool, gpus in zip(self.cluster_config.pools, problem.gpus_left, strict=True)
             ]
             group = unlike_group(left, config, suffix_of(config.weights), self._held_tokens(config))

@@ -10,6 +10,7 @@ from backends.engine import profiles
 from backends.engine.hardware import HARDWARE
 from benchmarks.planning.files import ClusterConfig
 from benchmarks.planning.placing import placed
+from benchmarks.planning.reasons import reasons
 from benchmarks.simulator import open_fleet
 from policies.placement.types import Group, Placement, Shape
 from router import cli
@@ -44,6 +45,13 @@ def test_a_group_may_span_two_pools_of_a_kind() -> None:
     (group,) = twice.unlike
     assert [twice.unlike[0].gpus_of(pool) for pool in (0, 1)] == [4, 4]
     assert profiles.find(f"{LARGE}@{group.name}") is not None
+
+
+def test_gpus_that_do_not_run_a_format_neither_hold_its_model_nor_join_a_group() -> None:
+    found = problem("16xt4 1xa100-80g 6xl4", f"{LARGE}:bf16").with_unlike_groups()
+    (group,) = found.unlike
+    assert set(group.pools) == {1, 2}
+    assert reasons(found) == []
 
 
 def test_a_model_that_fits_nowhere_gets_none() -> None:
