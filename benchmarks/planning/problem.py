@@ -153,8 +153,14 @@ def gpu_kind(pool: PoolConfig) -> GpuKind:
     hardware = HARDWARE[pool.gpu]
     return GpuKind(
         pool.gpu,
-        floor(10 * profiles.budget_bytes(hardware) / _GB) / 10,
+        _budget_gb(profiles.budget_bytes(hardware)),
         hardware.compute_capability,
         pool.usd_per_hour,
         max_tensor=pool.node_gpus,
+        llamacpp_gb=_budget_gb(profiles.llamacpp_budget_bytes(hardware)),
     )
+
+
+def _budget_gb(budget_bytes: float) -> float:
+    """Rounded down to 0.1 GB."""
+    return floor(10 * budget_bytes / _GB) / 10

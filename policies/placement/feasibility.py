@@ -17,6 +17,7 @@ from policies.placement.packing import pack
 from policies.placement.types import (
     DEFAULT_LIMITS,
     Cluster,
+    GpuKind,
     Limits,
     Model,
     Precision,
@@ -79,8 +80,12 @@ def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAUL
         else:
             high, packed = middle, found
     # What the fullest group takes, so that rounding adds nothing.
-    share = max(group_gb(models, group) / group.shape.kind.budget_gb for group in packed)
-    return share * high * min(pool.kind.budget_gb for pool in cluster.pools)
+    share = max(
+        group_gb(models, group) / group.shape.kind.budget_for(models[each].precision)
+        for group in packed
+        for each in group.models
+    )
+    return share * high * _least_budget_gb(models, cluster)
 
 
 def _alone(model: Model, cluster: Cluster, limits: Limits, fits: Fits) -> Obstacle | None:
@@ -96,13 +101,11 @@ def _alone(model: Model, cluster: Cluster, limits: Limits, fits: Fits) -> Obstac
     if any(Fit([model]).holds(shape, [0]) for shape in possible) or fits([model], cluster):
         return None
     runs = [shape for shape in possible if Fit([model]).runs(shape, 0)] or possible
-    shape = min(runs, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_gb)
-    needed = gb_per_gpu(model, shape)
-    limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {shape.kind.budget_gb:g}"
+    shape = min(runs, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_for(model.precision))
+    needed, budget = gb_per_gpu(model, shape), shape.kind.budget_for(model.precision)
+    limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {budget:g}"
     changes = (*_formats(model, cluster, fits), *_more_gpus([model], cluster, limits, fits))
-    return Obstacle(
-        (model.name,), limit, needed, shape.kind.budget_gb, (*changes, f"GPUs with {_gb(needed)} GB each")
-    )
+    return Obstacle((model.name,), limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
 
 
 def _together(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: Fits) -> Obstacle:
@@ -116,9 +119,13 @@ def _together(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: F
     except ValueError:  # more memory does not help: each takes GPUs for itself
         limit = f"need GPUs for themselves each, there are {cluster.gpus}"
         return Obstacle(names, limit, changes=tuple(changes))
-    budget = min(pool.kind.budget_gb for pool in cluster.pools)
+    budget = _least_budget_gb(models, cluster)
     limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {budget:g}"
     return Obstacle(names, limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
+
+
+def _least_budget_gb(models: Sequence[Model], cluster: Cluster) -> float:
+    return min(pool.kind.budget_for(model.precision) for pool in cluster.pools for model in models)
 
 
 def _gb(needed: float) -> str:
@@ -198,9 +205,9 @@ def _more_gpus(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: 
 
 
 def _scaled(cluster: Cluster, factor: float) -> Cluster:
-    return Cluster(
-        tuple(
-            replace(pool, kind=replace(pool.kind, budget_gb=pool.kind.budget_gb * factor))
-            for pool in cluster.pools
-        )
-    )
+    return Cluster(tuple(replace(pool, kind=_with_memory(pool.kind, factor)) for pool in cluster.pools))
+
+
+def _with_memory(kind: GpuKind, factor: float) -> GpuKind:
+    llamacpp_gb = None if kind.llamacpp_gb is None else kind.llamacpp_gb * factor
+    return replace(kind, budget_gb=kind.budget_gb * factor, llamacpp_gb=llamacpp_gb)

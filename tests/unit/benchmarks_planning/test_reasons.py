@@ -57,3 +57,27 @@ def test_every_format_that_is_proposed_can_be_written_in_a_models_file(pools: st
         assert not reasons(
             problem(pools, " ".join(f"{each.partition(':')[0]}:{weights}" for each in models.split()))
         )
+
+
+@pytest.mark.parametrize(
+    ("pools", "models"),
+    [
+        ("1xl4", "qwen2.5-32b:q4"),
+        ("1xrtx-4090", "qwen2.5-32b:q4"),
+        ("1xa40", "llama-3.1-70b:q4"),
+        ("1xa100-80g", "llama-3.1-70b:q8"),
+    ],
+)
+def test_a_model_of_llamacpp_has_the_memory_that_its_engine_takes(pools: str, models: str) -> None:
+    found = problem(pools, models)
+    assert reasons(found) == []
+    # The budget of vLLM on these GPUs is smaller than what the model needs.
+    assert found.models[0].gb > found.cluster.pools[0].kind.budget_gb
+
+
+def test_a_reason_has_the_memory_of_llamacpp() -> None:
+    limit, _ = changes_of("1xl4", "llama-3.1-70b:q4")
+    assert limit == "llama-3.1-70b: needs 44.3 GB of each GPU in a group of 1, l4 has 22.1"
+    limit, changes = changes_of("1xl4 1xt4", "qwen2.5-32b:q4 qwen2.5-14b:q8")
+    assert limit == "qwen2.5-32b, qwen2.5-14b: need 16.5 GB of each of 2 GPUs, which have 14.4"
+    assert changes[-1] == "GPUs with 16.5 GB each"
