@@ -13,6 +13,7 @@ from sqlalchemy import RowMapping, select
 from backends import KINDS
 from backends.engine import profiles
 from backends.engine.hardware import HardwareSpec
+from backends.engine.models import MODELS
 from backends.engine.weights import weights_named
 from benchmarks.planning.files import ClusterConfig, ModelsConfig
 from benchmarks.planning.problem import LIMITS, PlanningProblem
@@ -156,12 +157,15 @@ def _usd_of_one(usd: float | None, stages: Stages, known: Mapping[str, float]) -
 
 
 def models_of(config: FleetConfig) -> ModelsConfig:
-    """A fleet file's models that an instance serves, in the format that most instances have."""
+    """A fleet file's models that an instance serves, in the format that most instances have. Raises WorkloadError."""
     formats: dict[str, Counter[str]] = {}
     for instance in config.instances:
         for model, served in instance.serves.items():
             weights = served.quantization or KINDS[instance.protocol].default_weights
             formats.setdefault(model, Counter())[weights_named(weights)] += 1
+    unknown = [model for model in formats if model not in MODELS]
+    if unknown:
+        raise WorkloadError(f"no engine profiles for {', '.join(unknown)}; give --models")
     rows = [
         each.model_dump(mode="json", exclude_unset=True)
         | {"weights": formats[each.name].most_common(1)[0][0]}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from backends.engine import profiles
 from benchmarks.compare.pool import Processes
 from benchmarks.planning.estimate import Estimate
 from benchmarks.planning.files import ClusterConfig
@@ -89,9 +90,13 @@ class Session:
         return {"attainment": bound.attainment()}
 
     def _present(self, planner: Planner, best: Plan) -> dict[str, Any] | None:
-        """The score of the fleet as it runs, on the draws that scored the plans."""
+        """The score of the fleet as it runs, on the draws that scored the plans; None if it has an instance without an
+        engine profile, such as one of a cloud's models."""
         fleet = self.inputs.fleet
         if fleet is None or not fleet.instances:
+            return None
+        names = [each.profile_name(model) for each in fleet.instances for model in each.serves]
+        if any(name is None or profiles.find(name) is None for name in names):
             return None
         seeds = range(self.seed + 1, self.seed + 1 + best.score.draws)
         (score,) = planner.scorer.fleet_scores([fleet], seeds, best.multiple)

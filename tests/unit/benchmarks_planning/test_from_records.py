@@ -180,3 +180,27 @@ def test_one_command_plans_from_records(
     config = load(out / "fleet.yaml")
     assert config.store.url == f"sqlite+aiosqlite:///{store}"
     assert config.model("small") is not None
+
+
+def test_a_fleet_with_a_model_of_a_cloud_is_planned_with_cluster_and_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        """
+models: [{name: llama-3.2-1b}, {name: gpt-4o}]
+instances:
+  - {name: a, kind: openai, url: "http://a", hardware: l4, serves: {gpt-4o: gpt-4o}}
+  - {name: b, kind: vllm, url: "http://b", hardware: l4, serves: {llama-3.2-1b: x}}
+"""
+    )
+    (tmp_path / "cluster.yaml").write_text("pools: [{gpu: l4, gpus: 1}]")
+    (tmp_path / "models.yaml").write_text("models: [{name: llama-3.2-1b}]")
+    line = ["plan", "--config", str(tmp_path / "fleet.yaml"), "--rates", "llama-3.2-1b=1"]
+    line += ["--slo", "ttft_ms=1500", "--limit", "20", "--time-s", "0.5", "--jobs", "1", "--json"]
+    assert cli.main(line) == 2
+    assert capsys.readouterr().err == "headway plan: no engine profiles for gpt-4o; give --models\n"
+    files = ["--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml")]
+    assert cli.main([*line, *files]) == 0
+    data = orjson.loads(capsys.readouterr().out)
+    assert data["present"] is None
+    assert data["plans"]
