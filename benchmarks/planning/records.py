@@ -157,7 +157,8 @@ def _usd_of_one(usd: float | None, stages: Stages, known: Mapping[str, float]) -
 
 
 def models_of(config: FleetConfig) -> ModelsConfig:
-    """A fleet file's models that an instance serves, in the format that most instances have. Raises WorkloadError."""
+    """A fleet file's models that an instance serves, in the format that most instances have, without fallbacks to others.
+    Raises WorkloadError."""
     formats: dict[str, Counter[str]] = {}
     for instance in config.instances:
         for model, served in instance.serves.items():
@@ -169,6 +170,7 @@ def models_of(config: FleetConfig) -> ModelsConfig:
     rows = [
         each.model_dump(mode="json", exclude_unset=True)
         | {"weights": formats[each.name].most_common(1)[0][0]}
+        | ({"fallbacks": [one for one in each.fallbacks if one in formats]} if each.fallbacks else {})
         for each in config.models
         if each.name in formats
     ]

@@ -155,6 +155,15 @@ def test_unlike_gpus_whose_prices_are_unknown_share_that_of_their_instance(fleet
     assert {each.usd_per_hour for each in cluster_of(none).pools} == {None}
 
 
+def test_a_fallback_that_no_instance_serves_is_left_out() -> None:
+    own = loads(
+        "models: [{name: llama-3.2-1b, fallbacks: [llama-3.2-3b]}, {name: llama-3.2-3b}]\n"
+        "instances: [{name: a, kind: vllm, url: 'http://a', hardware: l4, serves: {llama-3.2-1b: x}}]"
+    )
+    (model,) = models_of(own).models
+    assert model.fallbacks == ()
+
+
 def test_hardware_without_profiles_needs_a_cluster_file(fleet: FleetConfig) -> None:
     text = FLEET.format(store="x.db").replace("hardware: 2xl4", "hardware: tpu")
     with pytest.raises(WorkloadError, match="instance a: no engine profiles for tpu; give --cluster"):
