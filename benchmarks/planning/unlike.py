@@ -48,16 +48,17 @@ def unlike_group(
     """The best group of two pools that holds the model and the keys and values of so many tokens; None if there is none.
     A pool may have no GPU left."""
     priced = sorted(_choices(pools), key=lambda choice: choice[0])
-    best: tuple[float, UnlikeGroup] | None = None
+    best: tuple[tuple[float, float], UnlikeGroup] | None = None
     compared = 0
     for usd, chosen in priced:
         group = _split(config, weights, tokens, pools, chosen)
         found = None if group is None else profiles.find(f"{_profiled(config, weights)}@{group.name}")
         if group is None or found is None or found.kv_capacity_tokens < tokens:
             continue
-        speed = 1 / (_step_s(found) * usd)
-        if best is None or speed > best[0]:
-            best = speed, group
+        step_s = _step_s(found)
+        cost = step_s * usd, step_s
+        if best is None or cost < best[0]:
+            best = cost, group
         compared += 1
         if compared == _COMPARED:
             break

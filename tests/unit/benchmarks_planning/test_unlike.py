@@ -37,6 +37,14 @@ def test_of_two_pools_of_a_kind_the_cheaper_one_is_taken() -> None:
     assert {pool for pool, _ in blocks} == {0, 2}
 
 
+def test_gpus_without_cost_are_compared_by_the_time_of_a_step() -> None:
+    found = problem("1xa100-80g 6xl4", LARGE)
+    pools = [{**pool.model_dump(), "usd_per_hour": 0.0} for pool in found.cluster_config.pools]
+    free = replace(found, cluster_config=ClusterConfig.model_validate({"pools": pools})).with_unlike_groups()
+    (group,) = free.unlike
+    assert free.kind_of(group).usd_per_hour == 0.0
+
+
 def test_a_group_may_span_two_pools_of_a_kind() -> None:
     found = problem("4xl4", LARGE)
     pools = [pool.model_dump() for pool in found.cluster_config.pools]
