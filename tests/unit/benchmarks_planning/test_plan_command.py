@@ -249,6 +249,12 @@ def test_a_batch_has_no_prompt_beyond_the_context(tmp_path: Path, capsys: pytest
     assert "llama-3.2-1b takes prompts of less than 8192 tokens, not 8192" in refused(capsys, list(line))
 
 
+def test_a_batch_is_for_gpus_that_run_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = batch_files(tmp_path, "{gpu: t4, gpus: 1}", [500], ", weights: bf16")
+    said = refused(capsys, list(line))
+    assert said == "headway plan: llama-3.2-1b: bf16 needs compute capability 8.0, t4 has 7.5\n"
+
+
 def test_a_batch_takes_no_option_that_it_would_not_heed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
