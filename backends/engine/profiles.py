@@ -142,6 +142,11 @@ def budget_bytes(hardware: HardwareSpec) -> float:
     return hardware.memory_bytes * _VLLM_MEMORY_SHARE - _VLLM_RESERVE_BYTES
 
 
+def llamacpp_budget_bytes(hardware: HardwareSpec) -> float:
+    """Bytes of a GPU that Ollama has for weights and KV cache."""
+    return hardware.memory_bytes * _OLLAMA_MEMORY_SHARE - _OLLAMA_RESERVE_BYTES
+
+
 def memory_bytes(name: str) -> int:
     """GPU memory of a profile's hardware in bytes, all GPUs together. Raises UnknownProfile."""
     return int(sum(gpus * hardware.memory_bytes for gpus, _, hardware in hardware_of(_parts(name)[2])))
@@ -305,7 +310,7 @@ def _llamacpp_profile(model: ModelSpec, hardware: HardwareSpec, quantization: Qu
     read_bytes_per_s = hardware.read_bytes_per_s * hardware.llamacpp.memory
     flops = hardware.matmul_flops * hardware.llamacpp.flops * quantization.flops_share
     head_s = quantization.bytes_per_weight * model.head_params / read_bytes_per_s
-    free_bytes = hardware.memory_bytes * _OLLAMA_MEMORY_SHARE - weights_bytes - _OLLAMA_RESERVE_BYTES
+    free_bytes = llamacpp_budget_bytes(hardware) - weights_bytes
     return EngineProfile(
         name=f"{model.name}-{quantization.suffix}@{hardware.name}",
         overhead_s=model.layers * LLAMACPP_LAYER_S + head_s,

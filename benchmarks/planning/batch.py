@@ -18,6 +18,7 @@ from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.report import group_data
 from benchmarks.terminal import aligned
 from benchmarks.workloads.format import WorkloadError
+from policies.placement.hardware_support import missing, support
 from policies.placement.types import Group, Placement, Pool, Shape
 from policies.placement.unlike_groups import BatchPlan, Cost, Width, equal_groups, unlike_groups
 from router.config.fields import Count, Section
@@ -39,17 +40,18 @@ def plan_batch(
     if len(problem.models) != 1 or len(problem.cluster.pools) != 1:
         raise WorkloadError("--batch is for one model and one pool of GPUs")
     (pool,) = problem.cluster.pools
+    (model,) = problem.models
+    if support(pool.kind, model.precision) is None:
+        raise WorkloadError(f"{model.name}: {missing(pool.kind, model.precision)}")
     widths = [Width(tensor, 1) for tensor in TENSOR_DEGREES if tensor <= min(pool.node_gpus, pool.gpus)]
     cost = _cost(problem, pool)
     most = problem.model_configs[0].context_tokens
     if most is not None and max(tokens) >= most:
-        raise WorkloadError(
-            f"{problem.models[0].name} takes prompts of less than {most} tokens, not {max(tokens)}"
-        )
+        raise WorkloadError(f"{model.name} takes prompts of less than {most} tokens, not {max(tokens)}")
     whole = [width for width in widths if cost(max(tokens), width) < inf]
     if not whole:
         raise WorkloadError(
-            f"no group of {pool.gpus} x {pool.kind.name} holds {problem.models[0].name} and {max(tokens)} tokens"
+            f"no group of {pool.gpus} x {pool.kind.name} holds {model.name} and {max(tokens)} tokens"
         )
     plan = unlike_groups(tokens, pool.gpus, widths, cost)
     groups = sorted(plan.groups, key=lambda each: -each.width.gpus)
@@ -58,7 +60,7 @@ def plan_batch(
     data = {
         "headway_plan": 1,
         "cluster": problem.cluster_config.model_dump(mode="json"),
-        "model": problem.models[0].name,
+        "model": model.name,
         "gpu": pool.kind.name,
         "gpus": pool.gpus,
         "prompts": len(tokens),

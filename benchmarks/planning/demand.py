@@ -10,7 +10,7 @@ from random import Random
 from typing import Protocol
 
 from benchmarks.compare.resample import Resampler
-from benchmarks.workloads.build import build
+from benchmarks.workloads.build import NoArrival, build
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header
 from benchmarks.workloads.mixes import parse_amounts
 from benchmarks.workloads.options import BuildOptions
@@ -72,6 +72,7 @@ class GeneratedDemand:
         )
 
     def requests(self, seed: int) -> Sequence[WorkloadRequest]:
+        """Raises WorkloadError if no stream has one."""
         duration_s = self.requests_wanted / sum(self.rates_per_s.values())
         found: list[WorkloadRequest] = []
         for model, rate_per_s in self.rates_per_s.items():
@@ -81,8 +82,13 @@ class GeneratedDemand:
                 rate_per_s=rate_per_s,
                 duration_s=duration_s,
             )
-            _, stream = build(self.process, options, {})
+            try:
+                _, stream = build(self.process, options, {})
+            except NoArrival:  # a model of a low rate
+                continue
             found += [replace(each, id=f"{model}/{each.id}").with_routing(models=[model]) for each in stream]
+        if not found:
+            raise WorkloadError("--rates: a draw has no request: give a larger --limit")
         return sorted(found, key=lambda each: (each.arrival_s, each.id))
 
 

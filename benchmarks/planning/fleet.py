@@ -59,10 +59,10 @@ def _plain(hardware: str) -> str:
     return hardware.translate(str.maketrans("+:", "--"))
 
 
-def fleet_config(data: Mapping[str, Any]) -> FleetConfig:
-    """The data as the gateway reads it. Raises ConfigError."""
+def fleet_config(data: Mapping[str, Any], source: str = "the fleet file of a plan") -> FleetConfig:
+    """The data as the gateway reads it. Raises ConfigError; `source` says in it where the data is from."""
     return check(
-        dict(data), "plan", lambda path: 1, policies=tuple(policies.POLICIES), profiles=profiles.names()
+        dict(data), source, lambda path: None, policies=tuple(policies.POLICIES), profiles=profiles.names()
     )
 
 

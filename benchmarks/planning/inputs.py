@@ -67,7 +67,8 @@ def inputs(args: argparse.Namespace) -> PlanningInputs:
     slo = parse_slo(args.slo) if args.slo else None
     base = _base(fleet, args.policy, slo)
     entries = [each.fleet_entry().model_dump(mode="json", exclude_unset=True) for each in models]
-    config = fleet_config({**base, "models": entries})
+    files = " with ".join(str(each) for each in (args.models, args.config) if each)
+    config = fleet_config({**base, "models": entries}, files)
     demand = _demand(args, names, fleet or config)
     rules = Rules.of(config, tuple(policies.POLICIES))
     policy = config.defaults.policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.planning.files import PoolConfig
 from benchmarks.planning.problem import PlanningProblem, gpu_kind
 from policies.placement.types import Group, Placement
 
@@ -45,7 +44,7 @@ def placed(problem: PlanningProblem, placement: Placement) -> list[tuple[Group, 
     wanted: list[tuple[Group, list[tuple[int, int]]]] = []
     for group in _ordered(problem, placement):
         blocks = []
-        for pool, size in _blocks(problem, group, sizes):
+        for pool, size in _blocks(problem, group):
             blocks.append((pool, len(sizes[pool])))
             sizes[pool].append(size)
         wanted.append((group, blocks))
@@ -56,27 +55,16 @@ def placed(problem: PlanningProblem, placement: Placement) -> list[tuple[Group, 
 def _ordered(problem: PlanningProblem, placement: Placement) -> list[Group]:
     return [
         group
-        for pool in problem.cluster.pools
+        for kind in dict.fromkeys(pool.kind for pool in problem.cluster.pools)
         for group in sorted(placement, key=lambda each: (-each.shape.gpus, each.models))
-        if group.shape.kind == pool.kind
+        if group.shape.kind == kind
     ]
 
 
-def _blocks(problem: PlanningProblem, group: Group, sizes: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """The pool and the number of GPUs of each block, where the blocks so far have these sizes."""
-    pools = problem.cluster_config.pools
-    unlike = problem.unlike_of(group.shape)
+def _blocks(problem: PlanningProblem, group: Group) -> list[tuple[int, int]]:
+    """The pool and the number of GPUs of each block."""
+    unlike = problem.unlike_of(group)
     if unlike is None:
-        kinds = [gpu_kind(pool) for pool in pools]
+        kinds = [gpu_kind(pool) for pool in problem.cluster_config.pools]
         return [(kinds.index(group.shape.kind), group.shape.gpus)]
-    left = [pool.gpus - sum(own) for pool, own in zip(pools, sizes, strict=True)]
-    found = []
-    for stage in unlike.stages:
-        pool = _pool_with(pools, left, stage.hardware.name, stage.gpus)
-        left[pool] -= stage.gpus
-        found.append((pool, stage.gpus))
-    return found
-
-
-def _pool_with(pools: Sequence[PoolConfig], left: Sequence[int], gpu: str, gpus: int) -> int:
-    return next(at for at, pool in enumerate(pools) if pool.gpu == gpu and left[at] >= gpus)
+    return [(pool, stage.gpus) for pool, stage in zip(unlike.pools, unlike.stages, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +15,8 @@ from backends.engine.weights import suffix_of
 from benchmarks.planning.files import ClusterConfig, PlannedModelConfig, PoolConfig
 from benchmarks.planning.unlike import UnlikeGroup, unlike_group
 from policies.placement.candidates import every_shape
-from policies.placement.types import Cluster, GpuKind, Limits, Model, Pool, Precision, Shape
+from policies.placement.hardware_support import support
+from policies.placement.types import Cluster, GpuKind, Group, Limits, Model, Pool, Precision, Shape
 from router.core.profile import EngineProfile
 
 #: The largest degrees that have engine profiles.
@@ -39,33 +39,36 @@ class PlanningProblem:
         """The pools; each group of unlike GPUs is one GPU of a pool of its own, and its GPUs are in no other."""
         pools = [
             Pool(gpu_kind(pool), left, pool.node_gpus)
-            for pool in self.cluster_config.pools
-            if (left := self.gpus_left(pool))
+            for pool, left in zip(self.cluster_config.pools, self.gpus_left, strict=True)
+            if left
         ]
         return Cluster((*pools, *(Pool(self.kind_of(group), 1, 1) for group in self.unlike)))
 
-    def gpus_left(self, pool: PoolConfig) -> int:
-        """A pool's GPUs beside groups of unlike GPUs: all where these take none, else in whole nodes if they are several."""
-        taken = sum(group.gpus_of(pool) for group in self.unlike)
-        left = max(0, pool.gpus - taken)
-        return left if not taken or left <= pool.node_gpus else left - left % pool.node_gpus
+    @property
+    def gpus_left(self) -> list[int]:
+        """Each pool's GPUs beside groups of unlike GPUs: all where these take none, else in whole nodes if they are several."""
+        found = []
+        for place, pool in enumerate(self.cluster_config.pools):
+            taken = sum(group.gpus_of(place) for group in self.unlike)
+            left = pool.gpus - taken
+            found.append(left if not taken or left <= pool.node_gpus else left - left % pool.node_gpus)
+        return found
 
     def with_unlike_groups(self) -> PlanningProblem:
-        """This problem with a group of unlike GPUs for each model that fits no equal ones, where one holds it. Its GPUs are of
-        kinds that one pool has: of several pools at other prices it would not be known whose they are."""
+        """This problem with a group of unlike GPUs for each model that fits no equal ones, where one holds it."""
         problem = self
-        pools_of = Counter(pool.gpu for pool in self.cluster_config.pools)
         for place, config in enumerate(self.model_configs):
+            precision = self.models[place].precision
             if is_gguf(config) or any(
                 self.profile(place, shape) is not None
                 for pool in self.cluster.pools
+                if support(pool.kind, precision) is not None
                 for shape in every_shape(pool, LIMITS)
             ):
                 continue
             left = [
-                pool.model_copy(update={"gpus": gpus})
-                for pool in self.cluster_config.pools
-                if pools_of[pool.gpu] == 1 and (gpus := problem.gpus_left(pool))
+                pool.model_copy(update={"gpus": gpus if support(gpu_kind(pool), precision) else 0})
+                for pool, gpus in zip(self.cluster_config.pools, problem.gpus_left, strict=True)
             ]
             group = unlike_group(left, config, suffix_of(config.weights), self._held_tokens(config))
             if group is not None:
@@ -74,11 +77,10 @@ class PlanningProblem:
 
     def kind_of(self, group: UnlikeGroup) -> GpuKind:
         """A group of unlike GPUs as one GPU."""
-        pools = {pool.gpu: pool for pool in self.cluster_config.pools}
         prices = [
             stage.gpus * price
-            for stage in group.stages
-            if (price := pools[stage.hardware.name].usd_per_hour) is not None
+            for stage, place in zip(group.stages, group.pools, strict=True)
+            if (price := self.cluster_config.pools[place].usd_per_hour) is not None
         ]
         return GpuKind(
             group.name,
@@ -88,9 +90,11 @@ class PlanningProblem:
             max_tensor=1,
         )
 
-    def unlike_of(self, shape: Shape) -> UnlikeGroup | None:
-        """The group of unlike GPUs that a shape stands for; None if its GPUs are equal."""
-        return next((each for each in self.unlike if each.name == shape.kind.name), None)
+    def unlike_of(self, group: Group) -> UnlikeGroup | None:
+        """The unlike GPUs of a group; None if its GPUs are equal. Where two have the same stages, its model's own."""
+        names = [self.model_configs[model].name for model in group.models]
+        same = [each for each in self.unlike if self.kind_of(each) == group.shape.kind]
+        return min(same, key=lambda each: each.model not in names, default=None)
 
     def _held_tokens(self, config: PlannedModelConfig) -> int:
         return max(profiles.MIN_CONTEXT_TOKENS, self.longest_tokens.get(config.name, 0))
@@ -149,8 +153,14 @@ def gpu_kind(pool: PoolConfig) -> GpuKind:
     hardware = HARDWARE[pool.gpu]
     return GpuKind(
         pool.gpu,
-        floor(10 * profiles.budget_bytes(hardware) / _GB) / 10,
+        _budget_gb(profiles.budget_bytes(hardware)),
         hardware.compute_capability,
         pool.usd_per_hour,
         max_tensor=pool.node_gpus,
+        llamacpp_gb=_budget_gb(profiles.llamacpp_budget_bytes(hardware)),
     )
+
+
+def _budget_gb(budget_bytes: float) -> float:
+    """Rounded down to 0.1 GB."""
+    return floor(10 * budget_bytes / _GB) / 10

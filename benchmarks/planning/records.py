@@ -12,6 +12,8 @@ from sqlalchemy import RowMapping, select
 
 from backends import KINDS
 from backends.engine import profiles
+from backends.engine.hardware import HardwareSpec
+from backends.engine.models import MODELS
 from backends.engine.weights import weights_named
 from benchmarks.planning.files import ClusterConfig, ModelsConfig
 from benchmarks.planning.problem import LIMITS, PlanningProblem
@@ -31,6 +33,9 @@ from router.store.database import (
     public_url,
     reason,
 )
+
+#: GPUs, how many of them share a layer, and their kind, of each stage (`profiles.hardware_of`).
+Stages = Sequence[tuple[int, int, HardwareSpec]]
 
 
 def recorded_requests(url: str, config: FleetConfig, limit: int) -> tuple[Header, list[WorkloadRequest]]:
@@ -102,9 +107,11 @@ def _request(row: RowMapping, config: FleetConfig, begin_s: float, output_tokens
 
 def cluster_of(config: FleetConfig) -> ClusterConfig:
     """The GPUs of a fleet file's instances, from their hardware. GPUs of a kind are taken as nodes of as many as the
-    widest instance has. Raises WorkloadError."""
+    widest instance has. In an instance over unlike GPUs those of a kind that another instance has cost as much as there; the
+    others share the rest of its price equally. Raises WorkloadError."""
     pools: dict[tuple[str, float | None], list[int]] = {}
     prices = [each.usd_per_hour for each in config.instances]
+    found: list[tuple[float | None, Stages]] = []
     for instance in config.instances:
         if instance.hardware_name is None:
             raise WorkloadError(f"instance {instance.name}: no hardware; give --cluster")
@@ -114,11 +121,14 @@ def cluster_of(config: FleetConfig) -> ClusterConfig:
             raise WorkloadError(
                 f"instance {instance.name}: no engine profiles for {instance.hardware_name}; give --cluster"
             ) from None
-        all_gpus = sum(gpus for gpus, _, _ in stages)
-        usd = None if None in prices or instance.usd_per_hour is None else instance.usd_per_hour / all_gpus
-        for gpus, tensor, hardware in stages:
-            pool = pools.setdefault((hardware.name, usd), [0, 1])
+        found.append((None if None in prices else instance.usd_per_hour, stages))
+    usd_of: dict[str, float] = {}
+    for usd, parts in sorted(found, key=lambda each: len({hardware.name for _, _, hardware in each[1]})):
+        one = _usd_of_one(usd, parts, usd_of)
+        for gpus, tensor, hardware in parts:
+            pool = pools.setdefault((hardware.name, one.get(hardware.name)), [0, 1])
             pool[:] = pool[0] + gpus, max(pool[1], tensor)
+        usd_of = one | usd_of
     if not pools:
         raise WorkloadError("the fleet has no instances; give --cluster")
     return ClusterConfig.model_validate(
@@ -131,16 +141,36 @@ def cluster_of(config: FleetConfig) -> ClusterConfig:
     )
 
 
+def _usd_of_one(usd: float | None, stages: Stages, known: Mapping[str, float]) -> dict[str, float]:
+    """The price of one GPU of each kind; `known` are those of other instances' GPUs. Nothing without a price."""
+    if usd is None:
+        return {}
+    counts: Counter[str] = Counter()
+    for gpus, _, hardware in stages:
+        counts[hardware.name] += gpus
+    others = {kind: known[kind] for kind in counts if kind in known} if len(counts) > 1 else {}
+    rest = usd - sum(counts[kind] * price for kind, price in others.items())
+    if rest <= 0 and len(others) < len(counts):  # GPUs of this instance cost less than elsewhere
+        others, rest = {}, usd
+    left = sum(gpus for kind, gpus in counts.items() if kind not in others)
+    return {kind: others[kind] if kind in others else round(rest / left, 6) for kind in counts}
+
+
 def models_of(config: FleetConfig) -> ModelsConfig:
-    """A fleet file's models that an instance serves, in the format that most instances have."""
+    """A fleet file's models that an instance serves, in the format that most instances have, without fallbacks to others.
+    Raises WorkloadError."""
     formats: dict[str, Counter[str]] = {}
     for instance in config.instances:
         for model, served in instance.serves.items():
             weights = served.quantization or KINDS[instance.protocol].default_weights
             formats.setdefault(model, Counter())[weights_named(weights)] += 1
+    unknown = [model for model in formats if model not in MODELS]
+    if unknown:
+        raise WorkloadError(f"no engine profiles for {', '.join(unknown)}; give --models")
     rows = [
         each.model_dump(mode="json", exclude_unset=True)
         | {"weights": formats[each.name].most_common(1)[0][0]}
+        | ({"fallbacks": [one for one in each.fallbacks if one in formats]} if each.fallbacks else {})
         for each in config.models
         if each.name in formats
     ]

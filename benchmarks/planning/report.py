@@ -36,7 +36,7 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
     weights_gb = gb_per_gpu(spec, shape) * spec.weights_gb / spec.gb
     profile = problem.profile(model, shape)
     kv_tokens = 0 if profile is None else profile.kv_capacity_tokens
-    unlike = problem.unlike_of(shape)
+    unlike = problem.unlike_of(group)
     if unlike is not None:
         return _unlike_data(problem, model, unlike, blocks, kv_tokens) | {
             "usd_per_hour": shape.known_usd_per_hour
@@ -148,11 +148,14 @@ def _row(name: str, plan: dict[str, Any]) -> tuple[str, ...]:
 def _bound_in_words(data: dict[str, Any]) -> str:
     ((measure, value),) = data["bound"].items()
     if measure == "multiple":
-        load = "any load" if value is None else f"more than {value:.2f} times the load"
-        return f"bound: no placement keeps {data['target']:.0%} at {load}"
+        if value is None:
+            return (
+                f"bound: none; there is GPU time to keep {data['target']:.0%} of these requests at any load"
+            )
+        return f"bound: no placement keeps {data['target']:.0%} at more than {value:.2f} times the load"
     if measure == "usd_per_hour":
-        price = "no price" if value is None else f"less than {value:.2f} USD an hour"
-        return f"bound: no placement keeps {data['target']:.0%} for {price}"
+        price = "" if value is None else f" for less than {value:.2f} USD an hour"
+        return f"bound: no placement keeps {data['target']:.0%}{price}"
     return f"bound: no placement attains more than {value:.1%}"
 
 

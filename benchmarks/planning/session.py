@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from backends.engine import profiles
 from benchmarks.compare.pool import Processes
 from benchmarks.planning.estimate import Estimate
 from benchmarks.planning.files import ClusterConfig
 from benchmarks.planning.fleet import fleet_data
 from benchmarks.planning.inputs import PlanningInputs
 from benchmarks.planning.planner import OnProgress, Plan, Planner
-from benchmarks.planning.problem import LIMITS, PlanningProblem
+from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.reasons import reasons
 from benchmarks.planning.records import present
 from benchmarks.planning.report import plan_data
 from benchmarks.planning.scoring import DrawnDemand, Scorer
 from benchmarks.planning.search import CandidateSearch, PlanningAims
 from benchmarks.planning.throughput import ThroughputPlanner
 from benchmarks.planning.what_if import changed
-from policies.placement.feasibility import obstacles
 
 
 class Infeasible(Exception):
@@ -68,9 +69,8 @@ class Session:
     def _planner(self, cluster: ClusterConfig) -> Planner:
         inputs = self.inputs
         problem = PlanningProblem(cluster, inputs.models, inputs.longest_tokens).with_unlike_groups()
-        found = obstacles(problem.models, problem.cluster, LIMITS)
-        if found:
-            raise Infeasible("\n  ".join(["no placement is possible", *map(str, found)]))
+        if found := reasons(problem):
+            raise Infeasible("\n  ".join(["no placement is possible", *found]))
         estimate = Estimate(problem, inputs.requests)
         scorer = Scorer(problem, self.draws, inputs.policy, inputs.slo, inputs.base, self.processes)
         placement = None if inputs.fleet is None else present(problem, inputs.fleet)
@@ -90,9 +90,13 @@ class Session:
         return {"attainment": bound.attainment()}
 
     def _present(self, planner: Planner, best: Plan) -> dict[str, Any] | None:
-        """The score of the fleet as it runs, on the draws that scored the plans."""
+        """The score of the fleet as it runs, on the draws that scored the plans; None if it has an instance without an
+        engine profile, such as one of a cloud's models."""
         fleet = self.inputs.fleet
         if fleet is None or not fleet.instances:
+            return None
+        names = [each.profile_name(model) for each in fleet.instances for model in each.serves]
+        if any(name is None or profiles.find(name) is None for name in names):
             return None
         seeds = range(self.seed + 1, self.seed + 1 + best.score.draws)
         (score,) = planner.scorer.fleet_scores([fleet], seeds, best.multiple)

@@ -26,69 +26,74 @@ _PROMPT_TOKENS, _SEQUENCES, _CONTEXT_TOKENS = 256, 32, 1500
 
 @dataclass(frozen=True, slots=True)
 class UnlikeGroup:
-    """The stages of a model's group."""
+    """The stages of a model's group, and the place of each stage's pool in the cluster."""
 
     model: str
     stages: tuple[EngineStage, ...]
+    pools: tuple[int, ...]
 
     @property
     def name(self) -> str:
         """As in a profile's name."""
         return "+".join(map(str, self.stages))
 
-    def gpus_of(self, pool: PoolConfig) -> int:
+    def gpus_of(self, pool: int) -> int:
         """How many of a pool's GPUs it takes."""
-        return sum(stage.gpus for stage in self.stages if stage.hardware.name == pool.gpu)
+        return sum(stage.gpus for stage, own in zip(self.stages, self.pools, strict=True) if own == pool)
 
 
 def unlike_group(
     pools: Sequence[PoolConfig], config: PlannedModelConfig, weights: str | None, tokens: int
 ) -> UnlikeGroup | None:
-    """The best group of two pools that holds the model and the keys and values of so many tokens; None if there is none."""
+    """The best group of two pools that holds the model and the keys and values of so many tokens; None if there is none.
+    A pool may have no GPU left."""
     priced = sorted(_choices(pools), key=lambda choice: choice[0])
-    best: tuple[float, UnlikeGroup] | None = None
+    best: tuple[tuple[float, float], UnlikeGroup] | None = None
     compared = 0
-    for usd, shapes in priced:
-        group = _split(config, weights, tokens, shapes)
+    for usd, chosen in priced:
+        group = _split(config, weights, tokens, pools, chosen)
         found = None if group is None else profiles.find(f"{_profiled(config, weights)}@{group.name}")
         if group is None or found is None or found.kv_capacity_tokens < tokens:
             continue
-        speed = 1 / (_step_s(found) * usd)
-        if best is None or speed > best[0]:
-            best = speed, group
+        step_s = _step_s(found)
+        cost = step_s * usd, step_s
+        if best is None or cost < best[0]:
+            best = cost, group
         compared += 1
         if compared == _COMPARED:
             break
     return None if best is None else best[1]
 
 
-def _choices(pools: Sequence[PoolConfig]) -> Iterator[tuple[float, list[tuple[str, int]]]]:
-    """The price (without prices: GPUs) and the kind and degree of each stage, for stages of two pools."""
-    for pair in combinations(pools, 2):
-        if pair[0].gpu == pair[1].gpu:
-            continue
+def _choices(pools: Sequence[PoolConfig]) -> Iterator[tuple[float, list[tuple[int, int]]]]:
+    """The price (without prices: GPUs) and the pool and degree of each stage, for stages of two pools."""
+    for pair in combinations(enumerate(pools), 2):
         options = [
             [
-                (pool, degree, count)
+                (place, degree, count)
                 for degree in profiles.TENSOR_DEGREES
                 for count in profiles.PIPELINE_DEGREES
                 if degree <= pool.node_gpus and degree * count <= pool.gpus
             ]
-            for pool in pair
+            for place, pool in pair
         ]
         for chosen in product(*options):
             if sum(count for _, _, count in chosen) <= _MOST_STAGES:
                 usd = sum(
-                    degree * count * (1.0 if pool.usd_per_hour is None else pool.usd_per_hour)
-                    for pool, degree, count in chosen
+                    degree * count * (1.0 if (price := pools[place].usd_per_hour) is None else price)
+                    for place, degree, count in chosen
                 )
-                yield usd, [(pool.gpu, degree) for pool, degree, count in chosen for _ in range(count)]
+                yield usd, [(place, degree) for place, degree, count in chosen for _ in range(count)]
 
 
 def _split(
-    config: PlannedModelConfig, weights: str | None, tokens: int, shapes: Sequence[tuple[str, int]]
+    config: PlannedModelConfig,
+    weights: str | None,
+    tokens: int,
+    pools: Sequence[PoolConfig],
+    chosen: Sequence[tuple[int, int]],
 ) -> UnlikeGroup | None:
-    model = MODELS[config.name]
+    model, shapes = MODELS[config.name], [(pools[place].gpu, degree) for place, degree in chosen]
     if weights and not all(HARDWARE[gpu].runs_quantized for gpu, _ in shapes):
         return None
     most = [profiles.most_layers(model, HARDWARE[gpu], degree, weights, tokens) for gpu, degree in shapes]
@@ -104,7 +109,7 @@ def _split(
     stages = (
         EngineStage(HARDWARE[gpu], degree, held) for (gpu, degree), held in zip(shapes, split, strict=True)
     )
-    return UnlikeGroup(config.name, tuple(stages))
+    return UnlikeGroup(config.name, tuple(stages), tuple(place for place, _ in chosen))
 
 
 def _step_s(profile: EngineProfile) -> float:

@@ -29,6 +29,8 @@ def changed(cluster: ClusterConfig, change: str) -> ClusterConfig:
         _add(pools, match.groups()[3:], change)
     else:
         raise WorkloadError(f"--what-if {change}: expected +1xl4, -1xl4 or 1xa100-80g=1xh100-80g@USD")
+    if not any(pool["gpus"] for pool in pools):
+        raise WorkloadError(f"--what-if {change}: no GPU of the cluster is left")
     try:
         return ClusterConfig.model_validate({"pools": [pool for pool in pools if pool["gpus"]]})
     except ValidationError as error:
@@ -37,8 +39,12 @@ def changed(cluster: ClusterConfig, change: str) -> ClusterConfig:
 
 def _add(pools: list[dict[str, Any]], gpus: tuple[str | None, ...], change: str) -> None:
     count, gpu, price = int(gpus[0] or 0), gpus[1], gpus[2]
-    same = [pool for pool in pools if pool["gpu"] == gpu]
-    if same and price is None:
+    same = [
+        pool
+        for pool in pools
+        if pool["gpu"] == gpu and (price is None or pool["usd_per_hour"] in (None, float(price)))
+    ]
+    if same:
         same[0]["gpus"] += count
         return
     priced = pools[0]["usd_per_hour"] is not None

@@ -27,6 +27,10 @@ DEFAULT_RATE_PER_S = 1.0
 MOST_DRAWN = 5_000_000
 
 
+class NoArrival(WorkloadError):
+    """A generator has no request in the time that was asked for."""
+
+
 def build(
     name: str, options: BuildOptions, environment: Mapping[str, str]
 ) -> tuple[Header, list[WorkloadRequest]]:
@@ -234,7 +238,7 @@ class _Builder:
             for at_s in itertools.islice(inside, most):
                 yield at_s - start_s
             if at_s is None:
-                raise WorkloadError(
+                raise NoArrival(
                     f"{self._name}: no arrival in that window at {process.rate_per_s:g} requests/s"
                 )
 

@@ -48,14 +48,14 @@ def parse_shares(text: str, option: str) -> dict[str, float]:
 
 
 def parse_amounts(text: str, option: str) -> dict[str, float]:
-    """`sharegpt=0.2,arxiv=0.1` as shares of at least 0, whatever they add up to."""
-    shares: dict[str, float] = {}
+    """`sharegpt=0.2,arxiv=0.1` as numbers of at least 0."""
+    amounts: dict[str, float] = {}
     for name, value in _pairs(text, option):
-        share = _number(value, f"{option} {name}")
-        if share < 0:
-            raise WorkloadError(f"{option}: the share of {name!r} is below 0")
-        shares[name] = share
-    return shares
+        amount = _number(value, f"{option} {name}")
+        if amount < 0:
+            raise WorkloadError(f"{option}: {name}={amount:g} is below 0")
+        amounts[name] = amount
+    return amounts
 
 
 def parse_class(text: str, base: Mapping[str, float]) -> tuple[str, dict[str, float]]:

@@ -6,7 +6,7 @@ they cannot be packed (`packing`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -17,6 +17,7 @@ from policies.placement.packing import pack
 from policies.placement.types import (
     DEFAULT_LIMITS,
     Cluster,
+    GpuKind,
     Limits,
     Model,
     Precision,
@@ -27,6 +28,8 @@ _LARGEST_CLUSTER = 64  # times the GPUs that are there, when counting those miss
 #: llama.cpp's Q8_0 against 16 bits: 34 bytes hold 32 weights.
 _Q8_0 = 8.5 / 16
 _SIXTEEN_BITS = (Precision.FP16, Precision.BF16)
+#: Whether all these models can be placed on a cluster at once.
+Fits = Callable[[Sequence[Model], Cluster], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +50,18 @@ class Obstacle:
         return f"{names}: {self.limit}{change}"
 
 
-def obstacles(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Obstacle]:
+def obstacles(
+    models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS, fits: Fits | None = None
+) -> list[Obstacle]:
     """Nothing if all models can be placed at once. Else each model that fits nowhere; or, if each would fit alone,
-    one obstacle for all together."""
-    alone = [
-        found for model in range(len(models)) if (found := _alone(models[model], cluster, limits)) is not None
-    ]
+    one obstacle for all together. `fits` replaces `pack`: it may know more groups than those of equal GPUs."""
+    packs = fits or (lambda some, pools: pack(some, pools, limits) is not None)
+    alone = [found for model in models if (found := _alone(model, cluster, limits, packs)) is not None]
     if alone:
         return list(dict.fromkeys(alone))
-    if pack(models, cluster, limits) is not None:
+    if packs(models, cluster):
         return []
-    return [_together(models, cluster, limits)]
+    return [_together(models, cluster, limits, packs)]
 
 
 def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> float:
@@ -76,46 +80,52 @@ def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAUL
         else:
             high, packed = middle, found
     # What the fullest group takes, so that rounding adds nothing.
-    share = max(group_gb(models, group) / group.shape.kind.budget_gb for group in packed)
-    return share * high * min(pool.kind.budget_gb for pool in cluster.pools)
+    share = max(
+        group_gb(models, group) / group.shape.kind.budget_for(models[each].precision)
+        for group in packed
+        for each in group.models
+    )
+    return share * high * _least_budget_gb(models, cluster)
 
 
-def _alone(model: Model, cluster: Cluster, limits: Limits) -> Obstacle | None:
+def _alone(model: Model, cluster: Cluster, limits: Limits, fits: Fits) -> Obstacle | None:
     kinds = list(dict.fromkeys(pool.kind for pool in cluster.pools))
     running = [kind for kind in kinds if support(kind, model.precision) is not None]
     if not running:
         reasons = "; ".join(missing(kind, model.precision) for kind in kinds)
-        return Obstacle((model.name,), reasons, changes=_formats(model, cluster, limits))
+        formats = _formats(model, cluster, fits) or _formats_and_gpus(model, cluster, limits, fits)
+        return Obstacle((model.name,), reasons, changes=formats)
     possible = [
         shape for pool in cluster.pools if pool.kind in running for shape in every_shape(pool, limits)
     ]
-    if any(Fit([model]).holds(shape, [0]) for shape in possible):
+    if any(Fit([model]).holds(shape, [0]) for shape in possible) or fits([model], cluster):
         return None
     runs = [shape for shape in possible if Fit([model]).runs(shape, 0)] or possible
-    shape = min(runs, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_gb)
-    needed = gb_per_gpu(model, shape)
-    limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {shape.kind.budget_gb:g}"
-    changes = (*_formats(model, cluster, limits), *_more_gpus([model], cluster, limits))
-    return Obstacle(
-        (model.name,), limit, needed, shape.kind.budget_gb, (*changes, f"GPUs with {_gb(needed)} GB each")
-    )
+    shape = min(runs, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_for(model.precision))
+    needed, budget = gb_per_gpu(model, shape), shape.kind.budget_for(model.precision)
+    limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {budget:g}"
+    changes = (*_formats(model, cluster, fits), *_more_gpus([model], cluster, limits, fits))
+    return Obstacle((model.name,), limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
 
 
-def _together(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Obstacle:
+def _together(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: Fits) -> Obstacle:
     changes = []
-    smaller = [_in_eight_bits(model) for model in models]
-    if all(_alone(model, cluster, limits) is None for model in smaller) and pack(smaller, cluster, limits):
-        changes.append("8-bit weights")
-    changes += [_left_out(models, cluster, limits), *_more_gpus(models, cluster, limits)]
+    if fits([_in_eight_bits(model) for model in models], cluster):
+        changes.append("fp8 weights")
+    changes += [_left_out(models, cluster, fits), *_more_gpus(models, cluster, limits, fits)]
     names = tuple(model.name for model in models)
     try:
         needed = needed_gb(models, cluster, limits)
     except ValueError:  # more memory does not help: each takes GPUs for itself
         limit = f"need GPUs for themselves each, there are {cluster.gpus}"
         return Obstacle(names, limit, changes=tuple(changes))
-    budget = min(pool.kind.budget_gb for pool in cluster.pools)
+    budget = _least_budget_gb(models, cluster)
     limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {budget:g}"
     return Obstacle(names, limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
+
+
+def _least_budget_gb(models: Sequence[Model], cluster: Cluster) -> float:
+    return min(pool.kind.budget_for(model.precision) for pool in cluster.pools for model in models)
 
 
 def _gb(needed: float) -> str:
@@ -123,8 +133,25 @@ def _gb(needed: float) -> str:
     return f"{ceil(needed * 10 - 1e-3) / 10:.1f}"
 
 
-def _formats(model: Model, cluster: Cluster, limits: Limits) -> tuple[str, ...]:
+def _formats(model: Model, cluster: Cluster, fits: Fits) -> tuple[str, ...]:
     """Formats in which a model would fit alone."""
+    return tuple(
+        f"{weights_name(other.precision)} weights"
+        for other in _in_other_formats(model)
+        if fits([other], cluster)
+    )
+
+
+def _formats_and_gpus(model: Model, cluster: Cluster, limits: Limits, fits: Fits) -> tuple[str, ...]:
+    """For each format that runs on some of the GPUs, how many more of them are enough."""
+    return tuple(
+        f"{weights_name(other.precision)} weights with {more}"
+        for other in _in_other_formats(model)
+        for more in _more_gpus([other], cluster, limits, fits)
+    )
+
+
+def _in_other_formats(model: Model) -> list[Model]:
     others = [
         replace(model, precision=precision) for precision in _SIXTEEN_BITS if precision != model.precision
     ]
@@ -133,7 +160,12 @@ def _formats(model: Model, cluster: Cluster, limits: Limits) -> tuple[str, ...]:
             _in_eight_bits(model),
             replace(model, precision=Precision.GGUF, weights_gb=model.weights_gb * _Q8_0),
         ]
-    return tuple(f"{other.precision} weights" for other in others if pack([other], cluster, limits))
+    return others
+
+
+def weights_name(precision: Precision) -> str:
+    """The format as a models file names it; of llama.cpp's the one of 8 bits."""
+    return "q8" if precision == Precision.GGUF else precision.value
 
 
 def _in_eight_bits(model: Model) -> Model:
@@ -142,39 +174,40 @@ def _in_eight_bits(model: Model) -> Model:
     return replace(model, precision=Precision.FP8, weights_gb=model.weights_gb / 2)
 
 
-def _left_out(models: Sequence[Model], cluster: Cluster, limits: Limits) -> str:
+def _left_out(models: Sequence[Model], cluster: Cluster, fits: Fits) -> str:
     """The fewest models to leave out, which are the largest ones; of those, none that fits after all."""
     order = sorted(range(len(models)), key=lambda model: -models[model].gb)
     dropped = 1
-    while pack([models[each] for each in order[dropped:]], cluster, limits) is None:
+    while not fits([models[each] for each in order[dropped:]], cluster):
         dropped += 1
     out = order[:dropped]
     for model in reversed(order[:dropped]):
         kept = [each for each in order if each not in out or each == model]
-        if pack([models[each] for each in kept], cluster, limits) is not None:
+        if fits([models[each] for each in kept], cluster):
             out.remove(model)
     names = [models[each].name for each in out]
     counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
     return f"leave out {', '.join(counted)}"
 
 
-def _more_gpus(models: Sequence[Model], cluster: Cluster, limits: Limits) -> tuple[str, ...]:
+def _more_gpus(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: Fits) -> tuple[str, ...]:
     """The fewest GPUs more of one kind; nothing if no number of them is enough."""
     found = []
+    most = min(_LARGEST_CLUSTER * cluster.gpus - 1, limits.tensor * limits.pipeline * len(models))
     for place, pool in enumerate(cluster.pools):
-        for more in range(1, _LARGEST_CLUSTER * cluster.gpus):
+        for more in range(1, most + 1):
             grown = replace(pool, gpus=pool.gpus + more)
             pools = (*cluster.pools[:place], grown, *cluster.pools[place + 1 :])
-            if pack(models, Cluster(pools), limits) is not None:
+            if fits(models, Cluster(pools)):
                 found.append((more, f"{more} more {pool.kind.name}"))
                 break
     return (min(found)[1],) if found else ()
 
 
 def _scaled(cluster: Cluster, factor: float) -> Cluster:
-    return Cluster(
-        tuple(
-            replace(pool, kind=replace(pool.kind, budget_gb=pool.kind.budget_gb * factor))
-            for pool in cluster.pools
-        )
-    )
+    return Cluster(tuple(replace(pool, kind=_with_memory(pool.kind, factor)) for pool in cluster.pools))
+
+
+def _with_memory(kind: GpuKind, factor: float) -> GpuKind:
+    llamacpp_gb = None if kind.llamacpp_gb is None else kind.llamacpp_gb * factor
+    return replace(kind, budget_gb=kind.budget_gb * factor, llamacpp_gb=llamacpp_gb)

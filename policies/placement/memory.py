@@ -37,7 +37,7 @@ class Fit:
             and (self.only is None or model in self.only)
             and self._may_share((*group.models, model))
             and self.runs(shape, model)
-            and group_gb(self.models, group) + gb_per_gpu(self.models[model], shape) <= shape.kind.budget_gb
+            and self._within_memory(group.adding(model))
         )
 
     def runs(self, shape: Shape, model: int) -> bool:
@@ -56,7 +56,7 @@ class Fit:
         return (
             self._may_share(group.models)
             and all(self.runs(shape, each) for each in group.models)
-            and group_gb(self.models, group) <= shape.kind.budget_gb
+            and self._within_memory(group)
         )
 
     def valid(self, placement: Placement) -> bool:
@@ -65,6 +65,10 @@ class Fit:
             len(set(group.models)) == len(group.models) and self.holds(group.shape, group.models)
             for group in placement
         )
+
+    def _within_memory(self, group: Group) -> bool:
+        budgets = (group.shape.kind.budget_for(self.models[each].precision) for each in group.models)
+        return group_gb(self.models, group) <= min(budgets, default=group.shape.kind.budget_gb)
 
     def _may_share(self, chosen: Sequence[int]) -> bool:
         return len(chosen) < 2 or not any(self.models[each].alone for each in chosen)

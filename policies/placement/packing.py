@@ -14,7 +14,10 @@ _TRIES = 20_000
 
 def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> Placement | None:
     """A placement with one replica of every model; None if there is none (or none was found)."""
-    if sum(model.gb for model in models) > sum(each.gpus * each.kind.budget_gb for each in cluster.pools):
+    most_gb = sum(
+        each.gpus * max(each.kind.budget_gb, each.kind.llamacpp_gb or 0.0) for each in cluster.pools
+    )
+    if sum(model.gb for model in models) > most_gb:
         return None
     if any(model.alone for model in models):
         return _pack_apart(models, cluster, limits)

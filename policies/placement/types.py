@@ -21,7 +21,8 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
-    """A kind of GPU. `budget_gb`: decimal gigabytes of each GPU that models may take, weights and KV cache together.
+    """A kind of GPU. `budget_gb`: decimal gigabytes of each GPU that models may take, weights and KV cache together;
+    `llamacpp_gb`: those of models in llama.cpp's formats, None if they are the same.
     `compute_capability` is NVIDIA's. `max_tensor`: how many of them can share each layer, such as those of a node."""
 
     name: str
@@ -29,6 +30,13 @@ class GpuKind:
     compute_capability: tuple[int, int] = (8, 0)
     usd_per_hour: float | None = None
     max_tensor: int | None = None
+    llamacpp_gb: float | None = None
+
+    def budget_for(self, precision: Precision) -> float:
+        """The gigabytes of each GPU for a model in this format."""
+        if precision == Precision.GGUF and self.llamacpp_gb is not None:
+            return self.llamacpp_gb
+        return self.budget_gb
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def loads(
 def check(
     data: object,
     source: str,
-    line_of: Callable[[Path], int],
+    line_of: Callable[[Path], int | None],
     *,
     policies: Collection[str] | None = None,
     profiles: Collection[str] | None = None,

@@ -97,7 +97,7 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
         (("poisson", "--slo-mix", "tight=2"), "add up to 2"),
         (("poisson", "--length-wins", "prompts"), "needs --prompts"),
         (("poisson", "--mix", "gamma"), "--mix: expected NAME=NUMBER"),
-        (("poisson", "--mix", "gamma=-1"), "--mix: the share of 'gamma' is below 0"),
+        (("poisson", "--mix", "gamma=-1"), "--mix: gamma=-1 is below 0"),
         (("poisson", "--mix", "gamma=2"), "must add up to 1"),
         (("poisson", "--mix", "nothing=0.5"), "unknown workload 'nothing'"),
         (("poisson", "--budget-mix", "tight=1"), "needs --budget-tariff"),

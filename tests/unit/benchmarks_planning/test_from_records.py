@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.reasons import reasons
 from benchmarks.planning.records import cluster_of, models_of, present, recorded_requests
 from benchmarks.workloads.format import WorkloadError
 from router import cli
@@ -123,6 +124,46 @@ def test_cluster_and_models_of_a_fleet_file(fleet: FleetConfig) -> None:
     ]
 
 
+@pytest.mark.parametrize("usd_per_hour", [0.5, 0.7])
+def test_a_plan_with_a_group_of_unlike_gpus_can_be_planned_again(usd_per_hour: float) -> None:
+    row = "{{name: {0}, kind: emulated, profile: {1}, usd_per_hour: {2}, serves: {{{3}: {3}}}}}"
+    unlike = "llama-3.1-70b@a100-80g:41+2xl4:19+2xl4:20"
+    rows = [
+        row.format("a", unlike, 2 + 4 * usd_per_hour, "llama-3.1-70b"),
+        row.format("b", "llama-3.2-1b@l4", usd_per_hour, "llama-3.2-1b"),
+    ]
+    own = loads(f"models: [{{name: llama-3.1-70b}}, {{name: llama-3.2-1b}}]\ninstances: [{', '.join(rows)}]")
+    cluster = cluster_of(own)
+    pools = {each.gpu: (each.gpus, each.usd_per_hour) for each in cluster.pools}
+    assert pools == {"l4": (5, usd_per_hour), "a100-80g": (1, 2.0)}
+    assert not reasons(PlanningProblem(cluster, models_of(own).models, {}).with_unlike_groups())
+
+
+def test_unlike_gpus_whose_prices_are_unknown_share_that_of_their_instance(fleet: FleetConfig) -> None:
+    a = fleet.instances[0].model_copy(update={"hardware": "a100-80g:20+2xl4:8", "usd_per_hour": 6.0})
+    alone = fleet.model_copy(update={"instances": (a,)})
+    assert {each.gpu: each.usd_per_hour for each in cluster_of(alone).pools} == {"a100-80g": 2.0, "l4": 2.0}
+    cheap = fleet.model_copy(
+        update={"instances": (a.model_copy(update={"usd_per_hour": 1.2}), fleet.instances[1])}
+    )
+    assert [(each.gpu, each.usd_per_hour) for each in cluster_of(cheap).pools] == [
+        ("l4", 0.7),
+        ("a100-80g", 0.4),
+        ("l4", 0.4),
+    ]
+    none = fleet.model_copy(update={"instances": (a.model_copy(update={"usd_per_hour": None}),)})
+    assert {each.usd_per_hour for each in cluster_of(none).pools} == {None}
+
+
+def test_a_fallback_that_no_instance_serves_is_left_out() -> None:
+    own = loads(
+        "models: [{name: llama-3.2-1b, fallbacks: [llama-3.2-3b]}, {name: llama-3.2-3b}]\n"
+        "instances: [{name: a, kind: vllm, url: 'http://a', hardware: l4, serves: {llama-3.2-1b: x}}]"
+    )
+    (model,) = models_of(own).models
+    assert model.fallbacks == ()
+
+
 def test_hardware_without_profiles_needs_a_cluster_file(fleet: FleetConfig) -> None:
     text = FLEET.format(store="x.db").replace("hardware: 2xl4", "hardware: tpu")
     with pytest.raises(WorkloadError, match="instance a: no engine profiles for tpu; give --cluster"):
@@ -148,3 +189,27 @@ def test_one_command_plans_from_records(
     config = load(out / "fleet.yaml")
     assert config.store.url == f"sqlite+aiosqlite:///{store}"
     assert config.model("small") is not None
+
+
+def test_a_fleet_with_a_model_of_a_cloud_is_planned_with_cluster_and_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        """
+models: [{name: llama-3.2-1b}, {name: gpt-4o}]
+instances:
+  - {name: a, kind: openai, url: "http://a", hardware: l4, serves: {gpt-4o: gpt-4o}}
+  - {name: b, kind: vllm, url: "http://b", hardware: l4, serves: {llama-3.2-1b: x}}
+"""
+    )
+    (tmp_path / "cluster.yaml").write_text("pools: [{gpu: l4, gpus: 1}]")
+    (tmp_path / "models.yaml").write_text("models: [{name: llama-3.2-1b}]")
+    line = ["plan", "--config", str(tmp_path / "fleet.yaml"), "--rates", "llama-3.2-1b=1"]
+    line += ["--slo", "ttft_ms=1500", "--limit", "20", "--time-s", "0.5", "--jobs", "1", "--json"]
+    assert cli.main(line) == 2
+    assert capsys.readouterr().err == "headway plan: no engine profiles for gpt-4o; give --models\n"
+    files = ["--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml")]
+    assert cli.main([*line, *files]) == 0
+    data = orjson.loads(capsys.readouterr().out)
+    assert data["present"] is None
+    assert data["plans"]

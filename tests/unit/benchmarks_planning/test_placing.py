@@ -57,8 +57,8 @@ def test_what_has_no_room_is_refused() -> None:
 def test_two_groups_of_unlike_gpus_take_gpus_of_their_own() -> None:
     a100, l4 = HARDWARE["a100-80g"], HARDWARE["l4"]
     unlike = (
-        UnlikeGroup("llama-3.1-70b", (EngineStage(a100, 1, 50), EngineStage(l4, 1, 30))),
-        UnlikeGroup("qwen2.5-72b", (EngineStage(a100, 1, 40), EngineStage(l4, 4, 40))),
+        UnlikeGroup("llama-3.1-70b", (EngineStage(a100, 1, 50), EngineStage(l4, 1, 30)), (0, 1)),
+        UnlikeGroup("qwen2.5-72b", (EngineStage(a100, 1, 40), EngineStage(l4, 4, 40)), (0, 1)),
     )
     both = replace(problem("2xa100-80g 8xl4", "llama-3.1-70b qwen2.5-72b"), unlike=unlike)
     groups = [Group(Shape(both.kind_of(each)), (at,)) for at, each in enumerate(both.unlike)]
@@ -66,6 +66,22 @@ def test_two_groups_of_unlike_gpus_take_gpus_of_their_own() -> None:
     gpus = [(pool, gpu) for pool, own in blocks for gpu in own]
     assert sorted(gpus) == [(0, 0), (0, 1), *((1, gpu) for gpu in range(5))]
     assert (1, range(4)) in blocks  # the stage of four GPUs has a node for itself
+
+
+def test_equal_groups_of_unlike_gpus_take_those_of_their_own_model() -> None:
+    stages = EngineStage(HARDWARE["a100-80g"], 1, 40), EngineStage(HARDWARE["l4"], 4, 40)
+    unlike = (
+        UnlikeGroup("llama-3.1-70b", stages, (0, 1)),
+        UnlikeGroup("qwen2.5-72b", stages, (2, 1)),
+    )
+    cluster = problem("1xa100-80g 8xl4", "llama-3.1-70b").cluster_config.pools
+    pools = (*cluster, cluster[0].model_copy(update={"node_gpus": 1}))
+    both = problem("1xa100-80g", "llama-3.1-70b qwen2.5-72b")
+    both = replace(both, cluster_config=ClusterConfig(pools=pools), unlike=unlike)
+    shape = Shape(both.kind_of(unlike[0]))
+    blocks = dict(placed(both, Placement((Group(shape, (1,)), Group(shape, (0,))))))
+    assert blocks[Group(shape, (0,))] == [(0, range(1)), (1, range(4))]
+    assert blocks[Group(shape, (1,))] == [(2, range(1)), (1, range(4, 8))]
 
 
 def test_pools_of_the_same_gpu_are_told_apart() -> None:

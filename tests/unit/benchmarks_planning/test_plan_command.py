@@ -9,6 +9,7 @@ import pytest
 
 from backends.engine import profile
 from benchmarks.planning.drawing import plan_svg
+from benchmarks.planning.report import table
 from benchmarks.simulator import open_fleet
 from router import cli
 from router.config import load
@@ -57,6 +58,20 @@ def test_a_plan_from_rates_to_a_fleet_file(
     assert config.defaults.policy == "latency"
 
 
+def test_a_model_of_a_low_rate_has_no_request_in_some_draws(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = ("--rates", "llama-3.2-1b=20,llama-3.2-3b=0.01")
+    assert cli.main(["plan", *files, *rates, *SLO, *BRIEF, "--json"]) == 0
+    best = orjson.loads(capsys.readouterr().out)["plans"][0]
+    assert {model for group in best["groups"] for model in group["models"]} == {
+        "llama-3.2-1b",
+        "llama-3.2-3b",
+    }
+    said = refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--limit", "1"])
+    assert "--rates: a draw has no request: give a larger --limit" in said
+
+
 def test_a_workload_file_is_planned_too(
     files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +104,37 @@ def test_the_infeasible_is_explained(
     assert "enough would be" in said
 
 
+@pytest.mark.parametrize(
+    ("measure", "value", "words"),
+    [
+        ("multiple", None, "bound: none; there is GPU time to keep 95% of these requests at any load"),
+        ("multiple", 2.5, "bound: no placement keeps 95% at more than 2.50 times the load"),
+        ("usd_per_hour", None, "bound: no placement keeps 95%"),
+        ("usd_per_hour", 1.4, "bound: no placement keeps 95% for less than 1.40 USD an hour"),
+    ],
+)
+def test_the_bound_in_words(measure: str, value: float | None, words: str) -> None:
+    plan = {
+        "attainment": 1.0,
+        "low": 0.9,
+        "high": 1.0,
+        "ttft_s_p95": 0.5,
+        "usd_per_hour": None,
+        "multiple": 1.0,
+        "groups": [],
+    }
+    data = {
+        "policy": "latency",
+        "objective": "cost",
+        "target": 0.95,
+        "bound": {measure: value},
+        "plans": [plan],
+        "present": None,
+        "what_if": [],
+    }
+    assert words in table(data)
+
+
 def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     line = [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--budget-usd-per-hour", "0.7"]
     said = refused(capsys, line, status=1)
@@ -100,6 +146,7 @@ def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.Captu
     [
         (["--rates", "gpt=1", *SLO], "--rates: unknown model 'gpt' (known: llama-3.2-1b, llama-3.2-3b)"),
         (["--rates", "llama-3.2-1b=0", *SLO], "--rates: llama-3.2-1b=0 is not above 0"),
+        (["--rates", "llama-3.2-1b=-2", *SLO], "--rates: llama-3.2-1b=-2 is below 0"),
         ([*SLO], "give one of --workload, --rates, --from-store and --batch"),
         (["--rates", "llama-3.2-1b=1"], "no request has an SLO: give --slo"),
         (["--rates", "llama-3.2-1b=1", "--policy", "best"], "unknown policy 'best'"),
@@ -135,6 +182,17 @@ def test_a_wrong_cluster_file(
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(text)
     assert message in refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
+
+
+def test_models_that_do_not_go_together_are_refused_with_the_name_of_their_file(
+    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models.yaml").write_text(
+        "models: [{name: llama-3.2-1b, aliases: [small]}, {name: llama-3.2-3b, aliases: [small]}]"
+    )
+    said = refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
+    reason = "models[1].aliases[0]: alias 'small' already stands for 'llama-3.2-1b'"
+    assert said == f"headway: {tmp_path / 'models.yaml'}: {reason}\n"
 
 
 def test_a_batch_gets_unlike_groups_and_a_fleet_file_of_them(
@@ -189,6 +247,12 @@ def test_a_batch_that_cannot_be_planned_is_refused(
 def test_a_batch_has_no_prompt_beyond_the_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = batch_files(tmp_path, "{gpu: l4, gpus: 1}", [500, 8192], ", context_tokens: 8192")
     assert "llama-3.2-1b takes prompts of less than 8192 tokens, not 8192" in refused(capsys, list(line))
+
+
+def test_a_batch_is_for_gpus_that_run_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = batch_files(tmp_path, "{gpu: t4, gpus: 1}", [500], ", weights: bf16")
+    said = refused(capsys, list(line))
+    assert said == "headway plan: llama-3.2-1b: bf16 needs compute capability 8.0, t4 has 7.5\n"
 
 
 def test_a_batch_takes_no_option_that_it_would_not_heed(

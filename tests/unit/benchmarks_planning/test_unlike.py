@@ -9,7 +9,10 @@ import pytest
 from backends.engine import profiles
 from backends.engine.hardware import HARDWARE
 from benchmarks.planning.files import ClusterConfig
+from benchmarks.planning.placing import placed
+from benchmarks.planning.reasons import reasons
 from benchmarks.simulator import open_fleet
+from policies.placement.types import Group, Placement, Shape
 from router import cli
 from router.config import load
 from tests.unit.benchmarks_planning.made import problem
@@ -21,13 +24,42 @@ def test_a_model_that_fits_equal_gpus_gets_no_group_of_unlike_ones() -> None:
     assert problem("4xa100-80g 4xl4", LARGE).with_unlike_groups().unlike == ()
 
 
-def test_a_kind_of_two_prices_is_in_no_group_of_unlike_gpus() -> None:
+def test_of_two_pools_of_a_kind_the_cheaper_one_is_taken() -> None:
     found = problem("1xa100-80g 4xl4", LARGE)
-    assert found.with_unlike_groups().unlike
     pools = [pool.model_dump() for pool in found.cluster_config.pools]
     pools.append({**pools[1], "usd_per_hour": 0.5})
-    twice = replace(found, cluster_config=ClusterConfig.model_validate({"pools": pools}))
-    assert twice.with_unlike_groups().unlike == ()
+    twice = replace(found, cluster_config=ClusterConfig.model_validate({"pools": pools})).with_unlike_groups()
+    (group,) = twice.unlike
+    assert set(group.pools) == {0, 2}
+    assert twice.kind_of(group).usd_per_hour == 3.0
+    assert twice.gpus_left == [0, 4, 0]
+    ((_, blocks),) = placed(twice, Placement((Group(Shape(twice.kind_of(group)), (0,)),)))
+    assert {pool for pool, _ in blocks} == {0, 2}
+
+
+def test_gpus_without_cost_are_compared_by_the_time_of_a_step() -> None:
+    found = problem("1xa100-80g 6xl4", LARGE)
+    pools = [{**pool.model_dump(), "usd_per_hour": 0.0} for pool in found.cluster_config.pools]
+    free = replace(found, cluster_config=ClusterConfig.model_validate({"pools": pools})).with_unlike_groups()
+    (group,) = free.unlike
+    assert free.kind_of(group).usd_per_hour == 0.0
+
+
+def test_a_group_may_span_two_pools_of_a_kind() -> None:
+    found = problem("4xl4", LARGE)
+    pools = [pool.model_dump() for pool in found.cluster_config.pools]
+    pools.append({**pools[0], "usd_per_hour": 0.5})
+    twice = replace(found, cluster_config=ClusterConfig.model_validate({"pools": pools})).with_unlike_groups()
+    (group,) = twice.unlike
+    assert [twice.unlike[0].gpus_of(pool) for pool in (0, 1)] == [4, 4]
+    assert profiles.find(f"{LARGE}@{group.name}") is not None
+
+
+def test_gpus_that_do_not_run_a_format_neither_hold_its_model_nor_join_a_group() -> None:
+    found = problem("16xt4 1xa100-80g 6xl4", f"{LARGE}:bf16").with_unlike_groups()
+    (group,) = found.unlike
+    assert set(group.pools) == {1, 2}
+    assert reasons(found) == []
 
 
 def test_a_model_that_fits_nowhere_gets_none() -> None:

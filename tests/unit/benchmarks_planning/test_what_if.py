@@ -25,6 +25,8 @@ CLUSTER = ClusterConfig.model_validate(
         ("-3xl4", [("a100-80g", 2, 2.0), ("l4", 1, 0.7)]),
         ("-2xa100-80g", [("l4", 4, 0.7)]),
         ("1xa100-80g=1xh100-80g@4", [("a100-80g", 1, 2.0), ("l4", 4, 0.7), ("h100-80g", 1, 4.0)]),
+        ("+4xl4@0.70", [("a100-80g", 2, 2.0), ("l4", 8, 0.7)]),
+        ("+4xl4@0.5", [("a100-80g", 2, 2.0), ("l4", 4, 0.7), ("l4", 4, 0.5)]),
         ("2xl4=1xa100-80g", [("a100-80g", 3, 2.0), ("l4", 2, 0.7)]),
     ],
 )
@@ -47,3 +49,11 @@ def test_changes(change: str, expected: list[tuple[str, int, float]]) -> None:
 def test_wrong_changes(change: str, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
         changed(CLUSTER, change)
+
+
+def test_a_cluster_keeps_a_gpu() -> None:
+    one = ClusterConfig.model_validate({"pools": [{"gpu": "l4", "gpus": 1}]})
+    with pytest.raises(WorkloadError, match=r"--what-if -1xl4: no GPU of the cluster is left"):
+        changed(one, "-1xl4")
+    (pool,) = changed(one, "+1xl4@0.5").pools
+    assert (pool.gpus, pool.usd_per_hour) == (2, None)

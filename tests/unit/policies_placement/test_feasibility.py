@@ -52,13 +52,13 @@ def test_twentyone_needs_151_gb_a_gpu() -> None:
             [Model("big", 90.0), Model("small", 10.0)],
             (Pool(GpuKind("a", 20.0), 4),),
             "needs 22.5 GB of each GPU in a group of 4, a has 20",
-            ("fp8 weights", "gguf weights", "4 more a", "GPUs with 22.5 GB each"),
+            ("fp8 weights", "q8 weights", "4 more a", "GPUs with 22.5 GB each"),
         ),
         (
             [Model("new", 10.0, precision=Precision.BF16)],
             (Pool(GpuKind("v100", 30.0, (7, 0)), 1), Pool(GpuKind("t4", 14.0, (7, 5)), 1)),
             "bf16 needs compute capability 8.0, v100 has 7.0; bf16 needs compute capability 8.0, t4 has 7.5",
-            ("fp16 weights", "fp8 weights", "gguf weights"),
+            ("fp16 weights", "fp8 weights", "q8 weights"),
         ),
     ],
 )
