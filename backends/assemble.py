@@ -26,6 +26,9 @@ MAX_ALL_ARGUMENTS_CHARS = 1 << 20
 MAX_ANSWER_BYTES = 1 << 26
 MAX_TEXT_BYTES = 1 << 24
 _FOLD_BYTES = 1 << 16  # raw events are kept up to this size, then merged
+_COMPLETION_TEXTS = frozenset({"text", "reasoning", "reasoning_content"})
+_AUDIO_PIECES = ("data", "transcript")
+_CALL_NAMES = frozenset({"index", "id", "type"})
 _FIRST_KEPT = frozenset({"id", "created", "model"})  # the first value wins; of other fields the last
 
 
@@ -202,12 +205,23 @@ class Assembler:
 class _Choice:
     """One choice of the answer, so far."""
 
-    __slots__ = ("calls", "extra", "finish_reason", "function_call", "index", "logprobs", "message", "texts")
+    __slots__ = (
+        "audio",
+        "calls",
+        "extra",
+        "finish_reason",
+        "function_call",
+        "index",
+        "logprobs",
+        "message",
+        "texts",
+    )
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.texts: dict[str, list[str]] = {}
         self.message: dict[str, Any] = {}
+        self.audio: dict[str, list[str]] = {}
         self.calls: list[dict[str, Any]] = []
         self.function_call: dict[str, Any] | None = None
         self.logprobs: dict[str, Any] | None = None
@@ -222,8 +236,8 @@ class _Choice:
                 self.finish_reason = finish_reason(value)
             elif name == "logprobs":
                 self.logprobs = _merged(self.logprobs, value)
-            elif name == "text" and not chat and isinstance(value, str):
-                self.texts.setdefault("text", []).append(value)
+            elif name in _COMPLETION_TEXTS and not chat and isinstance(value, str):
+                self.texts.setdefault(name, []).append(value)
             else:
                 self.extra[name] = _merged(self.extra.get(name), value)
         if chat:
@@ -244,6 +258,11 @@ class _Choice:
             if self.function_call is None:
                 self.function_call = {"name": "", "arguments": ""}
             _merge_strings(self.function_call, _object(value))
+        elif name == "audio" and isinstance(value, dict):
+            for part in _AUDIO_PIECES:
+                if isinstance(value.get(part), str):
+                    self.audio.setdefault(part, []).append(value.pop(part))
+            self.message[name] = _merged(self.message.get(name), value)
         else:
             self.message[name] = _merged(self.message.get(name), value)
 
@@ -252,11 +271,15 @@ class _Choice:
         if not chat:
             return {
                 "index": self.index,
-                "text": joined.get("text", ""),
+                "text": joined.pop("text", ""),
+                **joined,
                 "logprobs": self.logprobs,
                 "finish_reason": self.finish_reason,
                 **self.extra,
             }
+        if self.audio:
+            spoken = {name: "".join(pieces) for name, pieces in self.audio.items()}
+            self.message["audio"] = {**self.message.get("audio", {}), **spoken}
         content = joined.pop("content", None)
         refusal = joined.pop("refusal", None) or None
         if not content and (self.calls or self.function_call or refusal):
@@ -304,7 +327,7 @@ def _merge_strings(into: dict[str, Any], piece: dict[str, Any]) -> None:
             if not isinstance(before, str) or len(before) > MAX_ARGUMENTS_CHARS:
                 raise UpstreamError("the engine sent a tool call of an unknown shape, or without end")
             into[name] = before + value
-        elif isinstance(value, dict):  # some engines send arguments as an object
+        elif isinstance(value, dict) and name == "arguments":  # some engines send them as an object
             into[name] = orjson.dumps(value).decode()
         elif value is not None:
             into[name] = value
@@ -338,9 +361,17 @@ def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
             call["function"] = {"name": "", "arguments": ""}
         calls.append(call)
     for name, value in piece.items():
-        if isinstance(value, dict):
+        if name in _CALL_NAMES:
+            if isinstance(value, dict):
+                raise UpstreamError("the engine sent a tool call of an unknown shape")
+            if name == "id" and value and not call["id"]:
+                call["id"] = value
+        elif not isinstance(value, dict):
+            if value and not call.get(name):
+                call[name] = value
+        elif name == "function" or name == call["type"]:
             _merge_strings(_object(call.setdefault(name, {})), value)
             if sum(map(_arguments_chars, calls)) > MAX_ALL_ARGUMENTS_CHARS:
                 raise UpstreamError("the engine sent tool calls without end")
-        elif name not in {"index", "type"} and value and not call.get(name):
-            call[name] = value
+        else:
+            call[name] = _merged(call.get(name), value)

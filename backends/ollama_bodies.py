@@ -100,6 +100,9 @@ def _common(call: Call, num_ctx: int | None, keep_alive: str | int | None, strea
     effort = body.get("reasoning_effort")
     if isinstance(effort, str) and effort in _THINK:
         request["think"] = _THINK[effort]
+    switches = body.get("chat_template_kwargs")
+    if isinstance(switches, dict) and type(switches.get("enable_thinking")) is bool:
+        request.setdefault("think", switches["enable_thinking"])
     if body.get("logprobs"):
         request["logprobs"] = True
         top = body.get("top_logprobs", body["logprobs"] if call.api == "completions" else None)

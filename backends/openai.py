@@ -53,6 +53,7 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
     router's output bound, under the name that the client used (never under both)."""
     body = dict(call.body)
     body["model"] = call.candidate.upstream_model
+    body.pop("raw", None)  # of Ollama's API; here prompts are
     if call.api == "embeddings":
         return body
     names = ("max_completion_tokens", "max_tokens") if call.api == "chat" else ("max_tokens",)

@@ -269,7 +269,7 @@ class SseScanner:
             counts = _usage_of(payload) if "usage" in payload or "timings" in payload else None
             if counts is not None:
                 usage = counts
-                if choices == []:
+                if not choices:
                     continue  # the usage-only event that the router asked for
             is_token = False
             if isinstance(choices, list):

@@ -4,7 +4,7 @@
 cdef class _Choice:
     cdef readonly dict texts
     cdef object index, logprobs, finish_reason
-    cdef dict message, extra, function_call
+    cdef dict message, audio, extra, function_call
     cdef list calls
 
     cpdef take(self, dict part, dict texts, bint chat)

@@ -44,8 +44,10 @@ class MeteredStream:
         "_choices",
         "_ended",
         "_events",
+        "_final",
         "_hide_usage",
         "_passed",
+        "_per_choice",
         "_rest",
         "meter",
         "stopped",
@@ -59,6 +61,8 @@ class MeteredStream:
         self._by_choice: dict[int, int] = {}  # tokens
         self._events: dict[int, int] = {}  # events with tokens in them, by choice
         self._ended: set[int] = set()  # choices that have come to their end
+        self._per_choice = False  # the usage of an event is that of its choice, as vLLM's is
+        self._final: Mapping[str, Any] | None = None  # the engine's own usage of the whole answer
         self._passed = 0  # tokens
         self._alike: Alike | None = None  # how the events of the last batch are written
         self._rest: _Rest | None = None
@@ -101,12 +105,15 @@ class MeteredStream:
                     kept.append(data[began:end])
                 continue
             usage = payload.get("usage")
-            reported = sound_usage(usage) or reported
             if not counted_first:
                 self._count(payload)
             counted_first = False
+            complete = len(self._ended) >= self._choices
+            if (sound := sound_usage(usage)) is not None:
+                reported = sound
+                self._final = sound if complete and not self._per_choice else None
             verdict = meter.judge(
-                complete=len(self._ended) >= self._choices,
+                complete=complete,
                 finished=self._choices == 1 and bool(ended_in(payload)),
             )
             if verdict is Verdict.WAIT:
@@ -127,9 +134,11 @@ class MeteredStream:
                 self.stopped = True
                 break
         ended_early = self.stopped or self._rest is not None
-        if batch.usage is not None and batch.usage != reported and not ended_early:
-            self.usage = batch.usage  # of the whole answer
-            prompt, output = (counted(batch.usage, name) for name in ("prompt_tokens", "completion_tokens"))
+        if batch.usage is not None and batch.usage != reported:  # of an event that was not passed on
+            self._final = batch.usage
+        if self._final is not None and not ended_early:
+            self.usage = self._final
+            prompt, output = (counted(self._final, name) for name in ("prompt_tokens", "completion_tokens"))
             if meter.judge_total(prompt, output) is Verdict.WAIT:  # it was more than could be seen
                 self._rest = _Rest(batch, size, reported)
                 ended_early = True
@@ -185,14 +194,25 @@ class MeteredStream:
         usage = payload.get("usage")
         output = counted(usage, "completion_tokens")
         self._ended |= ended_in(payload)
-        choices = choices_of(payload)
+        choices, by_choice, events = choices_of(payload), self._by_choice, self._events
         for choice in choices:
             at = index_of(choice)
             made = choice_tokens(choice)
-            count = self._by_choice.get(at, 0) + made
-            if made:
-                self._events[at] = self._events.get(at, 0) + 1
-            if output is not None and len(choices) == 1:
-                count = max(output, self._events.get(at, 0))
-            self._by_choice[at] = count
-        self.meter.count(sum(self._by_choice.values()), counted(usage, "prompt_tokens"))
+            by_choice[at] = by_choice.get(at, 0) + made
+            events[at] = events.get(at, 0) + (made > 0)
+        total = sum(by_choice.values())
+        if output is not None:
+            seen = sum(events.values())
+            if output < seen and self._choices > 1:
+                self._per_choice = True
+            if len(self._ended) >= self._choices and not self._per_choice:
+                total = output  # the end of the answer
+            elif len(choices) == 1 and self._per_choice:
+                at = index_of(choices[0])
+                total += max(output, events[at]) - by_choice[at]
+                by_choice[at] = max(output, events[at])
+            elif choices:
+                more = max(output, seen) - total
+                by_choice[index_of(choices[-1])] += more
+                total += more
+        self.meter.count(total, counted(usage, "prompt_tokens"))

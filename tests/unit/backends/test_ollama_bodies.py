@@ -128,6 +128,10 @@ def test_reasoning_effort_and_logprobs() -> None:
     body = chat_body(call(messages=HI, reasoning_effort="none", logprobs=True, top_logprobs=2), None)
     assert (body["think"], body["logprobs"], body["top_logprobs"]) == (False, True, 2)
     assert chat_body(call(messages=HI, reasoning_effort="high"), None)["think"] == "high"
+    for think in (True, False):
+        switches = {"enable_thinking": think, "thinking": think}
+        assert chat_body(call(messages=HI, chat_template_kwargs=switches), None)["think"] is think
+    assert "think" not in chat_body(call(messages=HI, chat_template_kwargs="on"), None)
 
 
 @pytest.mark.parametrize(

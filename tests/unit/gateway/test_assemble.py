@@ -217,6 +217,39 @@ def test_reasoning_and_refusal_have_their_own_texts() -> None:
     assert (said["content"], said["refusal"]) == (None, "I cannot.")
 
 
+def test_reasoning_of_completions() -> None:
+    said = assembled(
+        text_chunk("", reasoning="Th"), text_chunk("", reasoning="ink"), text_chunk("a"), api="completions"
+    )
+    assert (said["choices"][0]["reasoning"], said["choices"][0]["text"]) == ("Think", "a")
+
+
+def test_audio_comes_in_pieces() -> None:
+    said = message(
+        chunk({"role": "assistant", "audio": {"id": "a1", "transcript": "He", "data": "QUJD"}}),
+        chunk({"audio": {"transcript": "llo", "data": "REVG"}}),
+        chunk({"audio": {"id": "a1", "expires_at": 5}}),
+    )
+    assert said["audio"] == {"id": "a1", "transcript": "Hello", "data": "QUJDREVG", "expires_at": 5}
+
+
+def test_other_objects_of_a_tool_call_stay_objects() -> None:
+    signature = {"google": {"thought_signature": "abc"}}
+    call = {"index": 0, "id": "A", "function": {"name": "f", "arguments": ""}, "extra_content": signature}
+    said = message(
+        chunk({"role": "assistant", "tool_calls": [call]}),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}),
+    )
+    assert said["tool_calls"] == [
+        {
+            "id": "A",
+            "type": "function",
+            "function": {"name": "f", "arguments": "{}"},
+            "extra_content": signature,
+        }
+    ]
+
+
 def test_logprobs_of_chat_and_completions_are_joined() -> None:
     def item(token: str) -> dict[str, Any]:
         return {"token": token, "logprob": -0.1, "bytes": list(token.encode()), "top_logprobs": []}

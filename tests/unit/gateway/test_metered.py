@@ -25,11 +25,11 @@ PRICE = Price(1.0, 5.0)
 
 
 def metered(
-    bound: OutputBound, allowance: Allowance | None = None, *, hide_usage: bool = False
+    bound: OutputBound, allowance: Allowance | None = None, *, hide_usage: bool = False, choices: int = 1
 ) -> MeteredStream:
     request = Request("r", 0.0, "p", ("m",), prompt_tokens_bound=BOUND)
     meter = TokenMeter(request, Candidate("i", "m", "m", PRICE), bound, allowance)
-    return MeteredStream(meter, 1, hide_usage=hide_usage)
+    return MeteredStream(meter, choices, hide_usage=hide_usage)
 
 
 def paid(tokens: int, bound: int | None = None, **options: Any) -> MeteredStream:
@@ -43,13 +43,21 @@ def reserved(tokens: int, prompt_tokens: int = BOUND, *, final: bool = False) ->
     return Allowance(covered_usd, covered_usd, final)
 
 
-def event(delta: dict[str, Any], finish: str | None = None, **members: Any) -> bytes:
-    chunk = {"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]} | members
+def event(delta: dict[str, Any], finish: str | None = None, index: int = 0, **members: Any) -> bytes:
+    chunk = {"model": "m", "choices": [{"index": index, "delta": delta, "finish_reason": finish}]} | members
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
 def said(text: str, **members: Any) -> bytes:
     return event({"content": text}, **members)
+
+
+USAGE = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 3}}
+
+
+def ended(choices: list[int], **members: Any) -> bytes:
+    found = [{"index": index, "delta": {}, "finish_reason": "stop"} for index in choices]
+    return event({}, **{"choices": found, **members})
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,43 @@ def test_events_that_are_alike_are_not_parsed(counted: bool, monkeypatch: pytest
     assert (kept.tokens, stream.meter.tokens) == (3, 4)
     assert b"".join(kept.data.split(b" ")) == b"".join((said(" y") + said("\u00fc, z")).split(b" "))
     assert (stream.usage or {}).get("completion_tokens") == (4 if counted else None)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize(
+    ("choices", "ends", "tokens"),
+    [
+        (1, [ended([0], usage=USAGE | {"completion_tokens": 2})], 2),  # fewer than events
+        (1, [ended([0]), b'data: {"usage": {"prompt_tokens": 9, "completion_tokens": 5}}\n\n'], 5),
+        (1, [ended([0]), b'data: {"choices": null, "usage": {"completion_tokens": 5}}\n\n'], 5),
+        (1, [ended([0]), b'data: {"choices": [], "usage": {"completion_tokens": 5}}\n\n'], 5),
+        (2, [ended([0]), ended([1], usage=USAGE | {"completion_tokens": 4})], 4),
+        (2, [ended([0, 1], usage=USAGE | {"completion_tokens": 40})], 40),
+    ],
+)
+def test_the_engine_s_usage_of_the_whole_answer_counts_wherever_it_comes(
+    choices: int, ends: list[bytes], tokens: int, cut: bool
+) -> None:
+    scanner, stream = SseScanner("m", choices=choices), metered(OutputBound(), reserved(90), choices=choices)
+    events = [said("a"), said("b"), *([said("c", index=1)] if choices > 1 else [said("c")]), *ends]
+    for data in events if cut else [b"".join(events)]:
+        batch = scanner.feed(data)
+        if batch is not None:
+            stream.take(batch)
+    assert stream.usage is not None
+    assert stream.usage["completion_tokens"] == tokens
+    if "prompt_tokens_details" in str(ends):
+        assert stream.usage["prompt_tokens_details"] == {"cached_tokens": 3}
+
+
+@pytest.mark.parametrize("per_choice", [True, False])
+def test_usage_of_each_event_is_that_of_its_choice_or_of_all(per_choice: bool) -> None:
+    stream = metered(OutputBound(), reserved(90), choices=2)
+    for number in range(1, 5):
+        for index in (0, 1):
+            count = number if per_choice else 2 * number - 1 + index
+            stream.take(Batch(said("x", index=index, usage={"prompt_tokens": 9, "completion_tokens": count})))
+    assert stream.meter.tokens == 8
 
 
 EVENTS = st.lists(

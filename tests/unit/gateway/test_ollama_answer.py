@@ -63,7 +63,7 @@ def parsed(
 ) -> list[dict[str, Any]]:
     """The lines as objects, each accepted by the client's own type."""
     assert ndjson == b"" or ndjson.endswith(b"\n")
-    lines = [json.loads(line) for line in ndjson.split(b"\n")[:-1]]
+    lines = [json.loads(line) for line in ndjson.decode().splitlines()]  # as the client splits them
     for line in lines:
         kind.model_validate(line)
     return lines
@@ -72,6 +72,19 @@ def parsed(
 def test_rfc3339() -> None:
     assert rfc3339(AT_NS) == AT
     assert rfc3339(0) == "1970-01-01T00:00:00.000000000Z"
+
+
+def test_characters_that_end_a_line_for_the_client() -> None:
+    said = "a\u2028b\u2029c\u0085d"
+    call = {"index": 0, "function": {"name": "f", "arguments": f'{{"x": "{said}"}}'}}
+    stream = chat_stream()
+    lines = stream.feed(
+        chunk({"content": said}) + chunk({"content": said}) + chunk({"tool_calls": [call]}, "stop")
+    )
+    *pieces, called = parsed(lines)
+    assert [piece["message"]["content"] for piece in pieces] == [said, said]
+    assert called["message"]["tool_calls"][0]["function"]["arguments"] == {"x": said}
+    assert parsed(chat_stream().finish(None, None, TIMINGS, {"note": said}))[0]["headway"] == {"note": said}
 
 
 def test_a_chat_in_full() -> None:

@@ -191,7 +191,14 @@ def test_what_generate_refuses(fields: dict[str, Any], param: str) -> None:
 def test_a_raw_prompt_is_a_completion() -> None:
     asked = generate(raw=True, logprobs=True, top_logprobs=2, think=True, options={"num_predict": 3})
     assert asked.api == "completions"
-    assert asked.body == {"model": "m", "prompt": "hi", "stream": True, "max_tokens": 3, "logprobs": 2}
+    assert asked.body == {
+        "model": "m",
+        "prompt": "hi",
+        "stream": True,
+        "max_tokens": 3,
+        "logprobs": 2,
+        "raw": True,
+    }
 
 
 def test_a_suffix_is_a_completion() -> None:

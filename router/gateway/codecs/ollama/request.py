@@ -91,6 +91,8 @@ def generate_to_openai(body: dict[str, Any]) -> Translated:
         into["prompt"] = prompt
         if suffix:
             into["suffix"] = suffix
+        if raw:
+            into["raw"] = True
         if top_logprobs is not None:
             into["logprobs"] = top_logprobs
         for field in ("chat_template_kwargs", "reasoning_effort"):

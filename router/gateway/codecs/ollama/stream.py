@@ -23,6 +23,17 @@ from router.gateway.codecs.ollama.answer import (
     tool_calls_of,
 )
 
+#: Characters at which clients of Python split lines (`str.splitlines`) and that JSON does not escape.
+_LINE_ENDS = {each.encode(): f"\\u{ord(each):04x}".encode() for each in "\u0085\u2028\u2029"}
+
+
+def _on_one_line(lines: bytes) -> bytes:
+    """Lines with every other line end in them escaped, as Ollama escapes them."""
+    if not lines.isascii():
+        for character, escape in _LINE_ENDS.items():
+            lines = lines.replace(character, escape)
+    return lines
+
 
 class NdjsonStream:
     """Turns a stream's server-sent events into lines of /api/chat or /api/generate.
@@ -69,7 +80,7 @@ class NdjsonStream:
             if line:
                 lines.append(line)
             at = stop
-        return b"".join(lines)
+        return _on_one_line(b"".join(lines))
 
     def finish(
         self,
@@ -85,11 +96,11 @@ class NdjsonStream:
         start = self._start()
         message = {"message": {"role": "assistant", "content": ""}} if self._chat else {"response": ""}
         last = done(message, usage, finish_reason or self._finish_reason, timings, headway)
-        return self._take_calls(start) + start + b'",' + orjson.dumps(last)[1:] + b"\n"
+        return _on_one_line(self._take_calls(start) + start + b'",' + orjson.dumps(last)[1:] + b"\n")
 
     def error(self, message: str) -> bytes:
         """The line that ends a stream that failed after its first token. No `done` line follows."""
-        return orjson.dumps({"error": message}) + b"\n"
+        return _on_one_line(orjson.dumps({"error": message}) + b"\n")
 
     def _start(self) -> bytes:
         """The beginning of a line, up to its time: made once for each read."""
