@@ -134,7 +134,9 @@ class MeteredStream:
                 self.stopped = True
                 break
         ended_early = self.stopped or self._rest is not None
-        if batch.usage is not None and batch.usage != reported:  # of an event that was not passed on
+        if (
+            not ended_early and batch.usage is not None and batch.usage != reported
+        ):  # of an event without choices
             self._final = batch.usage
         if self._final is not None and not ended_early:
             self.usage = self._final
@@ -173,7 +175,7 @@ class MeteredStream:
         if not passing:
             return b"", None, at
         self._by_choice[choice], self._events[choice] = counts[passing - 1] - others, events + passing
-        self._passed = meter.tokens
+        self._passed, self._final = meter.tokens, None
         end = ends[passing - 1]
         if not usages:
             return data[at:end], None, end
@@ -181,13 +183,12 @@ class MeteredStream:
         return run, usages[passing - 1], end
 
     def _note_usage(self) -> None:
-        meter = self.meter
-        if meter.prompt_tokens is not None:
-            self.usage = {
-                "prompt_tokens": meter.prompt_tokens,
-                "completion_tokens": meter.tokens,
-                "total_tokens": meter.prompt_tokens + meter.tokens,
-            }
+        prompt, output = self.meter.prompt_tokens, self.meter.tokens
+        self.usage = (
+            None
+            if prompt is None
+            else {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        )
 
     def _count(self, payload: Mapping[str, Any]) -> None:
         """Count one event."""
@@ -199,6 +200,8 @@ class MeteredStream:
             at = index_of(choice)
             made = choice_tokens(choice)
             by_choice[at] = by_choice.get(at, 0) + made
+            if made:
+                self._final = None
             events[at] = events.get(at, 0) + (made > 0)
         total = sum(by_choice.values())
         if output is not None:

@@ -180,6 +180,25 @@ def test_the_engine_s_usage_of_the_whole_answer_counts_wherever_it_comes(
         assert stream.usage["prompt_tokens_details"] == {"cached_tokens": 3}
 
 
+def test_usage_in_the_middle_is_not_that_of_the_whole_answer() -> None:
+    usage = {"prompt_tokens": BOUND, "completion_tokens": 1, "total_tokens": BOUND + 1}
+    between = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n"
+    scanner, stream = SseScanner("m"), metered(OutputBound(), reserved(90))
+    for data in (said("a") + between, said("b"), said("c") + ended([0])):
+        batch = scanner.feed(data)
+        assert batch is not None
+        stream.take(batch)
+    assert stream.meter.tokens == 3
+    assert stream.usage is None  # so the events count
+    counting = metered(OutputBound(), reserved(2))
+    each = [said("x", usage=usage | {"completion_tokens": n, "total_tokens": BOUND + n}) for n in range(1, 9)]
+    counting.take(Batch(b"".join(each), 8, usage | {"completion_tokens": 8, "total_tokens": BOUND + 8}))
+    assert counting.waiting
+    counting.meter.allow(reserved(4))
+    counting.go_on()
+    assert (counting.usage or {}).get("completion_tokens") == counting.meter.tokens < 8
+
+
 @pytest.mark.parametrize("per_choice", [True, False])
 def test_usage_of_each_event_is_that_of_its_choice_or_of_all(per_choice: bool) -> None:
     stream = metered(OutputBound(), reserved(90), choices=2)
