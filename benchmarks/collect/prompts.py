@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -44,7 +43,7 @@ def read_questions(path: Path) -> Questions:
     """Read a workload file (its arrival times are not used), JSON lines with "prompt" (and "max_tokens",
     "output_tokens", "session", "task" if given), or plain text, one prompt a line. Raises WorkloadError."""
     with reading(path):
-        lines = path.read_bytes().removeprefix(BOM_UTF8).splitlines()
+        lines = path.read_bytes().splitlines()
     filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     first = _object(filled[0][1]) if filled else None
     if first is not None and VERSION_KEY in first:
@@ -55,7 +54,7 @@ def read_questions(path: Path) -> Questions:
         ]
         licence = header.licence
     else:
-        read = _json if filled and filled[0][1].lstrip().startswith(b'{"') else _plain
+        read = _plain if first is None else _json
         found = [read(path, number, line) for number, line in filled]
         licence = None
     if not found:

@@ -24,8 +24,7 @@ def rows(kind: ArtifactKind, data: Dataset) -> int:
 
 
 def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
-    """For each source: name, licence (None if some of its data sets tell none or another), rows by table, and the days of its
-    first and last row where known."""
+    """For each source: name, licence, rows by table, and the days of its first and last row where known."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     times: dict[str, list[float]] = defaultdict(list)
     of_prompt = {each.id: each.source for each in data.prompts}
@@ -43,11 +42,7 @@ def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
             times[run.source].append(run.started_at_s)
     for attempt in data.attempts:
         counts[of_run[attempt.run]]["attempts"] += 1
-    known: dict[str, Mapping[str, Any]] = {}
-    for each in data.about.get("sources", ()):
-        before = known.setdefault(str(each["name"]), each)
-        if before.get("licence") != each.get("licence"):  # of data sets that were joined
-            known[str(each["name"])] = {**before, "licence": None}
+    known = {str(each["name"]): each for each in data.about.get("sources", ())}
     return [
         {
             "name": name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 
 from predictors.training.dataset import Dataset
 
@@ -16,9 +15,7 @@ SHARED_PART = 0.35
 #: not the question.
 MOST_PROMPTS = 50
 
-#: Scripts without spaces between words: kana, Han, Thai, Lao, Burmese, Khmer. Each of their letters counts as a word.
-_LETTERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-_WORD = re.compile(rf"[{_LETTERS}]|[^\W{_LETTERS}]+")
+_WORD = re.compile(r"\w+")
 
 
 def groups(texts: Mapping[str, str]) -> dict[str, str]:
@@ -46,23 +43,6 @@ def groups(texts: Mapping[str, str]) -> dict[str, str]:
                 first, second = sorted((_root(parents, prompt), _root(parents, other)))
                 parents[second] = first
     return {prompt: _root(parents, prompt) for prompt in texts}
-
-
-def regrouped(data: Dataset) -> Dataset:
-    """Data sets that were joined, with the groups of near copies of all their texts. A group's name is the smallest one of the
-    groups that became it; prompts without a text keep their group."""
-    near = groups({each.id: each.text for each in data.prompts if each.text is not None})
-    parents = {name: name for each in data.prompts for name in (each.group, near.get(each.id, each.group))}
-    for each in data.prompts:
-        first, second = sorted(_root(parents, name) for name in (each.group, near.get(each.id, each.group)))
-        parents[second] = first
-    taken = {each.group for each in data.prompts}
-    names: dict[str, str] = {}
-    for name in sorted(taken):
-        names.setdefault(_root(parents, name), name)
-    return replace(
-        data, prompts=tuple(replace(each, group=names[_root(parents, each.group)]) for each in data.prompts)
-    )
 
 
 def without_near_copies(data: Dataset, of: Dataset) -> tuple[Dataset, int]:

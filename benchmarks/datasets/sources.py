@@ -10,7 +10,6 @@ from backends import KINDS
 from benchmarks.datasets.conversations import is_conversations, read_conversations
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.from_store import read_store
-from benchmarks.datasets.groups import regrouped
 from benchmarks.datasets.public import PUBLIC, folder_of, read_public
 from predictors.training.dataset import Dataset, DatasetError, Run, joined, read
 from router.config import FleetConfig
@@ -38,8 +37,7 @@ def load(
     Raises DatasetError, in one line."""
     if not paths:
         raise DatasetError("no data: name a data set, a folder of published sets, a database or `emulated`")
-    data = joined(_read(path, since, until, fleet, seed) for path in paths)
-    return data if len(paths) == 1 else regrouped(data)
+    return joined(_read(path, since, until, fleet, seed) for path in paths)
 
 
 def _read(

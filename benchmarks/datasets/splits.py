@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 
 from predictors.training.dataset import Dataset, DatasetError, Run, fraction_of, split_prompts
 
@@ -27,13 +26,6 @@ def split(data: Dataset, held_out: float, seed: int, *, of_prompts: bool) -> tup
     if empty:
         raise DatasetError(f"too little data to hold out {held_out:g} of its {what}")
     return train, test
-
-
-def digest(part: Dataset) -> str:
-    """What a part of a split consists of: the same only for the same prompts and attempts."""
-    attempts = Counter(each.run for each in part.attempts)
-    names = sorted(each.id for each in part.prompts), sorted(attempts.items())
-    return sha256(repr(names).encode()).hexdigest()[:16]
 
 
 def split_runs_and_time(data: Dataset, held_out: float, seed: int) -> tuple[Dataset, Dataset]:

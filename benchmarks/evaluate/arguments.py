@@ -10,7 +10,6 @@ from pathlib import Path
 
 from backends.engine import profiles
 from benchmarks.checks import check_options, names
-from benchmarks.datasets.groups import regrouped
 from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import load
 from policies import POLICIES
@@ -63,13 +62,12 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
     fleet = (
         None if args.config is None else load_fleet(args.config, policies=POLICIES, profiles=profiles.names())
     )
-    data = joined(
+    return joined(
         read_public(Path(place), args.sets)
         if args.sets and _of_public_sets(Path(place))
         else load([place], since=since, fleet=fleet, seed=args.seed)
         for place in places
     )
-    return data if len(places) == 1 else regrouped(data)
 
 
 def _of_public_sets(folder: Path) -> bool:

@@ -260,7 +260,7 @@ def _notes(answers: Answers, predicted: dict[str, np.ndarray]) -> list[str]:
     notes = [
         f"{len(answers.tokens)} answers of {len(np.unique(answers.model))} models to "
         f"{len(np.unique(answers.prompt))} prompts; {int(answers.capped.sum())} were cut at their cap and are "
-        "missed only by predictions below it, so the more of them the more coverage reads too high."
+        "missed only by predictions below it."
     ]
     if YARDSTICK in predicted:
         notes.append(f"The yardstick is {YARDSTICK}; nothing of it was chosen on these answers.")

@@ -10,7 +10,6 @@ from typing import Any
 
 import router
 from benchmarks.datasets.contents import rows_by_source
-from benchmarks.datasets.splits import digest
 from benchmarks.evaluate.figures import Evaluation, Figure
 from predictors.learned.artifact import Artifact
 from predictors.training.dataset import Dataset
@@ -27,14 +26,13 @@ def with_about(
     artifact: Artifact,
     data: Dataset,
     found: Evaluation | None,
-    test: Dataset | None = None,
     *,
     seed: int,
     held_out: float | None,
     final: bool = False,
 ) -> Artifact:
-    """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `test`: what was held
-    out; `final`: `data` holds that part too, which the figures are of."""
+    """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `final`:
+    that holds the held-out part too, which the figures are of."""
     about: dict[str, Any] = {
         **artifact.about,
         "data": rows_by_source(data),
@@ -44,8 +42,6 @@ def with_about(
         "final": final,
         "versions": versions(),
     }
-    if test is not None:
-        about["held_out_digest"] = digest(test)
     if found is not None:
         about["metrics"] = [_metric(each) for each in found.headline()]
         about["metrics_are_of"] = (

@@ -62,7 +62,7 @@ def train_and_evaluate(
         if final:
             used = prepare(data)
             artifact = train_on(used, seed=seed, progress=progress)
-    artifact = with_about(artifact, used, found, test, seed=seed, held_out=held_out, final=final)
+    artifact = with_about(artifact, used, found, seed=seed, held_out=held_out, final=final)
     return Evaluated(*_written(artifact, out, kind), rows_by_source(test), found)
 
 

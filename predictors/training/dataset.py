@@ -30,14 +30,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
-from router.core.profile import EngineProfile
 from router.core.types import PromptFeatures
 
 FORMAT = 1
-#: No request has more tokens than this, and no prompt more words read at an end than a predictor reads.
-_MOST_TOKENS, _MOST_WORDS = 100_000_000, 4096
-_ENDED = ("ok", "failed", "cancelled", "hedge_lost")
-_QUALITY_KINDS = ("correct", "score", "judged", "win", "feedback")
 
 
 class DatasetError(ValueError):
@@ -182,15 +177,8 @@ def joined(parts: Iterable[Dataset]) -> Dataset:
         tuple(runs),
         tuple(attempt for each in sets for attempt in each.attempts),
         tuple(state for each in sets for state in each.states),
-        {"sources": [source for each in sets for source in _sources(each)]},
+        {"sources": [source for each in sets for source in each.about.get("sources", [])]},
     )
-
-
-def _sources(data: Dataset) -> list[Mapping[str, Any]]:
-    """What is told of each source, also of those of which nothing is told."""
-    told = list(data.about.get("sources", ()))
-    names = {str(each["name"]) for each in told}
-    return [*told, *({"name": name} for name in data.sources if name not in names)]
 
 
 # --- splits -------------------------------------------------------------------------------------------
@@ -253,8 +241,6 @@ def read(folder: Path) -> Dataset:
 
 def _check_references(data: Dataset, folder: Path) -> None:
     prompts, runs = {each.id for each in data.prompts}, {each.id for each in data.runs}
-    if len(prompts) != len(data.prompts) or len(runs) != len(data.runs):
-        raise DatasetError(f"{folder}: two prompts or two runs have the same id")
     for answer in data.answers:
         if answer.prompt not in prompts:
             raise DatasetError(f"{folder}: an answer to the prompt {answer.prompt}, which is not there")
@@ -313,32 +299,8 @@ def _row(row: type[Any], values: Any, known: Mapping[str, tuple[tuple[type, ...]
             raise DatasetError(f"{name} must be {' or '.join(kind.__name__ for kind in types)}")
         if isinstance(value, float) and not math.isfinite(value):
             raise DatasetError(f"{name} is not a finite number")
-        if value is not None and (wrong := _why_not(name, value)):
-            raise DatasetError(f"{name}: {wrong}")
         checked[name] = value
     return row(**checked)
-
-
-def _why_not(name: str, value: Any) -> str:
-    """Why a member of the right type cannot have this value; "" if it can."""
-    if name.endswith("_tokens"):
-        return "" if 0 <= value <= _MOST_TOKENS else "impossible"
-    if name in {"running", "waiting", "kv_usage"}:
-        return "" if value >= 0 else "below 0"
-    if name == "replicas":
-        return "" if value >= 1 else "below 1"
-    if name == "speed":
-        return "" if value > 0 else "must be above 0"
-    if name == "profile_values":
-        known_values = {each.name: each.name in {"name", "source"} for each in fields(EngineProfile)}
-        for constant, given in value.items():
-            if constant not in known_values:
-                return f"{constant} is unknown"
-            if not isinstance(given, str if known_values[constant] else int | float):
-                return f"{constant} is no {'text' if known_values[constant] else 'number'}"
-        return ""
-    known = {"ended_how": _ENDED, "quality_kind": _QUALITY_KINDS}.get(name)
-    return "" if known is None or value in known else f"must be one of {', '.join(known)}"
 
 
 def _features(value: Any) -> PromptFeatures:
@@ -348,8 +310,4 @@ def _features(value: Any) -> PromptFeatures:
         or not all(isinstance(part, list) and all(type(n) is int for n in part) for part in value)
     ):
         raise DatasetError("features must be three lists of whole numbers")
-    if not all(0 <= word < 1 << 16 for part in value[:2] for word in part) or any(n < 0 for n in value[2]):
-        raise DatasetError("features: a word or a count is impossible")
-    if max(map(len, value)) > _MOST_WORDS:
-        raise DatasetError(f"features: more than {_MOST_WORDS} words")
     return PromptFeatures(*map(tuple, value))

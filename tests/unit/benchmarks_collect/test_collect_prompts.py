@@ -80,17 +80,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_bytes(b"caf\xe9\n")
     with pytest.raises(WorkloadError, match="UTF-8"):
         read_questions(path)
-
-
-def test_a_mark_of_utf_8_before_the_first_line_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "one", "max_tokens": 3}\n{"prompt": "two"}\n')
-    assert [(each.text, each.max_tokens) for each in read_questions(tmp_path / "p.jsonl").every] == [
-        ("one", 3),
-        ("two", None),
-    ]
-
-
-def test_a_broken_first_line_does_not_make_the_others_plain_text(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt": "one"\n{"prompt": "two"}\n')
-    with pytest.raises(WorkloadError, match="line 1"):
-        read_questions(tmp_path / "p.jsonl")

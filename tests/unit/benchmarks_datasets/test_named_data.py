@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.datasets.sources import load
-from predictors.training.dataset import Dataset, DatasetError, Prompt, Run, write
-from router.core.types import PromptFeatures
+from predictors.training.dataset import Dataset, DatasetError, Run, write
 from tests.unit.benchmarks_datasets.published import prompts, table
 
 
@@ -20,16 +19,6 @@ def test_folders_are_told_apart_and_joined(tmp_path: Path) -> None:
     )
     data = load([str(tmp_path / "set"), str(tmp_path / "public")])
     assert data.sources == ["llmrouter", "made"]
-
-
-def test_near_copies_share_a_group_between_sets(tmp_path: Path) -> None:
-    text = " ".join(f"word{n}" for n in range(60))
-    for name, said in (("one", text), ("other", f"{text} and more"), ("third", None)):
-        asked = Prompt(name, f"{name}-group", name, PromptFeatures((), (), ()), text=said)
-        write(Dataset(prompts=(asked,)), tmp_path / name)
-    places = [str(tmp_path / name) for name in ("other", "one", "third")]
-    found = {each.id: each.group for each in load(places).prompts}
-    assert found == {"one": "one-group", "other": "one-group", "third": "third-group"}
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,6 @@ def test_a_form_that_many_prompts_have_is_no_copy() -> None:
     assert len(set(groups(more).values())) == len(more)
 
 
-def test_words_need_no_spaces() -> None:
-    for one in (
-        "请写一篇关于人工智能在医疗领域应用的长篇文章，并给出三个具体的案例",
-        "人工知能について長い記事を書いて、例を三つ挙げてください",
-    ):
-        assert set(groups({"a": one, "b": one.replace("三", "四")}).values()) == {"a"}
-
-
 def test_short_prompts_are_copies_only_if_equal() -> None:
     found = groups({"a": "What is love?", "b": "what is  LOVE", "c": "What is life?", "d": ""})
     assert found == {"a": "a", "b": "a", "c": "c", "d": "d"}

@@ -120,25 +120,6 @@ def test_what_tells_no_licence_is_left_out(tmp_path: Path) -> None:
         release([str(tmp_path / "ours.jsonl")], tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    "sources", [[], [{"name": "collected"}], [{"name": "collected", "licence": "other"}]]
-)
-@pytest.mark.parametrize("first", [True, False])
-def test_a_licence_is_not_that_of_another_set_of_the_same_name(
-    tmp_path: Path, sources: list[Any], first: bool
-) -> None:
-    told: dict[str, list[Any]] = {"a": [{"name": "collected", "licence": "ours"}], "b": sources}
-    for name, about in told.items():
-        asked = [
-            Prompt(f"{name}{n}", f"{name}{n}", "collected", PromptFeatures((), (), ())) for n in range(30)
-        ]
-        said = tuple(Answer(each.id, "m", output_tokens=3) for each in asked)
-        dataset.write(Dataset(tuple(asked), said, about={"sources": about}), tmp_path / name)
-    places = [str(tmp_path / name) for name in (told if first else reversed(told))]
-    with pytest.raises(DatasetError, match="collected: no licence is told, or not the same"):
-        release(places, tmp_path / "out")
-
-
 def test_conversations_without_a_right_to_them(tmp_path: Path) -> None:
     said = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]
     (tmp_path / "sharegpt.json").write_text(json.dumps([{"id": "1", "conversations": said}]))

@@ -184,12 +184,3 @@ def test_what_does_not_say_what_was_held_out(
     assert "was trained on everything" in refused(
         capsys, "--artifact", path, "--data", collected, "--held-out"
     )
-
-
-def test_data_that_have_grown_are_not_what_training_left_out(
-    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(answers(240), tmp_path / "grown")
-    path = artifacts / "relevance.headway.npz"
-    told = refused(capsys, "--artifact", path, "--data", tmp_path / "grown", "--held-out")
-    assert "is not what the relevance artifact was trained without" in told
