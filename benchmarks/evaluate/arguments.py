@@ -10,10 +10,11 @@ from pathlib import Path
 
 from backends.engine import profiles
 from benchmarks.checks import check_options, names
+from benchmarks.datasets.groups import join_and_group
 from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import load
 from policies import POLICIES
-from predictors.training.dataset import Dataset, DatasetError, joined
+from predictors.training.dataset import Dataset, DatasetError
 from router.config import load as load_fleet
 from router.config.fields import Positive
 
@@ -62,7 +63,7 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
     fleet = (
         None if args.config is None else load_fleet(args.config, policies=POLICIES, profiles=profiles.names())
     )
-    return joined(
+    return join_and_group(
         read_public(Path(place), args.sets)
         if args.sets and _of_public_sets(Path(place))
         else load([place], since=since, fleet=fleet, seed=args.seed)

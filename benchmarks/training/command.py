@@ -16,6 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from benchmarks.checks import check_options
+from benchmarks.datasets.groups import join_and_group
 from benchmarks.evaluate.arguments import add_data, add_output, read_data
 from benchmarks.evaluate.kinds import evaluator
 from benchmarks.evaluate.report import Evaluated, show
@@ -24,7 +25,7 @@ from benchmarks.training.replay import replayed
 from benchmarks.training.train import train_and_evaluate, trainer
 from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import KINDS, ArtifactKind
-from predictors.training.dataset import Dataset, DatasetError, joined
+from predictors.training.dataset import Dataset, DatasetError
 from router.config.fields import Count, Positive, Share
 
 
@@ -106,7 +107,7 @@ def read_and_prepare(
     log = read_data([args.from_store], args)
     base = read_data(args.data, args) if args.data else Dataset()
     if kind.of_prompts:
-        return joined([base, log]), lambda part: part
+        return join_and_group([base, log]), lambda part: part
     sample = partial(
         _with_replay,
         runs={run.id for run in log.runs},
@@ -114,7 +115,7 @@ def read_and_prepare(
         most=args.per_stratum,
         seed=args.seed,
     )
-    return joined([base, log]), sample
+    return join_and_group([base, log]), sample
 
 
 def _with_replay(part: Dataset, *, runs: set[str], share: float, most: int, seed: int) -> Dataset:

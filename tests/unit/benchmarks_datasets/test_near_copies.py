@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.datasets.groups import MOST_PROMPTS, groups, without_near_copies
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.datasets.groups import MOST_PROMPTS, groups, join_and_group, without_near_copies
+from benchmarks.datasets.release import release
+from benchmarks.datasets.sources import load
 from predictors.learned.text import prompt_features
-from predictors.training.dataset import Answer, Dataset, Prompt
+from predictors.training.dataset import Answer, Dataset, Prompt, split_prompts, write
 
 WORDS = [f"word{i}" for i in range(400)]
 
@@ -65,3 +70,40 @@ def test_near_copies_are_left_out_of_a_set_that_was_read_apart() -> None:
     assert [each.prompt for each in found.answers] == ["d"]
     assert left_out == 2
     assert without_near_copies(asked(d=text(200)), train)[1] == 0
+
+
+def grouped(data: Dataset) -> dict[str, str]:
+    return {each.id: each.group for each in data.prompts}
+
+
+def test_sets_that_are_joined_are_grouped_anew() -> None:
+    one, other = asked(c=text(0), d=text(100), hidden=None), asked(a=text(0) + " and more", hidden=None)
+    assert grouped(join_and_group([one, other])) == {"a": "a", "c": "a", "d": "d", "hidden": "hidden"}
+    assert join_and_group([other, one]).prompts[0].group == "a"
+
+
+def test_groups_of_a_set_stay_together() -> None:
+    """Without texts their own set alone knows that they are copies; here through an id that both sets have."""
+    one, other = asked(b=None, c=None), asked(a=None, b=None)
+    one, other = (
+        replace(each, prompts=tuple(replace(prompt, group=group) for prompt in each.prompts))
+        for each, group in ((one, "b"), (other, "a"))
+    )
+    assert set(grouped(join_and_group([one, other])).values()) == {"a"}
+    assert join_and_group([one]).prompts == one.prompts
+
+
+def test_no_split_or_release_has_copies_on_both_sides(tmp_path: Path) -> None:
+    about = {"sources": [{"name": "made", "licence": "ours"}]}
+    for name, more in (("one", ""), ("other", " and more")):
+        data = asked(**{f"{name}{n}": f"{n} ".join(WORDS[:40]) + more for n in range(30)})
+        write(replace(data, about=about), tmp_path / name)
+    places = [str(tmp_path / "one"), str(tmp_path / "other")]
+    released = release(places, tmp_path / "out")
+    for train, held_out in (split_prompts(load(places)), (released.train, released.held_out)):
+        assert len(held_out.prompts) % 2 == 0
+        assert held_out.prompts
+        copies = {each.id.removeprefix("one").removeprefix("other") for each in train.prompts}
+        assert not any(
+            each.id.removeprefix("one").removeprefix("other") in copies for each in held_out.prompts
+        )
