@@ -177,8 +177,14 @@ def joined(parts: Iterable[Dataset]) -> Dataset:
         tuple(runs),
         tuple(attempt for each in sets for attempt in each.attempts),
         tuple(state for each in sets for state in each.states),
-        {"sources": [source for each in sets for source in each.about.get("sources", [])]},
+        {"sources": [source for each in sets for source in _described(each)]},
     )
+
+
+def _described(data: Dataset) -> list[dict[str, Any]]:
+    """What a set says of its sources, and the names of those of which it says nothing."""
+    said = list(data.about.get("sources", ()))
+    return said + [{"name": name} for name in data.sources if name not in {each["name"] for each in said}]
 
 
 # --- splits -------------------------------------------------------------------------------------------

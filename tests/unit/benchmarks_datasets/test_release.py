@@ -120,6 +120,19 @@ def test_what_tells_no_licence_is_left_out(tmp_path: Path) -> None:
         release([str(tmp_path / "ours.jsonl")], tmp_path / "out")
 
 
+@pytest.mark.parametrize("sources", [[], [{"name": "collected"}], [{"name": "collected", "licence": "NC"}]])
+def test_a_licence_is_not_taken_from_another_set_of_that_name(
+    tmp_path: Path, sources: list[dict[str, str]]
+) -> None:
+    features = PromptFeatures((1,), (2,), (3,))
+    for name, said in (("one", [{"name": "collected", "licence": "MIT"}]), ("other", sources)):
+        rows = [Prompt(f"{name}{n}", f"{name}{n}", "collected", features) for n in range(20)]
+        dataset.write(Dataset(prompts=tuple(rows), about={"sources": said}), tmp_path / name)
+    for places in (("one", "other"), ("other", "one")):
+        with pytest.raises(DatasetError, match="collected: no licence is told, or not the same one"):
+            release([str(tmp_path / name) for name in places], tmp_path / "out")
+
+
 def test_conversations_without_a_right_to_them(tmp_path: Path) -> None:
     said = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]
     (tmp_path / "sharegpt.json").write_text(json.dumps([{"id": "1", "conversations": said}]))

@@ -123,6 +123,6 @@ def test_joined_keeps_all_and_refuses_equal_runs() -> None:
     one, other = made(), Dataset(prompts=(prompt("new"),), about={"sources": [{"name": "other"}]})
     both = joined([one, other])
     assert len(both.prompts) == len(one.prompts) + 1
-    assert [each["name"] for each in both.about["sources"]] == ["made", "other"]
+    assert [each["name"] for each in both.about["sources"]] == ["made", "other", "made"]
     with pytest.raises(DatasetError, match="runs of the same id"):
         joined([one, one])
