@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.datasets.contents import names_of, rows, rows_by_source
 from benchmarks.datasets.groups import without_near_copies
-from benchmarks.datasets.splits import split
+from benchmarks.datasets.splits import digest, split
 from benchmarks.evaluate import report
 from benchmarks.evaluate.arguments import add_data, add_output, read_data
 from benchmarks.evaluate.kinds import evaluator
@@ -133,10 +133,18 @@ def _evaluated(
 
 
 def _split(artifact: Artifact, data: Dataset, kind: ArtifactKind) -> tuple[Dataset, Dataset]:
-    """The split that `headway train` made for the artifact, made again."""
+    """The split that `headway train` made for the artifact, made again. Raises DatasetError if the data are not the same:
+    what is held out of them now may have been trained on."""
     about = artifact.about
     if about.get("final"):
         raise DatasetError(f"--held-out: this {kind.name} artifact was trained on everything (--final)")
-    if not isinstance(about.get("held_out"), float) or not isinstance(about.get("seed"), int):
+    told = (about.get("held_out"), about.get("seed"), about.get("training_part"))
+    if tuple(map(type, told)) != (float, int, str):
         raise DatasetError(f"--held-out: the {kind.name} artifact does not say what was held out")
-    return split(data, about["held_out"], about["seed"], of_prompts=kind.of_prompts)
+    train, test = split(data, about["held_out"], about["seed"], of_prompts=kind.of_prompts)
+    if digest(train, of_prompts=kind.of_prompts) != about["training_part"]:
+        raise DatasetError(
+            f"--held-out: the {kind.name} artifact was trained on other data, so its held-out part is not known: name the same"
+            " data again, or test it on later data with --train-data"
+        )
+    return train, test
