@@ -16,7 +16,9 @@ SHARED_PART = 0.35
 #: not the question.
 MOST_PROMPTS = 50
 
-_WORD = re.compile(r"\w+")
+#: Chinese characters and Japanese syllables, which are written without spaces, count as words.
+_CJK = "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
 
 
 def groups(texts: Mapping[str, str]) -> dict[str, str]:

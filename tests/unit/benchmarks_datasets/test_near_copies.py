@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from benchmarks.datasets.groups import MOST_PROMPTS, groups, join_and_group, without_near_copies
 from benchmarks.datasets.release import release
 from benchmarks.datasets.sources import load
@@ -52,6 +54,18 @@ def test_a_form_that_many_prompts_have_is_no_copy() -> None:
 def test_short_prompts_are_copies_only_if_equal() -> None:
     found = groups({"a": "What is love?", "b": "what is  LOVE", "c": "What is life?", "d": ""})
     assert found == {"a": "a", "b": "a", "c": "c", "d": "d"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("请写一篇关于人工智能在医疗领域应用的长篇文章，并给出三个具体的案例", "请写一篇关于人工智能在医疗领域应用的长篇文章，并给出四个具体的案例"),
+        ("日本語で人工知能について長い記事を書いてください例を三つ挙げてください", "日本語で人工知能について長い記事を書いてください例を四つ挙げてください"),
+    ],
+)  # fmt: skip
+def test_text_without_spaces_is_compared_by_character(one: str, other: str) -> None:
+    unlike = "春天的海边有很多人在散步和拍照，请描述一下你看到的景色。"
+    assert groups({"a": one, "b": other, "c": unlike}) == {"a": "a", "b": "a", "c": "c"}
 
 
 def asked(**texts: str | None) -> Dataset:
