@@ -41,6 +41,12 @@ def load(
     return join_and_group(_read(path, since, until, fleet, seed) for path in paths)
 
 
+def is_database(name: str) -> bool:
+    """Whether `load` takes this for a gateway's database, if it is there."""
+    path = Path(name)
+    return "://" in name or (name != EMULATED and not path.is_dir() and not is_conversations(path))
+
+
 def _read(
     name: str, since: float | None, until: float | None, fleet: FleetConfig | None, seed: int
 ) -> Dataset:

@@ -15,7 +15,7 @@ from benchmarks.datasets.contents import names_of, rows, rows_by_source
 from benchmarks.datasets.groups import without_near_copies
 from benchmarks.datasets.splits import digest, split
 from benchmarks.evaluate import report
-from benchmarks.evaluate.arguments import add_data, add_output, read_data
+from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
 from benchmarks.evaluate.kinds import evaluator
 from benchmarks.terminal import Progress, print_json, shown_progress
 from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.held_out and args.train_data:
             raise DatasetError("--held-out has its own training data: leave out --train-data")
+        check_data_options(args, [*args.data, *args.train_data])
         artifacts = _artifacts(args.artifact)
         with shown_progress("evaluating") as progress:
             data = read_data(args.data, args)

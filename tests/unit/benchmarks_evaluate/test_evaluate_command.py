@@ -133,6 +133,13 @@ def test_baselines_must_not_have_seen_the_data(
     assert "leave out --train-data" in told
 
 
+def test_an_option_that_applies_to_nothing_is_refused(
+    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--artifact", artifacts, "--data", collected, "--since", "3")
+    assert "--since: goes with a gateway's database" in refused(capsys, *words)
+
+
 def test_an_artifact_that_is_none_is_refused(
     artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
