@@ -163,7 +163,7 @@ def _check(args: argparse.Namespace) -> None:
 def _judge(args: argparse.Namespace, environment: Mapping[str, str]) -> Judge | None:
     if args.judge_url is None:
         return None
-    check_url(args.judge_url)
+    check_url(args.judge_url, "--judge-url")
     key = key_from(environment, args.judge_key_env, "--judge-key-env")
     return Judge(args.judge_url, args.judge_model, key)
 

@@ -33,7 +33,8 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"config": []}, "whom to ask"),
         ({"config": ["--config", "f.yaml", "--vllm", "http://h:1"]}, "whom to ask"),
         ({"config": ["--vllm", "http://h:1"]}, "need --model"),
-        ({"config": ["--vllm", "ftp://h", "--model", "m"]}, "ftp://h"),
+        ({"config": ["--vllm", "ftp://h", "--model", "m"]}, "--vllm ftp://h: expected http"),
+        ({"config": ["--ollama", "h:1", "--model", "m"]}, "--ollama h:1: expected http"),
         ({"config": ["--ollama", "http://h:1", "--model", "m", "--api-key-env", "1"]}, "environment"),
         ({"config": ["--ollama", "http://h:1", "--model", "m", "--api-key-env", "UNSET_X"]}, "UNSET_X"),
         ({"config": ["--config", "none.yaml"]}, "none.yaml"),
@@ -48,7 +49,7 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"rates": ["--rates", "1", "--judge-url", "http://h:1"]}, "go together"),
         (
             {"rates": ["--rates", "1", "--judge-url", "h", "--judge-model", "j"]},
-            "expected http",
+            "--judge-url h: expected http",
         ),
         (
             {
