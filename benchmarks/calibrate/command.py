@@ -29,6 +29,8 @@ from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError, writing
 from router.config.fields import Count
 
+#: Requests to fit about ten constants to.
+_LEAST_ANSWERED = 20
 _CHUNKED = {"on": (True,), "off": (False,)}
 
 
@@ -147,7 +149,17 @@ def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine")
         for level in read_any(path):
             found[level.name].append(level)
     levels = by_load([level for same in found.values() for level in same])
-    return Study(name, {level.name: level for level in levels}, split([level.name for level in levels]))
+    study = Study(name, {level.name: level for level in levels}, split([level.name for level in levels]))
+    if len(levels) < 2:
+        raise WorkloadError(
+            "too little to fit: there is one load level; measure at two at least, of which one is held out"
+        )
+    answered = sum(each.e2e_s is not None for level in study.part(study.split.fit) for each in level.requests)
+    if answered < _LEAST_ANSWERED:
+        raise WorkloadError(
+            f"too little to fit: {answered} requests with an E2E in the fitted levels; give {_LEAST_ANSWERED} at least"
+        )
+    return study
 
 
 def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.Namespace) -> Result:

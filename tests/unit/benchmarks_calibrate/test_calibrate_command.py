@@ -110,6 +110,19 @@ def test_wrong_input_is_one_line(
     assert told in printed.err
 
 
+def test_too_little_to_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "few.jsonl"
+    for rates, count, told in (
+        ((1,), 40, "there is one load level; measure at two"),
+        ((1, 4), 5, "5 requests with an E2E in the fitted levels; give 20 at least"),
+    ):
+        write_file(path, [level(rate, count) for rate in rates], {})
+        assert calibrate(str(path), "--evaluations", "1") == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert told in printed.err
+
+
 # --- measuring -----------------------------------------------------------------------------------------
 
 
