@@ -70,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
                 if len(artifacts) == 1 or rows(KINDS[artifact.kind], data)
             ]
         if not results:
-            raise DatasetError("nothing in the data that one of these artifacts could be evaluated on")
+            nothing = "nothing in the data that one of these artifacts could be evaluated on"
+            raise DatasetError(". ".join((nothing, *notes)))
         written = None if args.out is None else report.write(args.out, results)
     except (DatasetError, ArtifactError) as error:
         print(f"headway evaluate: {error}", file=sys.stderr)
@@ -126,7 +127,8 @@ def _evaluated(
             f"The artifact was trained on rows of {', '.join(sorted(seen))}: some of these may be among them ({remedy}).",
         ]
     if not rows(kind, data):
-        raise DatasetError(f"nothing in the data that a {kind.name} artifact could be evaluated on")
+        nothing = f"nothing in the data that a {kind.name} artifact could be evaluated on"
+        raise DatasetError(". ".join((nothing, *notes)))
     found = evaluator(kind)(artifact, data, train, seed=args.seed)
     return report.Evaluated(
         artifact, path, rows_by_source(data), replace(found, notes=(*notes, *found.notes))

@@ -126,7 +126,9 @@ def test_near_copies_of_training_prompts_are_left_out_of_a_separate_test_set(
 def test_baselines_must_not_have_seen_the_data(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected)
+    told = refused(capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected)
+    assert "--train-data has near copies of them: 160." in told
+    assert "nothing in the data" in told
     told = refused(
         capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected, "--held-out"
     )
