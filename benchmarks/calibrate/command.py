@@ -24,7 +24,7 @@ from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.report import REPORT_KEY, Result, groups, profiles, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
-from benchmarks.checks import check_options, names
+from benchmarks.checks import check_options, check_out, names
 from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError, writing
 from router.config.fields import Count
@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input. A missed target is no failure."""
     try:
+        check_out(args.out, WorkloadError)
         check_options(args, WorkloadError, evaluations=Count)
         limits: dict[str, tuple[int, ...]] = parse_limits(args.limit)
         if args.chunked_prefill is not None:

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.checks import check_out
 from benchmarks.datasets.contents import names_of, rows, rows_by_source
 from benchmarks.datasets.groups import without_near_copies
 from benchmarks.datasets.splits import digest, split
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.held_out and args.train_data:
             raise DatasetError("--held-out has its own training data: leave out --train-data")
+        check_out(args.out, DatasetError)
         check_data_options(args, [*args.data, *args.train_data])
         artifacts = _artifacts(args.artifact)
         with shown_progress("evaluating") as progress:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.checks import check_options, option
+from benchmarks.checks import check_options, check_out, option
 from benchmarks.datasets.groups import join_and_group
 from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
 from benchmarks.evaluate.kinds import evaluator
@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace, kind: ArtifactKind) -> None:
+    check_out(args.out, DatasetError)
     check_options(
         args, DatasetError, held_out=Annotated[Positive, Field(lt=1)], base_share=Share, per_stratum=Count
     )

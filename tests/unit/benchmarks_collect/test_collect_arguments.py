@@ -39,6 +39,7 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"config": ["--ollama", "http://h:1", "--model", "m", "--api-key-env", "UNSET_X"]}, "UNSET_X"),
         ({"config": ["--config", "none.yaml"]}, "none.yaml"),
         ({"prompts": ["--prompts", "none.txt"]}, "none.txt"),
+        ({"out": ["--out", __file__]}, "must be a folder"),
         ({"rates": []}, "at which load"),
         ({"rates": ["--rates", "0"]}, "above 0"),
         ({"rates": ["--rates", "1,x"]}, "above 0"),

@@ -158,6 +158,7 @@ def test_every_published_set_has_terms() -> None:
         (["nowhere"], None, "nowhere: there is no such file or folder"),
         (["--held-out", "1"], "data", "--held-out: "),
         (["--out", "data"], "data", "data: is not empty"),
+        (["--out", __file__], "data", f"--out {__file__}: must be a folder"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -140,6 +140,8 @@ def test_an_option_that_applies_to_nothing_is_refused(
 ) -> None:
     words = ("--artifact", artifacts, "--data", collected, "--since", "3")
     assert "--since: goes with a gateway's database" in refused(capsys, *words)
+    words = ("--artifact", artifacts, "--data", collected, "--out", __file__)
+    assert f"--out {__file__}: must be a folder" in refused(capsys, *words)
 
 
 def test_an_artifact_that_is_none_is_refused(

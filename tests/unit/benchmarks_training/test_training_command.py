@@ -237,7 +237,8 @@ def test_a_place_that_cannot_be_written_is_told_before_training(
     capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("here", encoding="utf-8")
-    assert "file" in refused(capsys, "relevance", "--data", collected, "--out", tmp_path / "file")
+    told = refused(capsys, "relevance", "--data", collected, "--out", tmp_path / "file")
+    assert f"headway train: --out {tmp_path / 'file'}: must be a folder" in told
 
 
 @pytest.mark.parametrize("module", ["torch", "sklearn"])
