@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -56,6 +57,12 @@ def check_options(args: argparse.Namespace, refuse: Callable[[str], Exception], 
             TypeAdapter[Any](kind).validate_python(getattr(args, name))
         except ValidationError as error:
             raise refuse(f"{option(name)}: {problem(error)}") from None
+
+
+def check_out(folder: Path | None, refuse: Callable[[str], Exception]) -> None:
+    """Raise `refuse` for an `--out` that is no folder; None was not given."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise refuse(f"--out {folder}: must be a folder, and this is a file")
 
 
 def option(name: str) -> str:

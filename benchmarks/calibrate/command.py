@@ -24,11 +24,13 @@ from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.report import REPORT_KEY, Result, groups, profiles, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
-from benchmarks.checks import check_options, names
+from benchmarks.checks import check_options, check_out, names
 from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError, writing
 from router.config.fields import Count
 
+#: Requests to fit about ten constants to.
+_LEAST_ANSWERED = 20
 _CHUNKED = {"on": (True,), "off": (False,)}
 
 
@@ -74,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input. A missed target is no failure."""
     try:
+        check_out(args.out, WorkloadError)
         check_options(args, WorkloadError, evaluations=Count)
         limits: dict[str, tuple[int, ...]] = parse_limits(args.limit)
         if args.chunked_prefill is not None:
@@ -147,7 +150,17 @@ def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine")
         for level in read_any(path):
             found[level.name].append(level)
     levels = by_load([level for same in found.values() for level in same])
-    return Study(name, {level.name: level for level in levels}, split([level.name for level in levels]))
+    study = Study(name, {level.name: level for level in levels}, split([level.name for level in levels]))
+    if len(levels) < 2:
+        raise WorkloadError(
+            "too little to fit: there is one load level; measure at two at least, of which one is held out"
+        )
+    answered = sum(each.e2e_s is not None for level in study.part(study.split.fit) for each in level.requests)
+    if answered < _LEAST_ANSWERED:
+        raise WorkloadError(
+            f"too little to fit: {answered} requests with an E2E in the fitted levels; give {_LEAST_ANSWERED} at least"
+        )
+    return study
 
 
 def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.Namespace) -> Result:

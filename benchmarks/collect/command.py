@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.checks import add_number, positive_numbers, whole_numbers
+from benchmarks.checks import add_number, check_out, positive_numbers, whole_numbers
 from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
@@ -156,6 +156,7 @@ def _check(args: argparse.Namespace) -> None:
         raise WorkloadError("at which load? Give --rates, --concurrency or both")
     if (args.judge_url is None) != (args.judge_model is None):
         raise WorkloadError("--judge-url and --judge-model go together")
+    check_out(args.out, WorkloadError)
     if (args.out / "dataset.json").exists():
         raise WorkloadError(f"--out {args.out}: there is a data set already")
 
@@ -163,7 +164,7 @@ def _check(args: argparse.Namespace) -> None:
 def _judge(args: argparse.Namespace, environment: Mapping[str, str]) -> Judge | None:
     if args.judge_url is None:
         return None
-    check_url(args.judge_url)
+    check_url(args.judge_url, "--judge-url")
     key = key_from(environment, args.judge_key_env, "--judge-key-env")
     return Judge(args.judge_url, args.judge_model, key)
 

@@ -156,13 +156,14 @@ class _Driver:
 
     async def _candidate(self, engine: Engine, candidate: Candidate) -> None:
         answered = False
-        for number, level in enumerate(self._levels):
-            # At first, and after a level without any answer: overloaded, or gone?
+        for number, level in enumerate((*self._levels, None)):
+            # At first, and after a level whose last request was not answered: overloaded, or gone?
             if not answered and (reason := await self._warm_up(engine, candidate)) is not None:
                 self._leave_out(engine, [candidate], len(self._levels) - number, reason)
                 return
-            run = await self._run(engine, candidate, number, level)
-            answered = any(each.reply.ended_how is EndedHow.OK for each in run.sent)
+            if level is not None:
+                run = await self._run(engine, candidate, number, level)
+                answered = run.sent[-1].reply.ended_how is EndedHow.OK
 
     def _leave_out(self, engine: Engine, candidates: Sequence[Candidate], levels: int, reason: str) -> None:
         name = engine.name

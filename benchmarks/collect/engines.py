@@ -45,8 +45,9 @@ def fleet_from(args: argparse.Namespace) -> FleetConfig:
         if not config.instances:
             raise ConfigError(args.config, [Problem(("instances",), "there is none to ask")])
         return config
-    for url in (*args.vllm, *args.ollama):
-        check_url(url)
+    for option, urls in (("--vllm", args.vllm), ("--ollama", args.ollama)):
+        for url in urls:
+            check_url(url, option)
     models = [{"name": name, "family": family_of(name)} for name in args.model]
     served = {name: {"name": name} for name in args.model}
     instances = [

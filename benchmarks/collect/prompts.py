@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +16,8 @@ from benchmarks.checks import problem
 from benchmarks.workloads import format as workloads
 from benchmarks.workloads.format import VERSION_KEY, OutputTokens, Text, Tokens, WorkloadError, reading
 from benchmarks.workloads.text import prompt_text
+
+_JSON_LINES = (".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,10 @@ class Questions:
 
 def read_questions(path: Path) -> Questions:
     """Read a workload file (its arrival times are not used), JSON lines with "prompt" (and "max_tokens",
-    "output_tokens", "session", "task" if given), or plain text, one prompt a line. Raises WorkloadError."""
+    "output_tokens", "session", "task" if given), or plain text, one prompt a line. It is JSON if its name ends so or any line is
+    an object. Raises WorkloadError."""
     with reading(path):
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().removeprefix(BOM_UTF8).splitlines()
     filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     first = _object(filled[0][1]) if filled else None
     if first is not None and VERSION_KEY in first:
@@ -54,7 +58,8 @@ def read_questions(path: Path) -> Questions:
         ]
         licence = header.licence
     else:
-        read = _plain if first is None else _json
+        is_json = path.suffix in _JSON_LINES or any(_object(line) is not None for _, line in filled)
+        read = _json if is_json else _plain
         found = [read(path, number, line) for number, line in filled]
         licence = None
     if not found:

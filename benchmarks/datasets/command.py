@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.checks import check_options
+from benchmarks.checks import check_options, check_out
 from benchmarks.datasets.release import release
 from benchmarks.terminal import aligned, print_json, shown_progress
 from predictors.training.dataset import DatasetError
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input."""
     try:
+        check_out(args.out, DatasetError)
         check_options(args, DatasetError, held_out=Annotated[Positive, Field(lt=1)])
         folder = os.environ.get("HEADWAY_DATA")
         paths = args.paths or ([folder] if folder else [])

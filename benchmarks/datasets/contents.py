@@ -24,7 +24,8 @@ def rows(kind: ArtifactKind, data: Dataset) -> int:
 
 
 def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
-    """For each source: name, licence, rows by table, and the days of its first and last row where known."""
+    """For each source: name, licence (None if its data sets do not tell the same one), rows by table, and the days of its
+    first and last row where known."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     times: dict[str, list[float]] = defaultdict(list)
     of_prompt = {each.id: each.source for each in data.prompts}
@@ -42,15 +43,19 @@ def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
             times[run.source].append(run.started_at_s)
     for attempt in data.attempts:
         counts[of_run[attempt.run]]["attempts"] += 1
-    known = {str(each["name"]): each for each in data.about.get("sources", ())}
+    known: dict[str, dict[str, Any]] = defaultdict(dict)
+    licences: dict[str, set[str | None]] = defaultdict(set)
+    for each in data.about.get("sources", ()):
+        known[each["name"]].update(each)
+        licences[each["name"]].add(each.get("licence"))
     return [
         {
             "name": name,
-            "licence": known.get(name, {}).get("licence"),
+            "licence": next(iter(licences[name])) if len(licences[name]) == 1 else None,
             **counts[name],
             "first_day": _day(min(times[name], default=None)),
             "last_day": _day(max(times[name], default=None)),
-            **{each: value for each, value in known.get(name, {}).items() if each in _KEPT},
+            **{each: value for each, value in known[name].items() if each in _KEPT},
         }
         for name in sorted(counts)
     ]

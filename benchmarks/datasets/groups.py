@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from predictors.training.dataset import Dataset
+from predictors.training.dataset import Dataset, joined
 
 SHINGLE_WORDS = 10
 #: Two prompts are near copies when they share more than this part of the shingles of the one that has fewer.
@@ -15,7 +16,9 @@ SHARED_PART = 0.35
 #: not the question.
 MOST_PROMPTS = 50
 
-_WORD = re.compile(r"\w+")
+#: Chinese characters and Japanese syllables, which are written without spaces, count as words.
+_CJK = "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
 
 
 def groups(texts: Mapping[str, str]) -> dict[str, str]:
@@ -40,9 +43,23 @@ def groups(texts: Mapping[str, str]) -> dict[str, str]:
         )
         for other, count in shared.items():
             if count > SHARED_PART * min(len(found), len(shingles[other])):
-                first, second = sorted((_root(parents, prompt), _root(parents, other)))
-                parents[second] = first
+                _link(parents, prompt, other)
     return {prompt: _root(parents, prompt) for prompt in texts}
+
+
+def join_and_group(parts: Iterable[Dataset]) -> Dataset:
+    """Several data sets as one, in which near copies share a group wherever they are from. Prompts that share a group in one
+    of the sets keep sharing it; for those without text nothing else is known. A single set keeps its groups."""
+    sets = list(parts)
+    data = joined(sets)
+    if sum(bool(each.prompts) for each in sets) < 2:
+        return data
+    prompts = [prompt for each in sets for prompt in each.prompts]
+    parents = {name: name for each in prompts for name in (each.id, each.group)}
+    near = groups({each.id: each.text for each in prompts if each.text is not None})
+    for prompt, group in (*((each.id, each.group) for each in prompts), *near.items()):
+        _link(parents, prompt, group)
+    return replace(data, prompts=tuple(replace(each, group=_root(parents, each.id)) for each in data.prompts))
 
 
 def without_near_copies(data: Dataset, of: Dataset) -> tuple[Dataset, int]:
@@ -66,6 +83,11 @@ def _shingles(text: str) -> set[tuple[str, ...]]:
     return {
         tuple(words[start : start + SHINGLE_WORDS]) for start in range(max(1, len(words) - SHINGLE_WORDS + 1))
     }
+
+
+def _link(parents: dict[str, str], one: str, other: str) -> None:
+    first, second = sorted((_root(parents, one), _root(parents, other)))
+    parents[second] = first
 
 
 def _root(parents: dict[str, str], prompt: str) -> str:

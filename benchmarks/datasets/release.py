@@ -58,7 +58,7 @@ def _why_not(source: str, licence: str | None, non_commercial: bool) -> str:
     """Why a source's rows may not be passed on; "" if they may. What is in no table is the publisher's own, if its licence is
     told."""
     if source not in TERMS:
-        return "" if licence else "no licence is told"
+        return "" if licence else "no licence is told, or not the same one for all of it"
     allowed = ("any", "non_commercial") if non_commercial else ("any",)
     return "" if TERMS[source].release in allowed else TERMS[source].why_not
 

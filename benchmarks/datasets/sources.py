@@ -10,8 +10,9 @@ from backends import KINDS
 from benchmarks.datasets.conversations import is_conversations, read_conversations
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.from_store import read_store
+from benchmarks.datasets.groups import join_and_group
 from benchmarks.datasets.public import PUBLIC, folder_of, read_public
-from predictors.training.dataset import Dataset, DatasetError, Run, joined, read
+from predictors.training.dataset import Dataset, DatasetError, Run, read
 from router.config import FleetConfig
 
 EMULATED = "emulated"
@@ -37,7 +38,13 @@ def load(
     Raises DatasetError, in one line."""
     if not paths:
         raise DatasetError("no data: name a data set, a folder of published sets, a database or `emulated`")
-    return joined(_read(path, since, until, fleet, seed) for path in paths)
+    return join_and_group(_read(path, since, until, fleet, seed) for path in paths)
+
+
+def is_database(name: str) -> bool:
+    """Whether `load` takes this for a gateway's database, if it is there."""
+    path = Path(name)
+    return "://" in name or (name != EMULATED and not path.is_dir() and not is_conversations(path))
 
 
 def _read(

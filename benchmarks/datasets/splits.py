@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 from predictors.training.dataset import Dataset, DatasetError, Run, fraction_of, split_prompts
 
@@ -26,6 +27,15 @@ def split(data: Dataset, held_out: float, seed: int, *, of_prompts: bool) -> tup
     if empty:
         raise DatasetError(f"too little data to hold out {held_out:g} of its {what}")
     return train, test
+
+
+def digest(part: Dataset, *, of_prompts: bool) -> str:
+    """A hash of what makes a part: its prompts, or its attempts. Another part has another one."""
+    if of_prompts:
+        names = [each.id for each in part.prompts]
+    else:
+        names = [f"{each.run} {each.dispatched_s}" for each in part.attempts]
+    return sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
 
 def split_runs_and_time(data: Dataset, held_out: float, seed: int) -> tuple[Dataset, Dataset]:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backends.engine import profiles
-from benchmarks.checks import check_options, names
+from benchmarks.checks import check_options, names, option
+from benchmarks.datasets.groups import join_and_group
 from benchmarks.datasets.public import read_public
-from benchmarks.datasets.sources import load
+from benchmarks.datasets.sources import is_database, load
 from policies import POLICIES
-from predictors.training.dataset import Dataset, DatasetError, joined
+from predictors.training.dataset import Dataset, DatasetError
 from router.config import load as load_fleet
 from router.config.fields import Positive
 
@@ -50,6 +51,16 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
+def check_data_options(args: argparse.Namespace, places: Sequence[str]) -> None:
+    """Raises DatasetError for an option that is out of range or applies to nothing that is read."""
+    check_options(args, DatasetError, since=Positive)
+    for name in ("since", "config"):
+        if getattr(args, name) is not None and not any(map(is_database, places)):
+            raise DatasetError(f"{option(name)}: goes with a gateway's database")
+    if args.sets and places and not any(_of_public_sets(Path(place)) for place in places):
+        raise DatasetError("--sets: goes with a folder of public sets")
+
+
 def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
     """All that `places` name, as one data set. Raises DatasetError for what is no data, or where nothing is
     named."""
@@ -57,12 +68,11 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
         places = [folder]
     if not places:
         raise DatasetError("nothing to read: give --data, or --sets with HEADWAY_DATA")
-    check_options(args, DatasetError, since=Positive)
     since = None if args.since is None else time.time() - args.since * _DAY_S
     fleet = (
         None if args.config is None else load_fleet(args.config, policies=POLICIES, profiles=profiles.names())
     )
-    return joined(
+    return join_and_group(
         read_public(Path(place), args.sets)
         if args.sets and _of_public_sets(Path(place))
         else load([place], since=since, fleet=fleet, seed=args.seed)

@@ -11,11 +11,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.checks import check_out
 from benchmarks.datasets.contents import names_of, rows, rows_by_source
 from benchmarks.datasets.groups import without_near_copies
-from benchmarks.datasets.splits import split
+from benchmarks.datasets.splits import digest, split
 from benchmarks.evaluate import report
-from benchmarks.evaluate.arguments import add_data, add_output, read_data
+from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
 from benchmarks.evaluate.kinds import evaluator
 from benchmarks.terminal import Progress, print_json, shown_progress
 from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.held_out and args.train_data:
             raise DatasetError("--held-out has its own training data: leave out --train-data")
+        check_out(args.out, DatasetError)
+        check_data_options(args, [*args.data, *args.train_data])
         artifacts = _artifacts(args.artifact)
         with shown_progress("evaluating") as progress:
             data = read_data(args.data, args)
@@ -69,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
                 if len(artifacts) == 1 or rows(KINDS[artifact.kind], data)
             ]
         if not results:
-            raise DatasetError("nothing in the data that one of these artifacts could be evaluated on")
+            nothing = "nothing in the data that one of these artifacts could be evaluated on"
+            raise DatasetError(". ".join((nothing, *notes)))
         written = None if args.out is None else report.write(args.out, results)
     except (DatasetError, ArtifactError) as error:
         print(f"headway evaluate: {error}", file=sys.stderr)
@@ -125,7 +129,8 @@ def _evaluated(
             f"The artifact was trained on rows of {', '.join(sorted(seen))}: some of these may be among them ({remedy}).",
         ]
     if not rows(kind, data):
-        raise DatasetError(f"nothing in the data that a {kind.name} artifact could be evaluated on")
+        nothing = f"nothing in the data that a {kind.name} artifact could be evaluated on"
+        raise DatasetError(". ".join((nothing, *notes)))
     found = evaluator(kind)(artifact, data, train, seed=args.seed)
     return report.Evaluated(
         artifact, path, rows_by_source(data), replace(found, notes=(*notes, *found.notes))
@@ -133,10 +138,18 @@ def _evaluated(
 
 
 def _split(artifact: Artifact, data: Dataset, kind: ArtifactKind) -> tuple[Dataset, Dataset]:
-    """The split that `headway train` made for the artifact, made again."""
+    """The split that `headway train` made for the artifact, made again. Raises DatasetError if the data are not the same:
+    what is held out of them now may have been trained on."""
     about = artifact.about
     if about.get("final"):
         raise DatasetError(f"--held-out: this {kind.name} artifact was trained on everything (--final)")
-    if not isinstance(about.get("held_out"), float) or not isinstance(about.get("seed"), int):
+    told = (about.get("held_out"), about.get("seed"), about.get("training_part"))
+    if tuple(map(type, told)) != (float, int, str):
         raise DatasetError(f"--held-out: the {kind.name} artifact does not say what was held out")
-    return split(data, about["held_out"], about["seed"], of_prompts=kind.of_prompts)
+    train, test = split(data, about["held_out"], about["seed"], of_prompts=kind.of_prompts)
+    if digest(train, of_prompts=kind.of_prompts) != about["training_part"]:
+        raise DatasetError(
+            f"--held-out: the {kind.name} artifact was trained on other data, so its held-out part is not known: name the same"
+            " data again, or test it on later data with --train-data"
+        )
+    return train, test

@@ -151,6 +151,21 @@ class Resampled:
         return self.ratio(values, np.ones(len(values)))
 
 
+def share_up_to(
+    bounds: Sequence[float], values: np.ndarray, cut: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """(bounds,): the share of rows whose value is at most each bound, where a `cut` row would have had this value or a larger
+    one (Kaplan-Meier). NaN for a bound above which no row is seen. Where rows are cut must not depend on their values."""
+    order = np.lexsort((cut, values))
+    values, weights = values[order], weights[order]
+    left = np.cumsum(weights[::-1])[::-1]
+    ended = np.where(cut[order], 0.0, weights) / np.maximum(left, 1e-12)
+    survived = np.concatenate(((1.0,), np.cumprod(1.0 - ended)))
+    at = np.searchsorted(values, bounds, side="right")
+    unseen = (np.append(left, 0.0)[at] <= 0) & (survived[at] > 1e-9)
+    return np.where(unseen, np.nan, 1.0 - survived[at])
+
+
 def resampled_figure(
     name: str,
     of: str,

@@ -5,7 +5,7 @@
 - *Spearman* within model and task: whether a model's longer answers are ranked above its shorter ones when knowing
   model and task does not count. A predictor that gives one number for all of them has 0.
 - *pinball loss* of the median and of the 90 % quantile, over answers that were not cut.
-- *coverage* of 80 % intervals, p10 to p90. A cut answer is inside unless its cap is above p90.
+- *coverage* of 80 % intervals, p10 to p90. A cut answer counts as far as it was seen (`share_up_to`).
 - *MAE served*: what the gateway predicts after 50 answers of a model, beside the histogram of that model's answers.
 - Intervals are from resamples of whole groups of near copies.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
-from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, Resampled, pinball
+from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, Resampled, pinball, share_up_to
 from benchmarks.evaluate.length_baselines import (
     PROBABILITIES,
     YARDSTICK,
@@ -29,6 +29,7 @@ from benchmarks.evaluate.length_baselines import (
 )
 from benchmarks.evaluate.length_online import HISTOGRAM, WARM_UP, served_medians
 from benchmarks.evaluate.picks import check_apart
+from predictors.kernels.length_bins import EDGES
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.names import model_key
@@ -139,14 +140,22 @@ class _Part:
                 losses[who] = pinball(answers.tokens, each[:, column], probability)
             if whole.any():
                 figures += self._means(f"pinball loss at {probability}", "tokens", losses, whole)
-        low, high = (quantiles(self._shares, each) for each in _INTERVAL)
-        inside = (answers.capped | (low <= answers.tokens)) & (answers.tokens <= high)
-        figures += self._means("coverage of 80 % intervals", "", {OURS: inside.astype(float)})
+        coverage = self._coverage()
+        if not np.isnan(coverage[0]):
+            figures.append(self._figure("coverage of 80 % intervals", OURS, "", coverage))
         warm = ~np.isnan(online[OURS])
         if warm.any():
             errors = {who: absolute_errors(answers, np.nan_to_num(each)) for who, each in online.items()}
             figures += self._means(f"MAE served, after {WARM_UP} answers", "tokens", errors, warm)
         return figures + self._spearman({who: each[:, 0] for who, each in predicted.items()})
+
+    def _coverage(self) -> np.ndarray:
+        """(1 + resamples,)."""
+        at = _predicted_share(self._answers, self._shares)
+        order = np.argsort(at)  # once: it is quicker to sort again what is sorted
+        at, capped, group = at[order], self._answers.capped[order], self._resampled.group[order]
+        found = [share_up_to(_INTERVAL, at, capped, each[group]) for each in self._resampled.draws]
+        return np.diff(found, axis=1)[:, 0]
 
     def _means(
         self, name: str, unit: str, values: dict[str, np.ndarray], rows: np.ndarray | None = None
@@ -225,20 +234,29 @@ def _mean_correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray, cell: n
 
 # --- curves and notes -----------------------------------------------------------------------------------
 def _calibration(answers: Answers, shares: np.ndarray, families: np.ndarray) -> list[Curve]:
-    """Nominal against actual share of answers below each quantile; a cut answer counts where it must lie."""
+    """Nominal against actual share of answers below each quantile, as far as answers were seen."""
     curves = []
     for part in (WHOLE, *MAIN_FAMILIES):
         rows = np.ones(len(families), bool) if part == WHOLE else families == part
         if rows.sum() < _LEAST_OF_BUCKET:
             continue
-        tokens, capped = answers.tokens[rows], answers.capped[rows]
-        actual = []
-        for nominal in _NOMINAL:
-            bound = quantiles(shares[rows], nominal)
-            known = ~capped | (bound <= tokens)
-            actual.append(float((tokens[known] <= bound[known]).mean()))
-        curves.append(Curve("Calibration", part, "nominal", "actual", _NOMINAL, tuple(actual)))
+        part_of = answers.part(np.flatnonzero(rows))
+        at = _predicted_share(part_of, shares[rows])
+        actual = share_up_to(_NOMINAL, at, part_of.capped, np.ones(len(at)))
+        known = ~np.isnan(actual)
+        if not known.any():
+            continue
+        x, y = np.array(_NOMINAL)[known], actual[known]
+        curves.append(Curve("Calibration", part, "nominal", "actual", tuple(x.tolist()), tuple(y.tolist())))
     return curves
+
+
+def _predicted_share(answers: Answers, shares: np.ndarray) -> np.ndarray:
+    """(answers,): the predicted probability of at most this length, the inverse of `quantiles`."""
+    edges, row = np.array(EDGES), np.arange(len(shares))
+    at = np.clip(np.searchsorted(edges, answers.tokens, side="right") - 1, 0, shares.shape[1] - 1)
+    inside = np.clip((answers.tokens - edges[at]) / (edges[at + 1] - edges[at]), 0.0, 1.0)
+    return np.asarray(np.cumsum(shares, axis=1)[row, at] - (1.0 - inside) * shares[row, at])
 
 
 def _by_bucket(answers: Answers, predicted: dict[str, np.ndarray]) -> list[Curve]:
@@ -259,8 +277,8 @@ def _by_bucket(answers: Answers, predicted: dict[str, np.ndarray]) -> list[Curve
 def _notes(answers: Answers, predicted: dict[str, np.ndarray]) -> list[str]:
     notes = [
         f"{len(answers.tokens)} answers of {len(np.unique(answers.model))} models to "
-        f"{len(np.unique(answers.prompt))} prompts; {int(answers.capped.sum())} were cut at their cap and are "
-        "missed only by predictions below it."
+        f"{len(np.unique(answers.prompt))} prompts; {int(answers.capped.sum())} were cut at their cap: they are "
+        "missed only by predictions below it, and coverage takes them as seen up to there."
     ]
     if YARDSTICK in predicted:
         notes.append(f"The yardstick is {YARDSTICK}; nothing of it was chosen on these answers.")

@@ -53,15 +53,15 @@ class Target:
         return headers
 
 
-def check_url(url: str) -> None:
-    """A WorkloadError unless `url` is an http address."""
+def check_url(url: str, option: str = "--url") -> None:
+    """A WorkloadError naming the option unless `url` is an http address."""
     try:
         parts = urlsplit(url)
         wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
     except ValueError:
         wrong = True
     if wrong:
-        raise WorkloadError(f"--url {url}: expected http://HOST[:PORT]")
+        raise WorkloadError(f"{option} {url}: expected http://HOST[:PORT]")
 
 
 def key_from(environment: Mapping[str, str], variable: str | None, option: str) -> str | None:

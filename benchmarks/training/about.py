@@ -29,16 +29,18 @@ def with_about(
     *,
     seed: int,
     held_out: float | None,
+    training_part: str | None = None,
     final: bool = False,
 ) -> Artifact:
-    """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `final`:
-    that holds the held-out part too, which the figures are of."""
+    """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `training_part`: the
+    digest of what was not held out (`benchmarks.datasets.splits`); `final`: `data` holds the held-out part too, which the figures are of."""
     about: dict[str, Any] = {
         **artifact.about,
         "data": rows_by_source(data),
         "commit": commit(),
         "seed": seed,
         "held_out": held_out,
+        "training_part": training_part,
         "final": final,
         "versions": versions(),
     }

@@ -15,8 +15,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.checks import check_options
-from benchmarks.evaluate.arguments import add_data, add_output, read_data
+from benchmarks.checks import check_options, check_out, option
+from benchmarks.datasets.groups import join_and_group
+from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
 from benchmarks.evaluate.kinds import evaluator
 from benchmarks.evaluate.report import Evaluated, show
 from benchmarks.terminal import print_json, shown_progress
@@ -24,8 +25,10 @@ from benchmarks.training.replay import replayed
 from benchmarks.training.train import train_and_evaluate, trainer
 from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import KINDS, ArtifactKind
-from predictors.training.dataset import Dataset, DatasetError, joined
+from predictors.training.dataset import Dataset, DatasetError
 from router.config.fields import Count, Positive, Share
+
+_PER_STRATUM, _BASE_SHARE = 2000, 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,14 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--per-stratum",
         type=int,
-        default=2000,
         metavar="N",
         help="attempts of the log to keep of each of 4 x 5 classes of queue and memory use, the newest (2000)",
     )
     group.add_argument(
         "--base-share",
         type=float,
-        default=0.5,
         metavar="SHARE",
         help="of the runs in --data, to be trained on beside the log (0.5)",
     )
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     kind = KINDS[args.kind]
     trainer(kind), evaluator(kind)  # a package that is missing is an error before anything is read
     try:
-        _check(args)
+        _check(args, kind)
         args.out.mkdir(parents=True, exist_ok=True)
         with shown_progress(f"training {kind.name}") as progress:
             data, prepare = read_and_prepare(args, kind)
@@ -91,10 +92,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace, kind: ArtifactKind) -> None:
+    check_out(args.out, DatasetError)
     check_options(
         args, DatasetError, held_out=Annotated[Positive, Field(lt=1)], base_share=Share, per_stratum=Count
     )
+    for name in ("per_stratum", "base_share"):
+        if getattr(args, name) is not None and (args.from_store is None or kind.of_prompts):
+            raise DatasetError(f"{option(name)}: goes with --from-store, and not with answers to prompts")
+    if args.base_share is not None and not args.data:
+        raise DatasetError("--base-share: goes with --data")
+    check_data_options(args, [*args.data, *([] if args.from_store is None else [args.from_store])])
 
 
 def read_and_prepare(
@@ -106,15 +114,15 @@ def read_and_prepare(
     log = read_data([args.from_store], args)
     base = read_data(args.data, args) if args.data else Dataset()
     if kind.of_prompts:
-        return joined([base, log]), lambda part: part
+        return join_and_group([base, log]), lambda part: part
     sample = partial(
         _with_replay,
         runs={run.id for run in log.runs},
-        share=args.base_share,
-        most=args.per_stratum,
+        share=_BASE_SHARE if args.base_share is None else args.base_share,
+        most=args.per_stratum or _PER_STRATUM,
         seed=args.seed,
     )
-    return joined([base, log]), sample
+    return join_and_group([base, log]), sample
 
 
 def _with_replay(part: Dataset, *, runs: set[str], share: float, most: int, seed: int) -> Dataset:

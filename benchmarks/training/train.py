@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.datasets.contents import rows, rows_by_source
-from benchmarks.datasets.splits import split
+from benchmarks.datasets.splits import digest, split
 from benchmarks.evaluate.kinds import evaluator
 from benchmarks.evaluate.report import Evaluated
 from benchmarks.terminal import Progress
@@ -62,7 +62,10 @@ def train_and_evaluate(
         if final:
             used = prepare(data)
             artifact = train_on(used, seed=seed, progress=progress)
-    artifact = with_about(artifact, used, found, seed=seed, held_out=held_out, final=final)
+    part = digest(train, of_prompts=kind.of_prompts)
+    artifact = with_about(
+        artifact, used, found, seed=seed, held_out=held_out, training_part=part, final=final
+    )
     return Evaluated(*_written(artifact, out, kind), rows_by_source(test), found)
 
 

@@ -30,9 +30,27 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
-from router.core.types import PromptFeatures
+from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS
+from router.core.profile import EngineProfile
+from router.core.types import EndedHow, PromptFeatures
 
 FORMAT = 1
+QUALITY_KINDS = ("correct", "score", "judged", "win", "win_davinci003", "feedback")
+#: No engine's context or answer is longer, nor its queue.
+_MOST = 100_000_000
+#: The least and the most of numbers, by their name in any table.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens", "cached_tokens"), (0, _MOST)),
+    **dict.fromkeys(("running", "waiting"), (0, _MOST)),
+    **dict.fromkeys(("quality", "kv_usage"), (0, 1)),
+    "replicas": (1, 1_000_000),
+    "speed": (0.0001, 10_000),
+}
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "kind": ("vllm", "ollama", "openai"),
+    "quality_kind": QUALITY_KINDS,
+    "ended_how": tuple(EndedHow),
+}
 
 
 class DatasetError(ValueError):
@@ -56,8 +74,7 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`model` is the name in its source, `family` as in a fleet file. `capped`: the answer was cut at `output_tokens`,
-    so its length would have been at least that. `quality` is in [0, 1]; `quality_kind` is "correct", "score", "judged",
-    "win" or "feedback". `at_s` is the time since the epoch where the log has one."""
+    so its length would have been at least that. `quality` is in [0, 1]; `quality_kind` is one of `QUALITY_KINDS`. `at_s` is the time since the epoch where the log has one."""
 
     prompt: str
     model: str
@@ -73,7 +90,7 @@ class Answer:
 class Run:
     """One instance over one stretch of time. `level` names its load (whole levels are held out together). `replicas` is
     larger than 1 for the log of a cluster that does not identify its members. `profile` names the engine profile to
-    predict with, None for the generic one; `profile_values` overrides or gives its constants. `kind` is the engine's
+    predict with, None for the generic one; `profile_values` gives its constants (`EngineProfile`). `kind` is the engine's
     ("vllm", "ollama", "openai"). `fixed_slots`: the engine decodes in its profile's slots (None: unknown)."""
 
     id: str
@@ -177,8 +194,14 @@ def joined(parts: Iterable[Dataset]) -> Dataset:
         tuple(runs),
         tuple(attempt for each in sets for attempt in each.attempts),
         tuple(state for each in sets for state in each.states),
-        {"sources": [source for each in sets for source in each.about.get("sources", [])]},
+        {"sources": [source for each in sets for source in _described(each)]},
     )
+
+
+def _described(data: Dataset) -> list[dict[str, Any]]:
+    """What a set says of its sources, and the names of those of which it says nothing."""
+    said = list(data.about.get("sources", ()))
+    return said + [{"name": name} for name in data.sources if name not in {each["name"] for each in said}]
 
 
 # --- splits -------------------------------------------------------------------------------------------
@@ -240,6 +263,13 @@ def read(folder: Path) -> Dataset:
 
 
 def _check_references(data: Dataset, folder: Path) -> None:
+    for what, rows in (("prompt", data.prompts), ("run", data.runs)):
+        if repeated := _repeated(each.id for each in rows):
+            raise DatasetError(f"{folder}: two rows of the {what} {repeated}")
+    if answer := _repeated(each for each in data.answers if each.at_s is not None):
+        raise DatasetError(
+            f"{folder}: the answer of {answer.model} to {answer.prompt} at one time is there twice"
+        )
     prompts, runs = {each.id for each in data.prompts}, {each.id for each in data.runs}
     for answer in data.answers:
         if answer.prompt not in prompts:
@@ -247,6 +277,12 @@ def _check_references(data: Dataset, folder: Path) -> None:
     for run in (*(each.run for each in data.attempts), *(each.run for each in data.states)):
         if run not in runs:
             raise DatasetError(f"{folder}: a row of the run {run}, which is not there")
+
+
+def _repeated(rows: Iterable[Any]) -> Any:
+    """One that is there more than once, or None."""
+    found: set[Any] = set()
+    return next((each for each in rows if each in found or found.add(each)), None)  # type: ignore[func-returns-value]
 
 
 def _rows(path: Path, row: type[Any]) -> Iterable[Any]:
@@ -299,8 +335,39 @@ def _row(row: type[Any], values: Any, known: Mapping[str, tuple[tuple[type, ...]
             raise DatasetError(f"{name} must be {' or '.join(kind.__name__ for kind in types)}")
         if isinstance(value, float) and not math.isfinite(value):
             raise DatasetError(f"{name} is not a finite number")
+        _check_value(name, value)
         checked[name] = value
     return row(**checked)
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raises DatasetError for a value of the right type that is impossible."""
+    if value is None:
+        return
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            raise DatasetError(f"{name} is {value}: it must be between {low:,} and {high:,}")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise DatasetError(f"{name} is {value!r}: it must be one of {', '.join(_CHOICES[name])}")
+    if name == "profile_values":
+        _check_profile(value)
+
+
+def _check_profile(values: Mapping[str, Any]) -> None:
+    known = _members(EngineProfile)
+    try:
+        profile = _row(EngineProfile, values, known)
+    except DatasetError as error:
+        raise DatasetError(f"profile_values: {error}") from None
+    for name, value in values.items():
+        if name not in known:
+            raise DatasetError(f"profile_values: {name} is unknown")
+        least = 1 if int in known[name][0] else 0
+        if not isinstance(value, str) and value < least and bool not in known[name][0]:
+            raise DatasetError(f"profile_values: {name} is {value}: it must be at least {least}")
+    if profile.step_s(1, 0, 0.0) <= 0:
+        raise DatasetError("profile_values: a step takes no time")
 
 
 def _features(value: Any) -> PromptFeatures:
@@ -310,4 +377,11 @@ def _features(value: Any) -> PromptFeatures:
         or not all(isinstance(part, list) and all(type(n) is int for n in part) for part in value)
     ):
         raise DatasetError("features must be three lists of whole numbers")
+    head, tail, counts = value
+    if len(head) > HEAD_TOKENS or len(tail) > TAIL_TOKENS or len(counts) != len(COUNTS):
+        raise DatasetError(
+            f"features must be at most {HEAD_TOKENS} and {TAIL_TOKENS} words, and {len(COUNTS)} counts"
+        )
+    if not all(0 <= word < 2**16 for word in (*head, *tail)) or min(counts) < 0:
+        raise DatasetError("features must be words from 0 to 65,535 and counts from 0")
     return PromptFeatures(*map(tuple, value))

@@ -166,20 +166,23 @@ async def test_what_cannot_be_asked_is_told_and_the_rest_goes_on(engines: Engine
     assert (standing[-1].planned, standing[-1].ended) == (12, 12)
 
 
-async def test_an_engine_that_dies_on_the_way_is_left_out(engines: Engines) -> None:
+@pytest.mark.parametrize("levels", [1, 3])
+async def test_an_engine_that_dies_on_the_way_is_left_out_by_name(engines: Engines, levels: int) -> None:
+    """Also if it had answered before, and if no level follows."""
     engine = engines.vllm("a")
+    told: list[str] = []
 
     def kill(now: Progress) -> None:
         if now.ended == 2:
             engine.faults.arm(fault("status", count=None))
 
-    levels = [Level(concurrency=1), Level(concurrency=2), Level(concurrency=3)]
-    found = await collected(fleet(engine), levels, on_progress=kill)
+    at = [Level(concurrency=number + 1) for number in range(levels)]
+    found = await collected(fleet(engine), at, on_progress=kill, show=told.append)
     assert [[each.reply.ended_how for each in run.sent] for run in found.runs] == [
-        ["ok", "ok", *["failed"] * 4],
-        ["failed"] * 6,
+        ["ok", "ok", *["failed"] * 4]
     ]
     assert "cannot be asked" in found.left_out["a"]
+    assert [line.split()[0] for line in told] == ["a"]
 
 
 async def test_a_stop_keeps_what_was_collected(engines: Engines) -> None:

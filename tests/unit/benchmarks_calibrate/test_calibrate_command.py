@@ -95,7 +95,7 @@ def test_it_may_start_from_a_registered_profile(
         (("{file}", "--limit", "max_seqs=many"), "'many' is no whole number"),
         (("{file}", "--limit", "max_seqs=0"), "must be at least 1"),
         (("{file}", "--evaluations", "0"), "--evaluations: must be at least 1"),
-        (("{file}", "--evaluations", "1", "--out", "{file}"), "cannot write"),
+        (("{file}", "--evaluations", "1", "--out", "{file}"), "--out {file}: must be a folder"),
     ],
 )
 def test_wrong_input_is_one_line(
@@ -107,7 +107,20 @@ def test_wrong_input_is_one_line(
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert printed.err.startswith("headway calibrate: ")
-    assert told in printed.err
+    assert told.format(**places) in printed.err
+
+
+def test_too_little_to_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "few.jsonl"
+    for rates, count, told in (
+        ((1,), 40, "there is one load level; measure at two"),
+        ((1, 4), 5, "5 requests with an E2E in the fitted levels; give 20 at least"),
+    ):
+        write_file(path, [level(rate, count) for rate in rates], {})
+        assert calibrate(str(path), "--evaluations", "1") == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert told in printed.err
 
 
 # --- measuring -----------------------------------------------------------------------------------------

@@ -33,11 +33,13 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"config": []}, "whom to ask"),
         ({"config": ["--config", "f.yaml", "--vllm", "http://h:1"]}, "whom to ask"),
         ({"config": ["--vllm", "http://h:1"]}, "need --model"),
-        ({"config": ["--vllm", "ftp://h", "--model", "m"]}, "ftp://h"),
+        ({"config": ["--vllm", "ftp://h", "--model", "m"]}, "--vllm ftp://h: expected http"),
+        ({"config": ["--ollama", "h:1", "--model", "m"]}, "--ollama h:1: expected http"),
         ({"config": ["--ollama", "http://h:1", "--model", "m", "--api-key-env", "1"]}, "environment"),
         ({"config": ["--ollama", "http://h:1", "--model", "m", "--api-key-env", "UNSET_X"]}, "UNSET_X"),
         ({"config": ["--config", "none.yaml"]}, "none.yaml"),
         ({"prompts": ["--prompts", "none.txt"]}, "none.txt"),
+        ({"out": ["--out", __file__]}, "must be a folder"),
         ({"rates": []}, "at which load"),
         ({"rates": ["--rates", "0"]}, "above 0"),
         ({"rates": ["--rates", "1,x"]}, "above 0"),
@@ -48,7 +50,7 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"rates": ["--rates", "1", "--judge-url", "http://h:1"]}, "go together"),
         (
             {"rates": ["--rates", "1", "--judge-url", "h", "--judge-model", "j"]},
-            "expected http",
+            "--judge-url h: expected http",
         ),
         (
             {

@@ -60,6 +60,7 @@ def test_equal_texts_are_one_prompt_and_the_first_counts(tmp_path: Path) -> None
         ('{"prompt": "a"}\nplain\n', "line 2"),
         ('{"prompt": "a"}\n{"text": "a"}\n', "line 2"),
         ('{"prompt": 3}\n', "line 1"),
+        ('{"prompt": "a"\n{"prompt": "b"}\n', "line 1"),
         ('{"prompt": "a", "max_tokens": 0}\n', "max_tokens"),
         ('{"prompt": "a", "output_tokens": {"m": "many"}}\n', "output_tokens.m: must be"),
         ('{"prompt": "a", "session": 3}\n', "session"),
@@ -71,6 +72,18 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, reason: st
     with pytest.raises(WorkloadError, match=reason) as told:
         read_questions(file(tmp_path, text))
     assert "\n" not in str(told.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    for text in ('\ufeff{"prompt": "a"}\n{"prompt": "b"}\n', "\ufeffa\nb\n"):
+        assert [each.text for each in read_questions(file(tmp_path, text)).every] == ["a", "b"]
+
+
+def test_a_file_that_is_called_json_lines_is_read_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a"\n"b"\n')
+    with pytest.raises(WorkloadError, match="line 1"):
+        read_questions(path)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

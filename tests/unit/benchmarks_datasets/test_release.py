@@ -11,6 +11,7 @@ import pytest
 from benchmarks.datasets.public import PUBLIC
 from benchmarks.datasets.release import release
 from benchmarks.datasets.terms import TERMS
+from predictors.learned.text import COUNTS
 from predictors.training import dataset
 from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run
 from router import cli
@@ -88,7 +89,7 @@ def test_withdrawn_texts_are_withheld(tmp_path: Path) -> None:
 
 
 def test_of_own_data_there_is_no_text_and_no_session(tmp_path: Path) -> None:
-    features = PromptFeatures((1,), (2,), (3,))
+    features = PromptFeatures((1,), (2,), (3,) * len(COUNTS))
     names = [f"q{n}" for n in range(30)]
     own = Dataset(
         prompts=tuple(Prompt(name, name, "collected", features, text=f"secret {name}") for name in names),
@@ -120,6 +121,19 @@ def test_what_tells_no_licence_is_left_out(tmp_path: Path) -> None:
         release([str(tmp_path / "ours.jsonl")], tmp_path / "out")
 
 
+@pytest.mark.parametrize("sources", [[], [{"name": "collected"}], [{"name": "collected", "licence": "NC"}]])
+def test_a_licence_is_not_taken_from_another_set_of_that_name(
+    tmp_path: Path, sources: list[dict[str, str]]
+) -> None:
+    features = PromptFeatures((1,), (2,), (3,) * len(COUNTS))
+    for name, said in (("one", [{"name": "collected", "licence": "MIT"}]), ("other", sources)):
+        rows = [Prompt(f"{name}{n}", f"{name}{n}", "collected", features) for n in range(20)]
+        dataset.write(Dataset(prompts=tuple(rows), about={"sources": said}), tmp_path / name)
+    for places in (("one", "other"), ("other", "one")):
+        with pytest.raises(DatasetError, match="collected: no licence is told, or not the same one"):
+            release([str(tmp_path / name) for name in places], tmp_path / "out")
+
+
 def test_conversations_without_a_right_to_them(tmp_path: Path) -> None:
     said = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]
     (tmp_path / "sharegpt.json").write_text(json.dumps([{"id": "1", "conversations": said}]))
@@ -144,6 +158,7 @@ def test_every_published_set_has_terms() -> None:
         (["nowhere"], None, "nowhere: there is no such file or folder"),
         (["--held-out", "1"], "data", "--held-out: "),
         (["--out", "data"], "data", "data: is not empty"),
+        (["--out", __file__], "data", f"--out {__file__}: must be a folder"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.datasets.splits import digest, split
 from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import Artifact, load, save
 from predictors.learned.models import KINDS
-from predictors.training.dataset import Dataset, write
+from predictors.training.dataset import Dataset, joined, write
 from router import cli
 from tests.unit.benchmarks_training.made import answers, log
 
@@ -125,11 +126,22 @@ def test_near_copies_of_training_prompts_are_left_out_of_a_separate_test_set(
 def test_baselines_must_not_have_seen_the_data(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected)
+    told = refused(capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected)
+    assert "--train-data has near copies of them: 160." in told
+    assert "nothing in the data" in told
     told = refused(
         capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected, "--held-out"
     )
     assert "leave out --train-data" in told
+
+
+def test_an_option_that_applies_to_nothing_is_refused(
+    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--artifact", artifacts, "--data", collected, "--since", "3")
+    assert "--since: goes with a gateway's database" in refused(capsys, *words)
+    words = ("--artifact", artifacts, "--data", collected, "--out", __file__)
+    assert f"--out {__file__}: must be a folder" in refused(capsys, *words)
 
 
 def test_an_artifact_that_is_none_is_refused(
@@ -170,6 +182,31 @@ def test_data_that_tell_nothing_are_refused(
     )
     write(Dataset(prompts=(MADE.prompts[0],)), tmp_path / "prompt")
     assert "nothing in the data" in refused(capsys, "--artifact", path, "--data", tmp_path / "prompt")
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [("relevance", answers(20, seed=3, source="more")), ("memory", log(("9",)))]
+)
+def test_what_was_held_out_is_not_known_once_the_data_have_grown(
+    kind: str,
+    more: Dataset,
+    artifacts: Path,
+    collected: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One more group or level moves what is held out."""
+    before = joined([MADE, log(tuple("12345678"), source="levels")])
+    train, _ = split(before, 0.2, 1, of_prompts=KINDS[kind].of_prompts)
+    about = {
+        **load(artifacts / "relevance.headway.npz").about,
+        "training_part": digest(train, of_prompts=KINDS[kind].of_prompts),
+    }
+    path = save(Artifact(kind, KINDS[kind].feature_names(), {"a": np.ones(1)}, about), tmp_path)
+    grown = joined([before, replace(more, runs=tuple(replace(run, source="levels") for run in more.runs))])
+    write(grown, tmp_path / "grown")
+    told = refused(capsys, "--artifact", path, "--data", tmp_path / "grown", "--held-out")
+    assert f"the {kind} artifact was trained on other data" in told
 
 
 def test_what_does_not_say_what_was_held_out(

@@ -73,6 +73,23 @@ def test_parts_and_curves(found: Evaluation) -> None:
     assert found.notes
 
 
+def test_cutting_answers_does_not_change_coverage(
+    artifact: Artifact, found: Evaluation, parts: tuple[Dataset, Dataset]
+) -> None:
+    """Caps that are drawn without a look at the answers; those of most cut answers lie within the predicted interval."""
+    caps = np.random.default_rng(1).lognormal(np.log(400), 1.0, len(parts[1].answers)).round().clip(1)
+    cut = tuple(
+        replace(
+            each, output_tokens=int(min(each.output_tokens or 0, cap)), capped=(each.output_tokens or 0) > cap
+        )
+        for each, cap in zip(parts[1].answers, caps, strict=True)
+    )
+    assert 0.2 < np.mean([each.capped for each in cut]) < 0.6
+    again = evaluate(artifact, replace(parts[1], answers=cut), None)
+    name = "coverage of 80 % intervals"
+    assert figure(again, name, OURS).value == pytest.approx(figure(found, name, OURS).value, abs=0.05)
+
+
 def test_without_training_data_there_are_no_baselines(
     artifact: Artifact, parts: tuple[Dataset, Dataset]
 ) -> None:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap, pinball
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap, pinball, share_up_to
 
 
 def test_intervals_are_those_of_the_mean() -> None:
@@ -108,3 +108,22 @@ def test_an_evaluation_can_be_written_as_json() -> None:
     assert [each.part for each in evaluation.headline()] == ["all"]
     within = Figure("MAE", "ours", "family llama, level 2", 80.0)
     assert Evaluation("length", (evaluation.figures[1], within)).headline() == evaluation.figures[1:]
+
+
+@pytest.mark.parametrize("cut_share", [0.0, 0.5, 1.0])
+def test_caps_do_not_change_what_share_of_values_is_below_a_bound(cut_share: float) -> None:
+    rng = np.random.default_rng(1)
+    values = rng.random(20_000)
+    caps = np.where(rng.random(20_000) < cut_share, rng.random(20_000), 2.0)
+    bounds = (0.1, 0.5, 0.9)
+    found = share_up_to(bounds, np.minimum(values, caps), values > caps, np.ones(20_000))
+    assert found == pytest.approx(bounds, abs=0.03)
+
+
+def test_shares_above_every_cap_are_unknown() -> None:
+    values, cut = np.array([0.4, 0.1, 0.4, 0.2]), np.array([True, False, True, False])
+    assert share_up_to((0.1, 0.3, 0.4), values, cut, np.ones(4)).tolist()[:2] == [0.25, 0.5]
+    assert np.isnan(share_up_to((0.4,), values, cut, np.ones(4)))
+    assert share_up_to((0.4,), values, np.zeros(4, bool), np.ones(4)).tolist() == [1.0]
+    weighted = share_up_to((0.1,), values, cut, np.array([1.0, 2.0, 0.0, 1.0]))
+    assert weighted.tolist() == [0.5]

@@ -204,11 +204,41 @@ def test_options_out_of_range(
     assert message in refused(capsys, "relevance", "--data", collected, "--out", tmp_path, *words)
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        ("latency", ("--per-stratum", "7"), "--per-stratum: goes with --from-store"),
+        ("latency", ("--base-share", "0.1"), "--base-share: goes with --from-store"),
+        ("relevance", ("--per-stratum", "7", "--from-store", "gateway.db"), "--per-stratum: goes with"),
+        ("relevance", ("--since", "3"), "--since: goes with a gateway's database"),
+        ("relevance", ("--config", "fleet.yaml"), "--config: goes with a gateway's database"),
+        ("relevance", ("--sets", "zeroeval"), "--sets: goes with a folder of public sets"),
+    ],
+)
+def test_an_option_that_applies_to_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    collected: Path,
+    tmp_path: Path,
+    kind: str,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    assert message in refused(capsys, kind, "--data", collected, "--out", tmp_path, *words)
+
+
+def test_a_base_share_needs_data_to_take_it_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("--from-store", "gateway.db", "--base-share", "0.1", "--out", tmp_path)
+    assert "--base-share: goes with --data" in refused(capsys, "latency", *words)
+    words = ("--from-store", "gateway.db", "--sets", "zeroeval", "--out", tmp_path)
+    assert "--sets: goes with a folder of public sets" in refused(capsys, "latency", *words)
+
+
 def test_a_place_that_cannot_be_written_is_told_before_training(
     capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("here", encoding="utf-8")
-    assert "file" in refused(capsys, "relevance", "--data", collected, "--out", tmp_path / "file")
+    told = refused(capsys, "relevance", "--data", collected, "--out", tmp_path / "file")
+    assert f"headway train: --out {tmp_path / 'file'}: must be a folder" in told
 
 
 @pytest.mark.parametrize("module", ["torch", "sklearn"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,21 @@ from predictors.training.dataset import (
     split_prompts,
     write,
 )
+from router.core.profile import EngineProfile
+
+PROFILE = EngineProfile("m@l4", 0.004, 0.012, 1e-4, 2e-7, 1e-8, 40_000)
 
 
 def prompt(name: str, group: str | None = None) -> Prompt:
     return Prompt(
         name, group or name, "made", prompt_features(f"what is {name}?"), "task", f"what is {name}?"
     )
+
+
+ATTEMPT = {"run": "r0", "model": "m", "dispatched_s": 0, "prompt_tokens": 1}
+RUN = {"id": "r", "source": "s", "instance": "i", "model": "m"}
+NO_TIME = {"overhead_s": 0, "floor_s": 0, "per_token_s": 0}
+PROMPT = {"id": "p", "group": "p", "source": "s"}
 
 
 def made(prompts: int = 40, runs: int = 12) -> Dataset:
@@ -37,7 +47,7 @@ def made(prompts: int = 40, runs: int = 12) -> Dataset:
             Answer(f"p{i}", "llama-3.1-8b", "llama", 10 + i, i % 7 == 0, 0.5, "score") for i in range(prompts)
         ),
         tuple(
-            Run(f"r{i}", "made", f"i{i}", "m", level=str(i % 4), profile_values={"slots": 4})
+            Run(f"r{i}", "made", f"i{i}", "m", level=str(i % 4), profile_values=asdict(PROFILE))
             for i in range(runs)
         ),
         tuple(Attempt(f"r{i}", "m", 0.5 * k, 100, 0.5 * k + 0.1) for i in range(runs) for k in range(3)),
@@ -73,6 +83,45 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ),
         ("states", [1, 2], "states.jsonl.gz, line 1: not an object"),
         ("prompts", {"id": "p", "group": "p", "source": "s", "features": [[1], [2]]}, "three lists"),
+        ("answers", {"prompt": "p0", "model": "m", "output_tokens": -50}, "line 1: output_tokens is -50"),
+        ("answers", {"prompt": "p0", "model": "m", "output_tokens": 10**12}, "and 100,000,000"),
+        (
+            "answers",
+            {"prompt": "p0", "model": "m", "quality": 5.0},
+            "quality is 5.0: it must be between 0 and 1",
+        ),
+        ("answers", {"prompt": "p0", "model": "m", "quality_kind": "nonsense"}, "one of correct, score"),
+        ("attempts", ATTEMPT | {"prompt_tokens": -7}, "line 1: prompt_tokens is -7"),
+        ("attempts", ATTEMPT | {"max_tokens": -4}, "max_tokens is -4"),
+        ("attempts", ATTEMPT | {"cached_tokens": -1}, "cached_tokens is -1"),
+        ("attempts", ATTEMPT | {"ended_how": "nonsense"}, "ended_how is 'nonsense': it must be one of ok"),
+        ("runs", RUN | {"speed": 0}, "speed is 0.0"),
+        ("runs", RUN | {"speed": -1.0}, "speed is -1.0"),
+        ("runs", RUN | {"replicas": 0}, "replicas is 0"),
+        ("runs", RUN | {"kind": "tgi"}, "kind is 'tgi': it must be one of vllm, ollama, openai"),
+        ("runs", RUN | {"profile_values": {"overhead_s": 1}}, "line 1: profile_values: name is missing"),
+        (
+            "runs",
+            RUN | {"profile_values": asdict(PROFILE) | {"slots": "x"}},
+            "profile_values: slots must be int",
+        ),
+        (
+            "runs",
+            RUN | {"profile_values": asdict(PROFILE) | {"floor_s": -1}},
+            "floor_s is -1: it must be at least 0",
+        ),
+        ("runs", RUN | {"profile_values": asdict(PROFILE) | {"colour": 1}}, "colour is unknown"),
+        ("runs", RUN | {"profile_values": asdict(PROFILE) | NO_TIME}, "a step takes no time"),
+        ("states", {"run": "r0", "at_s": 1.0, "kv_usage": -5.0}, "kv_usage is -5.0"),
+        ("states", {"run": "r0", "at_s": 1.0, "running": -3}, "running is -3"),
+        ("prompts", PROMPT | {"features": [[-1], [5], [1] * 8]}, "words from 0 to 65,535"),
+        ("prompts", PROMPT | {"features": [[1], [5], [1] * 7 + [-1]]}, "counts from 0"),
+        (
+            "prompts",
+            PROMPT | {"features": [[1] * 129, [5], [1] * 8]},
+            "at most 128 and 64 words, and 8 counts",
+        ),
+        ("prompts", PROMPT | {"features": [[1], [5], [1]]}, "8 counts"),
     ],
 )
 def test_a_broken_row_is_named(tmp_path: Path, table: str, line: object, message: str) -> None:
@@ -82,6 +131,22 @@ def test_a_broken_row_is_named(tmp_path: Path, table: str, line: object, message
     with pytest.raises(DatasetError, match=message) as error:
         read(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("prompts", "two rows of the prompt p0"),
+        ("runs", "two rows of the run r0"),
+        ("answers", "the answer of llama-3.1-8b to p0 at one time is there twice"),
+    ],
+)
+def test_a_row_that_is_there_twice_is_named(tmp_path: Path, table: str, message: str) -> None:
+    data = made()
+    data = replace(data, answers=tuple(replace(each, at_s=1.0) for each in data.answers))
+    write(replace(data, **{table: (*getattr(data, table), getattr(data, table)[0])}), tmp_path)
+    with pytest.raises(DatasetError, match=message):
+        read(tmp_path)
 
 
 def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -123,6 +188,6 @@ def test_joined_keeps_all_and_refuses_equal_runs() -> None:
     one, other = made(), Dataset(prompts=(prompt("new"),), about={"sources": [{"name": "other"}]})
     both = joined([one, other])
     assert len(both.prompts) == len(one.prompts) + 1
-    assert [each["name"] for each in both.about["sources"]] == ["made", "other"]
+    assert [each["name"] for each in both.about["sources"]] == ["made", "other", "made"]
     with pytest.raises(DatasetError, match="runs of the same id"):
         joined([one, one])
