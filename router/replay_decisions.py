@@ -22,6 +22,8 @@ from router.wiring import build_scheduler
 
 #: The characters of a differing line that are shown on each side of the difference.
 _SHOWN = 60
+#: What a value raises that no gateway has logged.
+_ODD_VALUES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,16 +66,22 @@ def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
     events, differences = 0, []
     # A byte that is not UTF-8 becomes an escape that JSON does not have, so its line is refused as no JSON.
     with path.open(encoding="utf-8", errors="backslashreplace") as file:
-        header, lines = read(path, file, instances)
-        scheduler = scheduler_of(header)
-        scheduler.on_fault = _show_fault
-        for line, logged in enumerate(lines, start=2):
-            events += 1
-            replayed = compared(scheduler.handle(logged.event, logged.now))
-            if replayed != logged.instructions:
-                differences.append((line, logged.instructions, replayed))
-            instances.clear()
-            instances.update(scheduler.instances)
+        line = 1
+        try:
+            header, lines = read(path, file, instances)
+            scheduler = scheduler_of(header)
+            scheduler.on_fault = _show_fault
+            for line, logged in enumerate(lines, start=2):
+                events += 1
+                replayed = compared(scheduler.handle(logged.event, logged.now))
+                if replayed != logged.instructions:
+                    differences.append((line, logged.instructions, replayed))
+                instances.clear()
+                instances.update(scheduler.instances)
+        except _ODD_VALUES as error:
+            raise LogError(
+                f"{path}: at line {line} or the next a value is missing or of another kind ({type(error).__name__})"
+            ) from error
     return events, differences
 
 

@@ -124,8 +124,9 @@ def leaders(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The policy with the largest capacity of those that keep the target in some seed, and those that are not clearly
     behind it: whose difference, seed by seed, has an interval that holds zero, or whose seeds do not all lie
     at or below the leader's rates."""
-    known = [entry for entry in entries if any(one["low_per_s"] is not None for one in entry["by_seed"])]
-    ordered = sorted(known, key=_middle, reverse=True)
+    ordered = sorted((entry for entry in entries if entry["by_seed"]), key=_middle, reverse=True)
+    if not ordered or all(one["low_per_s"] is None for one in ordered[0]["by_seed"]):
+        return []
     return [entry["policy"] for entry in ordered if not _clearly_behind(entry, ordered[0])]
 
 

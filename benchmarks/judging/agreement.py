@@ -34,20 +34,23 @@ def score_agreement(answers: Sequence[Answered], found: Mapping[AnswerKey, float
     def difference(at: np.ndarray) -> float:
         return float(np.abs(judged[at] - stored[at]).mean())
 
-    def auc(at: np.ndarray) -> float:
-        good, poor = stored[at] > 0.5, stored[at] < 0.5
-        count = int(good.sum())
-        if not count or not poor.any():
-            return float("nan")
-        ranks = rankdata(judged[at][good | poor])
-        below = ranks[good[good | poor]].sum() - count * (count + 1) / 2
-        return float(below / (count * poor.sum()))
+    sides = np.flatnonzero(stored != 0.5)
 
-    return [
+    def auc(at: np.ndarray) -> float:
+        good = stored[sides[at]] > 0.5
+        count = int(good.sum())
+        if not count or good.all():
+            return float("nan")
+        below = rankdata(judged[sides[at]])[good].sum() - count * (count + 1) / 2
+        return float(below / (count * (~good).sum()))
+
+    figures = [
         resampled_figure("Spearman", "judge", WHOLE, prompts, correlation),
         resampled_figure("mean absolute difference", "judge", WHOLE, prompts, difference),
-        resampled_figure("AUC", "judge", WHOLE, prompts, auc),
     ]
+    if len(sides):
+        figures.append(resampled_figure("AUC", "judge", WHOLE, [prompts[at] for at in sides], auc))
+    return figures
 
 
 def pair_agreement(

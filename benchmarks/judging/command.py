@@ -23,7 +23,7 @@ from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import until_stopped
 from benchmarks.terminal import INTERRUPTED, aligned, print_json, progress_bar
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, writing
 
 NOTHING_JUDGED = 1
 
@@ -60,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
         answers = read_answers(args.answers, [each for each in args.models.split(",") if each], args.limit)
         if args.pairwise and not pairs(answers):
             raise WorkloadError(f"{args.answers}: no prompt has two answers")
+        if args.out is not None:  # before any call is paid for
+            with writing(args.out), args.out.open("ab"):
+                pass
     except WorkloadError as error:
         print(f"headway judge: {error}", file=sys.stderr)
         return 2
@@ -71,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         figures = score_agreement(answers, verdicts.found)
     if args.out is not None:
         _write(args.out, verdicts.found, args.pairwise)
-    _print(args, _means(verdicts.found, args.pairwise), verdicts.counts, figures)
+    _print(args, _means(verdicts.found, args.pairwise), verdicts, figures)
     if not finished:
         return INTERRUPTED
     return 0 if verdicts.found else NOTHING_JUDGED
@@ -122,19 +125,22 @@ def _write(path: Path, found: Mapping[Any, float], pairwise: bool) -> None:
 def _print(
     args: argparse.Namespace,
     means: Mapping[str, tuple[float, int]],
-    counts: Mapping[str, int],
+    verdicts: Verdicts[Any],
     figures: Sequence[Figure],
 ) -> None:
-    what = "wins" if args.pairwise else "quality"
+    what, counts = "wins" if args.pairwise else "quality", verdicts.counts
     if args.json:
         shown = {
             **counts,
+            "reasons": dict(verdicts.reasons),
             "models": {model: {what: mean, "verdicts": count} for model, (mean, count) in means.items()},
             "agreement": Evaluation("judge", tuple(figures)).as_dict()["figures"],
         }
         print_json(shown)
         return
     print("judge: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    if verdicts.reasons:
+        print("failed: " + ", ".join(f"{why} ({count})" for why, count in verdicts.reasons.most_common()))
     if means:
         rows = [("model", what, "verdicts")]
         rows += [(model or "-", f"{mean:.3f}", str(count)) for model, (mean, count) in means.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -22,13 +23,14 @@ _AT_ONCE = 4
 class Verdicts(Generic[Key]):
     """What a judge said, by what it was asked about: a quality in [0, 1], or of a pair the preference for the first.
 
-    `unreadable`: the judge's answer had no verdict. `failed`: there was no answer. `swayed`: pairs for which another order
+    `unreadable`: the judge's answer had no verdict. `failed`: there was no answer, for these `reasons`. `swayed`: pairs for which another order
     of the answers gave another verdict; they count as ties (None: no pairs).
     """
 
     found: dict[Key, float] = field(default_factory=dict)
     unreadable: int = 0
     failed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
     swayed: int | None = None
 
     @property
@@ -61,7 +63,7 @@ class Judge:
         """Score (prompt, answer) pairs into `verdicts`, each as it comes."""
 
         async def one(client: openai.AsyncOpenAI, key: Key, asked: tuple[str, str]) -> None:
-            reply = await self._ask(client, question(*asked))
+            reply = await self._ask(client, question(*asked), verdicts.reasons)
             verdicts.keep(key, reply, None if reply is None else quality_of(reply))
 
         await self._all(answers, one, on_progress)
@@ -79,7 +81,7 @@ class Judge:
             prompt, first, second = asked
             preferences = []
             for message in (pair_question(prompt, first, second), pair_question(prompt, second, first)):
-                reply = await self._ask(client, message)
+                reply = await self._ask(client, message, verdicts.reasons)
                 preference = None if reply is None else preference_of(reply)
                 if preference is None:
                     verdicts.keep(key, reply, None)
@@ -118,11 +120,17 @@ class Judge:
         async with client:
             await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
 
-    async def _ask(self, client: openai.AsyncOpenAI, message: str) -> str | None:
-        """The judge's answer; None if there was none."""
+    async def _ask(self, client: openai.AsyncOpenAI, message: str, reasons: Counter[str]) -> str | None:
+        """The judge's answer; None if there was none: `reasons` counts why."""
         try:
             answer = await client.chat.completions.create(**body_of(self._model, message))
             return answer.choices[0].message.content or ""
-        # The last four: an answer that is no chat completion.
-        except (openai.OpenAIError, httpx2.HTTPError, ValueError, TypeError, AttributeError, IndexError):
-            return None
+        except openai.APIStatusError as error:
+            reasons[f"status {error.status_code}"] += 1
+        except openai.APITimeoutError:
+            reasons["no answer in time"] += 1
+        except (openai.OpenAIError, httpx2.HTTPError):
+            reasons["no connection"] += 1
+        except (ValueError, TypeError, AttributeError, IndexError):
+            reasons["no chat completion"] += 1
+        return None

@@ -73,7 +73,7 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:
         goodput_per_s=met.goodput_per_s,
         gateway_attainment=attainment(
             (
-                Judged(row.gateway_outcome, row.met is not None, row.gateway_outcome == Outcome.OK)
+                Judged(row.gateway_outcome, row.met is not None, _met_by_gateway(row))
                 for row in rows
                 if row.gateway_outcome is not None
             ),
@@ -92,6 +92,12 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:
         errors=_counted(row.error_code or row.error for row in rows if row.error),
         client_lag_s=Summary.of(row.lag_s / speed for row in rows),
     )
+
+
+def _met_by_gateway(row: Row) -> bool:
+    """An answer that its money ended may be in time too; what the gateway could not tell with the answer (a refusal) is not."""
+    told = (row.headway or {}).get("slo_met")
+    return told if isinstance(told, bool) else row.gateway_outcome == Outcome.OK
 
 
 def _counted(names: Any) -> dict[str, int]:

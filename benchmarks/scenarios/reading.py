@@ -196,5 +196,9 @@ class _Parser(argparse.ArgumentParser):
 def _parsed(line: str) -> tuple[str, BuildOptions]:
     parser = _Parser(prog="workload", add_help=False)
     arguments.add_options(parser)
+    parser.set_defaults(seed=None)
     args = parser.parse_args(shlex.split(line))
+    if args.seed is not None:
+        raise WorkloadError("workload: --seed: the scenario's seeds are used")
+    args.seed = 0
     return args.name, arguments.options(args)

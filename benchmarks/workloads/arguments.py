@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from benchmarks.checks import check_options
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import MOST_TOKENS, WorkloadError
 from benchmarks.workloads.mixes import RoutingMix, parse_amounts
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
@@ -170,13 +170,21 @@ def options(args: argparse.Namespace) -> BuildOptions:
             ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens", "limit"),
             Count,
         ),
-        **dict.fromkeys(("rate", "rate_scale", "duration", "turns", "cv", "period"), Positive),
-        **dict.fromkeys(("start", "prompt_sigma", "output_sigma"), NotNegative),
-        **dict.fromkeys(("prompt_median", "output_median"), Annotated[Positive, Field(ge=1)]),
+        **dict.fromkeys(("rate", "rate_scale", "duration", "cv", "period"), Positive),
+        start=NotNegative,
+        turns=Annotated[Positive, Field(ge=1)],
+        **dict.fromkeys(("prompt_sigma", "output_sigma"), Annotated[NotNegative, Field(le=10)]),
+        **dict.fromkeys(("prompt_median", "output_median"), Annotated[Positive, Field(ge=1, le=MOST_TOKENS)]),
         **dict.fromkeys(("min_quality", "depth"), Share),
     )
     if args.rate is not None and args.rate_scale is not None:
         raise WorkloadError("--rate and --rate-scale cannot both be given")
+    if args.on_miss and not (args.slo or args.slo_mix):
+        raise WorkloadError("--on-miss: goes with --slo or --slo-mix")
+    if args.slo_class and not args.slo_mix:
+        raise WorkloadError("--slo-class: goes with --slo-mix")
+    if args.budget_tariff and not args.budget_mix:
+        raise WorkloadError("--budget-tariff: goes with --budget-mix")
     return BuildOptions(
         seed=args.seed,
         files=_files(args.name, args.file),

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.workloads import streams
 from benchmarks.workloads.fetch import Loaded, load
-from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest
+from benchmarks.workloads.format import MOST_TOKENS, Header, WorkloadError, WorkloadRequest
 from benchmarks.workloads.heading import header
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import restrict
@@ -318,7 +318,7 @@ class _Builder:
         value: int | None
         if choice == "auto":
             longest = seen.longest_output
-            value = bound or (max(16, 1 << (longest - 1).bit_length()) if longest else None)
+            value = bound or (min(MOST_TOKENS, max(16, 1 << (longest - 1).bit_length())) if longest else None)
         else:
             value = min(choice, bound) if bound else choice
         self._details["max_tokens"] = value

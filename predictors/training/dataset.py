@@ -256,6 +256,11 @@ def read(folder: Path) -> Dataset:
         raise DatasetError(f"{path}: no JSON") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DatasetError(f"{path}: not of format {FORMAT}")
+    sources = header.get("sources", [])
+    if not isinstance(sources, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) for each in sources
+    ):
+        raise DatasetError(f"{path}: sources must be a list of objects with a name")
     tables = {name: tuple(_rows(folder / f"{name}.jsonl.gz", row)) for name, row in TABLES}
     data = Dataset(**tables, about={key: value for key, value in header.items() if key != "format"})
     _check_references(data, folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 
 from pydantic import Field
@@ -45,15 +46,15 @@ def _request(name: str, index: int, arrival_s: float, row: _Row | _Original) -> 
 
 def _folder_reader(name: str) -> Reader:
     def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        rows = enumerate(table(paths[0], _Row))
-        return [_request(name, index, row.arrival_s, row) for index, row in rows]
+        rows = sorted(table(paths[0], _Row), key=attrgetter("arrival_s"))
+        return [_request(name, index, row.arrival_s, row) for index, row in enumerate(rows)]
 
     return read
 
 
 def _original_reader(name: str) -> Reader:
     def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        rows = list(table(paths[0], _Original))
+        rows = sorted(table(paths[0], _Original), key=attrgetter("at"))
         times_s = [(row.at - rows[0].at).total_seconds() for row in rows]
         return [_request(name, index, times_s[index], row) for index, row in enumerate(rows)]
 

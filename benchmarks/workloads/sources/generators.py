@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from benchmarks.workloads import arrivals
-from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
+from benchmarks.workloads.format import MOST_TOKENS, PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
 
 #: What each process is; the names are what `workload build` and `--arrivals` take.
 PROCESSES: Mapping[str, str] = {
@@ -67,11 +67,10 @@ class Lengths:
     output_sigma: float = 0.93
 
     def draw(self, random_: random.Random) -> tuple[int, int]:
-        """Prompt and output tokens of one request."""
-        return (
-            max(1, round(random_.lognormvariate(math.log(self.prompt_median), self.prompt_sigma))),
-            max(1, round(random_.lognormvariate(math.log(self.output_median), self.output_sigma))),
-        )
+        """Prompt and output tokens of one request, within what a workload can hold."""
+        prompt = random_.lognormvariate(math.log(self.prompt_median), self.prompt_sigma)
+        output = random_.lognormvariate(math.log(self.output_median), self.output_sigma)
+        return max(1, round(min(prompt, MOST_TOKENS))), max(1, round(min(output, MOST_TOKENS)))
 
     def as_dict(self) -> dict[str, str | float]:
         """The settings, for a header."""

@@ -60,6 +60,21 @@ def test_scores_agree_with_the_stored_grades(
     assert {(row["model"], row["quality"]) for row in rows} == {("good", 1.0), ("fair", 0.5), ("poor", 0.0)}
 
 
+def test_a_file_that_cannot_be_written_costs_no_call(
+    answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    with judging(lambda message, _: asked.append(message) or "<score>3</score>") as server:
+        assert judge(server.url, answers, "--out", str(tmp_path / "no" / "such" / "file")) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert asked == []
+
+
+def test_why_calls_failed_is_told(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judge("http://127.0.0.1:1", answers) == 1
+    assert "failed: no connection (12)" in capsys.readouterr().out
+
+
 def test_pairs_are_asked_in_both_orders(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def script(message: str, _: int) -> str:
         first, second = worths(message)

@@ -83,6 +83,11 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
     log.write_text("".join(lines))
     assert main(["replay-decisions", str(log)]) == 1
     assert f"line {at + 1}, character" in capsys.readouterr().out
+    event = json.loads(lines[at])
+    for damaged in (["FleetChanged", 1, [[]]], [event[0], "now", *event[2:]]):
+        log.write_text("".join([*lines[:at], json.dumps(damaged) + "\n"]))
+        assert main(["replay-decisions", str(log)]) == 2
+        assert "a value is missing or of another kind" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.replay.row import Row
 from benchmarks.replay.stream import StreamMeter
+from benchmarks.replay.summary import summarise
 
 
 def event(**delta: object) -> bytes:
@@ -123,3 +124,15 @@ def test_the_gateways_own_slo_counts_where_the_client_knows_none() -> None:
     row = judged(status=200, complete=True, headway={"slo_met": False, "outcome": "late"})
     assert (row.met, row.outcome, row.gateway_outcome) == (False, "late", "late")
     assert judged(status=200, complete=True, headway={"slo_met": None}).met is None
+
+
+def test_what_the_gateway_attained_counts_answers_that_money_ended_in_time() -> None:
+    slo = {"ttft_ms": 100.0}
+    done = {"status": 200, "complete": True, "ttft_s": 0.05, "e2e_s": 1.0, "slo": slo}
+    rows = [
+        judged(**done, headway={"outcome": "budget_exhausted_mid_decode", "slo_met": True}),
+        judged(**done, headway={"outcome": "ok", "slo_met": True}),
+        judged(**done, headway={"outcome": "late", "slo_met": False}),
+        judged(status=429, error_code="slo_unattainable", slo=slo, headway={"outcome": "rejected_slo"}),
+    ]
+    assert summarise(rows).gateway_attainment == 0.5

@@ -74,6 +74,25 @@ def test_slices_and_rates(tmp_path: Path, trace: Path) -> None:
     assert len(header.details["files"]["azure_conv"]["sha256"]["trace.csv"]) == 64
 
 
+def test_a_trace_out_of_order_is_sorted(tmp_path: Path) -> None:
+    rows = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    rows += [
+        f"2023-11-16 18:15:{at},{tokens},10" for at, tokens in ((40, 100), (50, 200), (45, 300), (39, 400))
+    ]
+    (tmp_path / "trace.csv").write_text("\n".join(rows) + "\n")
+    out = tmp_path / "w.jsonl"
+    assert run("build", "azure_conv", "--file", str(tmp_path / "trace.csv"), "--out", str(out)) == 0
+    found = [(request.arrival_s, request.prompt_tokens) for request in read(out)]
+    assert found == [(0.0, 400), (1.0, 100), (6.0, 300), (11.0, 200)]
+
+
+def test_the_longest_drawn_lengths_can_be_written(tmp_path: Path) -> None:
+    out = tmp_path / "w.jsonl"
+    words = ("--limit", "50", "--prompt-median", "2e9", "--prompt-sigma", "10", "--output-sigma", "10")
+    assert run("build", "poisson", "--out", str(out), *words) == 0
+    assert max(request.prompt_tokens for request in read(out)) == 2**31 - 1
+
+
 def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> None:
     files = {"azure_conv": [trace]}
     _, auto = build("azure_conv", BuildOptions(files=files), {})
@@ -107,8 +126,13 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
         (("gamma", "--cv", "0"), "--cv: must be above 0 (given: 0)"),
         (("gamma", "--cv", "inf"), "--cv: must be a finite number"),
         (("daycycle", "--depth", "1.5"), "--depth: must be at most 1"),
-        (("poisson", "--turns", "0"), "--turns: must be above 0"),
+        (("poisson", "--turns", "0"), "--turns: must be at least 1"),
         (("poisson", "--start", "-1"), "--start: must be at least 0"),
+        (("poisson", "--prompt-sigma", "20"), "--prompt-sigma: must be at most 10"),
+        (("poisson", "--prompt-median", "1e300"), "--prompt-median: must be at most 2147483647"),
+        (("poisson", "--on-miss", "reject"), "--on-miss: goes with --slo or --slo-mix"),
+        (("poisson", "--slo-class", "x=2"), "--slo-class: goes with --slo-mix"),
+        (("poisson", "--budget-tariff", "1,2"), "--budget-tariff: goes with --budget-mix"),
         (("poisson", "--prompt-median", "0.5"), "--prompt-median: must be at least 1"),
         (("azure_conv", "--file", "{trace}", "--start", "900"), "the trace ends at 119 s"),
         (

@@ -126,6 +126,18 @@ def test_capacities_are_told_apart_pair_by_pair() -> None:
     assert capacity_leaders(capacities(made, "slo")) == ["slo", "cost"]
 
 
+def test_a_policy_that_keeps_the_target_in_no_seed_need_not_be_clearly_behind() -> None:
+    shares = {"cost": ((1.0, 0.5), (0.9, 0.5)), "slo": ((0.9, 0.5), (0.9, 0.5)), "none": ()}
+    made = [
+        {"policy": policy, "seed": seed, "rate_per_s": rate, "attainment": share}
+        for policy, seeds in shares.items()
+        for seed, each in enumerate(seeds)
+        for rate, share in zip((8.0, 16.0), each, strict=True)
+    ]
+    assert capacity_leaders(capacities(made, "slo")) == ["cost", "slo"]
+    assert capacity_leaders(capacities([run for run in made if run["policy"] == "slo"], "slo")) == []
+
+
 def test_capacities_between_rates_are_told_apart_where_no_seed_overlaps() -> None:
     wide = {"slo": ((1.0, 1.0, 0.5), (1.0, 1.0, 1.0)), "cost": ((1.0, 1.0, 0.4), (1.0, 0.9, 0.4))}
     wide |= {"latency": ((1.0, 0.9, 0.5), (1.0, 0.9, 0.5)), "random": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))}

@@ -33,6 +33,9 @@ def test_the_auc_is_the_share_of_good_and_poor_answers_that_are_told_apart() -> 
     found = {each.key: 0.5 if each.prompt_id == "p" else each.grade or 0.0 for each in ANSWERS}
     *_, auc = score_agreement(ANSWERS, found)
     assert auc.value == pytest.approx((9 + 3 + 3 + 0.5) / 16)
+    assert auc.rows == 8
+    undecided = [Answered("p", "p", name, "", 0.5) for name in "ab"]
+    assert len(score_agreement(undecided, {each.key: 1.0 for each in undecided})) == 2
 
 
 def test_a_judge_that_says_the_same_of_all_correlates_with_nothing() -> None:

@@ -75,6 +75,7 @@ def test_the_small_form_changes_what_it_names(tmp_path: Path) -> None:
         ({"workload": "nowhere --limit 3 --typo"}, "14: workload: unrecognized arguments: --typo"),
         ({"workload": "poisson --limit x"}, "invalid int value: 'x'"),
         ({"workload": "poisson 'open"}, "No closing quotation"),
+        ({"workload": "poisson --seed 9"}, "--seed: the scenario's seeds are used"),
         ({"workload": "poisson --slo ttft=3"}, "unknown target 'ttft'"),
         ({"losses": [{"instance": "z", "at": 0.1, "lasts": 0.1}]}, "has no instance 'z'"),
         ({"losses": [{"instance": ["a"], "at": 0.1, "lasts": 0.1}]}, "instance: must be text"),

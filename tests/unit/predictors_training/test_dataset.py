@@ -167,6 +167,9 @@ def test_a_torn_file_and_a_missing_one(tmp_path: Path) -> None:
     assert read(tmp_path).attempts == ()
     with pytest.raises(DatasetError, match="no data set"):
         read(tmp_path / "nowhere")
+    (tmp_path / "dataset.json").write_text('{"format": 1, "sources": [{"licence": "MIT"}]}')
+    with pytest.raises(DatasetError, match="a list of objects with a name"):
+        read(tmp_path)
     (tmp_path / "dataset.json").write_text('{"format": 99}')
     with pytest.raises(DatasetError, match="not of format 1"):
         read(tmp_path)
