@@ -200,4 +200,6 @@ def _scaler(text: str) -> ScalerChoice:
             settings.append((key, float(value)))
         except ValueError:
             raise WorkloadError(f"--scaler {text}: expected {name}:SETTING=NUMBER, not {pair}") from None
+    if len(dict(settings)) != len(settings):
+        raise WorkloadError(f"--scaler {text}: a setting is given twice")
     return ScalerChoice(text, name, tuple(settings))

@@ -31,6 +31,8 @@ from router.config.fields import Count, Positive
 RESULTS_KEY = "headway_results"
 Result = TypeVar("Result")
 
+NOTHING_ANSWERED = 1
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway replay`."""
@@ -90,7 +92,7 @@ def target_from(args: argparse.Namespace, header: Header, environment: Mapping[s
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 2 with one line on stderr for bad input, 130 after Ctrl-C."""
+    """Exit status: 0, 1 if nothing answered at all, 2 with one line on stderr for bad input, 130 after Ctrl-C."""
     try:
         header = read_header(args.file)
         target = target_from(args, header, os.environ)
@@ -104,7 +106,9 @@ def run(args: argparse.Namespace) -> int:
         print_json({"finished": finished, **summary.as_dict()})
     else:
         print(text(summary) if finished else "interrupted; what had ended by then:\n" + text(summary))
-    return 0 if finished else INTERRUPTED
+    if not finished:
+        return INTERRUPTED
+    return 0 if any(row.status is not None for row in rows) else NOTHING_ANSWERED
 
 
 def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:

@@ -300,6 +300,7 @@ def test_scalers_side_by_side(words: tuple[str, ...], fleet: Path, tmp_path: Pat
         ("kpa:speed=2", "scaler kpa: "),
         ("kpa:utilization=half", "expected kpa:SETTING=NUMBER"),
         ("kpa,kpa", "expected different scalers"),
+        ("kpa:utilization=0.5:utilization=0.7", "a setting is given twice"),
     ],
 )
 def test_wrong_scalers(

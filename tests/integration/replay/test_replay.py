@@ -221,6 +221,11 @@ def test_the_command_writes_a_line_a_request(
     assert all(row["outcome"] == "ok" and row["itl_mean_s"] is not None for row in rows)
 
 
+def test_where_nothing_answers_the_command_fails(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run(arguments(str(workload), "--url", "http://127.0.0.1:1", "--limit", "3", "--json")) == 1
+    assert orjson.loads(capsys.readouterr().out)["complete"] == 0
+
+
 def test_interrupt_keeps_what_is_there(
     server: SseServer, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
