@@ -53,9 +53,10 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
     router's output bound, under the name that the client used (never under both)."""
     body = dict(call.body)
     body["model"] = call.candidate.upstream_model
-    body.pop("raw", None)  # of Ollama's API; here prompts are
     if call.api == "embeddings":
         return body
+    if call.api == "completions" and "raw" in body:
+        del body["raw"]  # of Ollama's API; here every prompt is
     names = ("max_completion_tokens", "max_tokens") if call.api == "chat" else ("max_tokens",)
     given = [name for name in names if name in body and type(body[name]) is int]
     bounds = [body[name] for name in given]

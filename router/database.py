@@ -101,7 +101,7 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
         async with asyncio.timeout(timeout_s):
             found = await schema.current(engine)
             if path is None:
-                await schema.write_nothing(engine)
+                await schema.check_writable(engine)
     except schema.SchemaError as error:
         raise StoreError(f"the store {location(parsed)} {error}") from None
     except driver_errors(parsed) as error:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from random import Random
 
+from backends.stream import ODD_SHAPES
 from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import load_models
 from predictors.online.predictor import OnlinePredictor
@@ -22,8 +23,6 @@ from router.wiring import build_scheduler
 
 #: The characters of a differing line that are shown on each side of the difference.
 _SHOWN = 60
-#: What a value raises that no gateway has logged.
-_ODD_VALUES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +77,9 @@ def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
                     differences.append((line, logged.instructions, replayed))
                 instances.clear()
                 instances.update(scheduler.instances)
-        except _ODD_VALUES as error:
+        except ArtifactError:
+            raise
+        except ODD_SHAPES as error:
             raise LogError(
                 f"{path}: at line {line} or the next a value is missing or of another kind ({type(error).__name__})"
             ) from error

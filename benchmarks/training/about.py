@@ -33,7 +33,8 @@ def with_about(
     final: bool = False,
 ) -> Artifact:
     """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `training_part`: the
-    digest of what was not held out (`benchmarks.datasets.splits`); `final`: `data` holds the held-out part too, which the figures are of."""
+    digest of what was not held out (`benchmarks.datasets.splits`); `final`: `data` holds the held-out part too, which the
+    figures are of."""
     about: dict[str, Any] = {
         **artifact.about,
         "data": rows_by_source(data),

@@ -74,7 +74,8 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`model` is the name in its source, `family` as in a fleet file. `capped`: the answer was cut at `output_tokens`,
-    so its length would have been at least that. `quality` is in [0, 1]; `quality_kind` is one of `QUALITY_KINDS`. `at_s` is the time since the epoch where the log has one."""
+    so its length would have been at least that. `quality` is in [0, 1]; `quality_kind` is one of `QUALITY_KINDS`. `at_s` is
+    the time since the epoch where the log has one."""
 
     prompt: str
     model: str

@@ -433,7 +433,7 @@ class Store:
         return Page(rows, rows[-1]["id"] if more else None)
 
     async def feedback(self, request_id: str) -> list[dict[str, Any]]:
-        """The feedback about an answer, oldest first. None about a record that waits for a database that does not answer."""
+        """The feedback about an answer, oldest first. Empty while the record itself waits for a database that does not answer."""
         table = tables.feedback
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
         try:

@@ -149,8 +149,7 @@ class Claims:
         """All replicas are back: Redis grants again."""
         if self.fallback is not None:
             now = time.monotonic()
-            self._levels.update(
-                self.fallback.levels(now)
-            )  # else the next interruption would grant the same again
+            # Else the next interruption would grant the same again.
+            self._levels.update(self.fallback.levels(now))
             self.alone_s += now - self.fallback.since
             self.fallback = self.rejoins_at = None

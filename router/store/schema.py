@@ -86,8 +86,9 @@ async def current(engine: AsyncEngine) -> str | None:
         return await connection.run_sync(version)
 
 
-async def write_nothing(engine: AsyncEngine) -> None:
-    """Fail as the first write would, if the database is read-only or its user may not write our tables."""
+async def check_writable(engine: AsyncEngine) -> None:
+    """Raise what the first write would, if the database is read-only or its user may not write our tables. Nothing is
+    written."""
     async with engine.connect() as connection:
         await connection.run_sync(_write_nothing)  # and roll back
 

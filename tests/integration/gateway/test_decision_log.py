@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from predictors.learned.artifact import ArtifactError
 from router.cli import main
 from router.replay_decisions import replay
 from tests.integration.gateway.live import bearer, key, live, vllm
@@ -109,6 +110,18 @@ def test_what_is_no_log_is_refused(tmp_path, capsys, text, reason):
     assert main(["replay-decisions", str(log)]) == 2
     assert reason in capsys.readouterr().err
     assert main(["replay-decisions", str(tmp_path / "none")]) == 2
+
+
+def test_predictors_that_cannot_be_loaded_are_told_as_such(tmp_path, capsys, monkeypatch):
+    def damaged(directory):
+        raise ArtifactError(f"{directory}: damaged")
+
+    monkeypatch.setattr("router.replay_decisions.load_models", damaged)
+    header = {"headway_decisions": 1, "version": "0", "seed": 1, "predictors": "p", "directory": None}
+    log = tmp_path / "log"
+    log.write_text(json.dumps(header | {"confidence": 0.9, "ttft_weight": 1.0, "targets": []}) + "\n")
+    assert main(["replay-decisions", str(log)]) == 2
+    assert capsys.readouterr().err.endswith("None: damaged\n")
 
 
 async def test_a_log_ends_at_its_size(tmp_path, caplog):
