@@ -12,10 +12,11 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
 
 What packing may cost adapts. While nearly every request finds an option that meets its SLO, nobody needs the fast
 instances that it would keep free. r stands for their scarcity: it falls from 1 towards 0.1 with each request that finds
-such an option, and rises with each that finds none (it is stable where one in fifty finds none; those with a money cap do
-not count, because they may not be able to pay the fast instances). Options with P(miss) <=
-r x epsilon come before the others. Of those that break the fewest promises only the ones count whose E2E is at most
-1 / (1 - r^2) times the least. So in light load the policy takes the least E2E, and under load it packs without a limit.
+such an option, and rises, to at most 0.6, with each that finds none (it is stable where one in fifty finds none; those with
+a money cap do not count, because they may not be able to pay the fast instances). Options with P(miss) <= r x epsilon come
+before the others. Of those that break the fewest promises only the ones count whose E2E is at most 1 / (1 - r^2) times the
+least. So in light load the policy takes the least E2E, and under load it packs as far as that costs half of the least E2E.
+Without that limit packing fills itself: slow instances answer long prompts for so long that more requests find none.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
@@ -47,7 +48,7 @@ from router.core.types import Candidate, Request
 
 #: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
 _SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
-_LEAST_SCARCITY = 0.1
+_LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
 
 #: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
 _Kind = tuple[float, float]
@@ -86,7 +87,8 @@ class BestFit:
         miss = p_miss(options[choice.index])
         if miss > self.epsilon:
             if request.max_cost_usd is None:  # one with a cap may not be able to pay what packing keeps free
-                self._scarcity = min(1.0, self._scarcity * _SCARCITY_UP)
+                risen = min(_MOST_SCARCITY, self._scarcity * _SCARCITY_UP)
+                self._scarcity = max(self._scarcity, risen)
             return
         self._scarcity = max(_LEAST_SCARCITY, self._scarcity * _SCARCITY_DOWN)
         self._guard.predicted(request.id, miss)
