@@ -12,9 +12,9 @@ from predictors.learned.relevance import encoder_of
 from predictors.learned.text_only.estimators import LOG_TOKENS_STEP, QUALITY_STEP, coded
 from predictors.learned.text_only.models import TEXT_ONLY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError, fraction_of
+from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.text_only_fits import (
     fit_clusters,
-    fit_encoder,
     fit_factors,
     fit_logistic,
     fit_ridge,
@@ -34,6 +34,7 @@ KNN = (40.0, 8.0, 6.0)  # neighbours, sharpness, leaning
 CLUSTERS = 64
 PENALTY = 0.01
 _MOST_INDEXED = 4_000
+_DIRECTIONS, _MOST_GRAMS = 48, 8_000
 
 
 def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
@@ -46,7 +47,7 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
     if np.nanmax(tables.quality) - np.nanmin(tables.quality) < 1e-6:
         raise DatasetError("every answer has the same quality: there is nothing to learn from")
     report(f"encoder of {len(tables.prompts)} prompts")
-    arrays = fit_encoder(tables.prompts, seed)
+    arrays, _ = fit_encoder(tables.prompts, seed, most_grams=_MOST_GRAMS, most_directions=_DIRECTIONS)
     encoder = encoder_of(arrays)
     vectors = np.stack([encoder.vector(prompt.features) for prompt in tables.prompts]).astype(np.float64)
     directions = vectors[:, : arrays["gram_table"].shape[1]]
