@@ -23,12 +23,13 @@ import gzip
 import json
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS
 from router.core.profile import EngineProfile
@@ -142,6 +143,9 @@ class State:
     kv_usage: float | None = None
 
 
+RowOfRun = TypeVar("RowOfRun", Attempt, State)
+
+
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """All tables in memory. `about` is the header without `format`."""
@@ -177,6 +181,14 @@ class Dataset:
             tuple(each for each in self.states if each.run in run_ids),
             self.about,
         )
+
+
+def by_run(rows: Iterable[RowOfRun]) -> dict[str, list[RowOfRun]]:
+    """Attempts or states by the id of their run; an empty list for a run without any."""
+    found: dict[str, list[RowOfRun]] = defaultdict(list)
+    for row in rows:
+        found[row.run].append(row)
+    return found
 
 
 def joined(parts: Iterable[Dataset]) -> Dataset:

@@ -19,7 +19,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from predictors.kernels.levels import TAUS
+from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import LATENCY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError
@@ -86,19 +86,18 @@ def _widths(found: Sequence[Episode], settings: Settings, seed: int, report: Pro
     predicted = np.concatenate([predict(network, scales, each) for each in out])
     residual = np.concatenate([each.residual for each in out])
     sources = np.concatenate([np.repeat(each.run.source, len(each.targets)) for each in out])
-    median = TAUS.index(0.5)
     for time in range(2):
         known = np.isfinite(residual[:, time])
         if known.sum() < _LEAST_REQUESTS:
             continue
         _, of, counts = np.unique(sources[known], return_inverse=True, return_counts=True)
         for at, tau in enumerate(TAUS):
-            by = predicted[known, time, at] - predicted[known, time, median]
-            if at != median:
-                ratio = (residual[known, time] - predicted[known, time, median]) / by
-                share = tau if at > median else 1.0 - tau
+            by = predicted[known, time, at] - predicted[known, time, P50]
+            if at != P50:
+                ratio = (residual[known, time] - predicted[known, time, P50]) / by
+                share = tau if at > P50 else 1.0 - tau
                 widths[time, at] = math.sqrt(max(1.0, _weighted_quantile(ratio, 1.0 / counts[of], share)))
-        widths[time, median + 1 :] = np.maximum.accumulate(widths[time, median + 1 :])
+        widths[time, P50 + 1 :] = np.maximum.accumulate(widths[time, P50 + 1 :])
     return widths
 
 

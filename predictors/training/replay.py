@@ -27,7 +27,7 @@ from predictors.learned.models import Models
 from predictors.learned.trees import TREE_FEATURES, TreeModel, tree_row
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
-from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
+from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State, by_run
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
@@ -111,12 +111,7 @@ def episodes(
 ) -> Iterator[Episode]:
     """One episode for each run that has attempts, in the data set's order. With `judge`, a model or trees, each has its
     `predicted`. Raises DatasetError for invalid times."""
-    attempts: dict[str, list[Attempt]] = defaultdict(list)
-    states: dict[str, list[State]] = defaultdict(list)
-    for attempt in data.attempts:
-        attempts[attempt.run].append(attempt)
-    for state in data.states:
-        states[state.run].append(state)
+    attempts, states = by_run(data.attempts), by_run(data.states)
     for run in data.runs:
         if attempts[run.id]:
             yield replay(run, attempts[run.id], states[run.id], model, trees=trees, judge=judge)

@@ -57,11 +57,10 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
     arrays |= _ground(tables, rated, long)
     report("index and clusters")
     arrays |= _index(tables, directions, rated, long, seed)
-    expected = 1.0 / (1.0 + np.exp(-(rated.effects + rated.levels[:, None])))
     arrays |= fit_clusters(
         directions,
         (tables.quality, np.exp(tables.log_tokens)),
-        (expected, np.exp(guess + long.spread)),
+        (rated.chances, np.exp(guess + long.spread)),
         CLUSTERS,
         seed,
     )
@@ -83,7 +82,6 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
 
 def _ground(tables: Tables, rated: Additive, long: Additive) -> dict[str, np.ndarray]:
     """What is known of the models without a prompt."""
-    expected = 1.0 / (1.0 + np.exp(-(rated.effects + rated.levels[:, None])))
     measured = ~np.isnan(tables.log_tokens)
     effects = np.nan_to_num(long.effects)
     seen = measured.any(axis=1)
@@ -94,7 +92,7 @@ def _ground(tables: Tables, rated: Additive, long: Additive) -> dict[str, np.nda
         "head_lengths": measured.sum(axis=0).astype(np.uint32),
         "effect_quality": rated.effects,
         "effect_log_tokens": effects,
-        "mean_quality": expected.mean(axis=0),
+        "mean_quality": rated.chances.mean(axis=0),
         "mean_tokens": np.exp(effects + long.spread) * np.exp(levels).mean(),
     }
 
