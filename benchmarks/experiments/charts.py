@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from benchmarks.compare.tables import three_digits
 from benchmarks.evaluate.figures import Figure
-from benchmarks.evaluate.plots import COLOURS
-from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, padded, scale
+from benchmarks.evaluate.plots import COLOURS, ends
+from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, lanes_px, padded, scale
 
 #: (what it is of, value, low end, high end).
 Lane = tuple[str, float, float, float]
 _LETTER_PX = 7.2
-_LANE_PX = 15.0
 _GAP_PX = 10.0
 _WIDTH = 760.0
 
@@ -29,16 +27,13 @@ def lines(
     *,
     log_x: bool = False,
     log_y: bool = False,
-    bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     y_range: tuple[float, float] | None = None,
 ) -> Drawing:
-    """Series of points joined by lines, in panels (title: series) with the same axes. `bands` are around the lines of the
-    first panel: (x, low, high)."""
+    """Series of points joined by lines, in panels (title: series) with the same axes."""
     names = list(dict.fromkeys(name for series in panels.values() for name in series))
     points = [point for series in panels.values() for found in series.values() for point in found]
-    edges = [(x, end) for band in (bands or {}).values() for x, *ends in band for end in ends]
     drawing = Drawing(label, _WIDTH if len(panels) > 1 else 560, 330, len(panels))
-    y_low, y_high, _ = padded([y for _, y in (*points, *edges)], far_apart=0.0 if log_y else math.inf)
+    y_low, y_high, _ = padded([y for _, y in points], far_apart=0.0 if log_y else math.inf)
     if not log_y and min(y for _, y in points) >= 0:
         y_low = 0.0
     for place, (axes, (title, series)) in enumerate(zip(drawing.axes, panels.items(), strict=True)):
@@ -53,8 +48,6 @@ def lines(
                 axes.set_ylabel(y_name)
             else:
                 drawing.title(axes, y_name, axis=True)
-            for name, band in (bands or {}).items():
-                drawing.band(axes, band, _css(names, name))
         for name, found in series.items():
             ordered = sorted(found)
             drawing.line(axes, ordered, _css(names, name), 1.8)
@@ -69,24 +62,25 @@ def lanes(
 ) -> Drawing:
     """Values with intervals: a row of lanes for each name. With `zero` the axis holds 0."""
     names = list(dict.fromkeys(of for found in rows.values() for of, *_ in found))
-    height = sum(_LANE_PX * len(found) + _GAP_PX for found in rows.values())
-    drawing = Drawing(label, 480 + _LETTER_PX * max(map(len, rows)), height + 90)
+    drawn = {
+        row: [
+            (
+                _css(names, of),
+                value,
+                (low, high),
+                f"{row}, {of}: {three_digits(value)} [{three_digits(low)}, {three_digits(high)}]",
+            )
+            for of, value, low, high in found
+        ]
+        for row, found in rows.items()
+    }
+    drawing = Drawing(label, 480 + _LETTER_PX * max(map(len, rows)), lanes_px(drawn, _GAP_PX) + 90)
     axes = drawing.axes[0]
-    ends = [end for found in rows.values() for _, *values in found for end in values]
-    low, high, logarithmic = padded([*ends, 0.0] if zero else ends, far_apart=0.0 if log else math.inf)
+    values = [each for found in rows.values() for _, *of_lane in found for each in of_lane]
+    low, high, logarithmic = padded([*values, 0.0] if zero else values, far_apart=0.0 if log else math.inf)
     scale(axes.xaxis, low, high, 6, log=logarithmic)
-    _rows(axes, height)
     axes.set_xlabel(x_name)
-    if low < 0 < high:
-        drawing.target(axes, (0, 0), (0, height))
-    top = _GAP_PX / 2
-    for row, found in rows.items():
-        drawing.row_name(axes, top + _LANE_PX * len(found) / 2, row)
-        for lane, (of, value, from_, to) in enumerate(found):
-            text = f"{row}, {of}: {three_digits(value)} [{three_digits(from_)}, {three_digits(to)}]"
-            at = top + _LANE_PX * (lane + 0.5)
-            drawing.interval(axes, at, value, (from_, to), _css(names, of), text)
-        top += _LANE_PX * len(found) + _GAP_PX
+    drawing.lanes(axes, drawn, _GAP_PX)
     _legend(drawing, names)
     return drawing
 
@@ -96,18 +90,8 @@ def of_figures(label: str, x_name: str, rows: Mapping[str, Sequence[tuple[str, F
     return lanes(
         label,
         x_name,
-        {
-            row: [
-                (name, each.value, _or(each.low, each.value), _or(each.high, each.value))
-                for name, each in found
-            ]
-            for row, found in rows.items()
-        },
+        {row: [(name, each.value, *ends(each)) for name, each in found] for row, found in rows.items()},
     )
-
-
-def _or(end: float | None, value: float) -> float:
-    return value if end is None else end
 
 
 def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) -> Drawing:
@@ -117,7 +101,8 @@ def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) ->
     drawing = Drawing(label, 520 + _LETTER_PX * max(map(len, rows)), height + 96)
     axes = drawing.axes[0]
     scale(axes.xaxis, 0, 100, 5)
-    _rows(axes, height)
+    axes.set_ylim(height, 0)
+    axes.yaxis.set_ticks([])
     axes.set_xlabel(x_name)
     for place, (row, found) in enumerate(rows.items()):
         at = 34.0 * place + 17
@@ -128,15 +113,7 @@ def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) ->
             bar = axes.barh(at, percent, 22, left=left, color=ACCENT, alpha=0.75, linewidth=0)[0]
             drawing.tag(bar, _css(names, name), f"{row}, {name}: {percent:.1f} %")
             if percent >= 7:
-                axes.text(
-                    left + percent / 2,
-                    at,
-                    f"{percent:.0f} %",
-                    horizontalalignment="center",
-                    verticalalignment="center",
-                    color=INK,
-                    fontsize=12,
-                )
+                drawing.text(axes, left + percent / 2, at, f"{percent:.0f} %", fontsize=12)
             left += percent
     _legend(drawing, names, square=True)
     return drawing
@@ -151,9 +128,8 @@ def points(
     named: Iterable[str] = (),
     log_x: bool = False,
     log_y: bool = False,
-    diagonal: bool = False,
 ) -> Drawing:
-    """Points (x, y, name); those whose names are in `named` are written beside them. `diagonal`: a line where y = x."""
+    """Points (x, y, name); those whose names are in `named` are written beside them."""
     names = list(series)
     wanted = set(named)
     found = [point for each in series.values() for point in each]
@@ -167,10 +143,6 @@ def points(
         scale(axis, low, high, 6, log=log)
     axes.set_xlabel(x_name)
     drawing.title(axes, y_name, axis=True)
-    if diagonal:
-        low = max(axes.get_xlim()[0], axes.get_ylim()[0])
-        high = min(axes.get_xlim()[1], axes.get_ylim()[1])
-        drawing.target(axes, (low, low), (high, high), "equal")
     for name, each in series.items():
         for x, y, text in each:
             drawing.dot(axes, x, y, _css(names, name), f"{text}: {three_digits(x)}, {three_digits(y)}", 4.0)
@@ -209,21 +181,9 @@ def grid(
                 bar = axes.barh(y + 0.5, 0.9, 0.8, left=x + 0.05, color=ACCENT, alpha=0.75, linewidth=0)[0]
                 drawing.tag(bar, _css(texts, text), f"{row} on {column}: {text}")
             else:
-                axes.text(
-                    x + 0.5,
-                    y + 0.5,
-                    "no",
-                    horizontalalignment="center",
-                    verticalalignment="center",
-                    color=INK,
-                )
+                drawing.text(axes, x + 0.5, y + 0.5, "no")
     _legend(drawing, texts, square=True)
     return drawing
-
-
-def _rows(axes: Axes, height: float) -> None:
-    axes.set_ylim(height, 0)
-    axes.yaxis.set_ticks([])
 
 
 def _css(names: Sequence[str], name: str) -> str:
