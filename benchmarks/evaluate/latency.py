@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, pinball
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
 from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, check_apart, figure, relative_errors
-from predictors.kernels.levels import TAUS
+from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import TARGET_FEATURES
 from predictors.learned.latency.model import LatencyModel
@@ -34,7 +34,6 @@ from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episode
 LSTM, COMBINED = "LSTM", "combined"
 #: By name in `Episode.predicted`, what it is called here.
 _OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: COMBINED}
-_MEDIAN = TAUS.index(0.5)
 _COVERED = (0.5, 0.9, 0.95)
 _IN_FLIGHT = TARGET_FEATURES.index("in_flight")
 
@@ -127,7 +126,7 @@ def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
         actual, block = judged.actual[known, time], judged.block[known]
         for of, predicted in judged.predicted.items():
             here = predicted[known, time]
-            errors = relative_errors(actual, here[:, _MEDIAN])
+            errors = relative_errors(actual, here[:, P50])
             losses = pinball(actual[:, None], here, np.array(TAUS)).mean(axis=1)
             yield figure(f"{name} median relative error", of, part, errors, block, seed, np.median)
             yield figure(f"{name} pinball loss", of, part, losses, block, seed)
@@ -174,7 +173,7 @@ def _by_load(source: str, judged: Judged, time: int, name: str) -> Iterator[Curv
     bins = np.floor(np.log2(judged.in_flight + 1.0))
     wanted = [each for each in np.unique(bins) if (known & (bins == each)).sum() >= LEAST]
     for of, predicted in judged.predicted.items():
-        errors = relative_errors(judged.actual[:, time], predicted[:, time, _MEDIAN])
+        errors = relative_errors(judged.actual[:, time], predicted[:, time, P50])
         medians = tuple(float(np.median(errors[known & (bins == each)])) for each in wanted)
         loads = tuple(float(2.0**each) for each in wanted)
         yield Curve(

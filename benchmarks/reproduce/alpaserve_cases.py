@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from benchmarks.checks import problem
-from benchmarks.reproduce.errors import ReproductionError
+from benchmarks.reproduce import ReproductionError
 from policies.placement.types import GpuKind, Group, Model, Placement, Shape
 
 FILE = "alpaserve_cases.json"

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.engine.hardware import ATTENTION_S, HARDWARE, HOST_S
+from benchmarks.reproduce import ReproductionError
 from benchmarks.reproduce.alpaserve_cases import Case
-from benchmarks.reproduce.errors import ReproductionError
 from policies.placement.arrivals import Arrivals
 from policies.placement.outcomes import Evaluator
 from policies.placement.types import Cluster, GpuKind, Pool, Shape

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.reproduce.errors import ReproductionError
+from benchmarks.reproduce import ReproductionError
 from benchmarks.terminal import aligned, print_json
 from policies.placement.unlike_groups import BatchPlan, Width, equal_groups, unlike_groups
 

@@ -23,7 +23,7 @@ from predictors.training.dataset import Dataset, DatasetError
 class Train(Protocol):
     """Raises DatasetError for data that it cannot learn from."""
 
-    def __call__(self, data: Dataset, *, seed: int, progress: Progress | None) -> Artifact: ...
+    def __call__(self, data: Dataset, *, seed: int, progress: Progress) -> Artifact: ...
 
 
 def trainer(kind: ArtifactKind) -> Train:
@@ -44,7 +44,7 @@ def train_and_evaluate(
     held_out: float = 0.2,
     final: bool = False,
     prepare: Callable[[Dataset], Dataset] = _as_it_is,
-    progress: Progress | None = None,
+    progress: Progress = lambda _: None,
 ) -> Evaluated:
     """Train on all but the held-out part, evaluate on that with baselines fitted on the rest, and write the
     artifact to `out`. `final`: train once more, on everything, before it is written. `prepare` makes of a
@@ -56,8 +56,7 @@ def train_and_evaluate(
     used = prepare(train)
     with threadpool_limits(limits=1):  # sums must not depend on how many threads share them
         artifact = train_on(used, seed=seed, progress=progress)
-        if progress is not None:
-            progress("evaluating on the held-out part")
+        progress("evaluating on the held-out part")
         found = evaluate(artifact, test, train, seed=seed)
         if final:
             used = prepare(data)
