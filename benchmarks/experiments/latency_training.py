@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.datasets.emulated import emulate
-from benchmarks.datasets.engine_logs import ENGINE_LOGS
-from benchmarks.datasets.public import folder_of, read_public
+from benchmarks.datasets.public import read_public
 from benchmarks.datasets.splits import split
 from benchmarks.evaluate.figures import Figure, pinball
 from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, figure, relative_errors
@@ -331,11 +330,6 @@ TRANSFERS: Mapping[str, tuple[Callable[[Episode], str], tuple[int, int]]] = {
     "other models": (lambda each: each.run.model, (1, 2)),
     "other GPUs": (lambda each: gpu_of(each.run.hardware), (1, 2)),
 }
-
-
-def published(data: Path | None) -> list[str]:
-    """The engine logs that `data` has."""
-    return [] if data is None else [name for name in ENGINE_LOGS if (data / folder_of(name)).is_dir()]
 
 
 def gpu_of(hardware: str | None) -> str:

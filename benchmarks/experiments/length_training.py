@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.datasets.public import read_public
+from benchmarks.datasets.public import present, read_public
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.evaluate.length import MAIN_FAMILIES, OURS, evaluate
 from benchmarks.evaluate.length_online import WARM_UP
@@ -53,7 +53,7 @@ class LengthTraining:
         """From those of `SETS` that `data` has."""
         self.seed = seed
         self._progress = progress
-        self.sets = published(data)
+        self.sets = present(data, SETS)
         read = read_public(data, self.sets)
         kept = {each.id for name in self.sets for each in _drawn(read.prompts, name, seed)}
         both = read.keep(prompt=lambda each: each.id in kept)
@@ -178,11 +178,6 @@ class LengthTraining:
         return frozenset(
             each.text or "" for each in read_public(data, SETS[:1]).prompts if each.group not in seen
         )
-
-
-def published(data: Path | None) -> list[str]:
-    """The sets that `data` has."""
-    return [] if data is None else [name for name in SETS if (data / name).is_dir()]
 
 
 def over_folds(figures: Sequence[Figure | None]) -> Figure | None:

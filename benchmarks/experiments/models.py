@@ -101,9 +101,13 @@ class _Model(Record):
     params_b: Annotated[Positive | None, EMPTY] = None
 
 
+def params_b(data: Path) -> dict[str, float | None]:
+    """Billions of parameters by the set's models, None where that is not known."""
+    return {row.model: row.params_b for row in table(data / SET / "models.csv", _Model)}
+
+
 def _answers(data: Path) -> Section:
     found = read_public(data, (SET,))
-    params = {row.model: row.params_b for row in table(data / SET / "models.csv", _Model)}
     right: dict[str, list[float]] = defaultdict(list)
     tokens: dict[str, list[int]] = defaultdict(list)
     families: dict[str, str] = {}
@@ -117,7 +121,7 @@ def _answers(data: Path) -> Section:
     rows: list[list[Value]] = []
     quality: dict[str, list[tuple[float, float, str]]] = {}
     length: dict[str, list[tuple[float, float, str]]] = {}
-    for model, size in sorted(params.items(), key=lambda one: (one[1] or 0.0, one[0])):
+    for model, size in sorted(params_b(data).items(), key=lambda one: (one[1] or 0.0, one[0])):
         if size is None or model in _EXPERTS or len(right[model]) < least or not tokens[model]:
             continue
         percent = 100 * sum(right[model]) / len(right[model])

@@ -19,13 +19,13 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
-from benchmarks.datasets.public import folder_of, read_public
+from benchmarks.datasets.public import present, read_public
 from benchmarks.datasets.splits import split
 from benchmarks.evaluate.times import LEAST, TIMES, blocks_of
 from benchmarks.experiments import charts, predicted_lengths
 from benchmarks.experiments.report import Chart, Results, Section
-from benchmarks.experiments.variance import Explained, Share, places, with_interval
-from predictors.kernels.levels import TAUS
+from benchmarks.experiments.variance import Explained, Share
+from predictors.kernels.levels import P50
 from predictors.learned.models import Models, load_models
 from predictors.training.dataset import Dataset, joined
 from predictors.training.memory_rows import rows_of_runs
@@ -34,7 +34,6 @@ from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episode
 ESTIMATE, LSTM, CALIBRATED, TREES = "physical estimate", "LSTM", "LSTM, calibrated online", "boosted trees"
 MEMORY_MODEL, CLOSED_FORM, LAST_REPORT = "memory model", "closed form", "last report"
 _OURS = {PHYSICAL: ESTIMATE, MODEL: LSTM, SERVED: CALIBRATED}
-_MEDIAN = TAUS.index(0.5)
 #: Seeds of the worlds that are judged and of those that trees are fitted to, apart from those that models were trained on.
 _TEST_WORLDS, _TRAIN_WORLDS = 70_000, 80_000
 _HELD_OUT = 0.2
@@ -47,8 +46,7 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
     """On `worlds` emulated instances, and on the published logs that `data` has."""
     test = emulate(seed=_TEST_WORLDS + seed, runs=worlds, requests=200)
     train = emulate(seed=_TRAIN_WORLDS + seed, runs=worlds, requests=200)
-    logs = [] if data is None else [name for name in ENGINE_LOGS if (data / folder_of(name)).is_dir()]
-    if data is not None and logs:
+    if data is not None and (logs := present(data, ENGINE_LOGS)):
         kept, held_out = split(read_public(data, logs), _HELD_OUT, seed, of_prompts=False)
         train, test = joined((train, kept)), joined((test, held_out))
     models = load_models()
@@ -149,7 +147,7 @@ def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator
         runs = np.repeat([each.run.id for each in of_source], [len(each.actual) for each in of_source])
         blocks = np.concatenate([blocks_of(each) for each in of_source])
         predicted = {
-            title: np.concatenate([each.predicted[name][:, :, _MEDIAN] for each in of_source])
+            title: np.concatenate([each.predicted[name][:, :, P50] for each in of_source])
             for name, title in _OURS.items()
         }
         predicted[TREES] = np.concatenate([trees(each) for each in of_source])
@@ -158,9 +156,15 @@ def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator
             if known.sum() < LEAST:
                 continue
             for of, values in predicted.items():
-                seen = of in (LSTM, CALIBRATED) and source in seen_sources
-                shares = _shares(actual[known, time], values[known, time], blocks[known], runs[known], seed)
-                yield Explained(what, source, of, *shares, seen)
+                yield Explained.by(
+                    (what, source, of),
+                    actual[known, time],
+                    values[known, time],
+                    blocks[known],
+                    runs[known],
+                    seed,
+                    seen=of in (LSTM, CALIBRATED) and source in seen_sources,
+                )
 
 
 def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
@@ -179,22 +183,8 @@ def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
         }
         for of, values in predicted.items():
             seen = of == MEMORY_MODEL and source in seen_sources
-            yield Explained(
-                "KV use", source, of, *_shares(actual, np.asarray(values, float), runs, runs, seed), seen
-            )
-
-
-def _shares(
-    actual: npt.NDArray[np.float64],
-    predicted: npt.NDArray[np.float64],
-    blocks: npt.NDArray[np.str_],
-    runs: npt.NDArray[np.str_],
-    seed: int,
-) -> tuple[Share, Share]:
-    return (
-        with_interval(actual, predicted, blocks, None, seed),
-        with_interval(actual, predicted, blocks, places(runs), seed),
-    )
+            names = "KV use", source, of
+            yield Explained.by(names, actual, np.asarray(values, float), runs, runs, seed, seen=seen)
 
 
 def _trained_on(models: Models, kind: str) -> set[str]:

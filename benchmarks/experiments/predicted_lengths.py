@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.datasets.public import read_public
-from benchmarks.experiments.variance import Explained, places, with_interval
+from benchmarks.datasets.public import present, read_public
+from benchmarks.experiments.variance import Explained
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.models import Models
 from predictors.learned.names import model_key
@@ -29,8 +29,8 @@ def explained(data: Path, models: Models, trained_on: Set[str], seed: int) -> It
     model."""
     if models.length is None:
         return
-    for name in SETS:
-        if name not in trained_on and (data / name).is_dir():
+    for name in present(data, SETS):
+        if name not in trained_on:
             yield from _of_set(name, read_public(data, (name,)), models.length, seed)
 
 
@@ -49,19 +49,13 @@ def _of_set(name: str, found: Dataset, model: LengthModel, seed: int) -> Iterato
     actual = np.log([float(each.output_tokens or 1) for each in judged])
     groups = {each.id: each.group for each in found.prompts}
     blocks = np.array([groups[each.prompt] for each in judged])
-    of_model = places([each.model for each in judged])
+    models = [each.model for each in judged]
     predicted = {
         LSTM: np.log(_medians(judged, found, model)),
         MEAN: np.array([np.mean(logs[each.model]) for each in judged]),
     }
     for of, values in predicted.items():
-        yield Explained(
-            WHAT,
-            name,
-            of,
-            with_interval(actual, values, blocks, None, seed),
-            with_interval(actual, values, blocks, of_model, seed),
-        )
+        yield Explained.by((WHAT, name, of), actual, values, blocks, models, seed)
 
 
 def _medians(judged: list[Answer], found: Dataset, model: LengthModel) -> np.ndarray:

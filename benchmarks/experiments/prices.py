@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from benchmarks.datasets.public import read_public
 from benchmarks.experiments import charts
+from benchmarks.experiments.models import SET, params_b
 from benchmarks.experiments.report import Chart, Results, Section, Value
 from benchmarks.scenarios import load_scenario
-from benchmarks.workloads.published import EMPTY, Count, NotNegative, Positive, Record, json_records, table
+from benchmarks.workloads.published import Count, NotNegative, Record, json_records, table
 from predictors.learned.names import model_key
 
-SCENARIO, SET = "split-prices", "zeroeval"
+SCENARIO = "split-prices"
 PRICES = "prices/litellm_prices.csv"
 _REQUESTS = 2500
 #: Models that answered fewer prompts are left out of pairs: they answered other ones.
@@ -228,11 +228,6 @@ class _Prompt(Record):
     prompt_tokens_cl100k: Count
 
 
-class _Model(Record):
-    model: str
-    params_b: Annotated[Positive | None, EMPTY] = None
-
-
 def _of_data(data: Path) -> list[Offer]:
     prices: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for row in table(data / PRICES, _Price):
@@ -254,7 +249,7 @@ def _of_data(data: Path) -> list[Offer]:
             if row.prompt_id in shared
         ]
     )
-    params = {row.model: row.params_b for row in table(data / SET / "models.csv", _Model)}
+    params = params_b(data)
     offers = []
     for model, found in sorted(tokens.items()):
         outputs = float(np.mean([found[prompt] for prompt in shared]))

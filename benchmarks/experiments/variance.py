@@ -101,4 +101,22 @@ class Explained:
     of: str
     whole: Share
     inside: Share
-    seen: bool = False
+    seen: bool
+
+    @classmethod
+    def by(
+        cls,
+        names: tuple[str, str, str],
+        actual: Values,
+        predicted: Values,
+        blocks: npt.ArrayLike,
+        groups: npt.ArrayLike,
+        seed: int,
+        *,
+        seen: bool = False,
+    ) -> Explained:
+        """`names` are `what`, `source` and `of`; intervals are over resampled `blocks`."""
+        whole, inside = (
+            with_interval(actual, predicted, blocks, within, seed) for within in (None, places(groups))
+        )
+        return cls(*names, whole, inside, seen)
