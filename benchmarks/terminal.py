@@ -32,6 +32,11 @@ def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = 
     )
 
 
+def prefixed(progress: Progress, prefix: str) -> Progress:
+    """The same, with a text before each step."""
+    return lambda step: progress(f"{prefix}{step}")
+
+
 @contextmanager
 def shown_progress(what: str) -> Iterator[Progress]:
     """Shows on a terminal what is being done."""

@@ -68,17 +68,15 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     none. Raises DatasetError if an attempt is in both, or if `test` has too few first tokens."""
     check_apart(test, train)
     found = list(episodes(test, LatencyModel.load(artifact)))
-    judged = _judge(found, {} if train is None else _baselines(list(episodes(train)), seed))
+    known = [] if train is None else list(episodes(train))
+    fits = {TREES: fit_trees, LINEAR: fit_linear} if known else {}
+    judged = _judge(found, {name: fit(known, seed) for name, fit in fits.items()})
     if np.isfinite(judged.actual[:, 0]).sum() < LEAST:
         raise DatasetError(f"fewer than {LEAST} first tokens to judge latency by")
     figures: list[Figure] = []
     for part, rows in _parts(judged):
         figures += _figures(part, judged.take(rows), seed)
     return Evaluation("latency", tuple(figures), tuple(_curves(judged)), _notes(judged))
-
-
-def _baselines(found: Sequence[Episode], seed: int) -> dict[str, Baseline]:
-    return {name: fit(found, seed) for name, fit in ((TREES, fit_trees), (LINEAR, fit_linear))}
 
 
 def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:

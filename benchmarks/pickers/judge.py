@@ -32,7 +32,7 @@ from benchmarks.pickers.figures import (
 )
 from benchmarks.pickers.replay import Picks, SimulatedCheck, orders, replay
 from benchmarks.pickers.trained import Predicted, Split, artifacts_of, predict
-from benchmarks.terminal import Progress
+from benchmarks.terminal import Progress, prefixed
 from policies import POLICIES, PolicySettings
 from policies.settings import Targets
 from predictors.learned.relevance import exact_name
@@ -78,7 +78,7 @@ def folds_of(
     """Train and ask; artifacts are kept in `folder`. Empty if the artifacts do not know the models."""
     found = []
     for number, split in enumerate(splits):
-        show = partial(_prefixed, progress, f"{case.name}, {who}, part {number + 1} of {len(splits)}: ")
+        show = prefixed(progress, f"{case.name}, {who}, part {number + 1} of {len(splits)}: ")
         train = split.train.keep(prompt=lambda each: each.source == case.set)
         table = table_of(case, split.test.keep(prompt=lambda each: each.source == case.set))
         known = table_of(case, train)
@@ -104,10 +104,6 @@ def _of_task(known: Table, table: Table) -> Estimates:
         quality[table.tasks == task] = seen.quality.mean(axis=0)
         tokens[table.tasks == task] = seen.output_tokens.mean(axis=0)
     return quality, usd_of(table.case, table.prompt_tokens, tokens)
-
-
-def _prefixed(progress: Progress, prefix: str, line: str) -> None:
-    progress(prefix + line)
 
 
 def judge(

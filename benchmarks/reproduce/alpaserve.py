@@ -101,9 +101,7 @@ def _as_json(row: Row) -> dict[str, object]:
 
 def in_words(case: Case) -> str:
     """The published groups as (tensor,pipeline) with their models."""
-    groups = (
-        f"({tensor},{pipeline}):{','.join(map(str, models))}" for tensor, pipeline, models in case.groups
-    )
+    groups = (f"({each.tensor},{each.pipeline}):{','.join(map(str, each.models))}" for each in case.groups)
     return " ".join(groups) or "NOT FEASIBLE"
 
 

@@ -15,7 +15,7 @@ from benchmarks.checks import whole_number
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
 from benchmarks.reproduce import ReproductionError
-from benchmarks.reproduce.helix_placements import CLUSTERS, facts, placement_rows
+from benchmarks.reproduce.helix_placements import CLUSTERS, placement_rows
 from benchmarks.reproduce.helix_placements import table as placement_table
 from benchmarks.terminal import aligned, print_json, shown_progress
 from policies.placement.max_flow import max_flow
@@ -108,7 +108,7 @@ def _place(folder: Path, args: argparse.Namespace) -> int:
     except (OSError, KeyError, ValueError) as error:
         raise ReproductionError(f"{folder}: {error}") from error
     if args.json:
-        print_json(facts(found))
+        print_json([asdict(row) | {"gain": row.gain} for row in found])
     else:
         print("\n".join(placement_table(found)))
     return 0 if all(row.gain > 0 for row in found) else 1

@@ -31,10 +31,6 @@ def trainer(kind: ArtifactKind) -> Train:
     return cast(Train, import_module(f"predictors.training.{kind.training}").train)
 
 
-def _as_it_is(data: Dataset) -> Dataset:
-    return data
-
-
 def train_and_evaluate(
     kind: ArtifactKind,
     data: Dataset,
@@ -43,7 +39,7 @@ def train_and_evaluate(
     seed: int = 1,
     held_out: float = 0.2,
     final: bool = False,
-    prepare: Callable[[Dataset], Dataset] = _as_it_is,
+    prepare: Callable[[Dataset], Dataset] = lambda data: data,
     progress: Progress = lambda _: None,
 ) -> Evaluated:
     """Train on all but the held-out part, evaluate on that with baselines fitted on the rest, and write the
@@ -65,10 +61,6 @@ def train_and_evaluate(
     artifact = with_about(
         artifact, used, found, seed=seed, held_out=held_out, training_part=part, final=final
     )
-    return Evaluated(*_written(artifact, out, kind), rows_by_source(test), found)
-
-
-def _written(artifact: Artifact, out: Path, kind: ArtifactKind) -> tuple[Artifact, Path]:
-    """As it is read again: an artifact that does not load is an error here."""
     path = save(artifact, out)
-    return load(path, kind.name, kind.feature_names()), path
+    # As it is read again: an artifact that does not load is an error here.
+    return Evaluated(load(path, kind.name, kind.feature_names()), path, rows_by_source(test), found)

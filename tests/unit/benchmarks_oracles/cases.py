@@ -7,7 +7,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from benchmarks.oracles import Truth
 from benchmarks.simulator import Arrival, Fleet, open_fleet
 from router.core.profile import EngineProfile
 from router.core.types import Request, Slo
@@ -113,8 +112,3 @@ def with_policy(arrivals: Sequence[Arrival], policy: str) -> list[Arrival]:
 def with_slo(each: Arrival, slo: Slo | None) -> Arrival:
     """The same request with another SLO."""
     return each._replace(request=replace(each.request, slo=slo))
-
-
-def truth(of: Fleet, arrivals: Sequence[Arrival]) -> Truth:
-    """Short for Truth."""
-    return Truth(of, arrivals)
