@@ -21,9 +21,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, pinball
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
-from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, check_apart, figure, relative_errors
+from benchmarks.evaluate.times import (
+    LEAST,
+    TIMES,
+    blocks_of,
+    check_apart,
+    figure,
+    figures_of,
+    known_times,
+    relative_errors,
+)
 from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import TARGET_FEATURES
@@ -117,17 +126,10 @@ def _in_order(level: str) -> tuple[float, str]:
 
 # --- figures ------------------------------------------------------------------------------------------
 def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
-    for time, name in enumerate(TIMES):
-        known = np.flatnonzero(np.isfinite(judged.actual[:, time]))
-        if len(known) < LEAST:
-            continue
+    for time, name, known in known_times(judged.actual):
         actual, block = judged.actual[known, time], judged.block[known]
         for of, predicted in judged.predicted.items():
-            here = predicted[known, time]
-            errors = relative_errors(actual, here[:, P50])
-            losses = pinball(actual[:, None], here, np.array(TAUS)).mean(axis=1)
-            yield figure(f"{name} median relative error", of, part, errors, block, seed, np.median)
-            yield figure(f"{name} pinball loss", of, part, losses, block, seed)
+            yield from figures_of(name, of, part, actual, predicted[known, time], block, seed)
         yield from _coverages(part, judged, time, seed)
 
 
@@ -153,10 +155,9 @@ def _covered(judged: Judged, time: int, of: str, probability: float) -> np.ndarr
 def _curves(judged: Judged) -> Iterator[Curve]:
     for source in np.unique(judged.source):
         of_source = judged.take(np.flatnonzero(judged.source == source))
-        for time, name in enumerate(TIMES):
-            if np.isfinite(of_source.actual[:, time]).sum() >= LEAST:
-                yield from _calibration(str(source), of_source, time, name)
-                yield from _by_load(str(source), of_source, time, name)
+        for time, name, _ in known_times(of_source.actual):
+            yield from _calibration(str(source), of_source, time, name)
+            yield from _by_load(str(source), of_source, time, name)
 
 
 def _calibration(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:

@@ -21,7 +21,7 @@ from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
 from benchmarks.datasets.public import present, read_public
 from benchmarks.datasets.splits import split
-from benchmarks.evaluate.times import LEAST, TIMES, blocks_of
+from benchmarks.evaluate.times import TIMES, blocks_of, known_times
 from benchmarks.experiments import charts, predicted_lengths
 from benchmarks.experiments.report import Chart, Results, Section
 from benchmarks.experiments.variance import Explained, Share
@@ -151,10 +151,7 @@ def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator
             for name, title in _OURS.items()
         }
         predicted[TREES] = np.concatenate([trees(each) for each in of_source])
-        for time, what in enumerate(TIMES):
-            known = np.isfinite(actual[:, time])
-            if known.sum() < LEAST:
-                continue
+        for time, what, known in known_times(actual):
             for of, values in predicted.items():
                 yield Explained.by(
                     (what, source, of),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,7 @@ def as_dict(report: Report) -> dict[str, Any]:
             {
                 "title": section.title,
                 "text": list(section.text),
-                "tables": [
-                    {"title": each.title, "columns": list(each.columns), "rows": list(map(list, each.rows))}
-                    for each in section.tables
-                ],
+                "tables": [asdict(each) for each in section.tables],
                 "figures": [
                     {"file": f"figures/{each.name}.svg", "caption": each.caption} for each in section.charts
                 ],
