@@ -84,7 +84,11 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ("states", [1, 2], "states.jsonl.gz, line 1: not an object"),
         ("prompts", {"id": "p", "group": "p", "source": "s", "features": [[1], [2]]}, "three lists"),
         ("answers", {"prompt": "p0", "model": "m", "output_tokens": -50}, "line 1: output_tokens is -50"),
-        ("answers", {"prompt": "p0", "model": "m", "output_tokens": 10**12}, "it must be at most 100,000,000"),
+        (
+            "answers",
+            {"prompt": "p0", "model": "m", "output_tokens": 10**12},
+            "it must be at most 100,000,000",
+        ),
         (
             "answers",
             {"prompt": "p0", "model": "m", "quality": 5.0},
