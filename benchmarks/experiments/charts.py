@@ -1,4 +1,5 @@
-"""Figures of experiments: lines, lanes with intervals, stacked shares, labelled points, a grid of cells."""
+"""Figures of experiments: lines, lanes with intervals, stacked shares, labelled points, a grid of cells. Each has the name of
+its `file`, and its caption also describes it where it cannot be seen."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from matplotlib.lines import Line2D
 from benchmarks.compare.tables import three_digits
 from benchmarks.evaluate.figures import Figure
 from benchmarks.evaluate.plots import COLOURS, ends
+from benchmarks.experiments.report import Chart
 from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, lanes_px, padded, scale
 
 #: (what it is of, value, low end, high end).
@@ -20,7 +22,8 @@ _WIDTH = 760.0
 
 
 def lines(
-    label: str,
+    file: str,
+    caption: str,
     x_name: str,
     y_name: str,
     panels: Mapping[str, Mapping[str, Sequence[Point]]],
@@ -28,11 +31,11 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
     y_range: tuple[float, float] | None = None,
-) -> Drawing:
+) -> Chart:
     """Series of points joined by lines, in panels (title: series) with the same axes."""
     names = list(dict.fromkeys(name for series in panels.values() for name in series))
     points = [point for series in panels.values() for found in series.values() for point in found]
-    drawing = Drawing(label, _WIDTH if len(panels) > 1 else 560, 330, len(panels))
+    drawing = Drawing(caption, _WIDTH if len(panels) > 1 else 560, 330, len(panels))
     y_low, y_high, _ = padded([y for _, y in points], far_apart=0.0 if log_y else math.inf)
     if not log_y and min(y for _, y in points) >= 0:
         y_low = 0.0
@@ -54,12 +57,18 @@ def lines(
             for x, y in ordered:
                 drawing.dot(axes, x, y, _css(names, name), f"{name}: {three_digits(x)}, {three_digits(y)}")
     _legend(drawing, names)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
 def lanes(
-    label: str, x_name: str, rows: Mapping[str, Sequence[Lane]], *, zero: bool = False, log: bool = False
-) -> Drawing:
+    file: str,
+    caption: str,
+    x_name: str,
+    rows: Mapping[str, Sequence[Lane]],
+    *,
+    zero: bool = False,
+    log: bool = False,
+) -> Chart:
     """Values with intervals: a row of lanes for each name. With `zero` the axis holds 0."""
     names = list(dict.fromkeys(of for found in rows.values() for of, *_ in found))
     drawn = {
@@ -74,7 +83,7 @@ def lanes(
         ]
         for row, found in rows.items()
     }
-    drawing = Drawing(label, 480 + _LETTER_PX * max(map(len, rows)), lanes_px(drawn, _GAP_PX) + 90)
+    drawing = Drawing(caption, 480 + _LETTER_PX * max(map(len, rows)), lanes_px(drawn, _GAP_PX) + 90)
     axes = drawing.axes[0]
     values = [each for found in rows.values() for _, *of_lane in found for each in of_lane]
     low, high, logarithmic = padded([*values, 0.0] if zero else values, far_apart=0.0 if log else math.inf)
@@ -82,23 +91,26 @@ def lanes(
     axes.set_xlabel(x_name)
     drawing.lanes(axes, drawn, _GAP_PX)
     _legend(drawing, names)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
-def of_figures(label: str, x_name: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]) -> Drawing:
+def of_figures(
+    file: str, caption: str, x_name: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]
+) -> Chart:
     """`lanes` of measured figures, by their names."""
     return lanes(
-        label,
+        file,
+        caption,
         x_name,
         {row: [(name, each.value, *ends(each)) for name, each in found] for row, found in rows.items()},
     )
 
 
-def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) -> Drawing:
+def stacked(file: str, caption: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) -> Chart:
     """Shares (0 to 1) of each row side by side, in per cent."""
     names = list(dict.fromkeys(name for found in rows.values() for name in found))
     height = 34.0 * len(rows)
-    drawing = Drawing(label, 520 + _LETTER_PX * max(map(len, rows)), height + 96)
+    drawing = Drawing(caption, 520 + _LETTER_PX * max(map(len, rows)), height + 96)
     axes = drawing.axes[0]
     scale(axes.xaxis, 0, 100, 5)
     axes.set_ylim(height, 0)
@@ -116,11 +128,12 @@ def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) ->
                 drawing.text(axes, left + percent / 2, at, f"{percent:.0f} %", fontsize=12)
             left += percent
     _legend(drawing, names, square=True)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
 def points(
-    label: str,
+    file: str,
+    caption: str,
     x_name: str,
     y_name: str,
     series: Mapping[str, Sequence[tuple[float, float, str]]],
@@ -128,13 +141,13 @@ def points(
     named: Iterable[str] = (),
     log_x: bool = False,
     log_y: bool = False,
-) -> Drawing:
+) -> Chart:
     """Points (x, y, name); those whose names are in `named` are written beside them."""
     names = list(series)
     wanted = set(named)
     found = [point for each in series.values() for point in each]
     drawing = Drawing(
-        label, 560 + (_LETTER_PX * max(map(len, wanted)) if wanted else 0), 400 + (60 if wanted else 0)
+        caption, 560 + (_LETTER_PX * max(map(len, wanted)) if wanted else 0), 400 + (60 if wanted else 0)
     )
     axes = drawing.axes[0]
     far = (0.0 if log_x else math.inf, 0.0 if log_y else math.inf)
@@ -158,15 +171,15 @@ def points(
         )
     if len(names) > 1:
         _legend(drawing, names, square=True)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
 def grid(
-    label: str, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str]
-) -> Drawing:
+    file: str, caption: str, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str]
+) -> Chart:
     """A table with a filled cell where something is; the text of a cell is written into it."""
     texts = list(dict.fromkeys(cells.values()))
-    drawing = Drawing(label, 90 * len(columns) + _LETTER_PX * max(map(len, rows)) + 60, 30 * len(rows) + 96)
+    drawing = Drawing(caption, 90 * len(columns) + _LETTER_PX * max(map(len, rows)) + 60, 30 * len(rows) + 96)
     axes = drawing.axes[0]
     axes.grid(visible=False)
     axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
@@ -183,7 +196,7 @@ def grid(
             else:
                 drawing.text(axes, x + 0.5, y + 0.5, "no")
     _legend(drawing, texts, square=True)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
 def _css(names: Sequence[str], name: str) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.datasets.public import present, read_public
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import (
     LATENCIES,
     USUAL,
@@ -85,14 +85,11 @@ def section(requests: int, seed: int, data: Path | None) -> Section:
         text,
         tables,
         [
-            Chart(
+            charts.stacked(
                 "equal_lengths_shares",
                 "What the latency of a request on one instance depends on",
-                charts.stacked(
-                    "Shares of the variance of log latency on one instance",
-                    "share of the variance of log latency (%)",
-                    shares,
-                ),
+                "share of the variance of log latency (%)",
+                shares,
             )
         ],
     )

@@ -13,7 +13,7 @@ from backends.engine import profile
 from backends.engine.hardware import HARDWARE, HardwareSpec
 from benchmarks.calibrate.sources import vllm_throughput
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from policies.placement.hardware_support import support
 from policies.placement.types import GpuKind, Precision
 
@@ -94,17 +94,14 @@ def _speed() -> Section:
             )
         ],
         [
-            Chart(
+            charts.lines(
                 "hardware_decode",
                 f"Decode throughput of {MODEL} by GPU and batch size",
-                charts.lines(
-                    "Decode throughput against batch size, one line a GPU",
-                    "decoding sequences",
-                    "tokens/s",
-                    {"": curves},
-                    log_x=True,
-                    log_y=True,
-                ),
+                "decoding sequences",
+                "tokens/s",
+                {"": curves},
+                log_x=True,
+                log_y=True,
             )
         ],
     )
@@ -155,16 +152,13 @@ def _measured(data: Path) -> Section:
             )
         ],
         [
-            Chart(
+            charts.lines(
                 "hardware_a100_v100",
                 "Measured throughput of the A100 over that of the V100, median over models",
-                charts.lines(
-                    "Throughput ratio of A100 and V100 against batch size, one line for each number of GPUs",
-                    "batch size",
-                    "A100 throughput / V100 throughput",
-                    {"": curves},
-                    log_x=True,
-                ),
+                "batch size",
+                "A100 throughput / V100 throughput",
+                {"": curves},
+                log_x=True,
             )
         ],
     )
@@ -195,12 +189,12 @@ def _formats() -> Section:
         ],
         [Results("Formats of weights by GPU", ("format", *KINDS_ALL), rows)],
         [
-            Chart(
+            charts.grid(
                 "hardware_formats",
                 "Formats of weights that run on each kind of GPU",
-                charts.grid(
-                    "Formats of weights by GPU", [each.value for each in Precision], KINDS_ALL, cells
-                ),
+                [each.value for each in Precision],
+                KINDS_ALL,
+                cells,
             )
         ],
     )

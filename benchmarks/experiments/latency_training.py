@@ -101,8 +101,11 @@ def chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Judged
     known = {row: found for row, found in known.items() if found}
     if not known:
         return []
-    drawing = charts.of_figures(caption, "pinball loss of log TTFT (less is better)", known)
-    return [Chart(name, f"{caption}, with 95 % intervals", drawing)]
+    return [
+        charts.of_figures(
+            name, f"{caption}, with 95 % intervals", "pinball loss of log TTFT (less is better)", known
+        )
+    ]
 
 
 def _replayed(name: str) -> Predict:
@@ -227,8 +230,6 @@ class LatencyTraining:
         )
         rows.append(found)
         draw(found, LSTM, size)
-        caption = "Pinball loss of log seconds by the number of requests that were fitted to"
-        drawing = charts.lines(caption, "requests that were fitted to", "pinball loss", series, log_x=True)
         return Section(
             "Latency: learning curves",
             [
@@ -236,7 +237,16 @@ class LatencyTraining:
                 " instances, none of these, and to two published logs."
             ],
             [table("Latency predictors by the size of their training data", rows)],
-            [Chart("latency_curve", caption, drawing)],
+            [
+                charts.lines(
+                    "latency_curve",
+                    "Pinball loss of log seconds by the number of requests that were fitted to",
+                    "requests that were fitted to",
+                    "pinball loss",
+                    series,
+                    log_x=True,
+                )
+            ],
         )
 
     def transfer(self) -> Section:

@@ -23,7 +23,7 @@ from benchmarks.datasets.public import present, read_public
 from benchmarks.datasets.splits import split
 from benchmarks.evaluate.times import TIMES, blocks_of, known_times
 from benchmarks.experiments import charts, predicted_lengths
-from benchmarks.experiments.report import Chart, Results, Section
+from benchmarks.experiments.report import Results, Section
 from benchmarks.experiments.variance import Explained, Share
 from predictors.kernels.levels import P50
 from predictors.learned.models import Models, load_models
@@ -102,15 +102,12 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
             )
         ],
         [
-            Chart(
+            charts.lanes(
                 f"explained_{group}{'_inside' if inside else ''}",
                 f"R^2 of {title}, {name}, with 95 % intervals; what is below -1 is drawn at -1",
-                charts.lanes(
-                    f"R^2 of {title} by predictor, {name}",
-                    f"R^2, {name}",
-                    _lanes([each for each in charted if (each.what in TIMES) == of_times], inside=inside),
-                    zero=True,
-                ),
+                f"R^2, {name}",
+                _lanes([each for each in charted if (each.what in TIMES) == of_times], inside=inside),
+                zero=True,
             )
             for group, title, of_times in (
                 ("times", "TTFT and TPOT", True),

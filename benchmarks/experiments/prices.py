@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.datasets.public import read_public
 from benchmarks.experiments import charts
 from benchmarks.experiments.models import SET, params_b
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.scenarios import load_scenario
 from benchmarks.workloads.published import Count, NotNegative, Record, json_records, table
 from predictors.learned.names import model_key
@@ -145,18 +145,15 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
         text,
         tables,
         [
-            Chart(
+            charts.points(
                 name,
                 "What 1,000 answers cost against the price of output: on a level of equal price answers differ by what is written",
-                charts.points(
-                    "Cost of a thousand answers against the price of output",
-                    "price of output (USD for a million tokens)",
-                    "USD for 1,000 answers",
-                    series,
-                    named=[each.name for pair in (*found[:1], *talking[:1]) for each in pair],
-                    log_x=True,
-                    log_y=True,
-                ),
+                "price of output (USD for a million tokens)",
+                "USD for 1,000 answers",
+                series,
+                named=[each.name for pair in (*found[:1], *talking[:1]) for each in pair],
+                log_x=True,
+                log_y=True,
             )
         ],
     )

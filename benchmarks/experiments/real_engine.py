@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from benchmarks.experiments import charts, replays
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import LATENCIES, Seen, together
 from benchmarks.measures import Summary, coefficient_of_variation
 from benchmarks.replay.client import Target
@@ -193,10 +193,11 @@ def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
         ],
         [Results("By arm", ("arm", "measure", "answers", "mean", "variance", "CV", "p50", "p95"), rows)],
         [
-            Chart(
+            charts.lanes(
                 "engine_noise",
                 "Latency of the same request at this engine, over its median: 5 % to 95 %",
-                charts.lanes("Latency over its median, by arm", "latency / median latency of the arm", lanes),
+                "latency / median latency of the arm",
+                lanes,
             )
         ],
     )

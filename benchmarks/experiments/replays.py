@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.experiments import charts
 from benchmarks.experiments.answer_lengths import USUAL_SIGMA, Logs
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import Seen, background, capacities_per_s, opened, play, unequal_fleet
 from benchmarks.measures import coefficient_of_variation
 from benchmarks.workloads.format import WorkloadRequest
@@ -98,15 +98,12 @@ def report_of(
             ),
         ],
         [
-            Chart(
+            charts.lanes(
                 "replays_cv",
                 "The same request in a replayed workload: median coefficient of variation, and its quartiles over the requests",
-                charts.lanes(
-                    "Coefficient of variation of the same request's figures over replays",
-                    "coefficient of variation over the replays",
-                    _lanes(found),
-                    zero=True,
-                ),
+                "coefficient of variation over the replays",
+                _lanes(found),
+                zero=True,
             )
         ],
     )
