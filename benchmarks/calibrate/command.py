@@ -126,7 +126,7 @@ def _studies(args: argparse.Namespace) -> list[Study]:
         raise WorkloadError("give files or --source, not both")
     if args.data is None:
         raise WorkloadError("--source needs --data DIR or HEADWAY_DATA")
-    every = SOURCES[args.source](Path(args.data), split)
+    every = SOURCES[args.source](args.data, split)
     studies = [study for study in every if args.engine in (None, study.name)]
     if not studies:
         raise WorkloadError(f"--engine {args.engine}: there are {', '.join(study.name for study in every)}")

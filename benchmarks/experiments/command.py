@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input, data that cannot be read, or an engine that does not
     answer."""
     experiment = _module(args.experiment)
-    data = None if args.data is None else Path(args.data)
+    data: Path | None = args.data
     try:
         if data is not None and not data.is_dir():
             raise WorkloadError(f"--data {data}: no such folder")

@@ -48,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.data is None:
             raise ReproductionError("give --data DIR or set HEADWAY_DATA")
-        args.data = Path(args.data)
         code: int = _module(args.system).run(args)
     except ReproductionError as error:
         print(f"headway reproduce {args.system}: {error}", file=sys.stderr)

@@ -26,11 +26,11 @@ _GIT_S = 20.0
 def with_about(
     artifact: Artifact,
     data: Dataset,
-    found: Evaluation | None,
+    found: Evaluation,
     *,
     seed: int,
-    held_out: float | None,
-    training_part: str | None = None,
+    held_out: float,
+    training_part: str,
     final: bool = False,
 ) -> Artifact:
     """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `training_part`: the
@@ -45,12 +45,11 @@ def with_about(
         "training_part": training_part,
         "final": final,
         "versions": versions(),
-    }
-    if found is not None:
-        about["metrics"] = [_metric(each) for each in found.headline()]
-        about["metrics_are_of"] = (
+        "metrics": [_metric(each) for each in found.headline()],
+        "metrics_are_of": (
             "the held-out part, before training once more on all" if final else "the held-out part"
-        )
+        ),
+    }
     return replace(artifact, about=about)
 
 

@@ -169,8 +169,8 @@ class _Replay:
             fixed_slots=bool(run.fixed_slots),
         )
         size = len(attempts)
-        self.requests: list[Request | None] = [None] * size
-        self.predictions: list[Any] = [None] * size
+        self.requests: dict[int, Request] = {}
+        self.predictions: dict[int, OnlinePrediction] = {}
         self.expected = [0] * size
         self.targets = np.empty((size, len(TARGET_FEATURES)), np.float32)
         self.seen = np.empty(size, np.int64)
@@ -281,7 +281,7 @@ class _Replay:
         waited_s = now - attempt.dispatched_s
         instance = self._share()
         self.predictor.observe_ttft(
-            self._request(at), self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
+            self.requests[at], self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
         )
         if waited_s > 0:
             self.history.stops_waiting(attempt.dispatched_s)
@@ -291,11 +291,8 @@ class _Replay:
         attempt = self.attempts[at]
         decoding = attempt.first_token_s is not None
         self.cluster.released(attempt.prompt_tokens, self.expected[at], decoding)
-        request, candidate, prediction = (
-            self._request(at),
-            self.candidates[attempt.model],
-            self.predictions[at],
-        )
+        request, candidate = self.requests[at], self.candidates[attempt.model]
+        prediction = self.predictions[at]
         instance = self._share()
         if attempt.ended_how != "ok":
             waited_s = now - attempt.dispatched_s
@@ -324,11 +321,6 @@ class _Replay:
         instance = self._share()
         self.predictor.observe_report(instance, now)
         self.history.reported(instance, now)
-
-    def _request(self, at: int) -> Request:
-        request = self.requests[at]
-        assert request is not None  # noqa: S101 (its dispatch came first)
-        return request
 
 
 def _tpot_s(attempt: Attempt) -> float | None:

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from benchmarks.calibrate import measure
 from benchmarks.calibrate.measured import read_file, write_file
-from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.calibrate.profile import read_profiles
 from router.core.profile import EngineProfile
 from tests.unit.benchmarks_calibrate.made import calibrate, level
 

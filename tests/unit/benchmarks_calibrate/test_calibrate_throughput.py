@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.calibrate.profile import read_profiles
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.sources.vllm_throughput import FILE, OUTPUT_TOKENS, Curve, fit_curve, rows
 from benchmarks.calibrate.study import Split, Study, splitter
