@@ -55,11 +55,11 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without lengths."""
     check_apart(test, train)
     model = LengthModel.load(artifact)
-    answers, families = _answers(test)
-    shares = _shares(model, answers, families)
+    answers, families = answers_of(test)
+    shares = shares_of(model, answers, families)
     predicted = {OURS: np.stack([quantiles(shares, each) for each in PROBABILITIES], axis=1)}
     if train is not None:
-        predicted |= baselines(_answers(train)[0], answers, seed)
+        predicted |= baselines(answers_of(train)[0], answers, seed)
     online = dict(zip((OURS, HISTOGRAM), served_medians(answers, shares, seed), strict=True))
     parts = _parts(answers, families)
     figures = [
@@ -74,8 +74,8 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     return Evaluation("length", tuple(figures), tuple(curves), tuple(_notes(answers, predicted)))
 
 
-def _answers(data: Dataset) -> tuple[Answers, np.ndarray]:
-    """(answers with a length, their families; "" for none)."""
+def answers_of(data: Dataset) -> tuple[Answers, np.ndarray]:
+    """(answers with a length, their families; "" for none). Raises DatasetError if there are none."""
     used = [each for each in data.answers if each.output_tokens is not None]
     if not used:
         raise DatasetError("no answer in the data has a length (output_tokens)")
@@ -90,8 +90,8 @@ def _answers(data: Dataset) -> tuple[Answers, np.ndarray]:
     return answers, np.array([each.family or "" for each in used])
 
 
-def _shares(model: LengthModel, answers: Answers, families: np.ndarray) -> np.ndarray:
-    """(answers, bins)."""
+def shares_of(model: LengthModel, answers: Answers, families: np.ndarray) -> np.ndarray:
+    """What a model predicts of each answer: (answers, bins)."""
     fleet = sorted(set(zip(answers.model.tolist(), families.tolist(), strict=True)))
     column = {each: index for index, each in enumerate(fleet)}
     candidates = [(name, family or None) for name, family in fleet]

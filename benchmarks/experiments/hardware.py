@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.engine import profile
-from backends.engine.hardware import HARDWARE, HardwareSpec
+from backends.engine.hardware import HARDWARE
 from benchmarks.calibrate.sources import vllm_throughput
 from benchmarks.experiments import charts
 from benchmarks.experiments.report import Results, Section, Value
@@ -174,11 +174,12 @@ def _formats() -> Section:
     cells = {
         (precision.value, kind): row.note or "native"
         for precision in Precision
-        for kind in KINDS_ALL
-        if (row := support(_gpu(HARDWARE[kind]), precision)) is not None
+        for kind, spec in HARDWARE.items()
+        for gpu in [GpuKind(kind, spec.memory_bytes / 1e9, spec.compute_capability)]
+        if (row := support(gpu, precision)) is not None
     }
     rows: list[Sequence[Value]] = [
-        [precision.value, *(cells.get((precision.value, kind), "no") for kind in KINDS_ALL)]
+        [precision.value, *(cells.get((precision.value, kind), "no") for kind in HARDWARE)]
         for precision in Precision
     ]
     return Section(
@@ -187,21 +188,14 @@ def _formats() -> Section:
             "What vLLM and Ollama (gguf) run on each kind of GPU, by its compute capability: the table that Headway's planner"
             " uses (policies/placement/hardware_support.py has its sources)."
         ],
-        [Results("Formats of weights by GPU", ("format", *KINDS_ALL), rows)],
+        [Results("Formats of weights by GPU", ("format", *HARDWARE), rows)],
         [
             charts.grid(
                 "hardware_formats",
                 "Formats of weights that run on each kind of GPU",
                 [each.value for each in Precision],
-                KINDS_ALL,
+                list(HARDWARE),
                 cells,
             )
         ],
     )
-
-
-def _gpu(spec: HardwareSpec) -> GpuKind:
-    return GpuKind(spec.name, spec.memory_bytes / 1e9, spec.compute_capability)
-
-
-KINDS_ALL: Sequence[str] = tuple(HARDWARE)

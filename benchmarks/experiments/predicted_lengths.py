@@ -6,16 +6,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Set
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.datasets.public import present, read_public
+from benchmarks.evaluate.length import answers_of, shares_of
 from benchmarks.experiments.variance import Explained
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.models import Models
-from predictors.learned.names import model_key
-from predictors.training.dataset import Answer, Dataset, split_prompts
+from predictors.training.dataset import Dataset, split_prompts
 
 WHAT, LSTM, MEAN = "output tokens", "length model (LSTM)", "mean of the model's answers"
 #: Sets with lengths of whole answers.
@@ -50,22 +51,10 @@ def _of_set(name: str, found: Dataset, model: LengthModel, seed: int) -> Iterato
     groups = {each.id: each.group for each in found.prompts}
     blocks = np.array([groups[each.prompt] for each in judged])
     models = [each.model for each in judged]
+    data = replace(found, answers=tuple(judged))
     predicted = {
-        LSTM: np.log(_medians(judged, found, model)),
+        LSTM: np.log(np.maximum(quantiles(shares_of(model, *answers_of(data)), 0.5), 1.0)),
         MEAN: np.array([np.mean(logs[each.model]) for each in judged]),
     }
     for of, values in predicted.items():
         yield Explained.by((WHAT, name, of), actual, values, blocks, models, seed)
-
-
-def _medians(judged: list[Answer], found: Dataset, model: LengthModel) -> np.ndarray:
-    """(N,) predicted medians."""
-    features = {each.id: each.features for each in found.prompts}
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, each in enumerate(judged):
-        rows[each.prompt].append(row)
-    medians = np.empty(len(judged))
-    for prompt, of_prompt in rows.items():
-        names = [(model_key(judged[row].model), judged[row].family) for row in of_prompt]
-        medians[of_prompt] = quantiles(model.shares(features[prompt], names), 0.5)
-    return np.maximum(medians, 1.0)
