@@ -36,6 +36,8 @@ from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS
 from router.core.profile import EngineProfile
 from router.core.types import EndedHow, PromptFeatures
 
+#: Takes what is being done.
+Progress = Callable[[str], None]
 FORMAT = 1
 QUALITY_KINDS = ("correct", "score", "judged", "win", "win_davinci003", "feedback")
 

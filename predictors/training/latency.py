@@ -22,8 +22,8 @@ import numpy as np
 from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import LATENCY_FEATURES
-from predictors.training.dataset import Dataset, DatasetError
-from predictors.training.latency_fit import Progress, Settings, fit
+from predictors.training.dataset import Dataset, DatasetError, Progress
+from predictors.training.latency_fit import Settings, fit
 from predictors.training.latency_network import Network, predict
 from predictors.training.replay import Episode, episodes
 
@@ -31,17 +31,16 @@ _LEAST_REQUESTS = 64
 
 
 def train(
-    data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress | None = None
+    data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress = lambda _: None
 ) -> Artifact:
     """The same data, seed and settings give the same artifact. Raises DatasetError for data with too few requests or
     first tokens, with one TTFT throughout, or with invalid times."""
-    report = progress or (lambda _: None)
     settings = settings or Settings()
-    report("replay")
+    progress("replay")
     found = list(episodes(data))
     _check(found)
-    widths = _widths(found, settings, seed, report)
-    network, scales = fit(found, settings, seed, report)
+    widths = _widths(found, settings, seed, progress)
+    network, scales = fit(found, settings, seed, progress)
     sources = Counter[str]()
     for each in found:
         sources[each.run.source] += len(each.targets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import nn
 from predictors.kernels.reference.latency_networks import CLIP, LEAST_RATIO
 from predictors.learned.artifact import Artifact
 from predictors.learned.memory import MEMORY_FEATURES, WIDTH, MemoryModel
-from predictors.training.dataset import Dataset, DatasetError, fraction_of
+from predictors.training.dataset import Dataset, DatasetError, Progress, fraction_of
 from predictors.training.latency_network import tensor
 from predictors.training.memory_rows import MemoryRows, usable
 
@@ -59,7 +59,7 @@ def train(
     data: Dataset,
     *,
     seed: int = 1,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = lambda _: None,
     settings: Settings | None = None,
 ) -> Artifact:
     """A memory artifact. `about` says how much better than the closed form it is on a fifth of the runs, which the
@@ -77,11 +77,10 @@ def train(
     rows = sum(len(each.actual) for each in inner)
     if rows < _LEAST_ROWS or not left_out:
         raise DatasetError(f"{rows} requests of {len(found) // 2} runs are too few to learn memory use from")
-    report = progress or (lambda _: None)
-    report(f"memory: {rows:,} rows of {len(inner) // 2} runs")
+    progress(f"memory: {rows:,} rows of {len(inner) // 2} runs")
     first = _model(_fit(inner, settings, seed))
     learned, closed = errors(first, left_out)
-    report(f"memory: mean absolute error {learned:.4f} on runs left out, closed form {closed:.4f}")
+    progress(f"memory: mean absolute error {learned:.4f} on runs left out, closed form {closed:.4f}")
     if learned > (1 - LEAST_GAIN) * closed:
         raise DatasetError(
             f"the memory model learns too little from these data (mean absolute error {learned:.4f} on runs left "

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.relevance_network import HALF_EVIDENCE, Prototypes
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import RELEVANCE_FEATURES
-from predictors.training.dataset import Dataset, fraction_of
+from predictors.training.dataset import Dataset, Progress, fraction_of
 from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.relevance_experts import (
     Lexicon,
@@ -46,14 +45,13 @@ _CLUSTERS = 32
 EXPERTS = ("network", "prototypes", "lexicon", "tasks")
 
 
-def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
+def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) -> Artifact:
     """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too few rated
     prompts or groups of them, or with one quality throughout."""
-    report = progress or (lambda _: None)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     labels = labels_of(data)
-    report(f"encoder of {len(labels.prompts)} prompts")
+    progress(f"encoder of {len(labels.prompts)} prompts")
     grams, weights = fit_encoder(labels.prompts, seed, most_grams=_MOST_GRAMS, most_directions=_DIRECTIONS)
     encoder = Encoder(
         grams["gram_ids"].astype(np.int64),
@@ -65,8 +63,8 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
         float(grams["unknown_idf"]),
     )
     vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
-    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, report))
-    report("experts on all prompts")
+    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, progress))
+    progress("experts on all prompts")
     everything = np.arange(len(labels.prompts))
     fitted = _fit(labels, vectors, weights, everything, seed)
     return _artifact(labels, grams, fitted, _means_of_tasks(labels, vectors, weights, fitted), trust, seed)
@@ -116,7 +114,7 @@ def _judged(
     vectors: np.ndarray,
     weights: scipy.sparse.csr_matrix,
     seed: int,
-    report: Callable[[str], None],
+    report: Progress,
 ) -> Seen:
     part = np.array([int(fraction_of(group, seed) * _PARTS) for group in labels.groups])
     prior = np.zeros(labels.quality.shape)
