@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.checks import add_number
-from benchmarks.reproduce import ReproductionError
 from benchmarks.reproduce.alpaserve_cases import Case, read
 from benchmarks.reproduce.alpaserve_methods import Reproduction, reproduce
 from benchmarks.reproduce.alpaserve_planners import Against, Draw, against, draws
 from benchmarks.reproduce.alpaserve_workload import DEFAULT, workload
 from benchmarks.terminal import Progress, aligned, print_json, shown_progress
+from benchmarks.workloads.format import WorkloadError
 
 #: Sets whose cases must be reproduced. The published `twentyone` placements are none that the method can give.
 _REPRODUCIBLE = ("large", "regular")
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints all rows. Exit status 1 if one is out of its bound."""
     cases = read(args.data)
     if unknown := sorted(set(args.cases or ()) - {case.number for case in cases}):
-        raise ReproductionError(f"--cases: no case {unknown[0]}")
+        raise WorkloadError(f"--cases: no case {unknown[0]}")
     chosen = [case for case in cases if args.cases is None or case.number in args.cases]
     with shown_progress("reproducing AlpaServe") as progress:
         rows = list(rows_of(chosen, args, progress))

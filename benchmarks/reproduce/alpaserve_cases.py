@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from benchmarks.checks import problem
-from benchmarks.reproduce import ReproductionError
+from benchmarks.workloads.format import WorkloadError, reading
 from policies.placement.types import GpuKind, Group, Model, Placement, Shape
 
 FILE = "alpaserve_cases.json"
@@ -66,16 +65,13 @@ class _File(BaseModel):
 
 
 def read(data: Path) -> list[Case]:
-    """All cases, as published. Raises ReproductionError."""
+    """All cases, as published. Raises WorkloadError."""
     path = data / FILE
     try:
-        content = _File.model_validate(orjson.loads(path.read_bytes()))
-    except FileNotFoundError:
-        raise ReproductionError(f"{path}: no such file") from None
-    except orjson.JSONDecodeError as error:
-        raise ReproductionError(f"{path}: not valid JSON ({error})") from None
+        with reading(path):
+            content = _File.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise ReproductionError(f"{path}: {problem(error)}") from None
+        raise WorkloadError(f"{path}: {problem(error)}") from None
     sets = {
         name: tuple(Model(each.name, each.weights_gb_fp16) for each in models)
         for name, models in content.model_sets.items()

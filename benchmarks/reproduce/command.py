@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce import ReproductionError
+from benchmarks.workloads.format import WorkloadError
 
 #: The line in the help by module, which has `add_arguments(parser)` and `run(args) -> int`.
 SYSTEMS = {
@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 if every row is within its bound, 1 if not, 2 without usable data."""
     try:
         if args.data is None:
-            raise ReproductionError("give --data DIR or set HEADWAY_DATA")
+            raise WorkloadError("give --data DIR or set HEADWAY_DATA")
         code: int = _module(args.system).run(args)
-    except ReproductionError as error:
+    except WorkloadError as error:
         print(f"headway reproduce {args.system}: {error}", file=sys.stderr)
         return 2
     return code
