@@ -28,7 +28,7 @@ from benchmarks.pickers.figures import (
     true_frontier,
     verdict,
 )
-from benchmarks.pickers.judge import Fold, judge
+from benchmarks.pickers.judge import Fold, brought, judge, played
 from benchmarks.pickers.replay import SimulatedCheck, orders, replay
 from benchmarks.pickers.second_look import second_looks
 from benchmarks.pickers.trained import Predicted, artifacts_of, fold_of, predict, splits, trained
@@ -313,8 +313,8 @@ def test_report_of_second_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_targets_move_what_a_policy_takes() -> None:
     one = fold(made(300))
-    low = judging._played("cost", [one], 1, Targets(quality=0.4)).point
-    high = judging._played("cost", [one], 1, Targets(quality=0.85)).point
+    low = brought([one], played("cost", [one], 1, Targets(quality=0.4))).point
+    high = brought([one], played("cost", [one], 1, Targets(quality=0.85))).point
     assert low[0] < high[0]
     assert low[1] < high[1]
 
