@@ -53,6 +53,7 @@ def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) 
     labels = labels_of(data)
     progress(f"encoder of {len(labels.prompts)} prompts")
     grams, weights = fit_encoder(labels.prompts, seed, most_grams=_MOST_GRAMS, most_directions=_DIRECTIONS)
+    # Never the compiled one: an artifact must not depend on whether there is a compiler.
     encoder = Encoder(
         grams["gram_ids"].astype(np.int64),
         grams["gram_idf"],
