@@ -32,11 +32,16 @@ def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = 
     )
 
 
+def prefixed(progress: Progress, prefix: str) -> Progress:
+    """The same, with a text before each step."""
+    return lambda step: progress(f"{prefix}{step}")
+
+
 @contextmanager
-def shown_progress(what: str) -> Iterator[Progress | None]:
-    """Shows on a terminal what is being done; None without one."""
+def shown_progress(what: str) -> Iterator[Progress]:
+    """Shows on a terminal what is being done."""
     if not sys.stderr.isatty():
-        yield None
+        yield lambda _: None
         return
     with Console(stderr=True).status(what) as status:
         yield lambda step: status.update(f"{what}: {step}")

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +18,22 @@ import yaml
 from backends.engine import UnknownProfile, profile
 from benchmarks.calibrate.errors import TARGETS
 from benchmarks.calibrate.fit import combinations, fit, guess
-from benchmarks.calibrate.measured import Level
-from benchmarks.calibrate.profile import CHUNKED, LIMITS, STEP_CONSTANTS, Constants
-from benchmarks.calibrate.replayed import read_any
-from benchmarks.calibrate.report import REPORT_KEY, Result, groups, profiles, result_of, text
+from benchmarks.calibrate.measured import Level, Measured, read_file, request_of
+from benchmarks.calibrate.profile import CHUNKED, LIMITS, STEP_CONSTANTS, Constants, as_dict
+from benchmarks.calibrate.report import REPORT_KEY, Result, groups, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
 from benchmarks.checks import check_options, check_out, names
+from benchmarks.replay.command import RESULTS_KEY
 from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError, writing
+from benchmarks.workloads.published import json_lines
 from router.config.fields import Count
 
 #: Requests to fit about ten constants to.
 _LEAST_ANSWERED = 20
+#: What is read of a row of a replay, beside its arrival.
+_REPLAYED = ("prompt_tokens", "output_tokens", "ttft_s", "e2e_s")
 _CHUNKED = {"on": (True,), "off": (False,)}
 
 
@@ -123,22 +126,15 @@ def _studies(args: argparse.Namespace) -> list[Study]:
         raise WorkloadError("give files or --source, not both")
     if args.data is None:
         raise WorkloadError("--source needs --data DIR or HEADWAY_DATA")
-    studies = _of_engine(SOURCES[args.source], Path(args.data), split, args.engine)
+    every = SOURCES[args.source](args.data, split)
+    studies = [study for study in every if args.engine in (None, study.name)]
+    if not studies:
+        raise WorkloadError(f"--engine {args.engine}: there are {', '.join(study.name for study in every)}")
     if args.name is not None:
         if len(studies) > 1:
             raise WorkloadError("--name: the source has several engines; choose one with --engine")
         studies = [replace(studies[0], name=args.name)]
     return studies
-
-
-def _of_engine(
-    read: Callable[[Path, Splitter], list[Study]], data: Path, split: Splitter, engine: str | None
-) -> list[Study]:
-    studies = read(data, split)
-    chosen = [study for study in studies if engine in (None, study.name)]
-    if not chosen:
-        raise WorkloadError(f"--engine {engine}: there are {', '.join(study.name for study in studies)}")
-    return chosen
 
 
 def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine") -> Study:
@@ -147,7 +143,7 @@ def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine")
         raise WorkloadError("nothing to fit: give files or --source")
     found: dict[str, list[Level]] = defaultdict(list)
     for path in files:
-        for level in read_any(path):
+        for level in read_levels(path):
             found[level.name].append(level)
     levels = by_load([level for same in found.values() for level in same])
     study = Study(name, {level.name: level for level in levels}, split([level.name for level in levels]))
@@ -161,6 +157,31 @@ def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine")
             f"too little to fit: {answered} requests with an E2E in the fitted levels; give {_LEAST_ANSWERED} at least"
         )
     return study
+
+
+def read_levels(path: Path) -> list[Level]:
+    """The levels of a file in the measurement form, or the one level of a replay's row file, named by its file."""
+    for _, head in json_lines(path):
+        return [_replayed(path)] if RESULTS_KEY in head else read_file(path)
+    raise WorkloadError(f"{path}: is empty")
+
+
+def _replayed(path: Path) -> Level:
+    """Arrivals are the scheduled instants, from which a row's TTFT and E2E count too. A request that failed is
+    left out: what it cost the engine is not known. Rows of several instances are no measurement of one."""
+    requests: list[Measured] = []
+    instances = set()
+    for number, row in json_lines(path):
+        if number == 1 or not row.get("complete"):
+            continue
+        data = {"arrival_s": row.get("scheduled_s"), **{name: row.get(name) for name in _REPLAYED}}
+        requests.append(request_of(data, f"{path}, line {number}"))
+        instances.add((row.get("headers") or {}).get("x-headway-instance"))
+    if not requests:
+        raise WorkloadError(f"{path}: no request was answered in full")
+    if len(instances) > 1:
+        raise WorkloadError(f"{path}: answered by {len(instances)} instances; replay to one of them alone")
+    return Level(path.stem, tuple(requests)).complete()
 
 
 def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.Namespace) -> Result:
@@ -196,7 +217,8 @@ def _from_registry(name: str, first: Constants) -> Constants:
 
 
 def _write(folder: Path, report: bytes, shown: str, results: Sequence[Result]) -> None:
-    found = yaml.safe_dump(profiles(results), sort_keys=False)
+    profiles = {result.study.name: as_dict(result.fitted.constants) for result in results}
+    found = yaml.safe_dump(profiles, sort_keys=False)
     aims = ", ".join(f"{metric} {target:.0%}" for metric, target in TARGETS.items())
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -113,9 +112,6 @@ class LevelErrors:
     quantiles: dict[str, dict[str, tuple[float, float]]]
     queue_peak: tuple[int, int] | None
     queue_mean: tuple[float, float] | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def error_of(values: Sequence[float]) -> Error | None:

@@ -126,9 +126,6 @@ class _Cost:
             self.at, self.least = at, cost
         return found
 
-    def __call__(self, logs: Iterable[float]) -> float:
-        return math.fsum(each * each for each in self.residuals(logs))
-
 
 def _search(
     study: Study, start: Constants, evaluations: int, on_evaluation: Callable[[float], None]
@@ -163,7 +160,7 @@ def _one_by_one(cost: _Cost) -> None:
                 continue
             before = cost.least
             for move in (steps[index], -steps[index]):
-                cost([value + move * (place == index) for place, value in enumerate(cost.at)])
+                cost.residuals([value + move * (place == index) for place, value in enumerate(cost.at)])
                 if cost.least < before:
                     steps[index] *= 1.6
                     break

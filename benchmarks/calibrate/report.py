@@ -1,4 +1,4 @@
-"""The report of a calibration: as an object for JSON, as a table for a person, as a profile to use."""
+"""The report of a calibration: as an object for JSON, and as a table for a person."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Result:
             "checks": {
                 name: asdict(error) for name, each in self.study.checks.items() if (error := error_of(each))
             },
-            "levels": [level.as_dict() for level in self.levels],
+            "levels": [asdict(level) for level in self.levels],
         }
 
 
@@ -166,8 +166,3 @@ def _cells(error: Error | None) -> str:
     if error is None:
         return f"{'-':>5} {'-':>6} {'-':>6}"
     return f"{100 * error.median:>4.1f}% {100 * error.p90:>5.1f}% {100 * error.bias:>+5.1f}%"
-
-
-def profiles(results: Sequence[Result]) -> dict[str, Any]:
-    """{engine: {profile, client constants}} of all results, for a YAML file."""
-    return {result.study.name: as_dict(result.fitted.constants) for result in results}

@@ -66,5 +66,6 @@ def attainment_by_scenario(
                 (name, 100 * mean, 100 * (mean - half), 100 * (mean + half))
                 for name, (mean, half) in figures.items()
             ]
-    label = "Attainment in each scenario, with 95 % intervals"
-    return standalone(charts.lanes(label, "requests within their SLO (%)", rows).svg(), COLOURS)
+    caption = "Attainment in each scenario, with 95 % intervals"
+    chart = charts.lanes("attainment-scenarios", caption, "requests within their SLO (%)", rows)
+    return standalone(chart.drawing.svg(), COLOURS)

@@ -14,7 +14,7 @@ from typing import Any
 from rich.progress import TimeElapsedColumn
 
 import policies
-from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.calibrate.profile import read_profiles
 from benchmarks.compare import arguments, draws, pool
 from benchmarks.compare.plan import OnProgress, Plan, Runner, run_all, settings_of
 from benchmarks.compare.runs import RunFolder

@@ -6,7 +6,7 @@ is from and its licence).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
@@ -23,13 +23,18 @@ def folder_of(name: str) -> str:
     return name if name in PROMPT_SETS else ENGINE_LOGS[name][0]
 
 
+def present(folder: Path | None, names: Iterable[str] = PUBLIC) -> list[str]:
+    """Those of the sets that the folder has; None is no folder."""
+    return [] if folder is None else [name for name in names if (folder / folder_of(name)).is_dir()]
+
+
 def read_public(folder: Path, names: Sequence[str] | None = None) -> Dataset:
     """The named sets (None: all that the folder has) as one data set. Raises DatasetError for a set that is not
     there or not as published."""
     unknown = [name for name in names or () if name not in PUBLIC]
     if unknown:
         raise DatasetError(f"no set {unknown[0]!r}: there are {', '.join(PUBLIC)}")
-    there = [name for name in PUBLIC if (folder / folder_of(name)).is_dir()]
+    there = present(folder)
     wanted = there if names is None else [name for name in PUBLIC if name in names]
     missing = [name for name in wanted if name not in there]
     if missing or not wanted:

@@ -111,11 +111,10 @@ def _evaluated(
     train: Dataset | None,
     notes: list[str],
     args: argparse.Namespace,
-    progress: Progress | None,
+    progress: Progress,
 ) -> report.Evaluated:
     kind = KINDS[artifact.kind]
-    if progress is not None:
-        progress(kind.name)
+    progress(kind.name)
     if args.held_out:
         train, data = _split(artifact, data, kind)
     elif seen := names_of(rows_by_source(data)) & names_of(artifact.about.get("data", [])):

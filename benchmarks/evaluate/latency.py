@@ -21,10 +21,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, pinball
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
-from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, check_apart, figure, relative_errors
-from predictors.kernels.levels import TAUS
+from benchmarks.evaluate.times import (
+    LEAST,
+    TIMES,
+    blocks_of,
+    check_apart,
+    figure,
+    figures_of,
+    known_times,
+    relative_errors,
+)
+from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import TARGET_FEATURES
 from predictors.learned.latency.model import LatencyModel
@@ -34,7 +43,6 @@ from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episode
 LSTM, COMBINED = "LSTM", "combined"
 #: By name in `Episode.predicted`, what it is called here.
 _OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: COMBINED}
-_MEDIAN = TAUS.index(0.5)
 _COVERED = (0.5, 0.9, 0.95)
 _IN_FLIGHT = TARGET_FEATURES.index("in_flight")
 
@@ -69,17 +77,15 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     none. Raises DatasetError if an attempt is in both, or if `test` has too few first tokens."""
     check_apart(test, train)
     found = list(episodes(test, LatencyModel.load(artifact)))
-    judged = _judge(found, {} if train is None else _baselines(list(episodes(train)), seed))
+    known = [] if train is None else list(episodes(train))
+    fits = {TREES: fit_trees, LINEAR: fit_linear} if known else {}
+    judged = _judge(found, {name: fit(known, seed) for name, fit in fits.items()})
     if np.isfinite(judged.actual[:, 0]).sum() < LEAST:
         raise DatasetError(f"fewer than {LEAST} first tokens to judge latency by")
     figures: list[Figure] = []
     for part, rows in _parts(judged):
         figures += _figures(part, judged.take(rows), seed)
     return Evaluation("latency", tuple(figures), tuple(_curves(judged)), _notes(judged))
-
-
-def _baselines(found: Sequence[Episode], seed: int) -> dict[str, Baseline]:
-    return {name: fit(found, seed) for name, fit in ((TREES, fit_trees), (LINEAR, fit_linear))}
 
 
 def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
@@ -120,17 +126,10 @@ def _in_order(level: str) -> tuple[float, str]:
 
 # --- figures ------------------------------------------------------------------------------------------
 def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
-    for time, name in enumerate(TIMES):
-        known = np.flatnonzero(np.isfinite(judged.actual[:, time]))
-        if len(known) < LEAST:
-            continue
+    for time, name, known in known_times(judged.actual):
         actual, block = judged.actual[known, time], judged.block[known]
         for of, predicted in judged.predicted.items():
-            here = predicted[known, time]
-            errors = relative_errors(actual, here[:, _MEDIAN])
-            losses = pinball(actual[:, None], here, np.array(TAUS)).mean(axis=1)
-            yield figure(f"{name} median relative error", of, part, errors, block, seed, np.median)
-            yield figure(f"{name} pinball loss", of, part, losses, block, seed)
+            yield from figures_of(name, of, part, actual, predicted[known, time], block, seed)
         yield from _coverages(part, judged, time, seed)
 
 
@@ -156,10 +155,9 @@ def _covered(judged: Judged, time: int, of: str, probability: float) -> np.ndarr
 def _curves(judged: Judged) -> Iterator[Curve]:
     for source in np.unique(judged.source):
         of_source = judged.take(np.flatnonzero(judged.source == source))
-        for time, name in enumerate(TIMES):
-            if np.isfinite(of_source.actual[:, time]).sum() >= LEAST:
-                yield from _calibration(str(source), of_source, time, name)
-                yield from _by_load(str(source), of_source, time, name)
+        for time, name, _ in known_times(of_source.actual):
+            yield from _calibration(str(source), of_source, time, name)
+            yield from _by_load(str(source), of_source, time, name)
 
 
 def _calibration(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:
@@ -174,7 +172,7 @@ def _by_load(source: str, judged: Judged, time: int, name: str) -> Iterator[Curv
     bins = np.floor(np.log2(judged.in_flight + 1.0))
     wanted = [each for each in np.unique(bins) if (known & (bins == each)).sum() >= LEAST]
     for of, predicted in judged.predicted.items():
-        errors = relative_errors(judged.actual[:, time], predicted[:, time, _MEDIAN])
+        errors = relative_errors(judged.actual[:, time], predicted[:, time, P50])
         medians = tuple(float(np.median(errors[known & (bins == each)])) for each in wanted)
         loads = tuple(float(2.0**each) for each in wanted)
         yield Curve(

@@ -27,17 +27,20 @@ from benchmarks.evaluate.length_baselines import (
     baselines,
     task_of,
 )
-from benchmarks.evaluate.length_online import HISTOGRAM, WARM_UP, served_medians
 from benchmarks.evaluate.picks import check_apart
 from predictors.kernels.length_bins import EDGES
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.names import model_key
+from predictors.online.model_lengths import ModelLengths
 from predictors.training.dataset import Dataset, DatasetError
 
 OURS = "LSTM"
 MAIN_FAMILIES = ("llama", "qwen")
 MAIN = "llama and qwen"
+HISTOGRAM = "running histogram"
+#: Answers of a model that are learned from before the first one counts as served.
+WARM_UP = 50
 
 _INTERVAL = (0.1, 0.9)
 _NOMINAL = tuple(np.linspace(0.05, 0.95, 19).round(2))
@@ -52,11 +55,11 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without lengths."""
     check_apart(test, train)
     model = LengthModel.load(artifact)
-    answers, families = _answers(test)
-    shares = _shares(model, answers, families)
+    answers, families = answers_of(test)
+    shares = shares_of(model, answers, families)
     predicted = {OURS: np.stack([quantiles(shares, each) for each in PROBABILITIES], axis=1)}
     if train is not None:
-        predicted |= baselines(_answers(train)[0], answers, seed)
+        predicted |= baselines(answers_of(train)[0], answers, seed)
     online = dict(zip((OURS, HISTOGRAM), served_medians(answers, shares, seed), strict=True))
     parts = _parts(answers, families)
     figures = [
@@ -71,8 +74,8 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     return Evaluation("length", tuple(figures), tuple(curves), tuple(_notes(answers, predicted)))
 
 
-def _answers(data: Dataset) -> tuple[Answers, np.ndarray]:
-    """(answers with a length, their families; "" for none)."""
+def answers_of(data: Dataset) -> tuple[Answers, np.ndarray]:
+    """(answers with a length, their families; "" for none). Raises DatasetError if there are none."""
     used = [each for each in data.answers if each.output_tokens is not None]
     if not used:
         raise DatasetError("no answer in the data has a length (output_tokens)")
@@ -87,8 +90,8 @@ def _answers(data: Dataset) -> tuple[Answers, np.ndarray]:
     return answers, np.array([each.family or "" for each in used])
 
 
-def _shares(model: LengthModel, answers: Answers, families: np.ndarray) -> np.ndarray:
-    """(answers, bins)."""
+def shares_of(model: LengthModel, answers: Answers, families: np.ndarray) -> np.ndarray:
+    """What a model predicts of each answer: (answers, bins)."""
     fleet = sorted(set(zip(answers.model.tolist(), families.tolist(), strict=True)))
     column = {each: index for index, each in enumerate(fleet)}
     candidates = [(name, family or None) for name, family in fleet]
@@ -102,6 +105,25 @@ def _shares(model: LengthModel, answers: Answers, families: np.ndarray) -> np.nd
     back = np.empty_like(together)
     back[order] = together
     return back
+
+
+def served_medians(answers: Answers, shares: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the gateway would have predicted while it served the answers: ((answers,) medians of the trained model's
+    distributions `shares` (answers, bins), corrected by the answers so far; of the running histogram of the model's
+    answers). On prompts that the trained model does not know, the first should fall back to the second. NaN for the first
+    `WARM_UP` answers of each model. Answers come in an order drawn at random."""
+    served, histogram = (np.full(len(answers.tokens), np.nan) for _ in range(2))
+    order = np.random.default_rng(seed).permutation(len(answers.tokens))
+    of_model: dict[str, ModelLengths] = {}
+    for row in order.tolist():
+        model = str(answers.model[row])
+        lengths = of_model.setdefault(model, ModelLengths(None))
+        if lengths.output.observed >= WARM_UP:
+            served[row] = lengths.learned.table(shares[row], lengths.output).p50
+            histogram[row] = lengths.output.p50
+        tokens = round(answers.tokens[row])
+        lengths.observe_output(tokens, tokens if answers.capped[row] else None, 1, shares[row])
+    return served, histogram
 
 
 def _parts(answers: Answers, families: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,15 +25,32 @@ def check_apart(test: Dataset, train: Dataset | None) -> None:
             )
 
 
-def known_part(
-    labels: Labels, scale: int, knows: Callable[[str], bool]
-) -> tuple[tuple[str, ...], list[Prompt], np.ndarray]:
-    """(models, prompts, quality (P, M)) of a scale: the models that an artifact `knows`, and the prompts that at least
-    one of them answered. quality is NaN where there is no answer."""
+@dataclass(frozen=True)
+class Rated:
+    """One scale ("source/kind") of the test part: the models that an artifact knows, and the prompts that at least one of
+    them answered. `quality` (P, M) is NaN where there is no answer."""
+
+    name: str
+    models: tuple[str, ...]
+    prompts: list[Prompt]
+    quality: np.ndarray
+
+    @property
+    def groups(self) -> np.ndarray:
+        return np.array([prompt.group for prompt in self.prompts])
+
+    @property
+    def tasks(self) -> np.ndarray:
+        return np.array([prompt.task or "" for prompt in self.prompts])
+
+
+def known_part(labels: Labels, scale: int, knows: Callable[[str], bool]) -> Rated:
+    """What an artifact `knows` of a scale."""
     heads = np.array([head for head in labels.heads_on(scale) if knows(labels.heads[head])], dtype=int)
     rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
     quality = labels.quality[np.ix_(rows, heads)].astype(float)
-    return tuple(labels.heads[head] for head in heads), [labels.prompts[row] for row in rows], quality
+    models, prompts = tuple(labels.heads[head] for head in heads), [labels.prompts[row] for row in rows]
+    return Rated(labels.scales[scale], models, prompts, quality)
 
 
 def on_scale(labels: Labels, scale: str, models: Sequence[str]) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.compare.tables import three_digits
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure
-from benchmarks.pages.drawing import Drawing, number, padded, scale
+from benchmarks.pages.drawing import Drawing, lanes_px, number, padded, scale
 
 #: CSS class by `of`.
 Classes = Mapping[str, str]
@@ -22,7 +22,6 @@ COLOURS = (
     ("#5b6470", "#aab3bd", "1 2"),
 )
 _LOG_RATIO = 30.0
-_LANE_PX = 15.0
 _PART_GAP_PX = 9.0
 _LETTER_PX = 7.5
 
@@ -87,26 +86,21 @@ def intervals(same: Sequence[Figure], classes: Classes) -> Drawing | None:
     blocks = {
         part: [each for each in same if each.part == part] for part in dict.fromkeys(e.part for e in same)
     }
-    height = sum(_LANE_PX * len(block) + _PART_GAP_PX for block in blocks.values())
+    lanes = {
+        part: [
+            (classes[each.of], each.value, ends(each), f"{each.of}: {figure_text(each)}")
+            for each in sorted(block, key=lambda one: ofs.index(one.of))
+        ]
+        for part, block in blocks.items()
+    }
     width = 445 + _LETTER_PX * max(map(len, blocks))
-    drawing = Drawing(f"{same[0].name} with 95 % intervals", width, height + 52)
+    height = lanes_px(lanes, _PART_GAP_PX) + 52
+    drawing = Drawing(f"{same[0].name} with 95 % intervals", width, height)
     axes = drawing.axes[0]
     low, high, log = padded([end for each in same for end in ends(each)], far_apart=_LOG_RATIO)
     scale(axes.xaxis, low, high, 6, log=log)
-    axes.set_ylim(height, 0)
-    axes.yaxis.set_ticks([])
     axes.set_xlabel(f"{same[0].name} ({same[0].unit})" if same[0].unit else same[0].name)
-    if low < 0 < high:
-        drawing.target(axes, (0, 0), (0, height))
-    top = _PART_GAP_PX / 2
-    for part, block in blocks.items():
-        drawing.row_name(axes, top + _LANE_PX * len(block) / 2, part)
-        for lane, each in enumerate(sorted(block, key=lambda one: ofs.index(one.of))):
-            text = f"{each.of}: {figure_text(each)}"
-            drawing.interval(
-                axes, top + _LANE_PX * (lane + 0.5), each.value, ends(each), classes[each.of], text
-            )
-        top += _LANE_PX * len(block) + _PART_GAP_PX
+    drawing.lanes(axes, lanes, _PART_GAP_PX)
     return drawing
 
 

@@ -19,6 +19,7 @@ from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_fig
 from benchmarks.evaluate.picks import (
     BEST_PER_TASK,
     BEST_SINGLE,
+    Rated,
     check_apart,
     known_part,
     picked,
@@ -40,20 +41,15 @@ _RESAMPLES = 500
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Predictions for one scale ("source/kind") of the test part: (P, M), quality NaN where there is none."""
+class Judged(Rated):
+    """With predictions, (P, M)."""
 
-    scale: str
-    models: tuple[str, ...]
-    groups: np.ndarray
-    tasks: np.ndarray
-    quality: np.ndarray
     predicted: np.ndarray
     baseline: np.ndarray | None
 
     @property
     def source(self) -> str:
-        return self.scale.rsplit("/", 1)[0]
+        return self.name.rsplit("/", 1)[0]
 
 
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
@@ -86,20 +82,12 @@ def _judge(
     model: RelevanceModel, labels: Labels, scale: int, train: Labels | None, seed: int
 ) -> Judged | None:
     """None where the artifact knows none of the scale's models."""
-    models, prompts, quality = known_part(labels, scale, model.knows)
-    if not prompts:
+    rated = known_part(labels, scale, model.knows)
+    if not rated.prompts:
         return None
-    predicted = np.stack([model.quality(prompt.features, models)[0] for prompt in prompts])
-    baseline = fitted_baseline(train, labels.scales[scale], models, prompts, seed) if train else None
-    return Judged(
-        labels.scales[scale],
-        models,
-        np.array([prompt.group for prompt in prompts]),
-        np.array([prompt.task or "" for prompt in prompts]),
-        quality,
-        predicted,
-        baseline,
-    )
+    predicted = np.stack([model.quality(prompt.features, rated.models)[0] for prompt in rated.prompts])
+    baseline = fitted_baseline(train, rated.name, rated.models, rated.prompts, seed) if train else None
+    return Judged(**vars(rated), predicted=predicted, baseline=baseline)
 
 
 # --- accuracy -------------------------------------------------------------------------------------------
@@ -143,7 +131,7 @@ def _accuracy(part: str, judged: list[Judged], seed: int) -> list[Figure]:
     blocks = flat([np.broadcast_to(each.groups[:, None], each.quality.shape) for each in judged])
     of_model = flat(
         [
-            np.broadcast_to([f"{each.scale}/{model}" for model in each.models], each.quality.shape)
+            np.broadcast_to([f"{each.name}/{model}" for model in each.models], each.quality.shape)
             for each in judged
         ]
     )
@@ -197,7 +185,7 @@ def _picks(judged: Judged, train: Labels | None, seed: int) -> list[Figure]:
     quality, groups = judged.quality[several], judged.groups[several]
     if not len(quality):
         return []
-    part, count = judged.scale, len(quality)
+    part, count = judged.name, len(quality)
     random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
     found = {OURS: picked(quality, judged.predicted[several])}
     if judged.baseline is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_figure
-from benchmarks.evaluate.picks import check_apart, known_part, picked, picked_by_means
+from benchmarks.evaluate.picks import Rated, check_apart, known_part, picked, picked_by_means
 from benchmarks.evaluate.relevance import auc_within_models
 from predictors.learned.artifact import Artifact
 from predictors.learned.text_only.models import TextModels
@@ -31,15 +31,10 @@ _LEAST_GAP = 0.02
 
 
 @dataclass(frozen=True)
-class Scale:
-    """One scale ("source/kind") of the test part: quality and tokens (P, M), NaN where there is none; `estimates` by
-    estimator: (quality, tokens), (P, M) each."""
+class Scale(Rated):
+    """With the `tokens` of answers (P, M), NaN where there is none, and `estimates` by estimator: (quality, tokens), (P, M)
+    each."""
 
-    name: str
-    models: tuple[str, ...]
-    groups: np.ndarray
-    tasks: np.ndarray
-    quality: np.ndarray
     tokens: np.ndarray
     estimates: dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -83,25 +78,18 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
 def _scale(
     model: TextModels, labels: Labels, tokens: dict[tuple[str, str], float], scale: int
 ) -> Scale | None:
-    models, prompts, rated = known_part(labels, scale, model.knows)
-    if not prompts:
+    rated = known_part(labels, scale, model.knows)
+    if not rated.prompts:
         return None
     estimates = {}
     for name, estimator in model.estimators.items():
-        found = [estimator(prompt.features, models) for prompt in prompts]
+        found = [estimator(prompt.features, rated.models) for prompt in rated.prompts]
         estimates[name] = (
             np.array([each.quality for each in found], dtype=float),
             np.array([each.output_tokens for each in found], dtype=float),
         )
-    return Scale(
-        labels.scales[scale],
-        models,
-        np.array([prompt.group for prompt in prompts]),
-        np.array([prompt.task or "" for prompt in prompts]),
-        rated,
-        np.array([[tokens.get((prompt.id, each), np.nan) for each in models] for prompt in prompts]),
-        estimates,
-    )
+    known = [[tokens.get((prompt.id, each), np.nan) for each in rated.models] for prompt in rated.prompts]
+    return Scale(**vars(rated), tokens=np.array(known), estimates=estimates)
 
 
 def _accuracy(scale: Scale) -> list[Figure]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Figure, resampled_figure
+from benchmarks.evaluate.figures import Figure, pinball, resampled_figure
+from predictors.kernels.levels import P50, TAUS
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.replay import Episode
 
@@ -38,6 +39,14 @@ def relative_errors(actual: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(np.expm1(np.clip(predicted - actual, -20.0, 20.0))))
 
 
+def known_times(actual: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
+    """(column of `actual` (N, 2), name, rows in which it is known) of each time that is known often enough to judge."""
+    for time, name in enumerate(TIMES):
+        rows = np.flatnonzero(np.isfinite(actual[:, time]))
+        if len(rows) >= LEAST:
+            yield time, name, rows
+
+
 def figure(
     name: str,
     of: str,
@@ -50,4 +59,16 @@ def figure(
     """The mean of `values`, or another `middle`, with its interval over blocks."""
     return resampled_figure(
         name, of, part, block, lambda rows: float(middle(values[rows])), resamples=_RESAMPLES, seed=seed
+    )
+
+
+def figures_of(
+    name: str, of: str, part: str, actual: np.ndarray, predicted: np.ndarray, block: np.ndarray, seed: int
+) -> tuple[Figure, Figure]:
+    """(median relative error of the median, mean pinball loss over `TAUS`) of predicted quantiles (N, 5)."""
+    errors = relative_errors(actual, predicted[:, P50])
+    losses = pinball(actual[:, None], predicted, np.array(TAUS)).mean(axis=1)
+    return (
+        figure(f"{name} median relative error", of, part, errors, block, seed, np.median),
+        figure(f"{name} pinball loss", of, part, losses, block, seed),
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks.evaluate.figures import Evaluation, Figure, pinball
-from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, figure, relative_errors
+from benchmarks.evaluate.times import LEAST, blocks_of, figure, known_times, relative_errors
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.trees import TAU, TreeModel
@@ -46,10 +46,7 @@ def _figures(part: str, found: Sequence[Episode], model: TreeModel, seed: int) -
         OFFSET: np.concatenate([each.predicted[FORESTS] for each in found]),
         ESTIMATE: np.concatenate([each.predicted[PHYSICAL][:, :, _AT] for each in found]),
     }
-    for time, name in enumerate(TIMES):
-        known = np.flatnonzero(np.isfinite(actual[:, time]))
-        if len(known) < LEAST:
-            continue
+    for time, name, known in known_times(actual):
         here, blocks = actual[known, time], block[known]
         for of, all_predicted in by_name.items():
             predicted = all_predicted[known, time]

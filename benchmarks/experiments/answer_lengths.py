@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from benchmarks.datasets.public import read_public
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section
+from benchmarks.experiments.report import Results, Section
 from benchmarks.experiments.variance import crossed
 from predictors.training.dataset import Dataset
 
@@ -107,24 +107,18 @@ def section(data: Path) -> tuple[Section, Logs]:
             ),
         ],
         [
-            Chart(
+            charts.lanes(
                 "answer_length_hosts",
                 "Output tokens of one model under two hosts, over each other: median and 5 % to 95 %",
-                charts.lanes(
-                    "Ratio of output tokens between two hosts of a model",
-                    "output tokens under one host / under the other",
-                    _lanes(pairs),
-                    log=True,
-                ),
+                "output tokens under one host / under the other",
+                _lanes(pairs),
+                log=True,
             ),
-            Chart(
+            charts.stacked(
                 "answer_length_shares",
                 "What the length of an answer depends on",
-                charts.stacked(
-                    "Shares of the variance of log output tokens",
-                    "share of the variance of log output tokens (%)",
-                    shares,
-                ),
+                "share of the variance of log output tokens (%)",
+                shares,
             ),
         ],
     )

@@ -1,44 +1,42 @@
-"""Figures of experiments: lines, lanes with intervals, stacked shares, labelled points, a grid of cells."""
+"""Figures of experiments: lines, lanes with intervals, stacked shares, labelled points, a grid of cells. Each has the name of
+its `file`, and its caption also describes it where it cannot be seen."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from benchmarks.compare.tables import three_digits
 from benchmarks.evaluate.figures import Figure
-from benchmarks.evaluate.plots import COLOURS
-from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, padded, scale
+from benchmarks.evaluate.plots import COLOURS, ends
+from benchmarks.experiments.report import Chart
+from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, lanes_px, padded, scale
 
 #: (what it is of, value, low end, high end).
 Lane = tuple[str, float, float, float]
 _LETTER_PX = 7.2
-_LANE_PX = 15.0
 _GAP_PX = 10.0
 _WIDTH = 760.0
 
 
 def lines(
-    label: str,
+    file: str,
+    caption: str,
     x_name: str,
     y_name: str,
     panels: Mapping[str, Mapping[str, Sequence[Point]]],
     *,
     log_x: bool = False,
     log_y: bool = False,
-    bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     y_range: tuple[float, float] | None = None,
-) -> Drawing:
-    """Series of points joined by lines, in panels (title: series) with the same axes. `bands` are around the lines of the
-    first panel: (x, low, high)."""
+) -> Chart:
+    """Series of points joined by lines, in panels (title: series) with the same axes."""
     names = list(dict.fromkeys(name for series in panels.values() for name in series))
     points = [point for series in panels.values() for found in series.values() for point in found]
-    edges = [(x, end) for band in (bands or {}).values() for x, *ends in band for end in ends]
-    drawing = Drawing(label, _WIDTH if len(panels) > 1 else 560, 330, len(panels))
-    y_low, y_high, _ = padded([y for _, y in (*points, *edges)], far_apart=0.0 if log_y else math.inf)
+    drawing = Drawing(caption, _WIDTH if len(panels) > 1 else 560, 330, len(panels))
+    y_low, y_high, _ = padded([y for _, y in points], far_apart=0.0 if log_y else math.inf)
     if not log_y and min(y for _, y in points) >= 0:
         y_low = 0.0
     for place, (axes, (title, series)) in enumerate(zip(drawing.axes, panels.items(), strict=True)):
@@ -53,71 +51,70 @@ def lines(
                 axes.set_ylabel(y_name)
             else:
                 drawing.title(axes, y_name, axis=True)
-            for name, band in (bands or {}).items():
-                drawing.band(axes, band, _css(names, name))
         for name, found in series.items():
             ordered = sorted(found)
             drawing.line(axes, ordered, _css(names, name), 1.8)
             for x, y in ordered:
                 drawing.dot(axes, x, y, _css(names, name), f"{name}: {three_digits(x)}, {three_digits(y)}")
     _legend(drawing, names)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
 def lanes(
-    label: str, x_name: str, rows: Mapping[str, Sequence[Lane]], *, zero: bool = False, log: bool = False
-) -> Drawing:
+    file: str,
+    caption: str,
+    x_name: str,
+    rows: Mapping[str, Sequence[Lane]],
+    *,
+    zero: bool = False,
+    log: bool = False,
+) -> Chart:
     """Values with intervals: a row of lanes for each name. With `zero` the axis holds 0."""
     names = list(dict.fromkeys(of for found in rows.values() for of, *_ in found))
-    height = sum(_LANE_PX * len(found) + _GAP_PX for found in rows.values())
-    drawing = Drawing(label, 480 + _LETTER_PX * max(map(len, rows)), height + 90)
+    drawn = {
+        row: [
+            (
+                _css(names, of),
+                value,
+                (low, high),
+                f"{row}, {of}: {three_digits(value)} [{three_digits(low)}, {three_digits(high)}]",
+            )
+            for of, value, low, high in found
+        ]
+        for row, found in rows.items()
+    }
+    drawing = Drawing(caption, 480 + _LETTER_PX * max(map(len, rows)), lanes_px(drawn, _GAP_PX) + 90)
     axes = drawing.axes[0]
-    ends = [end for found in rows.values() for _, *values in found for end in values]
-    low, high, logarithmic = padded([*ends, 0.0] if zero else ends, far_apart=0.0 if log else math.inf)
+    values = [each for found in rows.values() for _, *of_lane in found for each in of_lane]
+    low, high, logarithmic = padded([*values, 0.0] if zero else values, far_apart=0.0 if log else math.inf)
     scale(axes.xaxis, low, high, 6, log=logarithmic)
-    _rows(axes, height)
     axes.set_xlabel(x_name)
-    if low < 0 < high:
-        drawing.target(axes, (0, 0), (0, height))
-    top = _GAP_PX / 2
-    for row, found in rows.items():
-        drawing.row_name(axes, top + _LANE_PX * len(found) / 2, row)
-        for lane, (of, value, from_, to) in enumerate(found):
-            text = f"{row}, {of}: {three_digits(value)} [{three_digits(from_)}, {three_digits(to)}]"
-            at = top + _LANE_PX * (lane + 0.5)
-            drawing.interval(axes, at, value, (from_, to), _css(names, of), text)
-        top += _LANE_PX * len(found) + _GAP_PX
+    drawing.lanes(axes, drawn, _GAP_PX)
     _legend(drawing, names)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
-def of_figures(label: str, x_name: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]) -> Drawing:
+def of_figures(
+    file: str, caption: str, x_name: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]
+) -> Chart:
     """`lanes` of measured figures, by their names."""
     return lanes(
-        label,
+        file,
+        caption,
         x_name,
-        {
-            row: [
-                (name, each.value, _or(each.low, each.value), _or(each.high, each.value))
-                for name, each in found
-            ]
-            for row, found in rows.items()
-        },
+        {row: [(name, each.value, *ends(each)) for name, each in found] for row, found in rows.items()},
     )
 
 
-def _or(end: float | None, value: float) -> float:
-    return value if end is None else end
-
-
-def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) -> Drawing:
+def stacked(file: str, caption: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) -> Chart:
     """Shares (0 to 1) of each row side by side, in per cent."""
     names = list(dict.fromkeys(name for found in rows.values() for name in found))
     height = 34.0 * len(rows)
-    drawing = Drawing(label, 520 + _LETTER_PX * max(map(len, rows)), height + 96)
+    drawing = Drawing(caption, 520 + _LETTER_PX * max(map(len, rows)), height + 96)
     axes = drawing.axes[0]
     scale(axes.xaxis, 0, 100, 5)
-    _rows(axes, height)
+    axes.set_ylim(height, 0)
+    axes.yaxis.set_ticks([])
     axes.set_xlabel(x_name)
     for place, (row, found) in enumerate(rows.items()):
         at = 34.0 * place + 17
@@ -128,22 +125,15 @@ def stacked(label: str, x_name: str, rows: Mapping[str, Mapping[str, float]]) ->
             bar = axes.barh(at, percent, 22, left=left, color=ACCENT, alpha=0.75, linewidth=0)[0]
             drawing.tag(bar, _css(names, name), f"{row}, {name}: {percent:.1f} %")
             if percent >= 7:
-                axes.text(
-                    left + percent / 2,
-                    at,
-                    f"{percent:.0f} %",
-                    horizontalalignment="center",
-                    verticalalignment="center",
-                    color=INK,
-                    fontsize=12,
-                )
+                drawing.text(axes, left + percent / 2, at, f"{percent:.0f} %", fontsize=12)
             left += percent
     _legend(drawing, names, square=True)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
 def points(
-    label: str,
+    file: str,
+    caption: str,
     x_name: str,
     y_name: str,
     series: Mapping[str, Sequence[tuple[float, float, str]]],
@@ -151,14 +141,13 @@ def points(
     named: Iterable[str] = (),
     log_x: bool = False,
     log_y: bool = False,
-    diagonal: bool = False,
-) -> Drawing:
-    """Points (x, y, name); those whose names are in `named` are written beside them. `diagonal`: a line where y = x."""
+) -> Chart:
+    """Points (x, y, name); those whose names are in `named` are written beside them."""
     names = list(series)
     wanted = set(named)
     found = [point for each in series.values() for point in each]
     drawing = Drawing(
-        label, 560 + (_LETTER_PX * max(map(len, wanted)) if wanted else 0), 400 + (60 if wanted else 0)
+        caption, 560 + (_LETTER_PX * max(map(len, wanted)) if wanted else 0), 400 + (60 if wanted else 0)
     )
     axes = drawing.axes[0]
     far = (0.0 if log_x else math.inf, 0.0 if log_y else math.inf)
@@ -167,10 +156,6 @@ def points(
         scale(axis, low, high, 6, log=log)
     axes.set_xlabel(x_name)
     drawing.title(axes, y_name, axis=True)
-    if diagonal:
-        low = max(axes.get_xlim()[0], axes.get_ylim()[0])
-        high = min(axes.get_xlim()[1], axes.get_ylim()[1])
-        drawing.target(axes, (low, low), (high, high), "equal")
     for name, each in series.items():
         for x, y, text in each:
             drawing.dot(axes, x, y, _css(names, name), f"{text}: {three_digits(x)}, {three_digits(y)}", 4.0)
@@ -186,15 +171,15 @@ def points(
         )
     if len(names) > 1:
         _legend(drawing, names, square=True)
-    return drawing
+    return Chart(file, caption, drawing)
 
 
 def grid(
-    label: str, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str]
-) -> Drawing:
+    file: str, caption: str, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str]
+) -> Chart:
     """A table with a filled cell where something is; the text of a cell is written into it."""
     texts = list(dict.fromkeys(cells.values()))
-    drawing = Drawing(label, 90 * len(columns) + _LETTER_PX * max(map(len, rows)) + 60, 30 * len(rows) + 96)
+    drawing = Drawing(caption, 90 * len(columns) + _LETTER_PX * max(map(len, rows)) + 60, 30 * len(rows) + 96)
     axes = drawing.axes[0]
     axes.grid(visible=False)
     axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
@@ -209,21 +194,9 @@ def grid(
                 bar = axes.barh(y + 0.5, 0.9, 0.8, left=x + 0.05, color=ACCENT, alpha=0.75, linewidth=0)[0]
                 drawing.tag(bar, _css(texts, text), f"{row} on {column}: {text}")
             else:
-                axes.text(
-                    x + 0.5,
-                    y + 0.5,
-                    "no",
-                    horizontalalignment="center",
-                    verticalalignment="center",
-                    color=INK,
-                )
+                drawing.text(axes, x + 0.5, y + 0.5, "no")
     _legend(drawing, texts, square=True)
-    return drawing
-
-
-def _rows(axes: Axes, height: float) -> None:
-    axes.set_ylim(height, 0)
-    axes.yaxis.set_ticks([])
+    return Chart(file, caption, drawing)
 
 
 def _css(names: Sequence[str], name: str) -> str:

@@ -11,43 +11,27 @@ import argparse
 import importlib
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.experiments.report import Report, header, write
 from benchmarks.terminal import shown_progress
 from benchmarks.workloads.format import WorkloadError
 from predictors.training.dataset import DatasetError
 
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """An experiment's module, with `TITLE`, `add_arguments(parser)` and `sections(args, data, progress)`, and its line in
-    the help."""
-
-    module: str
-    help: str
-
-
+#: The line in the help by module, which has `TITLE`, `add_arguments(parser)` and `sections(args, data, progress)`.
 EXPERIMENTS = {
-    "unpredictability": Experiment(
-        "benchmarks.experiments.unpredictability", "how far one and the same request's figures differ"
-    ),
-    "heterogeneity": Experiment(
-        "benchmarks.experiments.heterogeneity",
-        "how unlike hardware, engines, SLO classes, models and prices are",
-    ),
-    "training": Experiment(
-        "benchmarks.experiments.training", "what predictors learn, from what, and what it is worth in goodput"
-    ),
+    "unpredictability": "how far one and the same request's figures differ",
+    "heterogeneity": "how unlike hardware, engines, SLO classes, models and prices are",
+    "training": "what predictors learn, from what, and what it is worth in goodput",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway experiment`: one subcommand an experiment."""
     chosen = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", required=True)
-    for name, experiment in EXPERIMENTS.items():
-        subparser = chosen.add_parser(name, help=experiment.help)
+    for name, text in EXPERIMENTS.items():
+        subparser = chosen.add_parser(name, help=text)
         subparser.add_argument(
             "--out",
             type=Path,
@@ -63,14 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help="published sets, for further sections (default: HEADWAY_DATA; without it, what comes with Headway)",
         )
-        importlib.import_module(experiment.module).add_arguments(subparser)
+        _module(name).add_arguments(subparser)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"benchmarks.experiments.{name}")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input, data that cannot be read, or an engine that does not
     answer."""
-    experiment = importlib.import_module(EXPERIMENTS[args.experiment].module)
-    data = None if args.data is None else Path(args.data)
+    experiment = _module(args.experiment)
+    data: Path | None = args.data
     try:
         if data is not None and not data.is_dir():
             raise WorkloadError(f"--data {data}: no such folder")
@@ -78,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             raise WorkloadError(f"--seed: must be at least 0 (given: {args.seed})")
         about = header(args.seed, data, url=getattr(args, "url", None))
         with shown_progress(args.experiment) as progress:
-            sections = tuple(experiment.sections(args, data, progress or (lambda _: None)))
+            sections = tuple(experiment.sections(args, data, progress))
         page = write(args.out, Report(args.experiment, experiment.TITLE, about, sections))
     except (WorkloadError, DatasetError) as error:
         print(f"headway experiment {args.experiment}: {error}", file=sys.stderr)

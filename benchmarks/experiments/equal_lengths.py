@@ -5,7 +5,6 @@ Input and output lengths are drawn from a few values each, independently, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import exp
 from pathlib import Path
@@ -15,9 +14,9 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.datasets.public import read_public
+from benchmarks.datasets.public import present, read_public
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import (
     LATENCIES,
     USUAL,
@@ -35,7 +34,7 @@ from predictors.training.dataset import Dataset
 INSTANCE, LOADS = "a100-0", (0.3, 0.6, 0.9)
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 #: Published logs of single engines that have input lengths.
-_LOGS = {"vllm_burst": "vllm_burst_llama32_1b"}
+_LOGS = ("vllm_burst",)
 
 
 def section(requests: int, seed: int, data: Path | None) -> Section:
@@ -72,7 +71,8 @@ def section(requests: int, seed: int, data: Path | None) -> Section:
         " lengths. Who knows both of a request knows all that is its own; the rest is what else runs.",
         "The last column is the median over the pairs of lengths of p95 / p5 among requests that have both in common.",
     ]
-    if data is not None and (logs := list(_logs(data))):
+    logs = [] if data is None else [_log(name, read_public(data, (name,))) for name in present(data, _LOGS)]
+    if logs:
         tables.append(
             Results(
                 "Real engines: share of the variance of log TTFT within a run that the exact input length explains",
@@ -85,14 +85,11 @@ def section(requests: int, seed: int, data: Path | None) -> Section:
         text,
         tables,
         [
-            Chart(
+            charts.stacked(
                 "equal_lengths_shares",
                 "What the latency of a request on one instance depends on",
-                charts.stacked(
-                    "Shares of the variance of log latency on one instance",
-                    "share of the variance of log latency (%)",
-                    shares,
-                ),
+                "share of the variance of log latency (%)",
+                shares,
             )
         ],
     )
@@ -137,12 +134,6 @@ def _spread(seconds: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> 
         low, high = np.quantile(seconds[groups == group], (0.05, 0.95))
         ratios.append(high / low)
     return float(np.median(ratios))
-
-
-def _logs(data: Path) -> Iterator[list[Value]]:
-    for name, folder in _LOGS.items():
-        if (data / folder).is_dir():
-            yield _log(name, read_public(data, (name,)))
 
 
 def _log(name: str, found: Dataset) -> list[Value]:

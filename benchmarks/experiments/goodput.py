@@ -20,7 +20,7 @@ from benchmarks.compare.summary import summary_of
 from benchmarks.datasets.emulated import true_engine
 from benchmarks.experiments import charts
 from benchmarks.experiments.predictor_parts import Parts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.measures import Interval
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.simulator import Simulation, arrivals, open_fleet
@@ -196,12 +196,12 @@ def section(title: str, name: str, text: Sequence[str], found: Played, baseline:
         text,
         [Results(title, columns, rows)],
         [
-            Chart(
+            charts.lanes(
                 f"{name}_{policy}",
                 f"{label}, policy {policy}: paired differences with 95 % intervals over the draws",
-                charts.lanes(
-                    f"{label}, policy {policy}", "percentage points of attainment", of_policy, zero=True
-                ),
+                "percentage points of attainment",
+                of_policy,
+                zero=True,
             )
             for policy, of_policy in lanes.items()
         ],

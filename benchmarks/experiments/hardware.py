@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from backends.engine import profile
-from backends.engine.hardware import HARDWARE, HardwareSpec
+from backends.engine.hardware import HARDWARE
 from benchmarks.calibrate.sources import vllm_throughput
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from policies.placement.hardware_support import support
 from policies.placement.types import GpuKind, Precision
 
@@ -94,17 +94,14 @@ def _speed() -> Section:
             )
         ],
         [
-            Chart(
+            charts.lines(
                 "hardware_decode",
                 f"Decode throughput of {MODEL} by GPU and batch size",
-                charts.lines(
-                    "Decode throughput against batch size, one line a GPU",
-                    "decoding sequences",
-                    "tokens/s",
-                    {"": curves},
-                    log_x=True,
-                    log_y=True,
-                ),
+                "decoding sequences",
+                "tokens/s",
+                {"": curves},
+                log_x=True,
+                log_y=True,
             )
         ],
     )
@@ -155,16 +152,13 @@ def _measured(data: Path) -> Section:
             )
         ],
         [
-            Chart(
+            charts.lines(
                 "hardware_a100_v100",
                 "Measured throughput of the A100 over that of the V100, median over models",
-                charts.lines(
-                    "Throughput ratio of A100 and V100 against batch size, one line for each number of GPUs",
-                    "batch size",
-                    "A100 throughput / V100 throughput",
-                    {"": curves},
-                    log_x=True,
-                ),
+                "batch size",
+                "A100 throughput / V100 throughput",
+                {"": curves},
+                log_x=True,
             )
         ],
     )
@@ -180,11 +174,12 @@ def _formats() -> Section:
     cells = {
         (precision.value, kind): row.note or "native"
         for precision in Precision
-        for kind in KINDS_ALL
-        if (row := support(_gpu(HARDWARE[kind]), precision)) is not None
+        for kind, spec in HARDWARE.items()
+        for gpu in [GpuKind(kind, spec.memory_bytes / 1e9, spec.compute_capability)]
+        if (row := support(gpu, precision)) is not None
     }
     rows: list[Sequence[Value]] = [
-        [precision.value, *(cells.get((precision.value, kind), "no") for kind in KINDS_ALL)]
+        [precision.value, *(cells.get((precision.value, kind), "no") for kind in HARDWARE)]
         for precision in Precision
     ]
     return Section(
@@ -193,21 +188,14 @@ def _formats() -> Section:
             "What vLLM and Ollama (gguf) run on each kind of GPU, by its compute capability: the table that Headway's planner"
             " uses (policies/placement/hardware_support.py has its sources)."
         ],
-        [Results("Formats of weights by GPU", ("format", *KINDS_ALL), rows)],
+        [Results("Formats of weights by GPU", ("format", *HARDWARE), rows)],
         [
-            Chart(
+            charts.grid(
                 "hardware_formats",
                 "Formats of weights that run on each kind of GPU",
-                charts.grid(
-                    "Formats of weights by GPU", [each.value for each in Precision], KINDS_ALL, cells
-                ),
+                [each.value for each in Precision],
+                list(HARDWARE),
+                cells,
             )
         ],
     )
-
-
-def _gpu(spec: HardwareSpec) -> GpuKind:
-    return GpuKind(spec.name, spec.memory_bytes / 1e9, spec.compute_capability)
-
-
-KINDS_ALL: Sequence[str] = tuple(HARDWARE)

@@ -18,15 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.datasets.emulated import emulate
-from benchmarks.datasets.engine_logs import ENGINE_LOGS
-from benchmarks.datasets.public import folder_of, read_public
+from benchmarks.datasets.public import read_public
 from benchmarks.datasets.splits import split
-from benchmarks.evaluate.figures import Figure, pinball
-from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, figure, relative_errors
+from benchmarks.evaluate.figures import Figure
+from benchmarks.evaluate.times import TIMES, blocks_of, figures_of, known_times
 from benchmarks.experiments import charts
 from benchmarks.experiments.latency_fits import FEATURES, LatencyFit, fit_lstm, fit_trees, predicted_by
 from benchmarks.experiments.report import Chart, Results, Section, Value
-from predictors.kernels.levels import P50, TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.models import load_models
 from predictors.training.dataset import fraction_of
 from predictors.training.replay import PHYSICAL, SERVED, Episode, episodes
@@ -47,8 +46,8 @@ Predict = Callable[[Episode], np.ndarray]
 
 
 class Judged(NamedTuple):
-    """A predictor on some runs. By time (TTFT, TPOT), None where there are too few requests: mean pinball loss of log
-    seconds over `TAUS`, and median relative error."""
+    """A predictor on some runs. By time (TTFT, TPOT), None where there are too few requests: median relative error,
+    and mean pinball loss of log seconds over `TAUS`."""
 
     judged_on: str
     fitted_to: str
@@ -69,22 +68,11 @@ def judge(
     actual = np.concatenate([each.actual[part] for each, part in zip(found, parts, strict=True)])
     predicted = np.concatenate([predict(each)[part] for each, part in zip(found, parts, strict=True)])
     blocks = np.concatenate([blocks_of(each)[part] for each, part in zip(found, parts, strict=True)])
-    times: list[tuple[Figure, Figure] | None] = []
-    for time, name in enumerate(TIMES):
-        rows = np.flatnonzero(np.isfinite(actual[:, time]))
-        if len(rows) < LEAST:
-            times.append(None)
-            continue
-        true, quantiles, block = actual[rows, time], predicted[rows, time], blocks[rows]
-        loss = pinball(true[:, None], quantiles, np.array(TAUS)).mean(axis=1)
-        error = relative_errors(true, quantiles[:, P50])
-        times.append(
-            (
-                figure(f"{name} pinball loss", "", "", loss, block, seed),
-                figure(f"{name} median relative error", "", "", error, block, seed, np.median),
-            )
-        )
-    return Judged(*names, tuple(times))
+    times = {
+        name: figures_of(name, "", "", actual[rows, time], predicted[rows, time], blocks[rows], seed)
+        for time, name, rows in known_times(actual)
+    }
+    return Judged(*names, tuple(times.get(name) for name in TIMES))
 
 
 def table(title: str, rows: Sequence[Judged]) -> Results:
@@ -100,21 +88,24 @@ def _cells(each: Judged) -> Iterator[Value]:
         if of_time is None:
             yield from [None] * 4
         else:
-            loss, error = of_time
+            error, loss = of_time
             yield from (loss.rows, 100 * error.value, loss.value, f"{loss.low:.3f} to {loss.high:.3f}")
 
 
 def chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Judged]]]) -> list[Chart]:
     """Losses of TTFT: (lane, predictor) by row. None if nothing has one."""
     known = {
-        row: [(lane, each.times[0][0]) for lane, each in found if each.times[0] is not None]
+        row: [(lane, each.times[0][1]) for lane, each in found if each.times[0] is not None]
         for row, found in rows.items()
     }
     known = {row: found for row, found in known.items() if found}
     if not known:
         return []
-    drawing = charts.of_figures(caption, "pinball loss of log TTFT (less is better)", known)
-    return [Chart(name, f"{caption}, with 95 % intervals", drawing)]
+    return [
+        charts.of_figures(
+            name, f"{caption}, with 95 % intervals", "pinball loss of log TTFT (less is better)", known
+        )
+    ]
 
 
 def _replayed(name: str) -> Predict:
@@ -215,6 +206,13 @@ class LatencyTraining:
         parts = [order[: max(2, round(part * len(order)))] for part in _PARTS]
         rows: list[Judged] = []
         series: dict[str, dict[str, list[tuple[float, float]]]] = {}
+
+        def draw(found: Judged, predictor: str, size: int) -> None:
+            for time, figures in zip(TIMES, found.times, strict=True):
+                if figures is not None:
+                    points = series.setdefault(time, {}).setdefault(predictor, [])
+                    points.append((float(size), figures[1].value))
+
         for runs in (*parts, self.train):
             size = _requests(runs)
             to = ALL if runs is self.train else f"{size:,} requests"
@@ -225,20 +223,13 @@ class LatencyTraining:
                 )
                 if predictor != ESTIMATE or runs is self.train:
                     rows.append(found)
-                for time, figures in zip(TIMES, found.times, strict=True):
-                    if figures is not None:
-                        points = series.setdefault(time, {}).setdefault(predictor, [])
-                        points.append((float(size), figures[0].value))
+                draw(found, predictor, size)
         size = sum(shipped.about["latency"]["requests"].values())
         found = self._judge(
             ALL, f"{size:,} requests (shipped)", LSTM, partial(predicted_by, shipped.latency), self.test
         )
         rows.append(found)
-        for time, figures in zip(TIMES, found.times, strict=True):
-            if figures is not None:
-                series[time][LSTM].append((float(size), figures[0].value))
-        caption = "Pinball loss of log seconds by the number of requests that were fitted to"
-        drawing = charts.lines(caption, "requests that were fitted to", "pinball loss", series, log_x=True)
+        draw(found, LSTM, size)
         return Section(
             "Latency: learning curves",
             [
@@ -246,7 +237,16 @@ class LatencyTraining:
                 " instances, none of these, and to two published logs."
             ],
             [table("Latency predictors by the size of their training data", rows)],
-            [Chart("latency_curve", caption, drawing)],
+            [
+                charts.lines(
+                    "latency_curve",
+                    "Pinball loss of log seconds by the number of requests that were fitted to",
+                    "requests that were fitted to",
+                    "pinball loss",
+                    series,
+                    log_x=True,
+                )
+            ],
         )
 
     def transfer(self) -> Section:
@@ -331,11 +331,6 @@ TRANSFERS: Mapping[str, tuple[Callable[[Episode], str], tuple[int, int]]] = {
     "other models": (lambda each: each.run.model, (1, 2)),
     "other GPUs": (lambda each: gpu_of(each.run.hardware), (1, 2)),
 }
-
-
-def published(data: Path | None) -> list[str]:
-    """The engine logs that `data` has."""
-    return [] if data is None else [name for name in ENGINE_LOGS if (data / folder_of(name)).is_dir()]
 
 
 def gpu_of(hardware: str | None) -> str:

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.datasets.public import read_public
+from benchmarks.datasets.public import present, read_public
 from benchmarks.evaluate.figures import Evaluation, Figure
-from benchmarks.evaluate.length import MAIN_FAMILIES, OURS, evaluate
-from benchmarks.evaluate.length_online import WARM_UP
+from benchmarks.evaluate.length import MAIN_FAMILIES, OURS, WARM_UP, evaluate
 from benchmarks.experiments import charts
 from benchmarks.experiments.report import Chart, Results, Section, Value
-from benchmarks.terminal import Progress
+from benchmarks.terminal import Progress, prefixed
 from predictors.learned.artifact import Artifact
 from predictors.training.dataset import Dataset, Prompt, fraction_of
 from predictors.training.length import train
@@ -52,8 +51,8 @@ class LengthTraining:
     def __init__(self, data: Path, seed: int, progress: Progress) -> None:
         """From those of `SETS` that `data` has."""
         self.seed = seed
-        self._progress = progress
-        self.sets = published(data)
+        self._progress = prefixed(progress, "lengths: ")
+        self.sets = present(data, SETS)
         read = read_public(data, self.sets)
         kept = {each.id for name in self.sets for each in _drawn(read.prompts, name, seed)}
         both = read.keep(prompt=lambda each: each.id in kept)
@@ -73,13 +72,7 @@ class LengthTraining:
 
     def _fit(self, data: Dataset, *, calibrated: bool = False) -> Artifact:
         settings = _SETTINGS if calibrated else replace(_SETTINGS, calibration_parts=1)
-        progress = self._progress
-        return train(
-            data, seed=self.seed, settings=settings, progress=lambda step: progress(f"lengths: {step}")
-        )
-
-    def _judge(self, artifact: Artifact, test: Dataset, to: Dataset | None = None) -> Evaluation:
-        return evaluate(artifact, test, to, seed=self.seed)
+        return train(data, seed=self.seed, settings=settings, progress=self._progress)
 
     # --- sections ---------------------------------------------------------------------------------------
     @property
@@ -90,7 +83,7 @@ class LengthTraining:
     def families(self) -> Section:
         """Both families and both sets by grouped folds, beside what is simpler."""
         found = [
-            self._judge(self._fit(to, calibrated=True) if at else self.artifact, test, to)
+            evaluate(self._fit(to, calibrated=True) if at else self.artifact, test, to, seed=self.seed)
             for at, (to, test) in enumerate(self.folds)
         ]
         rows: list[list[Value]] = []
@@ -127,7 +120,7 @@ class LengthTraining:
         rows: list[list[Value]] = []
         lanes: dict[str, list[tuple[str, Figure]]] = {}
         for name, artifact, test in self._partial():
-            found = self._judge(artifact, test)
+            found = evaluate(artifact, test, None, seed=self.seed)
             for part in self._parts:
                 error, *others = (
                     _figure(found, each, OURS, part) for each in (ERROR, ORDER, COVERED, ONLINE)
@@ -180,11 +173,6 @@ class LengthTraining:
         )
 
 
-def published(data: Path | None) -> list[str]:
-    """The sets that `data` has."""
-    return [] if data is None else [name for name in SETS if (data / name).is_dir()]
-
-
 def over_folds(figures: Sequence[Figure | None]) -> Figure | None:
     """The mean of a figure over folds, which have no row in common; None if a fold lacks it."""
     known = [each for each in figures if each is not None and each.low is not None and each.high is not None]
@@ -198,8 +186,7 @@ def over_folds(figures: Sequence[Figure | None]) -> Figure | None:
 
 
 def _chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]) -> list[Chart]:
-    drawing = charts.of_figures(caption, "tokens (less is better)", rows)
-    return [Chart(name, f"{caption}, with 95 % intervals", drawing)]
+    return [charts.of_figures(name, f"{caption}, with 95 % intervals", "tokens (less is better)", rows)]
 
 
 def _figure(found: Evaluation, name: str, of: str, part: str) -> Figure | None:

@@ -13,7 +13,7 @@ from backends.engine.profiles import name_of
 from benchmarks.datasets.public import read_public
 from benchmarks.experiments import charts
 from benchmarks.experiments.hardware import decode_per_s, prefill_per_s
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.workloads.published import EMPTY, Positive, Record, table
 
 GPU = "a100-80g"
@@ -71,17 +71,14 @@ def _speed() -> Section:
             )
         ],
         [
-            Chart(
+            charts.points(
                 "models_speed",
                 "Decode speed of one sequence by bytes of the weights: each point is a model in a format",
-                charts.points(
-                    "Decode speed against the size of the weights",
-                    "weights (GB)",
-                    "tokens/s of one sequence",
-                    series,
-                    log_x=True,
-                    log_y=True,
-                ),
+                "weights (GB)",
+                "tokens/s of one sequence",
+                series,
+                log_x=True,
+                log_y=True,
             )
         ],
     )
@@ -101,9 +98,13 @@ class _Model(Record):
     params_b: Annotated[Positive | None, EMPTY] = None
 
 
+def params_b(data: Path) -> dict[str, float | None]:
+    """Billions of parameters by the set's models, None where that is not known."""
+    return {row.model: row.params_b for row in table(data / SET / "models.csv", _Model)}
+
+
 def _answers(data: Path) -> Section:
     found = read_public(data, (SET,))
-    params = {row.model: row.params_b for row in table(data / SET / "models.csv", _Model)}
     right: dict[str, list[float]] = defaultdict(list)
     tokens: dict[str, list[int]] = defaultdict(list)
     families: dict[str, str] = {}
@@ -117,7 +118,7 @@ def _answers(data: Path) -> Section:
     rows: list[list[Value]] = []
     quality: dict[str, list[tuple[float, float, str]]] = {}
     length: dict[str, list[tuple[float, float, str]]] = {}
-    for model, size in sorted(params.items(), key=lambda one: (one[1] or 0.0, one[0])):
+    for model, size in sorted(params_b(data).items(), key=lambda one: (one[1] or 0.0, one[0])):
         if size is None or model in _EXPERTS or len(right[model]) < least or not tokens[model]:
             continue
         percent = 100 * sum(right[model]) / len(right[model])
@@ -140,29 +141,23 @@ def _answers(data: Path) -> Section:
             )
         ],
         [
-            Chart(
+            charts.points(
                 "models_quality",
                 "Right answers by size of the model",
-                charts.points(
-                    "Right answers against size",
-                    "parameters (billions)",
-                    "right answers (%)",
-                    quality,
-                    named=[str(row[0]) for row in rows],
-                    log_x=True,
-                ),
+                "parameters (billions)",
+                "right answers (%)",
+                quality,
+                named=[str(row[0]) for row in rows],
+                log_x=True,
             ),
-            Chart(
+            charts.points(
                 "models_length",
                 "Length of answers by size of the model: larger models are not the longer ones",
-                charts.points(
-                    "Mean output tokens against size",
-                    "parameters (billions)",
-                    "mean output tokens",
-                    length,
-                    named=[str(row[0]) for row in rows],
-                    log_x=True,
-                ),
+                "parameters (billions)",
+                "mean output tokens",
+                length,
+                named=[str(row[0]) for row in rows],
+                log_x=True,
             ),
         ],
     )

@@ -8,7 +8,9 @@ with Headway; of a log that they were trained on they explain more than of a new
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +21,29 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
-from benchmarks.datasets.public import folder_of, read_public
+from benchmarks.datasets.public import present, read_public
 from benchmarks.datasets.splits import split
-from benchmarks.evaluate.times import LEAST, TIMES, blocks_of
-from benchmarks.experiments import charts, predicted_lengths
-from benchmarks.experiments.report import Chart, Results, Section
-from benchmarks.experiments.variance import Explained, Share, places, with_interval
-from predictors.kernels.levels import TAUS
+from benchmarks.evaluate.length import answers_of, shares_of
+from benchmarks.evaluate.times import TIMES, blocks_of, known_times
+from benchmarks.experiments import charts
+from benchmarks.experiments.report import Results, Section
+from benchmarks.experiments.variance import Explained, Share
+from predictors.kernels.levels import P50
+from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.models import Models, load_models
-from predictors.training.dataset import Dataset, joined
+from predictors.training.dataset import Dataset, joined, split_prompts
 from predictors.training.memory_rows import rows_of_runs
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
 
 ESTIMATE, LSTM, CALIBRATED, TREES = "physical estimate", "LSTM", "LSTM, calibrated online", "boosted trees"
 MEMORY_MODEL, CLOSED_FORM, LAST_REPORT = "memory model", "closed form", "last report"
+LENGTHS, LENGTH_MODEL, MEAN_LENGTH = "output tokens", "length model (LSTM)", "mean of the model's answers"
 _OURS = {PHYSICAL: ESTIMATE, MODEL: LSTM, SERVED: CALIBRATED}
-_MEDIAN = TAUS.index(0.5)
 #: Seeds of the worlds that are judged and of those that trees are fitted to, apart from those that models were trained on.
 _TEST_WORLDS, _TRAIN_WORLDS = 70_000, 80_000
 _HELD_OUT = 0.2
+#: Sets with lengths of whole answers, and prompts of a set that are judged at most.
+_LENGTH_SETS, _MOST_PROMPTS = ("zeroeval", "alpaca_eval", "arena_2023"), 300
 _ROUNDS, _MOST_ROWS = 200, 30_000
 #: Log seconds (N, 2) of an episode's requests.
 Predict = Callable[[Episode], npt.NDArray[np.float64]]
@@ -47,14 +53,13 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
     """On `worlds` emulated instances, and on the published logs that `data` has."""
     test = emulate(seed=_TEST_WORLDS + seed, runs=worlds, requests=200)
     train = emulate(seed=_TRAIN_WORLDS + seed, runs=worlds, requests=200)
-    logs = [] if data is None else [name for name in ENGINE_LOGS if (data / folder_of(name)).is_dir()]
-    if data is not None and logs:
+    if data is not None and (logs := present(data, ENGINE_LOGS)):
         kept, held_out = split(read_public(data, logs), _HELD_OUT, seed, of_prompts=False)
         train, test = joined((train, kept)), joined((test, held_out))
     models = load_models()
     found = [*_times(train, test, models, seed), *_memory(test, models, seed)]
     if data is not None:
-        found += predicted_lengths.explained(data, models, _trained_on(models, "length"), seed)
+        found += lengths_explained(data, models, _trained_on(models, "length"), seed)
     text = [
         "R^2 is 1 less squared errors over squares around the mean, of the logs of TTFT and TPOT and of the mean KV use. A"
         " value below 0 says that the mean would have been better; the mean of a run, though, is known only when it is over."
@@ -64,7 +69,7 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
         " shipped models were trained on that log, they have seen these levels, and the figure leaves them out.",
         "The trees that come with Headway predict p90 alone, so trees are fitted here, to other runs.",
     ]
-    if any(each.what == predicted_lengths.WHAT for each in found):
+    if any(each.what == LENGTHS for each in found):
         text.append(
             "Lengths of answers are judged on sets that the length model was not trained on, as it comes; what is inside a run"
             " is inside a model there. The gateway falls back to the lengths of a model's own answers where these are better."
@@ -104,15 +109,12 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
             )
         ],
         [
-            Chart(
+            charts.lanes(
                 f"explained_{group}{'_inside' if inside else ''}",
                 f"R^2 of {title}, {name}, with 95 % intervals; what is below -1 is drawn at -1",
-                charts.lanes(
-                    f"R^2 of {title} by predictor, {name}",
-                    f"R^2, {name}",
-                    _lanes([each for each in charted if (each.what in TIMES) == of_times], inside=inside),
-                    zero=True,
-                ),
+                f"R^2, {name}",
+                _lanes([each for each in charted if (each.what in TIMES) == of_times], inside=inside),
+                zero=True,
             )
             for group, title, of_times in (
                 ("times", "TTFT and TPOT", True),
@@ -149,18 +151,21 @@ def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator
         runs = np.repeat([each.run.id for each in of_source], [len(each.actual) for each in of_source])
         blocks = np.concatenate([blocks_of(each) for each in of_source])
         predicted = {
-            title: np.concatenate([each.predicted[name][:, :, _MEDIAN] for each in of_source])
+            title: np.concatenate([each.predicted[name][:, :, P50] for each in of_source])
             for name, title in _OURS.items()
         }
         predicted[TREES] = np.concatenate([trees(each) for each in of_source])
-        for time, what in enumerate(TIMES):
-            known = np.isfinite(actual[:, time])
-            if known.sum() < LEAST:
-                continue
+        for time, what, known in known_times(actual):
             for of, values in predicted.items():
-                seen = of in (LSTM, CALIBRATED) and source in seen_sources
-                shares = _shares(actual[known, time], values[known, time], blocks[known], runs[known], seed)
-                yield Explained(what, source, of, *shares, seen)
+                yield Explained.by(
+                    (what, source, of),
+                    actual[known, time],
+                    values[known, time],
+                    blocks[known],
+                    runs[known],
+                    seed,
+                    seen=of in (LSTM, CALIBRATED) and source in seen_sources,
+                )
 
 
 def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
@@ -179,22 +184,44 @@ def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
         }
         for of, values in predicted.items():
             seen = of == MEMORY_MODEL and source in seen_sources
-            yield Explained(
-                "KV use", source, of, *_shares(actual, np.asarray(values, float), runs, runs, seed), seen
-            )
+            names = "KV use", source, of
+            yield Explained.by(names, actual, np.asarray(values, float), runs, runs, seed, seen=seen)
 
 
-def _shares(
-    actual: npt.NDArray[np.float64],
-    predicted: npt.NDArray[np.float64],
-    blocks: npt.NDArray[np.str_],
-    runs: npt.NDArray[np.str_],
-    seed: int,
-) -> tuple[Share, Share]:
-    return (
-        with_interval(actual, predicted, blocks, None, seed),
-        with_interval(actual, predicted, blocks, places(runs), seed),
+def lengths_explained(data: Path, models: Models, trained_on: Set[str], seed: int) -> Iterator[Explained]:
+    """Of log output tokens, by set that `data` has and the length model has not seen: what the length model explains on half
+    of the prompts, and what the mean of the model's answers to the other half does. Groups of near copies are never on
+    both sides. "Inside" is inside a model."""
+    if models.length is None:
+        return
+    for name in present(data, _LENGTH_SETS):
+        if name not in trained_on:
+            yield from _lengths(name, read_public(data, (name,)), models.length, seed)
+
+
+def _lengths(name: str, found: Dataset, model: LengthModel, seed: int) -> Iterator[Explained]:
+    known, judged = (
+        [each for each in part.answers if each.output_tokens and not each.capped]
+        for part in split_prompts(found, 0.5, seed)
     )
+    logs: dict[str, list[float]] = defaultdict(list)
+    for each in known:
+        logs[each.model].append(float(np.log(each.output_tokens or 1)))
+    kept = set(sorted({each.prompt for each in judged})[:_MOST_PROMPTS])
+    judged = [each for each in judged if each.prompt in kept and each.model in logs]
+    if not judged:
+        return
+    actual = np.log([float(each.output_tokens or 1) for each in judged])
+    groups = {each.id: each.group for each in found.prompts}
+    blocks = np.array([groups[each.prompt] for each in judged])
+    models = [each.model for each in judged]
+    data = replace(found, answers=tuple(judged))
+    predicted = {
+        LENGTH_MODEL: np.log(np.maximum(quantiles(shares_of(model, *answers_of(data)), 0.5), 1.0)),
+        MEAN_LENGTH: np.array([np.mean(logs[each.model]) for each in judged]),
+    }
+    for of, values in predicted.items():
+        yield Explained.by((LENGTHS, name, of), actual, values, blocks, models, seed)
 
 
 def _trained_on(models: Models, kind: str) -> set[str]:

@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from benchmarks.datasets.public import read_public
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.models import SET, params_b
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.scenarios import load_scenario
-from benchmarks.workloads.published import EMPTY, Count, NotNegative, Positive, Record, json_records, table
+from benchmarks.workloads.published import Count, NotNegative, Record, json_records, table
 from predictors.learned.names import model_key
 
-SCENARIO, SET = "split-prices", "zeroeval"
+SCENARIO = "split-prices"
 PRICES = "prices/litellm_prices.csv"
 _REQUESTS = 2500
 #: Models that answered fewer prompts are left out of pairs: they answered other ones.
@@ -145,18 +145,15 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
         text,
         tables,
         [
-            Chart(
+            charts.points(
                 name,
                 "What 1,000 answers cost against the price of output: on a level of equal price answers differ by what is written",
-                charts.points(
-                    "Cost of a thousand answers against the price of output",
-                    "price of output (USD for a million tokens)",
-                    "USD for 1,000 answers",
-                    series,
-                    named=[each.name for pair in (*found[:1], *talking[:1]) for each in pair],
-                    log_x=True,
-                    log_y=True,
-                ),
+                "price of output (USD for a million tokens)",
+                "USD for 1,000 answers",
+                series,
+                named=[each.name for pair in (*found[:1], *talking[:1]) for each in pair],
+                log_x=True,
+                log_y=True,
             )
         ],
     )
@@ -228,11 +225,6 @@ class _Prompt(Record):
     prompt_tokens_cl100k: Count
 
 
-class _Model(Record):
-    model: str
-    params_b: Annotated[Positive | None, EMPTY] = None
-
-
 def _of_data(data: Path) -> list[Offer]:
     prices: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for row in table(data / PRICES, _Price):
@@ -254,7 +246,7 @@ def _of_data(data: Path) -> list[Offer]:
             if row.prompt_id in shared
         ]
     )
-    params = {row.model: row.params_b for row in table(data / SET / "models.csv", _Model)}
+    params = params_b(data)
     offers = []
     for model, found in sorted(tokens.items()):
         outputs = float(np.mean([found[prompt] for prompt in shared]))

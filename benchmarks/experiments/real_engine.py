@@ -11,18 +11,17 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from statistics import median
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 
 from benchmarks.experiments import charts, replays
-from benchmarks.experiments.report import Chart, Results, Section, Value
-from benchmarks.experiments.traffic import together
+from benchmarks.experiments.report import Results, Section, Value
+from benchmarks.experiments.traffic import LATENCIES, Seen, together
 from benchmarks.measures import Summary, coefficient_of_variation
 from benchmarks.replay.client import Target
 from benchmarks.replay.command import run_until_interrupted
@@ -46,18 +45,6 @@ _LOOK_S = 0.1
 SAME, EQUAL = "same request, one after another", "others of equal length, one after another"
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The answers of an arm, in the order of requests. Seconds; `memory` as in `traffic.Seen`."""
-
-    ids: Sequence[str]
-    ttft_s: npt.NDArray[np.float64]
-    tpot_s: npt.NDArray[np.float64]
-    e2e_s: npt.NDArray[np.float64]
-    output_tokens: npt.NDArray[np.float64]
-    memory: npt.NDArray[np.float64]
-
-
 def sections(target: Target, repeats: int, requests: int, times: int, seed: int) -> list[Section]:
     """What `target` shows: a request `repeats` times in each arm, and `requests` replayed `times` times in each arm.
     Raises WorkloadError if it does not answer."""
@@ -69,7 +56,7 @@ def sections(target: Target, repeats: int, requests: int, times: int, seed: int)
         SAME: engine.answers(copies, 1),
         EQUAL: engine.answers([replace(one, id=f"equal-{place}") for place in range(repeats + 1)], 1),
     }
-    alone_s = float(np.median(arms[SAME].e2e_s[1:]))
+    alone_s = float(np.median(arms[SAME].columns["e2e_s"][1:]))
     for under_way in BACKGROUND:
         rate_per_s = under_way / alone_s
         spaced = [replace(each, arrival_s=place * alone_s) for place, each in enumerate(copies)]
@@ -105,7 +92,7 @@ class _Engine:
         requests: Sequence[WorkloadRequest],
         max_in_flight: int | None,
         wanted: Sequence[str] | None = None,
-    ) -> Answers:
+    ) -> Seen:
         """Send the requests; the answers to the `wanted` ones (None: to all). KeyboardInterrupt if it was interrupted,
         WorkloadError for a request without an answer."""
         rows: dict[str, Row] = {}
@@ -123,15 +110,14 @@ class _Engine:
                     f"{self._target.base_url}: no answer to {row.id} ({row.error or row.outcome})"
                 )
         sent = [Attempt("", "", row.sent_s, 1, ended_s=row.scheduled_s + (row.e2e_s or 0.0)) for row in found]
-        known = [_number(row.output_tokens) for row in found]
-        return Answers(
-            names,
-            np.array([_number(row.ttft_s) - row.lag_s for row in found]),
-            np.array([_number(row.tpot_s) for row in found]),
-            np.array([_number(row.e2e_s) - row.lag_s for row in found]),
-            np.array(known),
-            mean_use(sent, reports) if len(reports) > 1 else np.full(len(found), np.nan),
-        )
+        columns = {
+            "ttft_s": np.array([_number(row.ttft_s) - row.lag_s for row in found]),
+            "tpot_s": np.array([_number(row.tpot_s) for row in found]),
+            "e2e_s": np.array([_number(row.e2e_s) - row.lag_s for row in found]),
+            "output_tokens": np.array([_number(row.output_tokens) for row in found]),
+        }
+        memory = mean_use(sent, reports) if len(reports) > 1 else np.full(len(found), np.nan)
+        return Seen(names, columns, memory)
 
     async def _send(
         self,
@@ -172,20 +158,12 @@ def _number(value: float | None) -> float:
     return np.nan if value is None else float(value)
 
 
-def _repeated(arms: Mapping[str, Answers], repeats: int) -> Section:
-    measured = {
-        arm: {
-            "TTFT": found.ttft_s[1:],
-            "TPOT": found.tpot_s[1:],
-            "E2E": found.e2e_s[1:],
-            "output tokens": found.output_tokens[1:],
-        }
-        for arm, found in arms.items()
-    }
+def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
     rows: list[list[Value]] = []
     lanes: dict[str, list[charts.Lane]] = {}
-    for arm, by_name in measured.items():
-        for name, values in by_name.items():
+    for arm, seen in arms.items():
+        for name, column in {**LATENCIES, "output tokens": "output_tokens"}.items():
+            values = seen.columns[column][1:]
             found = Summary.of(values)
             if not found.count:
                 continue
@@ -215,10 +193,11 @@ def _repeated(arms: Mapping[str, Answers], repeats: int) -> Section:
         ],
         [Results("By arm", ("arm", "measure", "answers", "mean", "variance", "CV", "p50", "p95"), rows)],
         [
-            Chart(
+            charts.lanes(
                 "engine_noise",
                 "Latency of the same request at this engine, over its median: 5 % to 95 %",
-                charts.lanes("Latency over its median, by arm", "latency / median latency of the arm", lanes),
+                "latency / median latency of the arm",
+                lanes,
             )
         ],
     )
@@ -233,24 +212,10 @@ def _replayed(engine: _Engine, count: int, times: int, rate_per_s: float, seed: 
             engine.answers(replays.changed(requests, order, False, None, f"{seed}/{at}"), None)
             for at in range(times)
         ]
-        found.append(replays.Followed(arm, _values(seen, chosen)))
+        found.append(replays.Followed(arm, replays.values_of(seen, chosen)))
     text = [
         f"{count} requests of different lengths come at {rate_per_s:.2g}/s, {times} times in the same order and {times} times in"
         f" a shuffled one. {len(chosen)} of them are followed.",
         "The memory ratio is the mean share of KV memory in use during a request's life, as the engine's /metrics has it.",
     ]
     return replays.report_of(found, chosen, requests, text)
-
-
-def _values(seen: Sequence[Answers], chosen: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
-    places = [[each.ids.index(name) for name in chosen] for each in seen]
-    columns = (
-        [each.ttft_s for each in seen],
-        [each.e2e_s for each in seen],
-        [each.output_tokens for each in seen],
-        [each.memory for each in seen],
-    )
-    return {
-        measure: np.array([values[where] for values, where in zip(found, places, strict=True)])
-        for measure, found in zip(replays.MEASURES, columns, strict=True)
-    }

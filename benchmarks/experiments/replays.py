@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.experiments import charts
 from benchmarks.experiments.answer_lengths import USUAL_SIGMA, Logs
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import Seen, background, capacities_per_s, opened, play, unequal_fleet
 from benchmarks.measures import coefficient_of_variation
 from benchmarks.workloads.format import WorkloadRequest
@@ -53,7 +53,7 @@ def section(replays: int, requests: int, policy: str, seed: int, noise: Logs | N
             play(fleet, changed(original, *ARMS[name], noise, f"{seed}/{at}"), policy, seed, trained=True)
             for at in range(replays)
         ]
-        return Followed(name, _values(seen, chosen))
+        return Followed(name, values_of(seen, chosen))
 
     source = (
         f"log-normal with the usual sigma of {USUAL_SIGMA:g}"
@@ -98,15 +98,12 @@ def report_of(
             ),
         ],
         [
-            Chart(
+            charts.lanes(
                 "replays_cv",
                 "The same request in a replayed workload: median coefficient of variation, and its quartiles over the requests",
-                charts.lanes(
-                    "Coefficient of variation of the same request's figures over replays",
-                    "coefficient of variation over the replays",
-                    _lanes(found),
-                    zero=True,
-                ),
+                "coefficient of variation over the replays",
+                _lanes(found),
+                zero=True,
             )
         ],
     )
@@ -137,19 +134,16 @@ def followed(requests: Sequence[WorkloadRequest]) -> list[str]:
     return [ordered[place].id for place in places]
 
 
-def _values(seen: Sequence[Seen], chosen: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+def values_of(seen: Sequence[Seen], chosen: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+    """By measure (replays, requests) of the chosen requests."""
     rows = [each.of(chosen) for each in seen]
-    columns = [each.columns for each in seen]
-    memory = [each.memory for each in seen]
-    by_measure = (
-        [of["ttft_s"] for of in columns],
-        [of["e2e_s"] for of in columns],
-        [of["output_tokens"] for of in columns],
-        memory,
-    )
+    columns = [
+        [each.columns[name][where] for each, where in zip(seen, rows, strict=True)]
+        for name in ("ttft_s", "e2e_s", "output_tokens")
+    ]
+    memory = [each.memory[where] for each, where in zip(seen, rows, strict=True)]
     return {
-        measure: np.array([values[where] for values, where in zip(found, rows, strict=True)], float)
-        for measure, found in zip(MEASURES, by_measure, strict=True)
+        measure: np.array(found, float) for measure, found in zip(MEASURES, (*columns, memory), strict=True)
     }
 
 

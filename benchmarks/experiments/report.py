@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from benchmarks.evaluate.plots import COLOURS
 from benchmarks.pages import Cell, Row, Table, marked, render
 from benchmarks.pages.drawing import Drawing
 from benchmarks.pages.standalone import standalone
+from benchmarks.training.about import commit
 
 REPORT_KEY = "headway_experiment"
-_ROOT = Path(__file__).resolve().parents[2]
-_GIT_S = 20.0
 #: Of a table's cell.
 Value = str | int | float | None
 
@@ -67,35 +65,13 @@ class Report:
 def header(seed: int, data: Path | None, **more: Any) -> dict[str, Any]:
     """What one needs to do it again."""
     return {
-        "commit": _commit(),
+        "commit": commit(()),
         "version": router.__version__,
         "command": f"headway {shlex.join(sys.argv[1:])}",
         "seed": seed,
         "data": "what comes with Headway" if data is None else "what comes with Headway, and published sets",
         **{name: value for name, value in more.items() if value is not None},
     }
-
-
-def _commit() -> str:
-    """The checkout's last commit, marked where there are changes beside it; the version where there is no checkout."""
-    try:
-        top = _git("rev-parse", "--show-toplevel")
-        if Path(top).resolve() != _ROOT:
-            return f"version {router.__version__}"
-        return _git("rev-parse", "HEAD") + (" with changes" if _git("status", "--porcelain") else "")
-    except (OSError, subprocess.SubprocessError):
-        return f"version {router.__version__}"
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(  # noqa: S603 (fixed arguments)
-        ["git", "-C", str(_ROOT), *words],  # noqa: S607 (the user's own git)
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_GIT_S,
-    )
-    return done.stdout.strip()
 
 
 def write(folder: Path, report: Report) -> Path:
@@ -130,10 +106,7 @@ def as_dict(report: Report) -> dict[str, Any]:
             {
                 "title": section.title,
                 "text": list(section.text),
-                "tables": [
-                    {"title": each.title, "columns": list(each.columns), "rows": list(map(list, each.rows))}
-                    for each in section.tables
-                ],
+                "tables": [asdict(each) for each in section.tables],
                 "figures": [
                     {"file": f"figures/{each.name}.svg", "caption": each.caption} for each in section.charts
                 ],

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import (
     LATENCIES,
     alone,
@@ -93,41 +93,35 @@ def section(repeats: int, seed: int) -> Section:
             ),
         ],
         [
-            Chart(
+            charts.lines(
                 "same_request_cv",
                 "The same request on one instance: coefficient of variation by load",
-                charts.lines(
-                    "Coefficient of variation of the same request's latency against load",
-                    "load (share of capacity)",
-                    "coefficient of variation",
-                    {
-                        name: {
-                            instance: [
-                                (each.load, _variation(each.seconds[name]))
-                                for each in found
-                                if each.instance == instance
-                            ]
-                            for instance in e2e
-                        }
-                        for name in LATENCIES
-                    },
-                ),
+                "load (share of capacity)",
+                "coefficient of variation",
+                {
+                    name: {
+                        instance: [
+                            (each.load, _variation(each.seconds[name]))
+                            for each in found
+                            if each.instance == instance
+                        ]
+                        for instance in e2e
+                    }
+                    for name in LATENCIES
+                },
             ),
-            Chart(
+            charts.lanes(
                 "same_request_e2e",
                 "The same request on unlike instances: median and 5 % to 95 % of its end-to-end time",
-                charts.lanes(
-                    "End-to-end time of the same request by instance and load", "E2E (s)", e2e, log=True
-                ),
+                "E2E (s)",
+                e2e,
+                log=True,
             ),
-            Chart(
+            charts.stacked(
                 "same_request_shares",
                 "What the latency of the same request depends on",
-                charts.stacked(
-                    "Shares of the variance of the same request's log latency",
-                    "share of the variance of log latency (%)",
-                    shares,
-                ),
+                "share of the variance of log latency (%)",
+                shares,
             ),
         ],
     )

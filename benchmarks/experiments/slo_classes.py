@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import (
     alone,
     answered,
@@ -62,16 +62,13 @@ def section(requests: int, seed: int) -> Section:
             )
         ],
         [
-            Chart(
+            charts.lines(
                 "slo_classes",
                 "Share of requests in time by class, instance and load",
-                charts.lines(
-                    "Attainment of each SLO class against load, one line an instance",
-                    "load (share of capacity)",
-                    "requests in time (%)",
-                    panels,
-                    y_range=(0, 104),
-                ),
+                "load (share of capacity)",
+                "requests in time (%)",
+                panels,
+                y_range=(0, 104),
             )
         ],
     )

@@ -13,7 +13,7 @@ import numpy as np
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import LATENCIES, answered, background, play
 from benchmarks.measures import Summary
 from benchmarks.simulator import Fleet, open_fleet
@@ -89,17 +89,14 @@ def _simulated(requests: int, seed: int) -> Section:
             )
         ],
         [
-            Chart(
+            charts.lines(
                 "software_engines",
                 f"Engines on one {GPU}: 95 % quantiles of latency by rate",
-                charts.lines(
-                    "95 % quantiles of TTFT, TPOT and E2E against the rate, one line an engine",
-                    "requests/s",
-                    "seconds",
-                    panels,
-                    log_x=True,
-                    log_y=True,
-                ),
+                "requests/s",
+                "seconds",
+                panels,
+                log_x=True,
+                log_y=True,
             )
         ],
     )
@@ -131,16 +128,13 @@ def _releases(data: Path) -> Section:
             )
         ],
         [
-            Chart(
+            charts.lines(
                 f"software_{release.replace('.', '_')}",
                 f"Median TTFT of a real cluster under release {release}, by configuration",
-                charts.lines(
-                    "Median TTFT against the rate, one line a configuration",
-                    "requests/s",
-                    "TTFT p50 (s)",
-                    {"": curves},
-                    log_y=True,
-                ),
+                "requests/s",
+                "TTFT p50 (s)",
+                {"": curves},
+                log_y=True,
             )
             for release, curves in by_release.items()
         ],

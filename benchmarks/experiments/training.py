@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.checks import add_number
+from benchmarks.datasets.engine_logs import ENGINE_LOGS
+from benchmarks.datasets.public import present
 from benchmarks.experiments import goodput
 from benchmarks.experiments.goodput import Case
 from benchmarks.experiments.latency_training import ALL, LSTM, TREES, LatencyTraining
-from benchmarks.experiments.latency_training import published as published_logs
-from benchmarks.experiments.length_training import LengthTraining
-from benchmarks.experiments.length_training import published as published_answers
+from benchmarks.experiments.length_training import SETS, LengthTraining
 from benchmarks.experiments.predictor_parts import Parts
 from benchmarks.experiments.report import Section
 from benchmarks.terminal import Progress
@@ -50,11 +50,11 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
     for each in (latency.families, latency.features, latency.curve, latency.transfer):
         progress(f"latency: {each.__name__}")
         yield each()
-    if data is not None and (logs := published_logs(data)):
+    if data is not None and (logs := present(data, ENGINE_LOGS)):
         progress("latency: published logs")
         yield latency.logs(data, logs)
     lengths = None
-    if data is not None and published_answers(data):
+    if data is not None and present(data, SETS):
         lengths = LengthTraining(data, args.seed, progress)
         yield lengths.families()
         yield lengths.parts()

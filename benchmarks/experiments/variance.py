@@ -74,20 +74,23 @@ def with_interval(
     return Share(*found, len(values))
 
 
-def crossed(table: Values, noise: float | None = None) -> Mapping[str, float]:
-    """Shares of the variance of a full table (rows, columns) with one value each: of its rows, of its columns, and the
-    rest, which is of the pair and noise. The components are unbiased (two-way random effects); those below 0 count as 0.
-    With the variance `noise` of one value by itself, the rest is divided into `pair` and `noise`."""
+def crossed(table: Values, noise: float) -> Mapping[str, float]:
+    """Shares of the variance of a full table (rows, columns) with one value each: of its rows, of its columns, of the pair
+    of both, and of the `noise`, whose variance is that of one value by itself. The components are unbiased (two-way
+    random effects); those below 0 count as 0."""
     rows, columns = table.shape
     over_rows, over_columns, mean = table.mean(axis=1), table.mean(axis=0), table.mean()
     rest = ((table - over_rows[:, None] - over_columns + mean) ** 2).sum() / ((rows - 1) * (columns - 1))
     of_rows = max(0.0, columns * ((over_rows - mean) ** 2).sum() / (rows - 1) - rest) / columns
     of_columns = max(0.0, rows * ((over_columns - mean) ** 2).sum() / (columns - 1) - rest) / rows
     total = of_rows + of_columns + rest
-    shares = {"rows": of_rows / total, "columns": of_columns / total, "rest": rest / total}
-    if noise is not None:
-        shares["noise"] = min(noise, rest) / total
-        shares["pair"] = shares.pop("rest") - shares["noise"]
+    of_noise = min(noise, rest) / total
+    shares = {
+        "rows": of_rows / total,
+        "columns": of_columns / total,
+        "pair": rest / total - of_noise,
+        "noise": of_noise,
+    }
     return {name: float(share) for name, share in shares.items()}
 
 
@@ -101,4 +104,22 @@ class Explained:
     of: str
     whole: Share
     inside: Share
-    seen: bool = False
+    seen: bool
+
+    @classmethod
+    def by(
+        cls,
+        names: tuple[str, str, str],
+        actual: Values,
+        predicted: Values,
+        blocks: npt.ArrayLike,
+        groups: npt.ArrayLike,
+        seed: int,
+        *,
+        seen: bool = False,
+    ) -> Explained:
+        """`names` are `what`, `source` and `of`; intervals are over resampled `blocks`."""
+        whole, inside = (
+            with_interval(actual, predicted, blocks, within, seed) for within in (None, places(groups))
+        )
+        return cls(*names, whole, inside, seen)

@@ -101,7 +101,9 @@ def oracles(
     bound = goodput_upper_bound(truth, part_requests=chosen.part_requests, levels=chosen.levels)
     bound_seconds = perf_counter() - began
 
-    met_by_policy = {name: _met(result) for name, result in results_by_policy.items()}
+    met_by_policy = {
+        name: int((result.columns["met"] == 1).sum()) for name, result in results_by_policy.items()
+    }
     best = max(sorted(met_by_policy), key=met_by_policy.__getitem__, default=None)
     best_met = 0 if best is None else met_by_policy[best]
     began = perf_counter()
@@ -161,7 +163,3 @@ def schedule_of(truth: Truth, result: Result) -> dict[int, Job]:
             submit_s = float(columns["arrival_s"][row]) + float(columns["queue_wait_s"][row])
             found[index] = Job(submit_s, index, attempt)
     return found
-
-
-def _met(result: Result) -> int:
-    return int((result.columns["met"] == 1).sum())

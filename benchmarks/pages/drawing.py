@@ -56,6 +56,9 @@ _LEADER = {"arrowstyle": "-", "relpos": (0, 0.5), "color": ACCENT, "alpha": 0.5,
 #: From this ratio of its ends on a range is shown by its logarithm.
 LOG_RATIO = 20.0
 Point = tuple[float, float]
+#: CSS, value, ends of its interval, title.
+Lane = tuple[str, float, Point, str]
+_LANE_PX = 15.0
 _NAME_PX = 14.0
 #: About what the labels of both axes take of a drawing's height.
 _MARGIN_PX = 70.0
@@ -139,6 +142,26 @@ class Drawing:
         self.tag(line, f"whisker {css}")
         self.dot(axes, mean, y, css, title, 4)
 
+    def lanes(self, axes: Axes, rows: Mapping[str, Sequence[Lane]], gap_px: float) -> None:
+        """A row of intervals for each name, below each other, and a line at 0 if the axis holds it. Call it once the
+        limits of the horizontal axis are set; `lanes_px` is the height of all rows."""
+        height = lanes_px(rows, gap_px)
+        axes.set_ylim(height, 0)
+        axes.yaxis.set_ticks([])
+        low, high = axes.get_xlim()
+        if low < 0 < high:
+            self.target(axes, (0, 0), (0, height))
+        top = gap_px / 2
+        for row, found in rows.items():
+            self.row_name(axes, top + _LANE_PX * len(found) / 2, row)
+            for at, (css, value, ends, title) in enumerate(found):
+                self.interval(axes, top + _LANE_PX * (at + 0.5), value, ends, css, title)
+            top += _LANE_PX * len(found) + gap_px
+
+    def text(self, axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
+        """A text around a point of the plot."""
+        axes.text(x, y, text, color=INK, horizontalalignment="center", verticalalignment="center", **style)
+
     def names(self, axes: Axes, labels: Sequence[tuple[Point, str, str]]) -> None:
         """Names (point, text, CSS) right of their points, clear of each other, each with a line to its point. Call it
         once the limits of the axes are set."""
@@ -218,6 +241,11 @@ def spread(places: Sequence[float], gap: float, most: float) -> list[float]:
     room = max(0.0, most - gap * (len(places) - 1))
     rising = [fmean(pool) for pool in pools for _ in pool]
     return [min(max(place, 0.0), room) + index * gap for index, place in enumerate(rising)]
+
+
+def lanes_px(rows: Mapping[str, Sequence[Lane]], gap_px: float) -> float:
+    """The height of all rows of `Drawing.lanes`, with a gap around each."""
+    return sum(_LANE_PX * len(found) + gap_px for found in rows.values())
 
 
 def number(value: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from benchmarks.datasets.prompt_sets import PROMPT_SETS
-from benchmarks.datasets.public import read_public
+from benchmarks.datasets.public import present, read_public
 from predictors.learned.names import family_of
 from predictors.training.dataset import Dataset, DatasetError, Prompt
 from router.core.types import Candidate, Price
@@ -150,7 +150,7 @@ class Table:
 def read_sets(folder: Path) -> Dataset:
     """All sets of prompts that the folder has, read together, so that near copies in two sets share a group. Raises
     DatasetError."""
-    found = [name for name in PROMPT_SETS if (folder / name).is_dir()]
+    found = present(folder, PROMPT_SETS)
     if not found:
         raise DatasetError(f"{folder}: has no folder of {', '.join(PROMPT_SETS)}")
     return read_public(folder, found)

@@ -32,7 +32,7 @@ from benchmarks.pickers.figures import (
 )
 from benchmarks.pickers.replay import Picks, SimulatedCheck, orders, replay
 from benchmarks.pickers.trained import Predicted, Split, artifacts_of, predict
-from benchmarks.terminal import Progress
+from benchmarks.terminal import Progress, prefixed
 from policies import POLICIES, PolicySettings
 from policies.settings import Targets
 from predictors.learned.relevance import exact_name
@@ -48,7 +48,7 @@ LOSS = 0.005
 #: from the cheapest model's mean quality to the best's, and beyond.
 _SWEPT_SLACKS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)
 _SWEPT_SHARES = (0.0, 0.4, 0.7, 1.1)
-SWEPT_SEEDS = 1
+_SWEPT_SEEDS = 1
 
 
 Estimates = tuple[np.ndarray, np.ndarray]  # (P, M) qualities, (P, M) prices in USD
@@ -78,7 +78,7 @@ def folds_of(
     """Train and ask; artifacts are kept in `folder`. Empty if the artifacts do not know the models."""
     found = []
     for number, split in enumerate(splits):
-        show = partial(_prefixed, progress, f"{case.name}, {who}, part {number + 1} of {len(splits)}: ")
+        show = prefixed(progress, f"{case.name}, {who}, part {number + 1} of {len(splits)}: ")
         train = split.train.keep(prompt=lambda each: each.source == case.set)
         table = table_of(case, split.test.keep(prompt=lambda each: each.source == case.set))
         known = table_of(case, train)
@@ -106,10 +106,6 @@ def _of_task(known: Table, table: Table) -> Estimates:
     return quality, usd_of(table.case, table.prompt_tokens, tokens)
 
 
-def _prefixed(progress: Progress, prefix: str, line: str) -> None:
-    progress(prefix + line)
-
-
 def judge(
     case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets | None = None
 ) -> dict[str, Any]:
@@ -128,8 +124,8 @@ def judge(
     reached: dict[str, PickerResult] = {}
     equal: dict[str, np.ndarray] = {}
 
-    def row_of(name: str, each: PickerResult, swept: Sequence[PickerResult]) -> dict[str, Any]:
-        points = [each, *swept, *singles]
+    def row_of(name: str, each: PickerResult, others: Sequence[PickerResult]) -> dict[str, Any]:
+        points = [each, *others, *singles]
         equal[name] = savings_at(resampled, points, best, LOSS)
         return {
             **summary(resampled, each, best),
@@ -142,8 +138,8 @@ def judge(
     policies: dict[str, dict[str, Any]] = {}
     for name in (each for each in PICKERS if each in POLICIES):
         progress(f"{case.name}: {name}")
-        reached[name] = _played(name, folds, seeds, aims)
-        policies[name] = row_of(name, reached[name], _swept(name, folds))
+        reached[name] = brought(folds, played(name, folds, seeds, aims))
+        policies[name] = row_of(name, reached[name], swept(name, folds))
     for name in RIVALS:
         if name in policies and OURS in policies:
             difference = interval(equal[OURS] - equal[name])
@@ -203,10 +199,6 @@ def _fixed(folds: Sequence[Fold]) -> dict[str, PickerResult]:
     }
 
 
-def _played(name: str, folds: Sequence[Fold], seeds: int, targets: Targets) -> PickerResult:
-    return brought(folds, played(name, folds, seeds, targets))
-
-
 def played(
     name: str,
     folds: Sequence[Fold],
@@ -242,12 +234,14 @@ def _always(table: Table, model: int) -> PickerResult:
     return result_of(table, [np.full(len(table.prompts), model)])
 
 
-def _swept(name: str, folds: Sequence[Fold]) -> list[PickerResult]:
-    """What a picker reaches with each of `swept_targets`."""
-    return [_played(name, folds, SWEPT_SEEDS, each) for each in swept_targets(folds)]
+def swept(
+    name: str, folds: Sequence[Fold], checks: Sequence[SimulatedCheck] | None = None
+) -> list[PickerResult]:
+    """What a picker reaches with each of the targets of the sweep."""
+    return [brought(folds, played(name, folds, _SWEPT_SEEDS, each, checks)) for each in _swept_targets(folds)]
 
 
-def swept_targets(folds: Sequence[Fold]) -> list[Targets]:
+def _swept_targets(folds: Sequence[Fold]) -> list[Targets]:
     """Targets from the cheapest model's quality to beyond the best one's."""
     means = np.mean([fold.means for fold in folds], axis=0)
     cheapest = int(np.mean([fold.table.cost_usd.mean(axis=0) for fold in folds], axis=0).argmin())

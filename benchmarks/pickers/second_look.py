@@ -21,12 +21,11 @@ from benchmarks.pickers.figures import interval, savings, savings_at, verdict
 from benchmarks.pickers.judge import (
     LOSS,
     OURS,
-    SWEPT_SEEDS,
     Fold,
     brought,
     played,
     singles_of,
-    swept_targets,
+    swept,
 )
 from benchmarks.pickers.replay import SimulatedCheck
 from benchmarks.simulator.checks import drawn_score
@@ -57,11 +56,8 @@ def second_looks(
 
     def reached(checks: Checks | None) -> tuple[dict[str, Any], np.ndarray]:
         own = played(OURS, folds, seeds, aims, checks)
-        swept = [
-            brought(folds, played(OURS, folds, SWEPT_SEEDS, each, checks)) for each in swept_targets(folds)
-        ]
         result = brought(folds, own)
-        equal = savings_at(resampled, [result, *swept, *singles], best, LOSS)
+        equal = savings_at(resampled, [result, *swept(OURS, folds, checks), *singles], best, LOSS)
         picks = [each for fold in own for each in fold]
         row = {
             "saving_at_equal_quality": interval(equal),

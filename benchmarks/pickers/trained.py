@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from benchmarks.datasets.contents import rows
 from benchmarks.evaluate.picks import check_apart
 from benchmarks.pickers.cases import Case, Table, part
 from benchmarks.pickers.replay import options_of, request_of
-from benchmarks.terminal import Progress
+from benchmarks.terminal import Progress, prefixed
 from benchmarks.training.defaults import only_allowed
 from benchmarks.training.train import trainer
 from predictors.learned.artifact import SHIPPED, load, path_of, save
@@ -90,12 +89,8 @@ def trained(data: Dataset, folder: Path, seed: int, progress: Progress) -> Path:
         if kind is None or path_of(folder, name).is_file() or not rows(kind, data):
             continue
         with threadpool_limits(limits=1):
-            save(trainer(kind)(data, seed=seed, progress=partial(_named, progress, name)), folder)
+            save(trainer(kind)(data, seed=seed, progress=prefixed(progress, f"{name}: ")), folder)
     return folder
-
-
-def _named(progress: Progress, name: str, line: str) -> None:
-    progress(f"{name}: {line}")
 
 
 @dataclass(frozen=True, slots=True)

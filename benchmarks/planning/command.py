@@ -182,9 +182,7 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[str, Any
         shown_progress("planning") as progress,
     ):
         draws = DrawnDemand(given.demand, Path(folder))
-        session = Session(
-            given, aims, draws, processes, args.time_s, args.seed, progress or (lambda step: None)
-        )
+        session = Session(given, aims, draws, processes, args.time_s, args.seed, progress)
         return session.run(args.what_if)
 
 

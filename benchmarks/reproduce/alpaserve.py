@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.checks import whole_number
+from benchmarks.checks import add_number
 from benchmarks.reproduce.alpaserve_cases import Case, read
 from benchmarks.reproduce.alpaserve_methods import Reproduction, reproduce
 from benchmarks.reproduce.alpaserve_planners import Against, Draw, against, draws
 from benchmarks.reproduce.alpaserve_workload import DEFAULT, workload
-from benchmarks.reproduce.errors import ReproductionError
 from benchmarks.terminal import Progress, aligned, print_json, shown_progress
+from benchmarks.workloads.format import WorkloadError
 
 #: Sets whose cases must be reproduced. The published `twentyone` placements are none that the method can give.
 _REPRODUCIBLE = ("large", "regular")
@@ -40,31 +40,12 @@ class Row:
         return (self.reproduced or not possible) and (self.against is None or self.against.gap >= 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How much to try: arrival seeds for the reproduction, each of `requests`; workloads to compare planners on, each
-    of `planning_requests`; AlpaServe's evolutionary search too."""
-
-    seeds: int = 20
-    requests: int = 1000
-    draws: int = 3
-    planning_requests: int = 4000
-    evolved: bool = False
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway reproduce alpaserve`."""
-    usual = Run()
-    for name, text in (
-        ("seeds", "arrival seeds to try"),
-        ("requests", "requests of each"),
-        ("draws", "workloads to compare planners on"),
-        ("planning-requests", "requests of each"),
-    ):
-        default = getattr(usual, name.replace("-", "_"))
-        parser.add_argument(
-            f"--{name}", type=whole_number, default=default, metavar="N", help=f"{text} ({default})"
-        )
+    add_number(parser, "--seeds", 20, "N", "arrival seeds to try")
+    add_number(parser, "--requests", 1000, "N", "requests of each")
+    add_number(parser, "--draws", 3, "N", "workloads to compare planners on")
+    add_number(parser, "--planning-requests", 4000, "N", "requests of each")
     parser.add_argument(
         "--evolved", action="store_true", help="compare AlpaServe's evolutionary search too (minutes)"
     )
@@ -75,11 +56,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints all rows. Exit status 1 if one is out of its bound."""
     cases = read(args.data)
     if unknown := sorted(set(args.cases or ()) - {case.number for case in cases}):
-        raise ReproductionError(f"--cases: no case {unknown[0]}")
+        raise WorkloadError(f"--cases: no case {unknown[0]}")
     chosen = [case for case in cases if args.cases is None or case.number in args.cases]
-    how = Run(args.seeds, args.requests, args.draws, args.planning_requests, args.evolved)
     with shown_progress("reproducing AlpaServe") as progress:
-        rows = list(rows_of(chosen, args.data, how, progress))
+        rows = list(rows_of(chosen, args, progress))
     if args.json:
         print_json([_as_json(row) for row in rows])
     else:
@@ -87,19 +67,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(row.within_bound for row in rows) else 1
 
 
-def rows_of(cases: Sequence[Case], data: Path, how: Run, progress: Progress | None = None) -> Iterator[Row]:
+def rows_of(cases: Sequence[Case], args: argparse.Namespace, progress: Progress) -> Iterator[Row]:
     """The row of each case. Planners are run once for cases that share their requests."""
+    data: Path = args.data
     drawn: dict[tuple[str, float, float], list[Draw]] = {}
     for case in cases:
-        if progress is not None:
-            progress(f"case {case.number}")
+        progress(f"case {case.number}")
         compared = None
         if case.groups:
             if case.workload not in drawn:
-                drawn[case.workload] = draws(case, data, how.draws, how.planning_requests, how.evolved)
+                drawn[case.workload] = draws(case, data, args.draws, args.planning_requests, args.evolved)
             kind = workload(case, DEFAULT, 0, 1, data).kind
             compared = against(case.published(kind), drawn[case.workload])
-        yield Row(case, reproduce(case, data, how.seeds, how.requests), compared)
+        yield Row(case, reproduce(case, data, args.seeds, args.requests), compared)
 
 
 def _as_json(row: Row) -> dict[str, object]:
@@ -121,9 +101,7 @@ def _as_json(row: Row) -> dict[str, object]:
 
 def in_words(case: Case) -> str:
     """The published groups as (tensor,pipeline) with their models."""
-    groups = (
-        f"({tensor},{pipeline}):{','.join(map(str, models))}" for tensor, pipeline, models in case.groups
-    )
+    groups = (f"({each.tensor},{each.pipeline}):{','.join(map(str, each.models))}" for each in case.groups)
     return " ".join(groups) or "NOT FEASIBLE"
 
 

@@ -2,62 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from benchmarks.checks import problem
-from benchmarks.reproduce.errors import ReproductionError
+from benchmarks.workloads.format import WorkloadError, reading
 from policies.placement.types import GpuKind, Group, Model, Placement, Shape
 
 FILE = "alpaserve_cases.json"
 
 
-class _Group(BaseModel):
-    op: int
-    pp: int
-    models: list[int]
+class PublishedGroup(BaseModel):
+    """Tensor degree, pipeline degree and the places of the models in their set."""
+
+    tensor: int = Field(alias="op")
+    pipeline: int = Field(alias="pp")
+    models: tuple[int, ...]
 
 
-class _Case(BaseModel):
+class Case(BaseModel):
+    """One published placement. `gap_s`: mean time between requests, which is how the published `rate` acts. `groups`: none
+    if it was found infeasible. `number`, `models` and `output_tokens` come from the rest of the file."""
+
     algorithm: str
     model_set: str
-    rate: float
+    gap_s: float = Field(alias="rate")
     trace: str
     slo_scale: float
     feasible: bool
-    groups: list[_Group]
-    devices: int
-
-
-class _Model(BaseModel):
-    name: str
-    weights_gb_fp16: float
-
-
-class _File(BaseModel):
-    output_length: int
-    model_sets: dict[str, list[_Model]]
-    cases: list[_Case]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One published placement. `gap_s`: mean time between requests, which is how the published `rate` acts. `groups`:
-    tensor degree, pipeline degree and models of each; none if it was found infeasible."""
-
-    number: int
-    algorithm: str
-    model_set: str
-    models: tuple[Model, ...]
-    gap_s: float
-    trace: str
-    slo_scale: float
-    gpus: int
-    output_tokens: int
-    groups: tuple[tuple[int, int, tuple[int, ...]], ...]
+    groups: tuple[PublishedGroup, ...]
+    gpus: int = Field(alias="devices")
+    number: int = 0
+    models: tuple[Model, ...] = ()
+    output_tokens: int = 0
 
     @property
     def star(self) -> bool:
@@ -71,38 +49,40 @@ class Case:
 
     def published(self, kind: GpuKind) -> Placement:
         """The published placement on GPUs of a kind."""
-        groups = (Group(Shape(kind, tensor, pipeline), models) for tensor, pipeline, models in self.groups)
+        groups = (Group(Shape(kind, each.tensor, each.pipeline), each.models) for each in self.groups)
         return Placement(tuple(groups)).sorted()
 
 
+class _Model(BaseModel):
+    name: str
+    weights_gb_fp16: float
+
+
+class _File(BaseModel):
+    output_length: int
+    model_sets: dict[str, list[_Model]]
+    cases: list[Case]
+
+
 def read(data: Path) -> list[Case]:
-    """All cases, as published. Raises ReproductionError."""
+    """All cases, as published. Raises WorkloadError."""
     path = data / FILE
     try:
-        content = _File.model_validate(orjson.loads(path.read_bytes()))
-    except FileNotFoundError:
-        raise ReproductionError(f"{path}: no such file") from None
-    except orjson.JSONDecodeError as error:
-        raise ReproductionError(f"{path}: not valid JSON ({error})") from None
+        with reading(path):
+            content = _File.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise ReproductionError(f"{path}: {problem(error)}") from None
+        raise WorkloadError(f"{path}: {problem(error)}") from None
     sets = {
         name: tuple(Model(each.name, each.weights_gb_fp16) for each in models)
         for name, models in content.model_sets.items()
     }
-    return [_case(number, case, sets, content.output_length) for number, case in enumerate(content.cases)]
-
-
-def _case(number: int, case: _Case, sets: dict[str, tuple[Model, ...]], output_tokens: int) -> Case:
-    return Case(
-        number=number,
-        algorithm=case.algorithm,
-        model_set=case.model_set,
-        models=sets[case.model_set],
-        gap_s=case.rate,
-        trace=case.trace,
-        slo_scale=case.slo_scale,
-        gpus=case.devices,
-        output_tokens=output_tokens,
-        groups=tuple((group.op, group.pp, tuple(group.models)) for group in case.groups),
-    )
+    return [
+        case.model_copy(
+            update={
+                "number": number,
+                "models": sets[case.model_set],
+                "output_tokens": content.output_length,
+            }
+        )
+        for number, case in enumerate(content.cases)
+    ]

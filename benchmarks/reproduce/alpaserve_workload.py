@@ -8,8 +8,6 @@ every model alike.
 
 from __future__ import annotations
 
-import csv
-import gzip
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from backends.engine.hardware import ATTENTION_S, HARDWARE, HOST_S
 from benchmarks.reproduce.alpaserve_cases import Case
-from benchmarks.reproduce.errors import ReproductionError
+from benchmarks.workloads.published import Number, Record, table
 from policies.placement.arrivals import Arrivals
 from policies.placement.outcomes import Evaluator
 from policies.placement.types import Cluster, GpuKind, Pool, Shape
@@ -81,7 +79,7 @@ class Workload:
 
 
 def workload(case: Case, assumptions: Assumptions, seed: int, requests: int, data: Path) -> Workload:
-    """The requests of a case, drawn by a seed. Raises ReproductionError if a trace is needed and not there."""
+    """The requests of a case, drawn by a seed. Raises WorkloadError if a trace is needed and not there."""
     budget_gb = BUDGET_GB[case.model_set]
     kind = GpuKind("a100-40g" if budget_gb <= 40 else f"gpu-{budget_gb:g}g", budget_gb)
     count = len(case.models)
@@ -108,13 +106,13 @@ def _stage_s(case: Case, assumptions: Assumptions, model: int, shape: Shape) -> 
     return case.output_tokens * step_s / shape.pipeline
 
 
+class _Request(Record):
+    arrival_s: Number
+
+
 def _from_trace(data: Path, case: Case, requests: int, draw: np.random.Generator) -> NDArray[np.float64]:
-    path = data / "azure_llm_2023" / _TRACES[case.trace]
-    try:
-        with gzip.open(path, "rt") as file:
-            times = np.array([float(row["arrival_s"]) for row in csv.DictReader(file)])
-    except FileNotFoundError:
-        raise ReproductionError(f"{path}: no such file") from None
+    rows = table(data / "azure_llm_2023" / _TRACES[case.trace], _Request)
+    times = np.array([row.arrival_s for row in rows])
     first = int(draw.integers(0, len(times) - requests))
     stretch: NDArray[np.float64] = times[first : first + requests] - times[first]
     stretch *= case.gap_s * requests / stretch[-1]

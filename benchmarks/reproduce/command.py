@@ -11,32 +11,24 @@ import argparse
 import importlib
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.reproduce.errors import ReproductionError
+from benchmarks.workloads.format import WorkloadError
 
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """A system's module, with `add_arguments(parser)` and `run(args) -> int`, and its line in the help."""
-
-    module: str
-    help: str
-
-
+#: The line in the help by module, which has `add_arguments(parser)` and `run(args) -> int`.
 SYSTEMS = {
-    "alpaserve": System("benchmarks.reproduce.alpaserve", "AlpaServe and AlpaServe*: 49 placements"),
-    "helix": System("benchmarks.reproduce.helix", "Helix: every simulation of its artifact evaluation"),
-    "wlb": System("benchmarks.reproduce.wlb", "WLB-LLM: groups of GPUs of unlike width, 12 rows"),
+    "alpaserve": "AlpaServe and AlpaServe*: 49 placements",
+    "helix": "Helix: every simulation of its artifact evaluation",
+    "wlb": "WLB-LLM: groups of GPUs of unlike width, 12 rows",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway reproduce`: one subcommand a system."""
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
-    for name, system in SYSTEMS.items():
-        subparser = systems.add_parser(name, help=system.help)
+    for name, text in SYSTEMS.items():
+        subparser = systems.add_parser(name, help=text)
         subparser.add_argument(
             "--data",
             type=Path,
@@ -44,17 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="folder of the published cases (HEADWAY_DATA)",
         )
         subparser.add_argument("--json", action="store_true", help="print the rows as JSON")
-        importlib.import_module(system.module).add_arguments(subparser)
+        _module(name).add_arguments(subparser)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"benchmarks.reproduce.{name}")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0 if every row is within its bound, 1 if not, 2 without usable data."""
     try:
         if args.data is None:
-            raise ReproductionError("give --data DIR or set HEADWAY_DATA")
-        args.data = Path(args.data)
-        code: int = importlib.import_module(SYSTEMS[args.system].module).run(args)
-    except ReproductionError as error:
+            raise WorkloadError("give --data DIR or set HEADWAY_DATA")
+        code: int = _module(args.system).run(args)
+    except WorkloadError as error:
         print(f"headway reproduce {args.system}: {error}", file=sys.stderr)
         return 2
     return code

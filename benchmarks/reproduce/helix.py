@@ -14,10 +14,10 @@ from typing import Any
 from benchmarks.checks import whole_number
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
-from benchmarks.reproduce.errors import ReproductionError
-from benchmarks.reproduce.helix_placements import CLUSTERS, facts, placement_rows
+from benchmarks.reproduce.helix_placements import CLUSTERS, placement_rows
 from benchmarks.reproduce.helix_placements import table as placement_table
 from benchmarks.terminal import aligned, print_json, shown_progress
+from benchmarks.workloads.format import WorkloadError
 from policies.placement.max_flow import max_flow
 
 #: The section of the paper's artifact that a folder of its evaluation belongs to.
@@ -87,11 +87,9 @@ def run(args: argparse.Namespace) -> int:
         return _place(folder, args)
     try:
         with shown_progress("simulating Helix") as progress:
-            rows = list(
-                rows_of(folder, args.sections, args.seed, args.processes, progress or (lambda _: None))
-            )
+            rows = list(rows_of(folder, args.sections, args.seed, args.processes, progress))
     except (OSError, KeyError, ValueError) as error:
-        raise ReproductionError(f"{folder}: {error}") from error
+        raise WorkloadError(f"{folder}: {error}") from error
     if args.json:
         facts = [asdict(row) | {"deviation": row.deviation, "within_bound": row.within_bound} for row in rows]
         print_json(facts)
@@ -104,12 +102,13 @@ def _place(folder: Path, args: argparse.Namespace) -> int:
     """Prints our placements. Exit status 1 if one is not better than the published one."""
     try:
         with shown_progress("placing") as progress:
-            said = progress or (lambda _: None)
-            found = list(placement_rows(folder, args.clusters, args.seed, args.processes, args.cpu_s, said))
+            found = list(
+                placement_rows(folder, args.clusters, args.seed, args.processes, args.cpu_s, progress)
+            )
     except (OSError, KeyError, ValueError) as error:
-        raise ReproductionError(f"{folder}: {error}") from error
+        raise WorkloadError(f"{folder}: {error}") from error
     if args.json:
-        print_json(facts(found))
+        print_json([asdict(row) | {"gain": row.gain} for row in found])
     else:
         print("\n".join(placement_table(found)))
     return 0 if all(row.gain > 0 for row in found) else 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -102,11 +102,6 @@ def _row(
         round(wall_s),
         found.candidate.name,
     )
-
-
-def facts(rows: Sequence[PlacementRow]) -> list[dict[str, object]]:
-    """The rows for JSON."""
-    return [asdict(row) | {"gain": row.gain} for row in rows]
 
 
 def table(rows: Sequence[PlacementRow]) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.reproduce.errors import ReproductionError
 from benchmarks.terminal import aligned, print_json
+from benchmarks.workloads.format import WorkloadError
 from policies.placement.unlike_groups import BatchPlan, Width, equal_groups, unlike_groups
 
 _K = 1024
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         rows = list(rows_of(args.data))
     except (OSError, KeyError, ValueError) as error:
-        raise ReproductionError(f"{args.data}: {error}") from error
+        raise WorkloadError(f"{args.data}: {error}") from error
     if args.json:
         facts = [asdict(row) | {"reproduced": row.reproduced} for row in rows]
         print_json(facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,11 +26,11 @@ _GIT_S = 20.0
 def with_about(
     artifact: Artifact,
     data: Dataset,
-    found: Evaluation | None,
+    found: Evaluation,
     *,
     seed: int,
-    held_out: float | None,
-    training_part: str | None = None,
+    held_out: float,
+    training_part: str,
     final: bool = False,
 ) -> Artifact:
     """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `training_part`: the
@@ -44,12 +45,11 @@ def with_about(
         "training_part": training_part,
         "final": final,
         "versions": versions(),
-    }
-    if found is not None:
-        about["metrics"] = [_metric(each) for each in found.headline()]
-        about["metrics_are_of"] = (
+        "metrics": [_metric(each) for each in found.headline()],
+        "metrics_are_of": (
             "the held-out part, before training once more on all" if final else "the held-out part"
-        )
+        ),
+    }
     return replace(artifact, about=about)
 
 
@@ -63,14 +63,14 @@ def _metric(figure: Figure) -> dict[str, Any]:
     }
 
 
-def commit() -> str:
-    """The last commit that changed what trains, marked where there are changes beside it; the package's
-    version where the code lies in no checkout of its own."""
+def commit(paths: Sequence[str] = _CODE) -> str:
+    """The last commit that changed these paths (those of what trains; without any the last commit at all), marked where
+    there are changes beside it; the package's version where the code lies in no checkout of its own."""
     top = _git("rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != ROOT:
         return f"version {router.__version__}"
-    found = _git("log", "-1", "--format=%H", "--", *_CODE) or "no commit"
-    return found + (" with changes" if _git("status", "--porcelain", "--", *_CODE) else "")
+    found = _git("log", "-1", "--format=%H", "--", *paths) or "no commit"
+    return found + (" with changes" if _git("status", "--porcelain", "--", *paths) else "")
 
 
 def _git(*words: str) -> str | None:

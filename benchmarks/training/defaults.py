@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
-from benchmarks.datasets.public import folder_of, read_public
+from benchmarks.datasets.public import present, read_public
 from benchmarks.evaluate.report import show
 from benchmarks.terminal import shown_progress
 from benchmarks.training.originals import MIXTRAL, read_originals
@@ -116,8 +116,7 @@ def data_for(kind: ArtifactKind, environment: Mapping[str, str]) -> Dataset:
             return only_allowed(read_originals(OPEN_MODELS, environment))
         return only_allowed(read_public(folder, PROMPT_SOURCES))
     parts = [emulate(seed=SEED, runs=WORLDS)]
-    logs = [] if folder is None else [name for name in LOG_SOURCES if (folder / folder_of(name)).is_dir()]
-    if folder is not None and logs:
+    if folder is not None and (logs := present(folder, LOG_SOURCES)):
         parts.append(read_public(folder, logs))
     return only_allowed(joined(parts))
 

@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeVar
 
-from predictors.training.dataset import Attempt, Dataset, Run, State, fraction_of, joined
+from predictors.training.dataset import Attempt, Dataset, Run, State, by_run, fraction_of, joined
 
 WINDOW_S = 60.0
 #: Requests waiting at most, KV use at most, of the classes but the last.
@@ -23,8 +22,6 @@ QUEUE_CLASSES = (0, 4, 32)
 KV_CLASSES = (0.2, 0.4, 0.6, 0.8)
 #: Class of queue, class of KV use; None where the engine did not report it.
 Stratum = tuple[int, int | None]
-
-_Row = TypeVar("_Row", Attempt, State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ def replayed(
 
 def windows(log: Dataset, window_s: float = WINDOW_S) -> list[Window]:
     """All windows with attempts in them."""
-    attempts, states = _by_run(log.attempts), _by_run(log.states)
+    attempts, states = by_run(log.attempts), by_run(log.states)
     found = []
     for run in log.runs:
         waiting: dict[int, int] = defaultdict(int)
@@ -108,7 +105,7 @@ def cut(log: Dataset, chosen: Iterable[Window], window_s: float = WINDOW_S) -> D
     places: dict[str, set[int]] = defaultdict(set)
     for window in chosen:
         places[window.run].add(window.place)
-    attempts, states = _by_run(log.attempts), _by_run(log.states)
+    attempts, states = by_run(log.attempts), by_run(log.states)
     runs: list[Run] = []
     kept_attempts: list[Attempt] = []
     kept_states: list[State] = []
@@ -142,10 +139,3 @@ def _with_queue(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, int]]:
         until = attempt.first_token_s if attempt.first_token_s is not None else attempt.ended_s
         if until is not None:
             waiting.append(until)
-
-
-def _by_run(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
-    found: dict[str, list[_Row]] = defaultdict(list)
-    for row in rows:
-        found[row.run].append(row)
-    return found

@@ -23,16 +23,12 @@ from predictors.training.dataset import Dataset, DatasetError
 class Train(Protocol):
     """Raises DatasetError for data that it cannot learn from."""
 
-    def __call__(self, data: Dataset, *, seed: int, progress: Progress | None) -> Artifact: ...
+    def __call__(self, data: Dataset, *, seed: int, progress: Progress) -> Artifact: ...
 
 
 def trainer(kind: ArtifactKind) -> Train:
     """What trains this kind. It needs the extra `train`."""
     return cast(Train, import_module(f"predictors.training.{kind.training}").train)
-
-
-def _as_it_is(data: Dataset) -> Dataset:
-    return data
 
 
 def train_and_evaluate(
@@ -43,8 +39,8 @@ def train_and_evaluate(
     seed: int = 1,
     held_out: float = 0.2,
     final: bool = False,
-    prepare: Callable[[Dataset], Dataset] = _as_it_is,
-    progress: Progress | None = None,
+    prepare: Callable[[Dataset], Dataset] = lambda data: data,
+    progress: Progress = lambda _: None,
 ) -> Evaluated:
     """Train on all but the held-out part, evaluate on that with baselines fitted on the rest, and write the
     artifact to `out`. `final`: train once more, on everything, before it is written. `prepare` makes of a
@@ -56,8 +52,7 @@ def train_and_evaluate(
     used = prepare(train)
     with threadpool_limits(limits=1):  # sums must not depend on how many threads share them
         artifact = train_on(used, seed=seed, progress=progress)
-        if progress is not None:
-            progress("evaluating on the held-out part")
+        progress("evaluating on the held-out part")
         found = evaluate(artifact, test, train, seed=seed)
         if final:
             used = prepare(data)
@@ -66,10 +61,6 @@ def train_and_evaluate(
     artifact = with_about(
         artifact, used, found, seed=seed, held_out=held_out, training_part=part, final=final
     )
-    return Evaluated(*_written(artifact, out, kind), rows_by_source(test), found)
-
-
-def _written(artifact: Artifact, out: Path, kind: ArtifactKind) -> tuple[Artifact, Path]:
-    """As it is read again: an artifact that does not load is an error here."""
     path = save(artifact, out)
-    return load(path, kind.name, kind.feature_names()), path
+    # As it is read again: an artifact that does not load is an error here.
+    return Evaluated(load(path, kind.name, kind.feature_names()), path, rows_by_source(test), found)

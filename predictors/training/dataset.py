@@ -23,38 +23,75 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, Field, FiniteFloat, PlainValidator, TypeAdapter, ValidationError
 
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS
 from router.core.profile import EngineProfile
 from router.core.types import EndedHow, PromptFeatures
 
+#: Takes what is being done.
+Progress = Callable[[str], None]
 FORMAT = 1
 QUALITY_KINDS = ("correct", "score", "judged", "win", "win_davinci003", "feedback")
-#: No engine's context or answer is longer, nor its queue.
-_MOST = 100_000_000
-#: The least and the most of numbers, by their name in any table.
-_RANGES: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens", "cached_tokens"), (0, _MOST)),
-    **dict.fromkeys(("running", "waiting"), (0, _MOST)),
-    **dict.fromkeys(("quality", "kv_usage"), (0, 1)),
-    "replicas": (1, 1_000_000),
-    "speed": (0.0001, 10_000),
-}
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "kind": ("vllm", "ollama", "openai"),
-    "quality_kind": QUALITY_KINDS,
-    "ended_how": tuple(EndedHow),
-}
 
 
 class DatasetError(ValueError):
     """A data set that cannot be read or used. The message is one line."""
+
+
+def _one_of(name: str, choices: Sequence[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in choices:
+            raise DatasetError(f"{name} is {value!r}: it must be one of {', '.join(choices)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _features(value: Any) -> PromptFeatures:
+    if (
+        not isinstance(value, list)
+        or len(value) != 3
+        or not all(isinstance(part, list) and all(type(n) is int for n in part) for part in value)
+    ):
+        raise DatasetError("features must be three lists of whole numbers")
+    head, tail, counts = value
+    if len(head) > HEAD_TOKENS or len(tail) > TAIL_TOKENS or len(counts) != len(COUNTS):
+        raise DatasetError(
+            f"features must be at most {HEAD_TOKENS} and {TAIL_TOKENS} words, and {len(COUNTS)} counts"
+        )
+    if not all(0 <= word < 2**16 for word in (*head, *tail)) or min(counts) < 0:
+        raise DatasetError("features must be words from 0 to 65,535 and counts from 0")
+    return PromptFeatures(*map(tuple, value))
+
+
+def _profile_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        profile = TypeAdapter(EngineProfile).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise DatasetError(f"profile_values: {_problem(error)}") from None
+    known = asdict(profile)
+    if unknown := values.keys() - known.keys():
+        raise DatasetError(f"profile_values: {min(unknown)} is unknown")
+    for name, value in known.items():
+        least = 1 if isinstance(value, int) else 0
+        if not isinstance(value, str | bool) and not least <= value < math.inf:
+            raise DatasetError(f"profile_values: {name} is {value}: it must be at least {least}")
+    if profile.step_s(1, 0, 0.0) <= 0:
+        raise DatasetError("profile_values: a step takes no time")
+    return values
+
+
+#: Of tokens and of requests: no engine's context or answer is longer, nor its queue.
+_Count = Annotated[int, Field(ge=0, le=100_000_000)]
+_Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +103,7 @@ class Prompt:
     id: str
     group: str
     source: str
-    features: PromptFeatures
+    features: Annotated[PromptFeatures, PlainValidator(_features)]
     task: str | None = None
     text: str | None = None
 
@@ -80,11 +117,11 @@ class Answer:
     prompt: str
     model: str
     family: str | None = None
-    output_tokens: int | None = None
+    output_tokens: _Count | None = None
     capped: bool = False
-    quality: float | None = None
-    quality_kind: str | None = None
-    at_s: float | None = None
+    quality: _Share | None = None
+    quality_kind: Annotated[str, _one_of("quality_kind", QUALITY_KINDS)] | None = None
+    at_s: FiniteFloat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +135,15 @@ class Run:
     source: str
     instance: str
     model: str
-    kind: str = "vllm"
+    kind: Annotated[str, _one_of("kind", ("vllm", "ollama", "openai"))] = "vllm"
     family: str | None = None
     hardware: str | None = None
     level: str | None = None
-    replicas: int = 1
-    speed: float = 1.0
+    replicas: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    speed: Annotated[FiniteFloat, Field(ge=0.0001, le=10_000)] = 1.0
     profile: str | None = None
-    profile_values: Mapping[str, Any] | None = None
-    started_at_s: float | None = None  # since the epoch
+    profile_values: Annotated[Mapping[str, Any], AfterValidator(_profile_values)] | None = None
+    started_at_s: FiniteFloat | None = None  # since the epoch
     fixed_slots: bool | None = None
 
 
@@ -119,14 +156,14 @@ class Attempt:
 
     run: str
     model: str
-    dispatched_s: float
-    prompt_tokens: int
-    first_token_s: float | None = None
-    ended_s: float | None = None
-    output_tokens: int | None = None
-    max_tokens: int | None = None
-    cached_tokens: int | None = None
-    ended_how: str = "ok"
+    dispatched_s: FiniteFloat
+    prompt_tokens: _Count
+    first_token_s: FiniteFloat | None = None
+    ended_s: FiniteFloat | None = None
+    output_tokens: _Count | None = None
+    max_tokens: _Count | None = None
+    cached_tokens: _Count | None = None
+    ended_how: Annotated[str, _one_of("ended_how", tuple(EndedHow))] = "ok"
     prompt: str | None = None
     session: str | None = None
 
@@ -136,10 +173,13 @@ class State:
     """A load report of an engine at one moment (`router.core.types.LoadReport`)."""
 
     run: str
-    at_s: float
-    running: int | None = None
-    waiting: int | None = None
-    kv_usage: float | None = None
+    at_s: FiniteFloat
+    running: _Count | None = None
+    waiting: _Count | None = None
+    kv_usage: _Share | None = None
+
+
+RowOfRun = TypeVar("RowOfRun", Attempt, State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +217,14 @@ class Dataset:
             tuple(each for each in self.states if each.run in run_ids),
             self.about,
         )
+
+
+def by_run(rows: Iterable[RowOfRun]) -> dict[str, list[RowOfRun]]:
+    """Attempts or states by the id of their run; an empty list for a run without any."""
+    found: dict[str, list[RowOfRun]] = defaultdict(list)
+    for row in rows:
+        found[row.run].append(row)
+    return found
 
 
 def joined(parts: Iterable[Dataset]) -> Dataset:
@@ -294,100 +342,36 @@ def _repeated(rows: Iterable[Any]) -> Any:
 def _rows(path: Path, row: type[Any]) -> Iterable[Any]:
     if not path.is_file():
         return
-    known = _members(row)
+    adapter: TypeAdapter[Any] = TypeAdapter(row)
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line, text in enumerate(file, start=1):
                 try:
-                    yield _row(row, json.loads(text), known)
-                except (DatasetError, ValueError) as error:
-                    raise DatasetError(f"{path.name}, line {line}: {error}") from error
+                    yield adapter.validate_json(text, strict=True)
+                except ValidationError as error:
+                    raise DatasetError(f"{path.name}, line {line}: {_problem(error)}") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DatasetError(f"{path}: not a whole gzip file") from error
 
 
-def _members(row: type[Any]) -> dict[str, tuple[tuple[type, ...], bool]]:
-    """By member: the types that it may have, and whether it is required."""
-    hints = get_type_hints(row)
-    found = {}
-    for each in fields(row):
-        hint = hints[each.name]
-        types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        plain = tuple(kind if isinstance(kind, type) else dict for kind in types)
-        required = each.default is each.default_factory  # both are MISSING
-        found[each.name] = (plain, required)
-    return found
-
-
-def _row(row: type[Any], values: Any, known: Mapping[str, tuple[tuple[type, ...], bool]]) -> Any:
-    if not isinstance(values, dict):
-        raise DatasetError("not an object")
-    checked = {}
-    for name, (types, required) in known.items():
-        if name not in values:
-            if required:
-                raise DatasetError(f"{name} is missing")
-            continue
-        value = values[name]
-        if PromptFeatures in types:
-            value = _features(value)
-        elif float in types and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if (
-            (value is None and NoneType not in types)
-            or not isinstance(value, types)
-            or (isinstance(value, bool) and bool not in types)
-        ):
-            raise DatasetError(f"{name} must be {' or '.join(kind.__name__ for kind in types)}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise DatasetError(f"{name} is not a finite number")
-        _check_value(name, value)
-        checked[name] = value
-    return row(**checked)
-
-
-def _check_value(name: str, value: Any) -> None:
-    """Raises DatasetError for a value of the right type that is impossible."""
-    if value is None:
-        return
-    if name in _RANGES:
-        low, high = _RANGES[name]
-        if not low <= value <= high:
-            raise DatasetError(f"{name} is {value}: it must be between {low:,} and {high:,}")
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise DatasetError(f"{name} is {value!r}: it must be one of {', '.join(_CHOICES[name])}")
-    if name == "profile_values":
-        _check_profile(value)
-
-
-def _check_profile(values: Mapping[str, Any]) -> None:
-    known = _members(EngineProfile)
-    try:
-        profile = _row(EngineProfile, values, known)
-    except DatasetError as error:
-        raise DatasetError(f"profile_values: {error}") from None
-    for name, value in values.items():
-        if name not in known:
-            raise DatasetError(f"profile_values: {name} is unknown")
-        least = 1 if int in known[name][0] else 0
-        if not isinstance(value, str) and value < least and bool not in known[name][0]:
-            raise DatasetError(f"profile_values: {name} is {value}: it must be at least {least}")
-    if profile.step_s(1, 0, 0.0) <= 0:
-        raise DatasetError("profile_values: a step takes no time")
-
-
-def _features(value: Any) -> PromptFeatures:
-    if (
-        not isinstance(value, list)
-        or len(value) != 3
-        or not all(isinstance(part, list) and all(type(n) is int for n in part) for part in value)
-    ):
-        raise DatasetError("features must be three lists of whole numbers")
-    head, tail, counts = value
-    if len(head) > HEAD_TOKENS or len(tail) > TAIL_TOKENS or len(counts) != len(COUNTS):
-        raise DatasetError(
-            f"features must be at most {HEAD_TOKENS} and {TAIL_TOKENS} words, and {len(COUNTS)} counts"
-        )
-    if not all(0 <= word < 2**16 for word in (*head, *tail)) or min(counts) < 0:
-        raise DatasetError("features must be words from 0 to 65,535 and counts from 0")
-    return PromptFeatures(*map(tuple, value))
+def _problem(error: ValidationError) -> str:
+    """The first problem in a row, in words."""
+    first = error.errors(include_url=False)[0]
+    kind, limits = first["type"], first.get("ctx", {})
+    name = ".".join(map(str, first["loc"]))
+    match kind:
+        case "value_error":  # one of ours
+            return str(limits["error"])
+        case "json_invalid":
+            return f"no JSON ({limits['error']})"
+        case "dataclass_type":
+            return "not an object"
+        case "missing":
+            return f"{name} is missing"
+        case "finite_number":
+            return f"{name} is not a finite number"
+        case "greater_than_equal":
+            return f"{name} is {first['input']}: it must be at least {limits['ge']:,}"
+        case "less_than_equal":
+            return f"{name} is {first['input']}: it must be at most {limits['le']:,}"
+    return f"{name} must be {kind.removesuffix('_type')}"

@@ -19,11 +19,11 @@ from dataclasses import asdict
 
 import numpy as np
 
-from predictors.kernels.levels import TAUS
+from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import LATENCY_FEATURES
-from predictors.training.dataset import Dataset, DatasetError
-from predictors.training.latency_fit import Progress, Settings, fit
+from predictors.training.dataset import Dataset, DatasetError, Progress
+from predictors.training.latency_fit import Settings, fit
 from predictors.training.latency_network import Network, predict
 from predictors.training.replay import Episode, episodes
 
@@ -31,17 +31,16 @@ _LEAST_REQUESTS = 64
 
 
 def train(
-    data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress | None = None
+    data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress = lambda _: None
 ) -> Artifact:
     """The same data, seed and settings give the same artifact. Raises DatasetError for data with too few requests or
     first tokens, with one TTFT throughout, or with invalid times."""
-    report = progress or (lambda _: None)
     settings = settings or Settings()
-    report("replay")
+    progress("replay")
     found = list(episodes(data))
     _check(found)
-    widths = _widths(found, settings, seed, report)
-    network, scales = fit(found, settings, seed, report)
+    widths = _widths(found, settings, seed, progress)
+    network, scales = fit(found, settings, seed, progress)
     sources = Counter[str]()
     for each in found:
         sources[each.run.source] += len(each.targets)
@@ -86,19 +85,18 @@ def _widths(found: Sequence[Episode], settings: Settings, seed: int, report: Pro
     predicted = np.concatenate([predict(network, scales, each) for each in out])
     residual = np.concatenate([each.residual for each in out])
     sources = np.concatenate([np.repeat(each.run.source, len(each.targets)) for each in out])
-    median = TAUS.index(0.5)
     for time in range(2):
         known = np.isfinite(residual[:, time])
         if known.sum() < _LEAST_REQUESTS:
             continue
         _, of, counts = np.unique(sources[known], return_inverse=True, return_counts=True)
         for at, tau in enumerate(TAUS):
-            by = predicted[known, time, at] - predicted[known, time, median]
-            if at != median:
-                ratio = (residual[known, time] - predicted[known, time, median]) / by
-                share = tau if at > median else 1.0 - tau
+            by = predicted[known, time, at] - predicted[known, time, P50]
+            if at != P50:
+                ratio = (residual[known, time] - predicted[known, time, P50]) / by
+                share = tau if at > P50 else 1.0 - tau
                 widths[time, at] = math.sqrt(max(1.0, _weighted_quantile(ratio, 1.0 / counts[of], share)))
-        widths[time, median + 1 :] = np.maximum.accumulate(widths[time, median + 1 :])
+        widths[time, P50 + 1 :] = np.maximum.accumulate(widths[time, P50 + 1 :])
     return widths
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,9 @@ from torch import nn
 
 from predictors.learned.latency.features import EVENT_FEATURES
 from predictors.learned.latency.model import HIDDEN
+from predictors.training.dataset import Progress
 from predictors.training.latency_network import Network, Rows, Stream, pinball_loss
 from predictors.training.replay import Episode
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -63,8 +63,7 @@ def pinball_loss(quantiles: torch.Tensor, rows: Rows) -> torch.Tensor:
 
 
 # --- rows ---------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Requests: normalised `target` rows, log `residual` of TTFT and TPOT (N, 2) with NaN for unknown, the lower bound
     of a censored TTFT residual (`longer_than`, else -inf), and the weight of each."""
 
@@ -74,33 +73,29 @@ class Rows:
     weight: torch.Tensor
 
     def take(self, which: torch.Tensor) -> Rows:
-        return Rows(self.target[which], self.residual[which], self.longer_than[which], self.weight[which])
+        return Rows(*(each[which] for each in self))
 
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
-        return Rows(
-            torch.cat([each.target for each in parts]),
-            torch.cat([each.residual for each in parts]),
-            torch.cat([each.longer_than for each in parts]),
-            torch.cat([each.weight for each in parts]),
-        )
+        return Rows(*map(torch.cat, zip(*parts, strict=True)))
 
 
 class Stream:
     """One run: its normalised `events`, its requests, and the number of events before each request (`seen`)."""
 
     def __init__(self, episode: Episode, scales: dict[str, np.ndarray], weight: float = 1.0) -> None:
-        self.events = _tensor(_normal(episode.events, scales["event_mean"], scales["event_scale"]))
+        self.events = tensor(_normal(episode.events, scales["event_mean"], scales["event_scale"]))
         self.seen = torch.from_numpy(episode.seen)
         self.rows = Rows(
-            _tensor(_normal(episode.targets, scales["target_mean"], scales["target_scale"])),
-            _tensor(np.clip(episode.residual, -_MOST_RESIDUAL, _MOST_RESIDUAL)),
-            _tensor(np.minimum(episode.longer_than - episode.corrected[:, 0], _MOST_RESIDUAL)),
+            tensor(_normal(episode.targets, scales["target_mean"], scales["target_scale"])),
+            tensor(np.clip(episode.residual, -_MOST_RESIDUAL, _MOST_RESIDUAL)),
+            tensor(np.minimum(episode.longer_than - episode.corrected[:, 0], _MOST_RESIDUAL)),
             torch.full((len(episode.targets),), weight),
         )
 
 
-def _tensor(values: np.ndarray) -> torch.Tensor:
+def tensor(values: np.ndarray) -> torch.Tensor:
+    """The same values in single precision."""
     return torch.from_numpy(np.ascontiguousarray(values, np.float32))
 
 

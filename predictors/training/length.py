@@ -7,7 +7,7 @@ Then the network is trained once more, on everything, with those corrections.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -32,7 +32,7 @@ from predictors.kernels.reference.length_network import (
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LENGTH_FEATURES, quantiles
 from predictors.learned.names import model_key
-from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt, fraction_of
+from predictors.training.dataset import Answer, Dataset, DatasetError, Progress, Prompt, fraction_of
 from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors, standards
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
 from router.core.types import PromptFeatures
@@ -45,8 +45,6 @@ _LEAST_FAMILY_GROUPS = 100
 _UNFAMILIAR, _STRANGE = 0.01, 0.6
 _SPREADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
 _INTERVAL = (0.1, 0.9)
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,11 @@ def train(
     *,
     seed: int = 1,
     settings: LengthSettings | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda _: None,
 ) -> Artifact:
     """An artifact of kind "length" from the answers that have a length. Raises DatasetError for data that it cannot
     learn from. The same data, seed and settings give the same artifact."""
     settings = settings or LengthSettings()
-    report = progress or (lambda _: None)
     table = _table(data)
 
     parts = settings.calibration_parts
@@ -99,11 +96,11 @@ def train(
     aside = []
     with _deterministic(seed):
         for number in np.unique(in_part) if len(set(part.values())) > 1 else ():
-            report(f"calibration {number + 1} of {parts}")
+            progress(f"calibration {number + 1} of {parts}")
             kept, out = table.part(in_part != number), table.part(in_part == number)
-            aside.append((out, *_mixtures(_fit(kept, seed, settings, report), out)))
+            aside.append((out, *_mixtures(_fit(kept, seed, settings, progress), out)))
         spreads, figures = _calibrated(aside, len(table.families))
-        arrays = _fit(table, seed, settings, report)
+        arrays = _fit(table, seed, settings, progress)
     _set_spreads(arrays, table, spreads)
     about: dict[str, Any] = {"settings": asdict(settings), "inner": figures}
     return Artifact("length", LENGTH_FEATURES, _compact(arrays), about)

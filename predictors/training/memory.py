@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -12,7 +12,8 @@ from torch import nn
 from predictors.kernels.reference.latency_networks import CLIP, LEAST_RATIO
 from predictors.learned.artifact import Artifact
 from predictors.learned.memory import MEMORY_FEATURES, WIDTH, MemoryModel
-from predictors.training.dataset import Dataset, DatasetError, fraction_of
+from predictors.training.dataset import Dataset, DatasetError, Progress, fraction_of
+from predictors.training.latency_network import tensor
 from predictors.training.memory_rows import MemoryRows, usable
 
 #: The model must have a mean absolute error lower by this share than the closed form, on runs left out. Else the closed
@@ -58,7 +59,7 @@ def train(
     data: Dataset,
     *,
     seed: int = 1,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = lambda _: None,
     settings: Settings | None = None,
 ) -> Artifact:
     """A memory artifact. `about` says how much better than the closed form it is on a fifth of the runs, which the
@@ -76,11 +77,10 @@ def train(
     rows = sum(len(each.actual) for each in inner)
     if rows < _LEAST_ROWS or not left_out:
         raise DatasetError(f"{rows} requests of {len(found) // 2} runs are too few to learn memory use from")
-    report = progress or (lambda _: None)
-    report(f"memory: {rows:,} rows of {len(inner) // 2} runs")
+    progress(f"memory: {rows:,} rows of {len(inner) // 2} runs")
     first = _model(_fit(inner, settings, seed))
     learned, closed = errors(first, left_out)
-    report(f"memory: mean absolute error {learned:.4f} on runs left out, closed form {closed:.4f}")
+    progress(f"memory: mean absolute error {learned:.4f} on runs left out, closed form {closed:.4f}")
     if learned > (1 - LEAST_GAIN) * closed:
         raise DatasetError(
             f"the memory model learns too little from these data (mean absolute error {learned:.4f} on runs left "
@@ -111,11 +111,11 @@ def _fit(found: Sequence[MemoryRows], settings: Settings, seed: int) -> dict[str
     features = np.concatenate([each.features for each in found]).astype(np.float64)
     mean, scale = features.mean(0), features.std(0)
     scale = np.where(scale > 1e-3, scale, 1.0)
-    normal = _tensor(np.clip((features - mean) / scale, -CLIP, CLIP))
+    normal = tensor(np.clip((features - mean) / scale, -CLIP, CLIP))
     ratio = np.clip(np.concatenate([each.actual for each in found]), LEAST_RATIO, 1 - LEAST_RATIO)
-    correction = _tensor(np.log(ratio / (1 - ratio)) - features[:, 0])
+    correction = tensor(np.log(ratio / (1 - ratio)) - features[:, 0])
     weights = np.concatenate([np.full(len(each.actual), len(each.actual) ** -0.5) for each in found])
-    weight = _tensor(weights / weights.mean())
+    weight = tensor(weights / weights.mean())
     network = Network(settings.dropout)
     with torch.no_grad():  # a constant error need not be learned step by step
         network.last.bias.fill_(correction.median())
@@ -143,10 +143,6 @@ def _fit(found: Sequence[MemoryRows], settings: Settings, seed: int) -> dict[str
         "skip": _array(network.skip.weight[0]),
         "bias": _array(network.last.bias),
     }
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
 
 
 def _array(values: torch.Tensor) -> np.ndarray:

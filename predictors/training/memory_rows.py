@@ -3,7 +3,6 @@ KV use over that request's life, from the reports that came in it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from predictors.kernels import memory_rows
 from predictors.learned.latency.features import TARGET_FEATURES
-from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
+from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State, by_run
 from predictors.training.replay import replay
 
 _KV_USAGE = TARGET_FEATURES.index("kv_usage")
@@ -35,13 +34,8 @@ class MemoryRows:
 
 def rows_of_runs(data: Dataset, *, kv_known: bool = True) -> Iterator[MemoryRows]:
     """The rows of every run that has usable requests."""
-    attempts: dict[str, list[Attempt]] = defaultdict(list)
-    states: dict[str, list[State]] = defaultdict(list)
-    for attempt in data.attempts:
-        attempts[attempt.run].append(attempt)
-    for state in data.states:
-        if state.kv_usage is not None:
-            states[state.run].append(state)
+    attempts = by_run(data.attempts)
+    states = by_run(state for state in data.states if state.kv_usage is not None)
     for run in data.runs:
         # For a cluster, the members' reports would have to be averaged.
         if run.replicas == 1 and attempts[run.id] and len(states[run.id]) > 1:

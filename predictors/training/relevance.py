@@ -1,6 +1,6 @@
 """Training of the relevance model: the expected quality of (prompt, model) from the prompt's text.
 
-1. An encoder of prompts, without labels (`relevance_experts`).
+1. An encoder of prompts, without labels (`prompt_vectors`).
 2. Four experts (`EXPERTS`). The last one learns to recognise a prompt's task, where the data has tasks, and has the
    quality of each model at each task, partially pooled (`relevance_pooling`). Serving does not need the task. Of the
    other experts only what they say beyond their own mean at the task counts, so that the tasks are not counted twice.
@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +25,12 @@ from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.relevance_network import HALF_EVIDENCE, Prototypes
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import RELEVANCE_FEATURES
-from predictors.training.dataset import Dataset, fraction_of
+from predictors.training.dataset import Dataset, Progress, fraction_of
+from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.relevance_experts import (
     Lexicon,
     Network,
     Tasks,
-    fit_encoder,
     fit_lexicon,
     fit_network,
     fit_prototypes,
@@ -40,26 +39,36 @@ from predictors.training.relevance_experts import (
 from predictors.training.relevance_labels import Labels, labels_of, scale_shifts
 from predictors.training.relevance_stack import Seen, Trust, fit_trust
 
+_DIRECTIONS, _MOST_GRAMS = 64, 20_000
 _PARTS = 3
 _CLUSTERS = 32
 EXPERTS = ("network", "prototypes", "lexicon", "tasks")
 
 
-def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
+def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) -> Artifact:
     """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too few rated
     prompts or groups of them, or with one quality throughout."""
-    report = progress or (lambda _: None)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     labels = labels_of(data)
-    report(f"encoder of {len(labels.prompts)} prompts")
-    encoder, weights = fit_encoder(labels.prompts, seed)
+    progress(f"encoder of {len(labels.prompts)} prompts")
+    grams, weights = fit_encoder(labels.prompts, seed, most_grams=_MOST_GRAMS, most_directions=_DIRECTIONS)
+    # Never the compiled one: an artifact must not depend on whether there is a compiler.
+    encoder = Encoder(
+        grams["gram_ids"].astype(np.int64),
+        grams["gram_idf"],
+        grams["gram_table"],
+        grams["gram_step"].astype(np.float32),
+        np.zeros((len(grams["gram_ids"]), 0), dtype=np.int8),
+        np.zeros(len(grams["gram_ids"]), dtype=np.float32),
+        float(grams["unknown_idf"]),
+    )
     vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
-    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, report))
-    report("experts on all prompts")
+    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, progress))
+    progress("experts on all prompts")
     everything = np.arange(len(labels.prompts))
     fitted = _fit(labels, vectors, weights, everything, seed)
-    return _artifact(labels, encoder, fitted, _means_of_tasks(labels, vectors, weights, fitted), trust, seed)
+    return _artifact(labels, grams, fitted, _means_of_tasks(labels, vectors, weights, fitted), trust, seed)
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ def _judged(
     vectors: np.ndarray,
     weights: scipy.sparse.csr_matrix,
     seed: int,
-    report: Callable[[str], None],
+    report: Progress,
 ) -> Seen:
     part = np.array([int(fraction_of(group, seed) * _PARTS) for group in labels.groups])
     prior = np.zeros(labels.quality.shape)
@@ -139,7 +148,12 @@ def _near(
 
 
 def _artifact(
-    labels: Labels, encoder: Encoder, fitted: _Fitted, means: np.ndarray, trust: list[Trust], seed: int
+    labels: Labels,
+    grams: dict[str, np.ndarray],
+    fitted: _Fitted,
+    means: np.ndarray,
+    trust: list[Trust],
+    seed: int,
 ) -> Artifact:
     network, lexicon, tasks, prototypes = fitted.network, fitted.lexicon, fitted.tasks, fitted.prototypes
     out_bias, departures, of_task = network.out_bias.copy(), fitted.departures.copy(), tasks.departures.copy()
@@ -161,13 +175,9 @@ def _artifact(
     )
     half, single = np.float16, np.float32
     arrays = {
-        "gram_ids": encoder.ids.astype(np.uint32),
-        "gram_idf": encoder.idf.astype(single),
-        "gram_table": encoder.table,
-        "gram_step": encoder.step.astype(half),
+        **grams,
         "lexicon": np.rint(lexicon.grams / step[:, None]).astype(np.int8),
         "lexicon_step": step.astype(single),
-        "unknown_idf": np.array(encoder.unknown_idf, dtype=single),
         "hidden": network.hidden.astype(half),
         "hidden_bias": network.hidden_bias.astype(single),
         "out": out.astype(half),

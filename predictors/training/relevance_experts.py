@@ -1,4 +1,4 @@
-"""The parts of relevance, each fitted on its own: the encoder of prompts and the experts."""
+"""The experts of relevance, each fitted on its own."""
 
 from __future__ import annotations
 
@@ -12,61 +12,13 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from sklearn.cluster import KMeans
 from sklearn.linear_model import Ridge
-from sklearn.utils.extmath import randomized_svd
 from torch import nn
 
-from predictors.kernels.reference.prompt_encoder import Encoder, grams
 from predictors.kernels.reference.relevance_network import Prototypes
 from predictors.learned.text import COUNTS
-from predictors.training.dataset import DatasetError, Prompt
+from predictors.training.prompt_vectors import Scale, train_network
 from predictors.training.relevance_labels import Labels, priors
 from predictors.training.relevance_pooling import pooled_departures
-
-_DIRECTIONS = 64
-_MOST_GRAMS = 20_000
-_MIN_PROMPTS_OF_GRAM = 3
-
-
-def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> tuple[Encoder, scipy.sparse.csr_matrix]:
-    """(an encoder without a lexicon, weights of the known grams in each prompt, rows of length 1). TF-IDF over the
-    words and pairs that several prompts have, cut to its main directions (latent semantic analysis, Deerwester et al.
-    1990) and to whole numbers of 8 bits. Raises DatasetError for prompts without words in common."""
-    found = [np.unique(grams(prompt.features), return_counts=True) for prompt in prompts]
-    every = np.concatenate([ids for ids, _ in found])
-    ids, seen = np.unique(every, return_counts=True)
-    enough = min(_MIN_PROMPTS_OF_GRAM, max(len(prompts) // 100, 2))
-    most_seen = np.sort(np.argsort(-seen, kind="stable")[:_MOST_GRAMS])
-    most_seen = most_seen[seen[most_seen] >= enough]
-    if len(most_seen) < 2:
-        raise DatasetError("the prompts have no words in common: nothing distinguishes them")
-    ids, seen = ids[most_seen], seen[most_seen]
-    idf = (np.log((1.0 + len(prompts)) / (1.0 + seen)) + 1.0).astype(np.float32)
-    unknown_idf = float(np.log(1.0 + len(prompts)) + 1.0)
-    matrix = _weights(found, ids, idf)
-    size = min(_DIRECTIONS, min(matrix.shape) - 1)
-    _, _, directions = randomized_svd(matrix, size, random_state=seed)
-    step = np.maximum(np.abs(directions).max(axis=0), 1e-9) / 127.0
-    table = np.rint(directions.T / step[:, None]).astype(np.int8)
-    step = step.astype(np.float16).astype(np.float32)
-    none = np.zeros((len(ids), 0), dtype=np.int8)
-    return Encoder(ids, idf, table, step, none, np.zeros(len(ids), dtype=np.float32), unknown_idf), matrix
-
-
-def _weights(
-    found: list[tuple[np.ndarray, np.ndarray]], ids: np.ndarray, idf: np.ndarray
-) -> scipy.sparse.csr_matrix:
-    rows, values, ends = [], [], [0]
-    for these, times in found:
-        places = np.minimum(np.searchsorted(ids, these), len(ids) - 1)
-        known = ids[places] == these
-        weights = (1.0 + np.log(times[known])) * idf[places[known]]
-        length = np.sqrt(weights @ weights)
-        rows.append(places[known])
-        values.append(weights / max(length, 1e-9))
-        ends.append(ends[-1] + len(weights))
-    shape = (len(found), len(ids))
-    return scipy.sparse.csr_matrix((np.concatenate(values), np.concatenate(rows), ends), shape=shape)
-
 
 # --- the network ----------------------------------------------------------------------------------------
 _HIDDEN = 256
@@ -109,9 +61,8 @@ def fit_network(vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int
 
 def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
     torch.manual_seed(seed)
-    # A floor: with few or uniform prompts some directions have no spread, and a half float ends at 65,504.
-    mean, spread = vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 1e-3)
-    given = torch.from_numpy((vectors - mean) / spread)
+    scale = Scale(vectors)
+    given = torch.from_numpy(scale(vectors))
     there = torch.from_numpy((~np.isnan(quality)).astype(np.float32))
     actual = torch.from_numpy(np.nan_to_num(quality))
     weight = there / there.sum(dim=1, keepdim=True).clamp(min=1.0).sqrt()
@@ -121,23 +72,17 @@ def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
         out.weight.mul_(0.1)
         out.bias.zero_()
     network = nn.Sequential(nn.Dropout(_DROPPED / 2), hidden, nn.ReLU(), nn.Dropout(_DROPPED), out)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
-    batches = -(-len(given) // _BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, _RATE, total_steps=_EPOCHS * batches, pct_start=0.1
-    )
-    order = np.random.default_rng(seed)
     loss_of = nn.BCEWithLogitsLoss(reduction="none")
-    for _ in range(_EPOCHS):
-        for batch in torch.split(torch.from_numpy(order.permutation(len(given))), _BATCH):
-            loss = (loss_of(prior + network(given[batch]), actual[batch]) * weight[batch]).sum()
-            optimizer.zero_grad()
-            (loss / weight[batch].sum()).backward()
-            optimizer.step()
-            schedule.step()
-    # Standardisation is folded into the first layer, so that serving does not need it.
-    first = hidden.weight.detach().numpy().T / spread[:, None]
-    bias = hidden.bias.detach().numpy() - mean @ first
+
+    def loss(rows: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = (loss_of(prior + found, actual[rows]) * weight[rows]).sum() / weight[rows].sum()
+        return total
+
+    everything = torch.arange(len(given))
+    train_network(
+        network, given, everything, loss, seed, epochs=_EPOCHS, batch=_BATCH, rate=_RATE, decay=_DECAY
+    )
+    first, bias = scale.folded(hidden.weight.detach().numpy().T, hidden.bias.detach().numpy())
     return Network(first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy())
 
 
@@ -249,8 +194,8 @@ def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
         for prompt in prompts
     ]
     found, task = np.unique(names, return_inverse=True)
-    mean, spread = vectors[rows].mean(axis=0), np.maximum(vectors[rows].std(axis=0), 1e-3)
-    given = np.column_stack([(vectors[rows] - mean) / spread, np.ones(len(rows))])
+    scale = Scale(vectors[rows])
+    given = np.column_stack([scale(vectors[rows]), np.ones(len(rows))])
     actual = np.eye(len(found))[task]
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -263,6 +208,5 @@ def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
     start = np.zeros(given.shape[1] * len(found))
     best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _TASK_STEPS}).x
     *weights, bias = best.reshape(given.shape[1], len(found))
-    scaled = np.stack(weights) / spread[:, None]
     prior, departures = pooled_departures(labels, rows, task, len(found))
-    return Tasks(scaled, bias - mean @ scaled, departures, prior)
+    return Tasks(*scale.folded(np.stack(weights), bias), departures, prior)

@@ -16,8 +16,8 @@ from predictors.training.dataset import Dataset, DatasetError, Prompt
 MIN_GROUPS = 40
 #: Every mean is drawn towards the mean of all, which counts as so many answers.
 _PRIOR_ROWS = 2.0
-#: Kinds of quality that are shares of correct answers. The others are moved to this common scale.
-_CORRECTNESS = ("correct", "score")
+#: Kinds of quality that are shares of correct answers, and so are comparable across sources.
+CORRECTNESS = ("correct", "score")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def priors(quality: np.ndarray) -> np.ndarray:
 def scale_shifts(labels: Labels, prior: np.ndarray) -> np.ndarray:
     """(S,) log-odds to add to each scale, to convert it to that of correct answers: from models measured on both, drawn
     towards the difference of the means of all."""
-    correct = np.array([scale.rsplit("/", 1)[1] in _CORRECTNESS for scale in labels.scales])
+    correct = np.array([scale.rsplit("/", 1)[1] in CORRECTNESS for scale in labels.scales])
     shifts = np.zeros(len(labels.scales), dtype=np.float32)
     if not correct.any():
         correct[Counter(labels.head_scale.tolist()).most_common(1)[0][0]] = True

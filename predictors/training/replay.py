@@ -27,7 +27,7 @@ from predictors.learned.models import Models
 from predictors.learned.trees import TREE_FEATURES, TreeModel, tree_row
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
-from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
+from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State, by_run
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
@@ -111,12 +111,7 @@ def episodes(
 ) -> Iterator[Episode]:
     """One episode for each run that has attempts, in the data set's order. With `judge`, a model or trees, each has its
     `predicted`. Raises DatasetError for invalid times."""
-    attempts: dict[str, list[Attempt]] = defaultdict(list)
-    states: dict[str, list[State]] = defaultdict(list)
-    for attempt in data.attempts:
-        attempts[attempt.run].append(attempt)
-    for state in data.states:
-        states[state.run].append(state)
+    attempts, states = by_run(data.attempts), by_run(data.states)
     for run in data.runs:
         if attempts[run.id]:
             yield replay(run, attempts[run.id], states[run.id], model, trees=trees, judge=judge)
@@ -174,8 +169,8 @@ class _Replay:
             fixed_slots=bool(run.fixed_slots),
         )
         size = len(attempts)
-        self.requests: list[Request | None] = [None] * size
-        self.predictions: list[Any] = [None] * size
+        self.requests: dict[int, Request] = {}
+        self.predictions: dict[int, OnlinePrediction] = {}
         self.expected = [0] * size
         self.targets = np.empty((size, len(TARGET_FEATURES)), np.float32)
         self.seen = np.empty(size, np.int64)
@@ -286,7 +281,7 @@ class _Replay:
         waited_s = now - attempt.dispatched_s
         instance = self._share()
         self.predictor.observe_ttft(
-            self._request(at), self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
+            self.requests[at], self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
         )
         if waited_s > 0:
             self.history.stops_waiting(attempt.dispatched_s)
@@ -296,11 +291,8 @@ class _Replay:
         attempt = self.attempts[at]
         decoding = attempt.first_token_s is not None
         self.cluster.released(attempt.prompt_tokens, self.expected[at], decoding)
-        request, candidate, prediction = (
-            self._request(at),
-            self.candidates[attempt.model],
-            self.predictions[at],
-        )
+        request, candidate = self.requests[at], self.candidates[attempt.model]
+        prediction = self.predictions[at]
         instance = self._share()
         if attempt.ended_how != "ok":
             waited_s = now - attempt.dispatched_s
@@ -329,11 +321,6 @@ class _Replay:
         instance = self._share()
         self.predictor.observe_report(instance, now)
         self.history.reported(instance, now)
-
-    def _request(self, at: int) -> Request:
-        request = self.requests[at]
-        assert request is not None  # noqa: S101 (its dispatch came first)
-        return request
 
 
 def _tpot_s(attempt: Attempt) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
@@ -11,10 +9,10 @@ from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import encoder_of
 from predictors.learned.text_only.estimators import LOG_TOKENS_STEP, QUALITY_STEP, coded
 from predictors.learned.text_only.models import TEXT_ONLY_FEATURES
-from predictors.training.dataset import Dataset, DatasetError, fraction_of
+from predictors.training.dataset import Dataset, DatasetError, Progress, fraction_of
+from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.text_only_fits import (
     fit_clusters,
-    fit_encoder,
     fit_factors,
     fit_logistic,
     fit_ridge,
@@ -34,19 +32,19 @@ KNN = (40.0, 8.0, 6.0)  # neighbours, sharpness, leaning
 CLUSTERS = 64
 PENALTY = 0.01
 _MOST_INDEXED = 4_000
+_DIRECTIONS, _MOST_GRAMS = 48, 8_000
 
 
-def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
+def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) -> Artifact:
     """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too few rated
     prompts or groups of them, or with one quality throughout."""
-    report = progress or (lambda _: None)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     tables = tables_of(data)
     if np.nanmax(tables.quality) - np.nanmin(tables.quality) < 1e-6:
         raise DatasetError("every answer has the same quality: there is nothing to learn from")
-    report(f"encoder of {len(tables.prompts)} prompts")
-    arrays = fit_encoder(tables.prompts, seed)
+    progress(f"encoder of {len(tables.prompts)} prompts")
+    arrays, _ = fit_encoder(tables.prompts, seed, most_grams=_MOST_GRAMS, most_directions=_DIRECTIONS)
     encoder = encoder_of(arrays)
     vectors = np.stack([encoder.vector(prompt.features) for prompt in tables.prompts]).astype(np.float64)
     directions = vectors[:, : arrays["gram_table"].shape[1]]
@@ -54,21 +52,20 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
     quality, weight = filled(tables.quality, rated)
     guess = np.nan_to_num(long.effects) + long.levels[:, None]
     arrays |= _ground(tables, rated, long)
-    report("index and clusters")
+    progress("index and clusters")
     arrays |= _index(tables, directions, rated, long, seed)
-    expected = 1.0 / (1.0 + np.exp(-(rated.effects + rated.levels[:, None])))
     arrays |= fit_clusters(
         directions,
         (tables.quality, np.exp(tables.log_tokens)),
-        (expected, np.exp(guess + long.spread)),
+        (rated.chances, np.exp(guess + long.spread)),
         CLUSTERS,
         seed,
     )
-    report("regressions")
+    progress("regressions")
     weights, bias = fit_logistic(vectors, quality, weight, PENALTY)
     arrays |= {"logistic": weights, "logistic_bias": bias}
     arrays |= fit_ridge(vectors, tables.log_tokens, guess)
-    report("two heads and factors")
+    progress("two heads and factors")
     arrays |= fit_two_heads(vectors, quality, weight, tables.log_tokens, seed)
     arrays |= fit_factors(vectors, quality, weight, seed)
     settings = {
@@ -82,7 +79,6 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
 
 def _ground(tables: Tables, rated: Additive, long: Additive) -> dict[str, np.ndarray]:
     """What is known of the models without a prompt."""
-    expected = 1.0 / (1.0 + np.exp(-(rated.effects + rated.levels[:, None])))
     measured = ~np.isnan(tables.log_tokens)
     effects = np.nan_to_num(long.effects)
     seen = measured.any(axis=1)
@@ -93,7 +89,7 @@ def _ground(tables: Tables, rated: Additive, long: Additive) -> dict[str, np.nda
         "head_lengths": measured.sum(axis=0).astype(np.uint32),
         "effect_quality": rated.effects,
         "effect_log_tokens": effects,
-        "mean_quality": expected.mean(axis=0),
+        "mean_quality": rated.chances.mean(axis=0),
         "mean_tokens": np.exp(effects + long.spread) * np.exp(levels).mean(),
     }
 

@@ -1,58 +1,18 @@
-"""The fits of the text-only estimators: encoder, clusters, regressions, two heads, factors."""
+"""The fits of the text-only estimators: clusters, regressions, two heads, factors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-import scipy.sparse
 import torch
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.utils.extmath import randomized_svd
 from torch import nn
 
-from predictors.kernels.reference.prompt_encoder import grams
-from predictors.training.dataset import DatasetError, Prompt
+from predictors.training.prompt_vectors import Scale, train_network
 
 Arrays = dict[str, np.ndarray]
-
-DIRECTIONS = 48
-_MOST_GRAMS = 8_000
-_LEAST_PROMPTS_OF_GRAM = 3
-
-
-def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> Arrays:
-    """Arrays of `predictors.kernels.reference.prompt_encoder.Encoder`: TF-IDF of words and pairs, cut to its main directions."""
-    found = [np.unique(grams(prompt.features), return_counts=True) for prompt in prompts]
-    ids, seen = np.unique(np.concatenate([each for each, _ in found]), return_counts=True)
-    enough = min(_LEAST_PROMPTS_OF_GRAM, max(len(prompts) // 100, 2))
-    kept = np.sort(np.argsort(-seen, kind="stable")[:_MOST_GRAMS])
-    kept = kept[seen[kept] >= enough]
-    if len(kept) < 2:
-        raise DatasetError("the prompts have no words in common: nothing distinguishes them")
-    ids, seen = ids[kept], seen[kept]
-    idf = (np.log((1.0 + len(prompts)) / (1.0 + seen)) + 1.0).astype(np.float32)
-    rows, places, values = [], [], []
-    for row, (these, times) in enumerate(found):
-        at = np.minimum(np.searchsorted(ids, these), len(ids) - 1)
-        known = ids[at] == these
-        weights = (1.0 + np.log(times[known])) * idf[at[known]]
-        rows.append(np.full(len(weights), row))
-        places.append(at[known])
-        values.append(weights / max(float(np.sqrt(weights @ weights)), 1e-9))
-    matrix = scipy.sparse.csr_matrix(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(places))), (len(prompts), len(ids))
-    )
-    _, _, directions = randomized_svd(matrix, min(DIRECTIONS, min(matrix.shape) - 1), random_state=seed)
-    step = np.maximum(np.abs(directions).max(axis=0), 1e-9) / 127.0
-    return {
-        "gram_ids": ids.astype(np.uint32),
-        "gram_idf": idf,
-        "gram_table": np.rint(directions.T / step[:, None]).astype(np.int8),
-        "gram_step": step.astype(np.float16),
-        "unknown_idf": np.array(np.log(1.0 + len(prompts)) + 1.0, dtype=np.float32),
-    }
 
 
 # --- clusters -------------------------------------------------------------------------------------------
@@ -89,22 +49,6 @@ def fit_clusters(
 _LENGTH_PENALTY = 30.0
 #: Predicted lengths stay between these quantiles of the model's own.
 _LENGTH_BOUNDS = (0.01, 0.99)
-
-
-class Scale:
-    """The scale of standardised inputs. It is folded into the weights afterwards, so that serving does not need it."""
-
-    def __init__(self, vectors: np.ndarray) -> None:
-        # A floor: with few or uniform prompts some directions have no spread.
-        self.mean, self.spread = vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 1e-3)
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        return np.asarray((vectors - self.mean) / self.spread, dtype=np.float64)
-
-    def folded(self, weights: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(weights, bias) for raw vectors, from weights (X, M) for standardised ones."""
-        plain = weights / self.spread[:, None]
-        return plain, bias - self.mean @ plain
 
 
 def fit_logistic(
@@ -268,21 +212,18 @@ def _train(
     seed: int,
 ) -> None:
     inputs, rows = torch.from_numpy(given).float(), torch.nonzero(used).flatten()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
-    batches = -(-len(rows) // _BATCH)
-    epochs = max(_EPOCHS, _LEAST_STEPS // max(batches, 1))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, _RATE, total_steps=epochs * batches, pct_start=0.1
+    train_network(
+        network,
+        inputs,
+        rows,
+        loss,
+        seed,
+        epochs=_EPOCHS,
+        least_steps=_LEAST_STEPS,
+        batch=_BATCH,
+        rate=_RATE,
+        decay=_DECAY,
     )
-    order = np.random.default_rng(seed)
-    network.train()
-    for _ in range(epochs):
-        for batch in torch.split(rows[torch.from_numpy(order.permutation(len(rows)))], _BATCH):
-            value = loss(batch, network(inputs[batch]))
-            optimizer.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
 
 
 def _of(tensor: torch.Tensor) -> np.ndarray:

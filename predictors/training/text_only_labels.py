@@ -9,10 +9,8 @@ import numpy as np
 
 from predictors.learned.names import model_key
 from predictors.training.dataset import Dataset, DatasetError, Prompt
-from predictors.training.relevance_labels import MIN_GROUPS
+from predictors.training.relevance_labels import CORRECTNESS, MIN_GROUPS
 
-#: Shares of correct answers, which are comparable across sources.
-_CORRECTNESS = ("correct", "score")
 _ROUNDS = 40
 #: How strongly levels of prompts are held at 0: one answer shows little about a prompt.
 _LEVEL_RIDGE = 1.0
@@ -32,11 +30,6 @@ class Tables:
     quality: np.ndarray
     log_tokens: np.ndarray
 
-    def part(self, rows: np.ndarray) -> Tables:
-        return Tables(
-            tuple(self.prompts[row] for row in rows), self.heads, self.quality[rows], self.log_tokens[rows]
-        )
-
 
 @dataclass(frozen=True)
 class Additive:
@@ -47,12 +40,17 @@ class Additive:
     levels: np.ndarray
     spread: np.ndarray
 
+    @property
+    def chances(self) -> np.ndarray:
+        """(P, H) of good answers, where both parts are log-odds."""
+        return np.asarray(1.0 / (1.0 + np.exp(-(self.effects + self.levels[:, None]))))
+
 
 def tables_of(data: Dataset) -> Tables:
     """Of one kind of quality: correctness where there is any, else the most frequent kind. Raises DatasetError for data
     without quality, or with too little of it."""
     kinds = Counter(answer.quality_kind or "" for answer in data.answers if answer.quality is not None)
-    wanted = set(_CORRECTNESS) & set(kinds) or {kind for kind, _ in kinds.most_common(1)}
+    wanted = set(CORRECTNESS) & set(kinds) or {kind for kind, _ in kinds.most_common(1)}
     prompts = {prompt.id: prompt for prompt in data.prompts}
     quality: dict[tuple[str, str], list[float]] = {}
     tokens: dict[tuple[str, str], list[float]] = {}
@@ -123,7 +121,6 @@ def filled(quality: np.ndarray, additive: Additive) -> tuple[np.ndarray, np.ndar
     """(quality, weight), both (P, H). Where a prompt has several models' answers, the others are guessed from its level
     at a small weight, so that a model that was seen on one task only does not extrapolate."""
     there = ~np.isnan(quality)
-    guess = 1.0 / (1.0 + np.exp(-(additive.effects + additive.levels[:, None])))
     telling = there.sum(axis=1, keepdims=True) >= _TELLING
     weight = np.where(there, 1.0, np.where(telling, _GUESS, 0.0))
-    return np.where(there, np.nan_to_num(quality), guess), weight
+    return np.where(there, np.nan_to_num(quality), additive.chances), weight

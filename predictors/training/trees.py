@@ -12,7 +12,7 @@ learns in serving. A request that was given up before its first token counts wit
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,10 +22,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from predictors.learned.artifact import Artifact
 from predictors.learned.trees import TAU, TREE_FEATURES
-from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.dataset import Dataset, DatasetError, Progress
 from predictors.training.replay import Episode, episodes
-
-Progress = Callable[[str], None]
 
 _QUEUE_CLASSES = (0, 2, 5, 10)
 _KV_CLASSES, _PREFIX_CLASSES = 20, 4
@@ -60,15 +58,14 @@ class TreeRows:
 
 
 def train(
-    data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress | None = None
+    data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress = lambda _: None
 ) -> Artifact:
     """The same data, seed and settings give the same artifact. Raises DatasetError for too few times."""
-    report = progress or (lambda _: None)
     settings = settings or Settings()
-    report("replay")
+    progress("replay")
     rows = rows_of(list(episodes(data)))
     chosen = by_load(rows.features, settings.per_bucket, seed)
-    report(f"trees: {len(chosen):,} of {len(rows.features):,} requests")
+    progress(f"trees: {len(chosen):,} of {len(rows.features):,} requests")
     forests = []
     # More threads than idle cores wait for each other for minutes, and sums depend on their number.
     with threadpool_limits(limits=1):

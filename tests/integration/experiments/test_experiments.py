@@ -99,19 +99,8 @@ def test_heterogeneity_without_data(unlike: dict[str, Any]) -> None:
 @pytest.mark.timeout(400)
 def test_a_real_engine_is_asked_over_http(tmp_path: Path, engines: Engines) -> None:
     engine = engines.vllm("one", speed=20.0)
-    words = [
-        "--url",
-        engine.url,
-        "--model",
-        "up/llama-3.1-8b",
-        "--repeats",
-        "3",
-        "--requests",
-        "6",
-        "--replays",
-        "2",
-    ]
-    assert main(["experiment", "unpredictability", "--out", str(tmp_path), *words]) == 0
+    words = f"--url {engine.url} --model up/llama-3.1-8b --repeats 3 --requests 6 --replays 2"
+    assert main(["experiment", "unpredictability", "--out", str(tmp_path), *words.split()]) == 0
     found = result(tmp_path)
     assert found["url"] == engine.url
     (arms,) = tables(found, "The same request")

@@ -1,11 +1,13 @@
-"""Measurements made with the engine model itself, so that the truth is known."""
+"""Measurements made with the engine model itself, so that the truth is known, and the command that fits them."""
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import replace
 from random import Random
 
+from benchmarks.calibrate import command
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
 from benchmarks.calibrate.simulate import simulate
@@ -45,3 +47,10 @@ def level(rate_per_s: float, count: int = 80, noise: float = 0.0, truth: Constan
         decode_s = (one.ended_at_s - one.first_token_at_s) * math.exp(rng.gauss(0, noise))
         measured.append(replace(row, ttft_s=ttft_s, e2e_s=ttft_s + decode_s))
     return Level(f"{rate_per_s:g}", tuple(measured))
+
+
+def calibrate(*words: str) -> int:
+    """The exit status of `headway calibrate`."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))

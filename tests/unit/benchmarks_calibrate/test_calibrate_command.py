@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +10,13 @@ import orjson
 import pytest
 import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from benchmarks.calibrate import command, measure
+from benchmarks.calibrate import measure
 from benchmarks.calibrate.measured import read_file, write_file
-from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.calibrate.profile import read_profiles
 from router.core.profile import EngineProfile
-from tests.unit.benchmarks_calibrate.made import level
-
-
-def calibrate(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
+from tests.unit.benchmarks_calibrate.made import calibrate, level
 
 
 @pytest.fixture
@@ -131,8 +123,9 @@ class Server:
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
-        self.url = ""
-        self._ready = threading.Event()
+        self.app = web.Application()
+        self.app.router.add_post("/v1/chat/completions", self.answer)
+        self.app.router.add_get("/metrics", self.metrics)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -152,52 +145,12 @@ class Server:
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(text="vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n")
 
-    def serve(self, stop: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
-        async def run() -> None:
-            app = web.Application()
-            app.router.add_post("/v1/chat/completions", self.answer)
-            app.router.add_get("/metrics", self.metrics)
-            runner = web.AppRunner(app)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            self._ready.set()
-            await stop.wait()
-            await runner.cleanup()
 
-        loop.run_until_complete(run())
-        loop.close()
-
-    def wait(self) -> None:
-        assert self._ready.wait(20)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    loop, stop, served = asyncio.new_event_loop(), asyncio.Event(), Server()
-    thread = threading.Thread(target=served.serve, args=(stop, loop))
-    thread.start()
-    served.wait()
-    yield served
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(20)
-
-
-def test_measuring_asks_for_exact_lengths_and_writes_the_form(server: Server, tmp_path: Path) -> None:
-    words = [
-        "--url",
-        server.url,
-        "--model",
-        "m",
-        "--rates",
-        "20,40",
-        "--seconds",
-        "0.4",
-        "--out",
-        str(tmp_path),
-    ]
-    assert measure.main([*words, "--output-tokens", "6,9"]) == 0
+async def test_measuring_asks_for_exact_lengths_and_writes_the_form(tmp_path: Path) -> None:
+    server = Server()
+    async with TestServer(server.app) as running:
+        words = f"--url {running.make_url('')} --model m --rates 20,40 --seconds 0.4 --output-tokens 6,9"
+        assert await asyncio.to_thread(measure.main, [*words.split(), "--out", str(tmp_path)]) == 0
     low, high = read_file(tmp_path / "measurement.jsonl")
     assert (low.name, high.name) == ("20", "40")
     assert len(high.requests) > len(low.requests) > 1

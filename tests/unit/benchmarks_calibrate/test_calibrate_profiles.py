@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from backends.engine import profile
-from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.calibrate.profile import read_profiles
 from benchmarks.workloads.format import WorkloadError
 
 KNOWN = profile("llama-3.1-8b@a100-80g")

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
+from benchmarks.calibrate.command import read_levels
 from benchmarks.calibrate.measured import Level, Measured, State, read_file, write_file
-from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.simulate import simulate
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Split, by_load, splitter
@@ -114,18 +114,18 @@ def replayed(**changes: Any) -> dict[str, Any]:
 def test_a_replay_s_row_file_is_one_level(tmp_path: Path) -> None:
     failed = replayed(id="f", complete=False, e2e_s=None)
     path = lines(tmp_path / "rate-2.jsonl", {RESULTS_KEY: 1}, replayed(), failed)
-    assert read_any(path) == [Level("rate-2", (Measured(1.0, 20, 8, 0.2, 0.9),))]
+    assert read_levels(path) == [Level("rate-2", (Measured(1.0, 20, 8, 0.2, 0.9),))]
 
 
 def test_rows_of_a_fleet_are_refused(tmp_path: Path) -> None:
     there, here = ({"x-headway-instance": name} for name in ("there", "here"))
     path = lines(tmp_path / "f.jsonl", {RESULTS_KEY: 1}, replayed(headers=there), replayed(headers=here))
     with pytest.raises(WorkloadError, match="answered by 2 instances"):
-        read_any(path)
+        read_levels(path)
     with pytest.raises(WorkloadError, match="no request was answered"):
-        read_any(lines(tmp_path / "n.jsonl", {RESULTS_KEY: 1}, replayed(complete=False)))
+        read_levels(lines(tmp_path / "n.jsonl", {RESULTS_KEY: 1}, replayed(complete=False)))
     with pytest.raises(WorkloadError, match="is empty"):
-        read_any(lines(tmp_path / "e.jsonl"))
+        read_levels(lines(tmp_path / "e.jsonl"))
 
 
 # --- the split -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 from collections.abc import Callable, Mapping
@@ -12,12 +11,12 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.calibrate import command
-from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.calibrate.profile import read_profiles
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.sources.vllm_throughput import FILE, OUTPUT_TOKENS, Curve, fit_curve, rows
 from benchmarks.calibrate.study import Split, Study, splitter
 from benchmarks.workloads.format import WorkloadError
+from tests.unit.benchmarks_calibrate.made import calibrate
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1028)
 #: Seconds of a step on the A100 and seconds that each sequence adds, by model and number of GPUs.
@@ -56,12 +55,6 @@ def published(
 
 def studies(data: Path, held_out: tuple[str, ...] | None = None) -> dict[str, Study]:
     return {study.name: study for study in SOURCES["vllm_throughput"](data, splitter(None, held_out))}
-
-
-def calibrate(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.evaluate.figures import Evaluation, Figure
-from benchmarks.evaluate.length import MAIN, OURS, evaluate
+from benchmarks.evaluate.length import HISTOGRAM, MAIN, OURS, WARM_UP, evaluate
 from benchmarks.evaluate.length_baselines import (
     MEDIAN,
     YARDSTICK,
@@ -14,7 +14,6 @@ from benchmarks.evaluate.length_baselines import (
     absolute_errors,
     baselines,
 )
-from benchmarks.evaluate.length_online import HISTOGRAM, WARM_UP
 from predictors.learned.artifact import Artifact
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Dataset, DatasetError, split_prompts

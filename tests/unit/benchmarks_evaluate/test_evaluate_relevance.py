@@ -1,5 +1,7 @@
 """Figures of relevance on generated prompts of three tasks, each with a model that is good at it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,26 +17,9 @@ from benchmarks.evaluate.relevance import (
 )
 from benchmarks.evaluate.relevance_baseline import BASELINE
 from predictors.learned.artifact import Artifact
-from predictors.learned.text import prompt_features
-from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
+from predictors.training.dataset import DatasetError
 from predictors.training.relevance import train
-
-TASKS = ("sums apples price total sold", "poem rhyme moon verse silver", "function loop python bug list")
-
-
-def generated(prompts: int, seed: int, models: tuple[str, ...] = ("adder", "poet", "coder")) -> Dataset:
-    rng = np.random.default_rng(seed)
-    made, answers = [], []
-    for index in range(prompts):
-        task = index % len(TASKS)
-        text = " ".join(rng.choice([*TASKS[task].split(), "the", "please", "of"], size=9).tolist())
-        name = f"{seed}-{index}"
-        made.append(Prompt(name, name, "made", prompt_features(text), f"task {task}", text))
-        for model, good_at in zip(models, range(len(models)), strict=True):
-            good = float(rng.random() < (0.9 if good_at == task else 0.3))
-            answers.append(Answer(name, model, quality=good, quality_kind="correct"))
-    return Dataset(tuple(made), tuple(answers))
-
+from tests.unit.predictors_training.test_training_relevance import generated
 
 TRAIN, TEST = generated(150, seed=1), generated(90, seed=2)
 
@@ -96,11 +81,14 @@ def test_without_training_data_there_are_no_baselines(artifact: Artifact) -> Non
 
 
 def test_models_that_the_artifact_does_not_know_are_left_out_and_told(artifact: Artifact) -> None:
-    found = evaluate(artifact, generated(60, seed=3, models=("adder", "poet", "stranger")), None)
+    data = generated(60, seed=3)
+    coder = [replace(each, model="stranger") for each in data.answers if each.model == "coder"]
+    others = [each for each in data.answers if each.model != "coder"]
+    found = evaluate(artifact, replace(data, answers=(*others, *coder)), None)
     assert figure(found, "AUC", OURS, "all").rows == 120
     assert any("unknown" in note for note in found.notes)
     with pytest.raises(DatasetError, match="none of the models"):
-        evaluate(artifact, generated(60, seed=4, models=("stranger", "other")), None)
+        evaluate(artifact, replace(data, answers=tuple(coder)), None)
 
 
 def test_soft_auc_counts_ties_half_and_graded_answers_by_their_share() -> None:

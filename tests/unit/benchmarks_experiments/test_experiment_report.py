@@ -11,32 +11,26 @@ import pytest
 from benchmarks.evaluate.plots import COLOURS
 from benchmarks.experiments import charts
 from benchmarks.experiments.report import Chart, Report, Results, Section, header, shown, write
-from benchmarks.pages.drawing import Drawing
 from benchmarks.pages.standalone import standalone
 from tests.unit.benchmarks.parsed import assert_stands_alone, words
 
 LINES = {"": {"first <a>": [(1.0, 2.0), (10.0, 4.0)], "second": [(1.0, 1.0), (10.0, 3.0)]}}
-DRAWINGS: dict[str, Drawing] = {
-    "lines": charts.lines("lines", "load <x>", "seconds", LINES, log_x=True),
-    "panels": charts.lines("panels", "load", "seconds", {"p": LINES[""], "q": LINES[""]}, y_range=(0, 5)),
-    "lanes": charts.lanes(
-        "lanes", "TTFT (s)", {"row": [("first", 2.0, 1.0, 3.0), ("second", -1.0, -2.0, 0.0)]}
+CHARTS = (
+    charts.lines("lines", "Lines", "load <x>", "seconds", LINES, log_x=True),
+    charts.lines("panels", "Panels", "load", "seconds", {"p": LINES[""], "q": LINES[""]}, y_range=(0, 5)),
+    charts.lanes(
+        "lanes", "Lanes", "TTFT (s)", {"row": [("first", 2.0, 1.0, 3.0), ("second", -1.0, -2.0, 0.0)]}
     ),
-    "stacked": charts.stacked("stacked", "share (%)", {"TTFT": {"a": 0.25, "b": 0.75}}),
-    "points": charts.points("points", "USD", "tokens", {"k": [(1, 2, "one"), (2, 3, "two")]}, named=["one"]),
-    "grid": charts.grid("grid", ["fp8"], ["a100", "v100"], {("fp8", "a100"): "native"}),
-}
+    charts.stacked("stacked", "Stacked", "share (%)", {"TTFT": {"a": 0.25, "b": 0.75}}),
+    charts.points("points", "Points", "USD", "tokens", {"k": [(1, 2, "one"), (2, 3, "two")]}, named=["one"]),
+    charts.grid("grid", "Grid", ["fp8"], ["a100", "v100"], {("fp8", "a100"): "native"}),
+)
 
 
 @pytest.fixture
 def report() -> Report:
     table = Results("A <table>", ("name", "time (s)"), [("a|b", 0.12345), ("none", None), ("many", 12345)])
-    section = Section(
-        "First & only",
-        ["A <sentence>."],
-        [table],
-        [Chart(name, name, each) for name, each in DRAWINGS.items()],
-    )
+    section = Section("First & only", ["A <sentence>."], [table], CHARTS)
     return Report("test", "What <was> seen", header(7, None), [section])
 
 
@@ -44,14 +38,14 @@ def test_everything_is_written(report: Report, tmp_path: Path) -> None:
     page = write(tmp_path / "out", report)
     assert page == tmp_path / "out" / "index.html"
     figures = sorted(path.stem for path in (tmp_path / "out" / "figures").glob("*.svg"))
-    assert figures == sorted(DRAWINGS)
+    assert figures == sorted(each.name for each in CHARTS)
     result = orjson.loads((tmp_path / "out" / "results.json").read_bytes())
     assert (result["experiment"], result["seed"]) == ("test", 7)
     assert result["command"].startswith("headway")
     assert result["commit"]
     (section,) = result["sections"]
     assert section["tables"][0]["rows"] == [["a|b", 0.12345], ["none", None], ["many", 12345]]
-    assert section["figures"][0] == {"file": "figures/lines.svg", "caption": "lines"}
+    assert section["figures"][0] == {"file": "figures/lines.svg", "caption": "Lines"}
 
 
 def test_the_page_is_escaped_and_stands_alone(report: Report, tmp_path: Path) -> None:
@@ -80,9 +74,9 @@ def test_tables_are_markdown(report: Report, tmp_path: Path) -> None:
     assert "- seed: `7`" in lines
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_a_figure_is_a_file_of_its_own(name: str) -> None:
-    text = standalone(DRAWINGS[name].svg(), COLOURS)
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda each: each.name)
+def test_a_figure_is_a_file_of_its_own(chart: Chart) -> None:
+    text = standalone(chart.drawing.svg(), COLOURS)
     root = ElementTree.fromstring(text)  # noqa: S314 (our own file)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert float(root.attrib["width"]) > 100
@@ -92,7 +86,7 @@ def test_a_figure_is_a_file_of_its_own(name: str) -> None:
 
 
 def test_series_differ_in_dash_and_colour_in_a_file() -> None:
-    text = standalone(DRAWINGS["lines"].svg(), COLOURS)
+    text = standalone(CHARTS[0].drawing.svg(), COLOURS)
     assert COLOURS[1][0] in text
     assert f'stroke-dasharray="{COLOURS[1][2]}"' in text
     for expected in ("load &lt;x&gt;", "seconds", "first &lt;a&gt;"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.experiments.predicted_lengths import LSTM, MEAN, explained
+from benchmarks.experiments.predicted import LENGTH_MODEL, MEAN_LENGTH, lengths_explained
 from predictors.learned.models import UNTRAINED, load_models
 
 MODELS = {"chatty": 400.0, "terse": 50.0}
@@ -35,18 +35,18 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_the_mean_of_a_model_explains_the_model_and_nothing_inside_it(data: Path) -> None:
-    by_predictor = {each.of: each for each in explained(data, load_models(), set(), seed=1)}
-    assert by_predictor.keys() == {LSTM, MEAN}
-    mean = by_predictor[MEAN]
+    by_predictor = {each.of: each for each in lengths_explained(data, load_models(), set(), seed=1)}
+    assert by_predictor.keys() == {LENGTH_MODEL, MEAN_LENGTH}
+    mean = by_predictor[MEAN_LENGTH]
     between = np.log(8) ** 2 / 4
     assert mean.whole.value == pytest.approx(between / (between + 0.04), abs=0.03)
     assert mean.inside.value == pytest.approx(0, abs=0.1)
     assert mean.whole.low < mean.whole.value < mean.whole.high
-    assert mean.whole.rows == by_predictor[LSTM].whole.rows
+    assert mean.whole.rows == by_predictor[LENGTH_MODEL].whole.rows
     assert 40 < mean.whole.rows < 120  # about half of the prompts are for the means
 
 
 def test_nothing_is_judged_on_what_was_trained_on(data: Path) -> None:
-    assert list(explained(data, load_models(), {"alpaca_eval"}, seed=1)) == []
-    assert list(explained(data, UNTRAINED, set(), seed=1)) == []
-    assert list(explained(data / "alpaca_eval", load_models(), set(), seed=1)) == []
+    assert list(lengths_explained(data, load_models(), {"alpaca_eval"}, seed=1)) == []
+    assert list(lengths_explained(data, UNTRAINED, set(), seed=1)) == []
+    assert list(lengths_explained(data / "alpaca_eval", load_models(), set(), seed=1)) == []

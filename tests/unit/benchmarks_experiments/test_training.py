@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.datasets.public import present
 from benchmarks.evaluate.figures import Figure
 from benchmarks.experiments import length_training
-from benchmarks.experiments.latency_training import folds, gpu_of, published
+from benchmarks.experiments.latency_training import folds, gpu_of
 from benchmarks.experiments.length_training import LengthTraining, over_folds
 from predictors.training.dataset import Dataset
 from tests.unit.predictors_training.made_lengths import TINY, made_data
@@ -38,13 +39,13 @@ def test_the_mean_over_folds_has_the_interval_of_independent_parts() -> None:
     assert over_folds([*figures, None]) is None
 
 
-def test_no_data_have_no_sections() -> None:
-    assert published(None) == length_training.published(None) == []
+def test_no_folder_has_no_sets() -> None:
+    assert present(None) == []
 
 
 def test_lengths_are_judged_on_prompts_that_were_not_fitted_to(monkeypatch: pytest.MonkeyPatch) -> None:
     made, nothing = made_data(150), "nothing of the prompt"
-    monkeypatch.setattr(length_training, "published", lambda _: ["made"])
+    monkeypatch.setattr(length_training, "present", lambda *_: ["made"])
     monkeypatch.setattr(length_training, "read_public", lambda *_: made)
     monkeypatch.setattr(length_training, "_SETTINGS", TINY)
     monkeypatch.setattr(length_training, "SETS", ("made",))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from benchmarks.oracles import Truth
+from hypothesis import strategies as st
+
 from benchmarks.simulator import Arrival, Fleet, open_fleet
 from router.core.profile import EngineProfile
 from router.core.types import Request, Slo
@@ -22,6 +23,8 @@ INSTANCES: tuple[dict[str, Any], ...] = (
     emulated("few", max_concurrency=3),
     emulated("desk", "l4", emulates="ollama"),
 )
+#: One to four instances of unlike kinds.
+FLEETS = st.lists(st.sampled_from(INSTANCES), min_size=1, max_size=4, unique_by=lambda each: each["name"])
 #: Little KV memory, small batches: preemptions, chunked prefills, full seats.
 CRAMPED = EngineProfile(
     name="cramped",
@@ -113,8 +116,3 @@ def with_policy(arrivals: Sequence[Arrival], policy: str) -> list[Arrival]:
 def with_slo(each: Arrival, slo: Slo | None) -> Arrival:
     """The same request with another SLO."""
     return each._replace(request=replace(each.request, slo=slo))
-
-
-def truth(of: Fleet, arrivals: Sequence[Arrival]) -> Truth:
-    """Short for Truth."""
-    return Truth(of, arrivals)

@@ -22,6 +22,7 @@ from router.core.types import Slo
 from tests.examples import few_examples
 from tests.unit.benchmarks_oracles.cases import (
     CRAMPED,
+    FLEETS,
     INSTANCES,
     arrival,
     fleet,
@@ -155,9 +156,7 @@ def test_a_prompt_that_fits_nowhere_is_not_offered_and_one_too_dear_is() -> None
 @few_examples
 @given(
     seed=st.integers(0, 2**32),
-    instances=st.lists(
-        st.sampled_from(INSTANCES), min_size=1, max_size=4, unique_by=lambda each: each["name"]
-    ),
+    instances=FLEETS,
     rate=st.sampled_from([1.0, 5.0, 30.0]),
     sessions=st.sampled_from([0, 3]),
     cramped=st.booleans(),
@@ -191,9 +190,7 @@ def test_what_has_happened_is_possible(
 @few_examples
 @given(
     seed=st.integers(0, 2**32),
-    instances=st.lists(
-        st.sampled_from(INSTANCES), min_size=1, max_size=4, unique_by=lambda each: each["name"]
-    ),
+    instances=FLEETS,
     rate=st.sampled_from([2.0, 8.0, 30.0]),
     sessions=st.sampled_from([0, 3]),
     cramped=st.booleans(),

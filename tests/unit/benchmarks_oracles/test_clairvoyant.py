@@ -18,7 +18,7 @@ from benchmarks.simulator import Arrival, Fleet, simulate
 from policies import POLICIES
 from router.core.types import Slo
 from tests.examples import few_examples
-from tests.unit.benchmarks_oracles.cases import CRAMPED, INSTANCES, arrival, fleet, some, with_policy
+from tests.unit.benchmarks_oracles.cases import CRAMPED, FLEETS, INSTANCES, arrival, fleet, some, with_policy
 from tests.unit.benchmarks_simulator.worlds import emulated, one_by_one
 
 SMALL = Effort(evaluations=600)
@@ -159,9 +159,7 @@ def test_a_changed_lane_is_served_as_a_new_one() -> None:
 @few_examples
 @given(
     seed=st.integers(0, 2**32),
-    instances=st.lists(
-        st.sampled_from(INSTANCES), min_size=1, max_size=4, unique_by=lambda each: each["name"]
-    ),
+    instances=FLEETS,
     rate=st.sampled_from([2.0, 8.0, 30.0]),
     sessions=st.sampled_from([0, 3]),
     cramped=st.booleans(),

@@ -28,7 +28,7 @@ from benchmarks.pickers.figures import (
     true_frontier,
     verdict,
 )
-from benchmarks.pickers.judge import Fold, judge
+from benchmarks.pickers.judge import Fold, brought, judge, played
 from benchmarks.pickers.replay import SimulatedCheck, orders, replay
 from benchmarks.pickers.second_look import second_looks
 from benchmarks.pickers.trained import Predicted, artifacts_of, fold_of, predict, splits, trained
@@ -65,6 +65,12 @@ def made(count: int = 120, seed: int = 1) -> Dataset:
             right = float(rng.random() >= wrong)
             answers.append(Answer(f"p{at}", model, None, 100 + at % 7, False, right, "correct"))
     return Dataset(tuple(prompts), tuple(answers))
+
+
+def halves(data: Dataset) -> tuple[Dataset, Dataset]:
+    """What is learned from and what is judged."""
+    folds = fold_of(data, 2, 1)
+    return tuple(data.keep(prompt=lambda each, part=part: folds[each.id] == part) for part in (0, 1))
 
 
 def known(table: Table, sharp: float = 0.9) -> Predicted:
@@ -307,8 +313,8 @@ def test_report_of_second_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_targets_move_what_a_policy_takes() -> None:
     one = fold(made(300))
-    low = judging._played("cost", [one], 1, Targets(quality=0.4)).point
-    high = judging._played("cost", [one], 1, Targets(quality=0.85)).point
+    low = brought([one], played("cost", [one], 1, Targets(quality=0.4))).point
+    high = brought([one], played("cost", [one], 1, Targets(quality=0.85))).point
     assert low[0] < high[0]
     assert low[1] < high[1]
 
@@ -318,9 +324,7 @@ def test_predictors_are_trained_once_on_the_training_part_and_tell_hard_from_eas
 ) -> None:
     monkeypatch.setattr(training, "_KINDS", ("length", "relevance"))
     data = made(160)
-    folds = fold_of(data, 2, 1)
-    train = data.keep(prompt=lambda each: folds[each.id] == 0)
-    test = data.keep(prompt=lambda each: folds[each.id] == 1)
+    train, test = halves(data)
     without_lengths = Dataset(
         train.prompts,
         tuple(Answer(a.prompt, a.model, None, None, False, a.quality, "correct") for a in train.answers),
@@ -368,9 +372,7 @@ def test_artifacts_learn_from_the_training_part_alone(
 
 def test_a_test_set_is_apart_and_judges_the_shipped_artifacts_themselves(tmp_path: Path) -> None:
     data = made(40)
-    folds = fold_of(data, 2, 1)
-    train = data.keep(prompt=lambda each: folds[each.id] == 0)
-    test = data.keep(prompt=lambda each: folds[each.id] == 1)
+    train, test = halves(data)
     (split,) = splits(train, test, 4, 1)
     assert (split.train, split.test) == (train, test)
     assert artifacts_of("shipped", split, "made", tmp_path, 1, lambda line: None) == SHIPPED

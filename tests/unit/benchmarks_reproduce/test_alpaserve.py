@@ -91,7 +91,7 @@ def test_a_placement_that_the_method_does_not_give_is_out_of_bound(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda path: path.unlink(), "no such file"),
+        (lambda path: path.unlink(), "alpaserve_cases.json: No such file"),
         (lambda path: path.write_text("{"), "not valid JSON"),
         (lambda path: path.write_text('{"output_length": 20, "cases": []}'), "model_sets"),
     ],

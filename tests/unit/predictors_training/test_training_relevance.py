@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from predictors.learned.artifact import to_bytes
-from predictors.learned.relevance import RelevanceModel
+from predictors.learned.relevance import RelevanceModel, encoder_of
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
+from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.relevance import train
-from predictors.training.relevance_experts import fit_encoder, fit_tasks
+from predictors.training.relevance_experts import fit_tasks
 from predictors.training.relevance_labels import labels_of, scale_shifts
 
 WORDS = {
@@ -71,7 +72,8 @@ def test_learns_which_model_is_good_at_what(learned: RelevanceModel) -> None:
 
 def test_learns_tasks_of_prompts_and_the_quality_there() -> None:
     labels, test = labels_of(generated(300, seed=11)), generated(100, seed=12)
-    encoder, _ = fit_encoder(labels.prompts, seed=1)
+    arrays, _ = fit_encoder(labels.prompts, seed=1, most_grams=20_000, most_directions=64)
+    encoder = encoder_of(arrays)
     tasks = fit_tasks(
         np.stack([encoder.vector(prompt.features) for prompt in labels.prompts]), labels, np.arange(300)
     )
