@@ -13,6 +13,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -23,25 +24,9 @@ logger = logging.getLogger("headway.emulator")
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-_REASONS = {
-    100: "Continue",
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Request Entity Too Large",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
 _HEADS = {
-    status: f"HTTP/1.1 {status} {reason}\r\nServer: headway-emulator\r\n".encode()
-    for status, reason in _REASONS.items()
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: headway-emulator\r\n".encode()
+    for status in HTTPStatus
 }
 
 
