@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from backends.engine.active import Active
-from backends.engine.decoding import Decoding
+from backends.engine.decoding import Active, Decoding
 from backends.engine.kv import KvBlocks
 from backends.engine.sequence import Progress, PromptTooLong, Sequence
 from backends.engine.series import count_within, span_s

@@ -53,7 +53,7 @@ class TextModels:
 
     @classmethod
     def load(cls, artifact: Artifact) -> TextModels:
-        """Raises ArtifactError for an artifact of another kind, or whose arrays are missing or do not fit."""
+        """Raises ArtifactError for arrays that are missing or do not fit."""
         check(artifact)
         return cls(artifact.name, artifact.arrays)
 
@@ -184,8 +184,8 @@ _ARRAYS = {
 
 
 def check(artifact: Artifact) -> None:
-    """Raises ArtifactError for anything but an artifact of text-only estimators."""
-    found = sizes(artifact, "text", _ARRAYS)
+    """Raises ArtifactError for anything but the arrays of text-only estimators."""
+    found = sizes(artifact, _ARRAYS)
     if (
         found["X"] != found["D"] + len(COUNTS) + 1
         or found["O"] != found["H"] * (1 + found["B"])
