@@ -59,7 +59,7 @@ from router.gateway.telemetry.sources import Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.request.tokenizer import PromptTokenizer
-from router.scaling.actuator import Actuator, Observe
+from router.scaling.actuator import Actuator
 from router.scaling.loop import ScalingLoop, create_scaler
 from router.scaling.processes import Processes
 from router.store.open_state import open_state
@@ -346,7 +346,7 @@ def create_scaling(
     config = gateway.config.scaling
     if not config.pools:
         return None
-    actuator: Actuator = Observe()
+    actuator = Actuator(gateway)
     if config.actuator == "processes":
         actuator = Processes(gateway, make_backend, environment)
     elif config.actuator == "kubernetes":
