@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from router.store.entries import Entry, from_line
-from router.store.lines import record_line
 from router.store.spending import report_query, spent
 from router.store.totals import Amounts, Totals, today
+from router.store.writer import record_line
 from tests.records import MakeRecord
 
 DAY_S = 86_400.0
