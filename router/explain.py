@@ -201,17 +201,13 @@ def _usd(amount: float | None) -> str:
     return f"${amount:.{decimals}f}"
 
 
-def _share(value: float) -> str:
-    return f"{value:.2f}"
-
-
 #: The shown fields of a prediction: label, field, format.
 _SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("TTFT", "ttft_s_p50", _ms),
     ("E2E", "e2e_s_p50", _ms),
-    ("P(miss)", "p_miss", _share),
+    ("P(miss)", "p_miss", "{:.2f}".format),
     ("cost", "cost_usd", _usd),
-    ("quality", "quality", _share),
+    ("quality", "quality", "{:.2f}".format),
 )
 
 

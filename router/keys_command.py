@@ -28,8 +28,22 @@ from router.store.queries import Store
 from router.store.spend_report import day, spend_report
 from router.wiring import store_url
 
-
 # --- arguments ----------------------------------------------------------------------------------------
+#: Settings of a key that are numbers. The options of `headway keys create` have their names.
+_NUMBERS = (
+    ("max_priority", int, "largest priority of its requests (default 0)"),
+    ("min_quality", float, "least predicted quality of each answer, 0 to 1"),
+    ("quality", float, "target mean quality, 0 to 1"),
+    ("attainment", float, "target share of met SLOs, 0 to 1"),
+    ("budget_usd_per_day", float, "USD that it may spend in a day (UTC)"),
+    ("budget_usd", float, "USD that it may ever spend"),
+    ("requests_per_minute", int, "requests in a minute"),
+    ("tokens_per_minute", int, "tokens in a minute, prompts and answers"),
+    ("max_concurrency", int, "open requests at once"),
+    ("max_cost_usd", float, "USD that one request may cost"),
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway keys`."""
     actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
@@ -45,19 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--policy", help="policy of requests that name none")
     create.add_argument("--locked", action="store_true", help="its requests may not choose another policy")
     create.add_argument("--models", metavar="A,B", help="the only models that it may use")
-    for option, kind, text in (
-        ("--max-priority", int, "largest priority of its requests (default 0)"),
-        ("--min-quality", float, "least predicted quality of each answer, 0 to 1"),
-        ("--quality", float, "target mean quality, 0 to 1"),
-        ("--attainment", float, "target share of met SLOs, 0 to 1"),
-        ("--budget-usd-per-day", float, "USD that it may spend in a day (UTC)"),
-        ("--budget-usd", float, "USD that it may ever spend"),
-        ("--requests-per-minute", int, "requests in a minute"),
-        ("--tokens-per-minute", int, "tokens in a minute, prompts and answers"),
-        ("--max-concurrency", int, "open requests at once"),
-        ("--max-cost-usd", float, "USD that one request may cost"),
-    ):
-        create.add_argument(option, type=kind, metavar="N", help=text)
+    for setting, kind, text in _NUMBERS:
+        create.add_argument(f"--{setting.replace('_', '-')}", type=kind, metavar="N", help=text)
     create.add_argument("--makes-keys", action="store_true", help="its holder may make keys below it")
 
     about = "List all keys with their limits and the spending of each key and the keys below it."
@@ -132,24 +135,9 @@ async def _tenants(config: FleetConfig, table: KeyTable) -> Tenants:
 
 
 # --- create -------------------------------------------------------------------------------------------
-#: Options with the name and the value of a key's setting.
-_SETTINGS = (
-    "policy",
-    "max_priority",
-    "min_quality",
-    "quality",
-    "attainment",
-    "budget_usd_per_day",
-    "budget_usd",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "max_concurrency",
-    "max_cost_usd",
-)
-
-
 def _given(args: argparse.Namespace) -> dict[str, Any]:
-    given = {name: value for name in _SETTINGS if (value := getattr(args, name)) is not None}
+    settings = ["policy", *[setting for setting, _, _ in _NUMBERS]]
+    given = {name: value for name in settings if (value := getattr(args, name)) is not None}
     if args.models is not None:
         given["models"] = [name.strip() for name in args.models.split(",") if name.strip()]
     return given | {name: True for name in ("locked", "makes_keys") if getattr(args, name)}

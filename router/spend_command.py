@@ -17,7 +17,8 @@ from rich.table import Table
 from router.config import load
 from router.store.database import StoreError
 from router.store.queries import Store
-from router.store.spend_report import AMOUNTS, DIMENSIONS, SpendReport, day, dimensions, spend_report
+from router.store.spend_report import AMOUNTS, SpendReport, day, dimensions, spend_report
+from router.store.spending import DIMENSIONS
 from router.wiring import store_url
 
 

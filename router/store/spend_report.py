@@ -9,9 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from router.store.queries import Store
+from router.store.spending import DIMENSIONS
 
-#: The dimensions of a report.
-DIMENSIONS = ("day", "key", "policy", "model")
 #: The sums of a report.
 AMOUNTS = ("requests", "prompt_tokens", "output_tokens", "cost_usd")
 
