@@ -52,6 +52,7 @@ Rows = list[tuple[Any, ...]]
 #: What can be exported.
 TABLES = {table.name: table for table in (tables.requests, tables.attempts, tables.feedback, tables.spend)}
 BATCH_ROWS = 2000
+ERRORS = (StoreError,)
 
 
 class Format(Protocol):
@@ -94,24 +95,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export; returns the exit code. Raises ConfigError for a bad fleet file."""
-    try:
-        extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
-        url = _store_url(args)
-        if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
-            return _refused("Parquet cannot be written to a terminal: use --out FILE")
-        with _output(args.out) as out:
-            rows = asyncio.run(_export(url, extract, _FORMATS[args.format], out))
-    except StoreError as error:
-        return _refused(str(error))
+    """Export; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
+    extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
+    url = _store_url(args)
+    if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
+        raise StoreError("Parquet cannot be written to a terminal: use --out FILE")
+    with _output(args.out) as out:
+        rows = asyncio.run(_export(url, extract, _FORMATS[args.format], out))
     if args.out != "-":
         print(f"{rows} rows of {args.table} written to {args.out}", file=sys.stderr)
     return 0
-
-
-def _refused(why: str) -> int:
-    print(f"headway export: {why}", file=sys.stderr)
-    return 2
 
 
 def _time(text: str) -> float:

@@ -28,6 +28,9 @@ from router.store.queries import Store
 from router.store.spend_report import day, spend_report
 from router.wiring import store_url
 
+ERRORS = (BadKey, StoreError)
+
+
 # --- arguments ----------------------------------------------------------------------------------------
 #: Settings of a key that are numbers. The options of `headway keys create` have their names.
 _NUMBERS = (
@@ -73,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make, list or revoke; returns the exit code. Raises ConfigError for a bad fleet file."""
+    """Make, list or revoke; returns the exit code. Raises ConfigError for a bad fleet file, BadKey, StoreError."""
     config = load(args.config, policies=tuple(POLICIES))
     actions: Mapping[str, Callable[[FleetConfig, str, argparse.Namespace], Awaitable[int]]] = {
         "create": _create,
@@ -84,11 +87,7 @@ def run(args: argparse.Namespace) -> int:
     async def act() -> int:
         return await actions[args.action](config, store_url(config, os.environ), args)
 
-    try:
-        return asyncio.run(act())
-    except (BadKey, StoreError) as error:
-        _say(f"headway keys: {error}")
-        return 2
+    return asyncio.run(act())
 
 
 def _say(text: str) -> None:

@@ -461,8 +461,7 @@ class Store:
         """Spending grouped by any of `day`, `key`, `policy`, `model`, ordered by the groups. Rows have the groups, `requests`,
         `prompt_tokens`, `output_tokens` and `cost_usd`.
 
-        `since` and `until` are days (UTC, `2026-11-22`), both included; `keys` selects keys. Raises ValueError for an
-        unknown group.
+        `since` and `until` are days (UTC, `2026-11-22`), both included; `keys` selects keys.
         """
         query = spending.report_query(by, since, until, keys)
         await self.flush()
