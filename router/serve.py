@@ -9,8 +9,6 @@ from router.config import ConfigError, FleetConfig, Problem, located
 from router.fleet_file import FleetFile
 from router.listening import listen
 
-__all__ = ["add_arguments", "listen", "run", "serve"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway serve`."""

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -214,7 +215,7 @@ class Supervisor:
         match what:
             case "begin":
                 fleet = await self._newest_fleet()
-                return {"number": slot.number, "file": self._file.as_dict(), "fleet": fleet}
+                return {"number": slot.number, "file": asdict(self._file), "fleet": fleet}
             case "ready":
                 self._ready(slot)
             case "failed":
