@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,8 @@ async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants
     path = sqlite_path(parse_url(url))
     if path is not None and not path.exists():
         return Tenants(config.auth.keys, (), lambda _: None)
-    async with asyncio.timeout(timeout_s):
-        table = await KeyTable.open(url)
-        try:
-            return await _known(config, table)
-        finally:
-            await table.aclose()
+    async with asyncio.timeout(timeout_s), aclosing(await KeyTable.open(url)) as table:
+        return await _known(config, table)
 
 
 def lost_keys(config: FleetConfig, url: str) -> Path | None:
@@ -158,13 +155,10 @@ def _is_new(config: FleetConfig, url: URL) -> bool:
 async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
     parsed = parse_url(url)
     new = _is_new(config, parsed)
-    table = await KeyTable.open(url, create=True)
-    try:
+    async with aclosing(await KeyTable.open(url, create=True)) as table:
         tenants = await _tenants(config, table)
         made = await make(table, tenants, tuple(POLICIES), args.name, _given(args), args.maker)
         first = not config.auth.keys and len(await table.rows()) == 1
-    finally:
-        await table.aclose()
     below = "" if args.maker is None else f", below {args.maker}"
     _say(f"The key {made.stored.name} is made{below}. It is shown only once:")
     print(made.text, flush=True)
@@ -182,8 +176,7 @@ async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> in
 
 # --- revoke -------------------------------------------------------------------------------------------
 async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
-    table = await KeyTable.open(url)
-    try:
+    async with aclosing(await KeyTable.open(url)) as table:
         tenants = await _tenants(config, table)
         tenant = tenants.get(args.name)
         if tenant is None:
@@ -193,8 +186,6 @@ async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> in
             _say(f"Keys below it, revoked with it: {', '.join(made) or 'none'}.")
         revoked = await revoke(table, tenants, tenant)
         tenants = await _tenants(config, table)
-    finally:
-        await table.aclose()
     if not revoked:
         _say(f"{args.name} is already revoked.")
         return 0

@@ -48,14 +48,11 @@ def supervise(config: FleetConfig, file: FleetFile, *, on_ready: Callable[[str],
     """
     import uvloop
 
-    holder = hold(config.server.host, config.server.port)
-    try:
+    with hold(config.server.host, config.server.port) as holder:
         port = holder.getsockname()[1]
         file = FleetFile(file.path, config.server.host, port, file.log_level)
         config = config.model_copy(update={"server": config.server.model_copy(update={"port": port})})
         return uvloop.run(Supervisor(config, file, partial(on_ready, url_of(holder))).run())
-    finally:
-        holder.close()
 
 
 class _Slot:

@@ -80,13 +80,12 @@ class Worker:
         self._file = FleetFile(**orders["file"])
         config = FleetConfig.model_validate(orders["fleet"])
         self._file.log(config, self.number)
-        listener = share(config.server.host, config.server.port)
+        with share(config.server.host, config.server.port) as listener:
 
-        def ready(_: str) -> None:
-            listener.listen(BACKLOG)  # only now: from here on the kernel sends connections to this worker
-            self.link.notify("ready")
+            def ready(_: str) -> None:
+                listener.listen(BACKLOG)  # only now: from here on the kernel sends connections to this worker
+                self.link.notify("ready")
 
-        try:
             await run_gateway(
                 config,
                 listener,
@@ -96,8 +95,6 @@ class Worker:
                 engine_url=self._engine_url,
                 scrape=self._scrape,
             )
-        finally:
-            listener.close()
 
     async def _engine_url(self, instance: InstanceConfig) -> str:
         """The URL of an emulated engine, which the supervisor runs for all workers."""

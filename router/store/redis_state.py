@@ -339,9 +339,8 @@ class _Documents:
                         json.dumps(edited),
                     )
                 finally:
-                    await (
-                        self._link.aclose()
-                    )  # changes are rare, and the server may be another one by the next
+                    # Changes are rare, and the server may be another one by the next.
+                    await self._link.aclose()
                 self.received(name, now_version, text)
                 if made:
                     return edited
