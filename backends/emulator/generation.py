@@ -114,7 +114,7 @@ class Wire(Protocol):
 
     def opening(self) -> bytes:
         """The beginning of a stream, sent together with the first token."""
-        ...
+        return b""
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         """The events of tokens `start` to `stop`; `last` says that the choice ends with them."""

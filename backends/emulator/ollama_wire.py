@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from backends.emulator.generation import Choice, Generation
+from backends.emulator.generation import Choice, Generation, Wire
 from backends.emulator.ollama_catalog import rfc3339
 from backends.emulator.vllm_wire import token_id, token_ids
 from backends.sse_events import END, event
@@ -59,8 +59,8 @@ class Answering:
         return max(0, int(model_s / self.speed * 1e9))
 
 
-class NativeWire:
-    """/api/chat (`chat`) and /api/generate (`generation.Wire`)."""
+class NativeWire(Wire):
+    """/api/chat (`chat`) and /api/generate."""
 
     content_type = "application/x-ndjson"
     head_first = False
@@ -73,9 +73,6 @@ class NativeWire:
         model = orjson.dumps(self.of.model)
         choice.head = b'{"model":' + model + b',"created_at":"'
         choice.tail = b'"},"done":false}\n' if self._chat else b'","done":false}\n'
-
-    def opening(self) -> bytes:
-        return b""
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         if start == stop:
@@ -116,8 +113,8 @@ class NativeWire:
         return found | of.metrics(generation)
 
 
-class OpenAiWire:
-    """Ollama's /v1/chat/completions (`chat`) and /v1/completions (`generation.Wire`)."""
+class OpenAiWire(Wire):
+    """Ollama's /v1/chat/completions (`chat`) and /v1/completions."""
 
     content_type = "text/event-stream"
     head_first = False
@@ -134,9 +131,6 @@ class OpenAiWire:
         mark = "\0"
         head, _, tail = self._event(mark, None, first=False).partition(orjson.dumps(mark)[1:-1])
         choice.head, choice.tail = head, tail
-
-    def opening(self) -> bytes:
-        return b""
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         if start == stop:
