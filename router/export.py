@@ -12,11 +12,11 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -53,18 +53,6 @@ Rows = list[tuple[Any, ...]]
 TABLES = {table.name: table for table in (tables.requests, tables.attempts, tables.feedback, tables.spend)}
 BATCH_ROWS = 2000
 ERRORS = (StoreError,)
-
-
-class Format(Protocol):
-    """Writes rows to a file in one format."""
-
-    def write(self, rows: Rows) -> None:
-        """Write rows."""
-        ...
-
-    def close(self) -> None:
-        """Write the end of the file."""
-        ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,9 +140,7 @@ def _output(path: str) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
 
 
-async def _export(
-    url: str, extract: Extract, form: Callable[[Table, BinaryIO], Format], out: BinaryIO
-) -> int:
+async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: BinaryIO) -> int:
     parsed = parse_url(url)
     engine = create_engine(parsed)
     try:
@@ -176,7 +162,7 @@ async def _read(url: URL, engine: AsyncEngine, extract: Extract) -> AsyncIterato
         raise StoreError(f"the store {public_url(url)} does not answer ({reason(error)})") from None
 
 
-async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Format, name: str) -> int:
+async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Parquet | Csv, name: str) -> int:
     written = 0
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -326,4 +312,4 @@ def _field(value: Any) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-_FORMATS: dict[str, Callable[[Table, BinaryIO], Format]] = {"parquet": Parquet, "csv": Csv}
+_FORMATS: dict[str, type[Parquet | Csv]] = {"parquet": Parquet, "csv": Csv}
