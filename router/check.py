@@ -208,13 +208,10 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
     from router.wiring import state_url
 
     async def connect() -> None:
-        link = Link(state_url(config, os.environ), _STATE_TIMEOUT_S)
-        try:
+        async with contextlib.aclosing(Link(state_url(config, os.environ), _STATE_TIMEOUT_S)) as link:
             # As replicas do, it writes: a server may be read-only or full.
             key = f"{{{config.state.name}}}:check"
             await link.run(Script("return redis.call('SET', KEYS[1], '', 'PX', 1)"), key)
-        finally:
-            await link.aclose()
 
     try:
         asyncio.run(connect())

@@ -1,7 +1,8 @@
 """The command `headway`: a table of subcommands. The module of a subcommand is imported only when it is used.
 
-A command's module has `add_arguments(parser)` and `run(args) -> int` (the exit code). Exit codes: 0 success,
-1 ran and failed, 2 bad input or usage (one clear line on stderr), 130 interrupted.
+A command's module has `add_arguments(parser)` and `run(args) -> int` (the exit code). It may have `ERRORS`, the classes
+of errors that `run` raises for bad input. Exit codes: 0 success, 1 ran and failed, 2 bad input or usage (one clear line
+on stderr), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -114,7 +115,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((each for each in arguments if not each.startswith("-")), None)
     try:
         args = build_parser(chosen).parse_args(arguments)
-        code: int = importlib.import_module(COMMANDS[args.command].module).run(args)
+        command = importlib.import_module(COMMANDS[args.command].module)
+        try:
+            code: int = command.run(args)
+        except getattr(command, "ERRORS", ()) as error:
+            print(f"headway {args.command}: {error}", file=sys.stderr)
+            return 2
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130

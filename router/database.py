@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 
 from router.config import load
 from router.store import schema
@@ -25,6 +24,8 @@ from router.store.database import (
 )
 from router.wiring import store_url
 
+ERRORS = (StoreError,)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway db`."""
@@ -36,13 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show or upgrade; the exit code is 2 if the database cannot be used. Raises ConfigError for a bad fleet file."""
+    """Show or upgrade; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
     url = store_url(load(args.config), os.environ)
-    try:
-        before, now, created = asyncio.run(_versions(url, upgrade=args.action == "upgrade"))
-    except StoreError as error:
-        print(f"headway db: {error}", file=sys.stderr)
-        return 2
+    before, now, created = asyncio.run(_versions(url, upgrade=args.action == "upgrade"))
     if args.json:
         print(json.dumps({"version": now, "before": before, "newest": schema.NEWEST}))
     elif created:

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-
-
-class Engines(Protocol):
-    """Runs emulated engines: `EmulatedEngines`, or in a worker the supervisor's engines."""
-
-    async def start(self, instances: Sequence[InstanceConfig]) -> None:
-        """Start these instances. Raises ConfigError if they do not start."""
-        ...
-
-    async def url(self, instance: InstanceConfig) -> str:
-        """The URL of an instance, which is started if it does not run as configured. Raises ConfigError."""
-        ...
 
 
 class EmulatedEngines:

@@ -201,21 +201,20 @@ def _usd(amount: float | None) -> str:
     return f"${amount:.{decimals}f}"
 
 
-def _share(value: float) -> str:
-    return f"{value:.2f}"
-
-
 #: The shown fields of a prediction: label, field, format.
 _SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("TTFT", "ttft_s_p50", _ms),
     ("E2E", "e2e_s_p50", _ms),
-    ("P(miss)", "p_miss", _share),
+    ("P(miss)", "p_miss", "{:.2f}".format),
     ("cost", "cost_usd", _usd),
-    ("quality", "quality", _share),
+    ("quality", "quality", "{:.2f}".format),
 )
 
 
 # --- the command --------------------------------------------------------------------------------------
+ERRORS = (StoreError,)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `headway explain`."""
     parser.add_argument("id", metavar="ID", help="request id (x-request-id of the answer)")
@@ -230,24 +229,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is recorded about a request. The exit code is 2 if there is no such request or the store cannot be
-    read."""
-    try:
-        described = asyncio.run(_described(_store_url(args), args.id))
-    except StoreError as error:
-        return _refused(str(error))
-    if described is None:
-        return _refused(f"no request {args.id!r} in the store")
+    """Print what is recorded about a request; returns the exit code. Raises ConfigError for a bad fleet file, and
+    StoreError, also if there is no such request."""
+    described = asyncio.run(_described(_store_url(args), args.id))
     if args.json:
         sys.stdout.write(orjson.dumps(described, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         sys.stdout.write("\n".join(lines(described)) + "\n")
     return 0
-
-
-def _refused(reason: str) -> int:
-    sys.stderr.write(f"headway explain: {reason}\n")
-    return 2
 
 
 def _store_url(args: argparse.Namespace) -> str:
@@ -266,10 +255,12 @@ def _store_url(args: argparse.Namespace) -> str:
     return with_password(config.store.url, password)
 
 
-async def _described(url: str, request_id: str) -> dict[str, Any] | None:
+async def _described(url: str, request_id: str) -> dict[str, Any]:
     store = await Store.open_readonly(url)
     try:
         row = await store.request(request_id, any_key=True)
-        return None if row is None else await describe(store, row)
+        if row is None:
+            raise StoreError(f"no request {request_id!r} in the store")
+        return await describe(store, row)
     finally:
         await store.close()

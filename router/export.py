@@ -9,18 +9,32 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from sqlalchemy import BigInteger, Boolean, Double, Integer, Table
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Double,
+    Integer,
+    Select,
+    Table,
+    func,
+    select,
+    tuple_,
+)
 from sqlalchemy.engine import URL
 
+from router.store import tables
 from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
@@ -32,21 +46,13 @@ from router.store.database import (
     reason,
     with_password,
 )
-from router.store.extract import TABLES, Extract
+from router.store.totals import today
 
 Rows = list[tuple[Any, ...]]
-
-
-class Format(Protocol):
-    """Writes rows to a file in one format."""
-
-    def write(self, rows: Rows) -> None:
-        """Write rows."""
-        ...
-
-    def close(self) -> None:
-        """Write the end of the file."""
-        ...
+#: What can be exported.
+TABLES = {table.name: table for table in (tables.requests, tables.attempts, tables.feedback, tables.spend)}
+BATCH_ROWS = 2000
+ERRORS = (StoreError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,24 +83,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export; returns the exit code. Raises ConfigError for a bad fleet file."""
-    try:
-        extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
-        url = _store_url(args)
-        if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
-            return _refused("Parquet cannot be written to a terminal: use --out FILE")
-        with _output(args.out) as out:
-            rows = asyncio.run(_export(url, extract, _FORMATS[args.format], out))
-    except StoreError as error:
-        return _refused(str(error))
+    """Export; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
+    extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
+    url = _store_url(args)
+    if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
+        raise StoreError("Parquet cannot be written to a terminal: use --out FILE")
+    with _output(args.out) as out:
+        rows = asyncio.run(_export(url, extract, _FORMATS[args.format], out))
     if args.out != "-":
         print(f"{rows} rows of {args.table} written to {args.out}", file=sys.stderr)
     return 0
-
-
-def _refused(why: str) -> int:
-    print(f"headway export: {why}", file=sys.stderr)
-    return 2
 
 
 def _time(text: str) -> float:
@@ -142,9 +140,7 @@ def _output(path: str) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
 
 
-async def _export(
-    url: str, extract: Extract, form: Callable[[Table, BinaryIO], Format], out: BinaryIO
-) -> int:
+async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: BinaryIO) -> int:
     parsed = parse_url(url)
     engine = create_engine(parsed)
     try:
@@ -166,7 +162,7 @@ async def _read(url: URL, engine: AsyncEngine, extract: Extract) -> AsyncIterato
         raise StoreError(f"the store {public_url(url)} does not answer ({reason(error)})") from None
 
 
-async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Format, name: str) -> int:
+async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Parquet | Csv, name: str) -> int:
     written = 0
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -177,6 +173,64 @@ async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Format, n
             written += len(rows)
             bar.update(task, completed=written, total=total)
     return written
+
+
+# --- rows ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """Selects rows of a table: of requests received from `since` until before `until` (seconds since the epoch; for `spend`:
+    days that overlap), and of some policies."""
+
+    table: Table
+    since: float | None = None
+    until: float | None = None
+    policies: Sequence[str] = ()
+
+    async def count(self, engine: AsyncEngine) -> int:
+        """The current number of rows."""
+        query = self._filtered(select(func.count()).select_from(self.table))
+        async with engine.connect() as connection:
+            return int(await connection.scalar(query) or 0)
+
+    async def batches(self, engine: AsyncEngine) -> AsyncIterator[Rows]:
+        """All rows, with values in the order of the table's columns. Each batch is a query of its own that continues after
+        the last key, so a long export keeps no transaction open. Rows that are written meanwhile may be included; no row
+        comes twice."""
+        key = list(self.table.primary_key.columns)
+        at = [list(self.table.columns).index(column) for column in key]
+        after: tuple[Any, ...] = ()
+        while True:
+            query = self._filtered(select(self.table)).order_by(*key).limit(BATCH_ROWS)
+            if after:
+                query = query.where(key[0] > after[0] if len(key) == 1 else tuple_(*key) > after)
+            async with engine.connect() as connection:
+                found = [tuple(row) for row in await connection.execute(query)]
+            if found:
+                yield found
+                after = tuple(found[-1][i] for i in at)
+            if len(found) < BATCH_ROWS:
+                return
+
+    def _filtered(self, query: Select[Any]) -> Select[Any]:
+        table, requests = self.table, tables.requests
+        conditions: list[ColumnElement[bool]] = []
+        if table is tables.spend:
+            if self.since is not None:
+                conditions.append(table.c.day >= today(self.since))
+            if self.until is not None:
+                conditions.append(table.c.day <= today(math.nextafter(self.until, -math.inf)))
+            policy = table.c.policy
+        else:
+            received_at, policy = requests.c.received_at, requests.c.policy
+            if self.since is not None:
+                conditions.append(received_at >= self.since)
+            if self.until is not None:
+                conditions.append(received_at < self.until)
+        if self.policies:
+            conditions.append(policy.in_(self.policies))
+        if conditions and table in {tables.attempts, tables.feedback}:
+            query = query.join(requests, requests.c.id == table.c.request_id)
+        return query.where(*conditions)
 
 
 # --- formats ------------------------------------------------------------------------------------------
@@ -258,4 +312,4 @@ def _field(value: Any) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-_FORMATS: dict[str, Callable[[Table, BinaryIO], Format]] = {"parquet": Parquet, "csv": Csv}
+_FORMATS: dict[str, type[Parquet | Csv]] = {"parquet": Parquet, "csv": Csv}

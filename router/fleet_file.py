@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,10 +34,6 @@ class FleetFile:
         if worker is not None:
             for handler in logging.getLogger().handlers:
                 handler.addFilter(partial(_mark, worker))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields, to send to another process."""
-        return asdict(self)
 
 
 def _mark(worker: int, record: logging.LogRecord) -> bool:

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,25 @@ from router.store.queries import Store
 from router.store.spend_report import day, spend_report
 from router.wiring import store_url
 
+ERRORS = (BadKey, StoreError)
+
 
 # --- arguments ----------------------------------------------------------------------------------------
+#: Settings of a key that are numbers. The options of `headway keys create` have their names.
+_NUMBERS = (
+    ("max_priority", int, "largest priority of its requests (default 0)"),
+    ("min_quality", float, "least predicted quality of each answer, 0 to 1"),
+    ("quality", float, "target mean quality, 0 to 1"),
+    ("attainment", float, "target share of met SLOs, 0 to 1"),
+    ("budget_usd_per_day", float, "USD that it may spend in a day (UTC)"),
+    ("budget_usd", float, "USD that it may ever spend"),
+    ("requests_per_minute", int, "requests in a minute"),
+    ("tokens_per_minute", int, "tokens in a minute, prompts and answers"),
+    ("max_concurrency", int, "open requests at once"),
+    ("max_cost_usd", float, "USD that one request may cost"),
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway keys`."""
     actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
@@ -45,19 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--policy", help="policy of requests that name none")
     create.add_argument("--locked", action="store_true", help="its requests may not choose another policy")
     create.add_argument("--models", metavar="A,B", help="the only models that it may use")
-    for option, kind, text in (
-        ("--max-priority", int, "largest priority of its requests (default 0)"),
-        ("--min-quality", float, "least predicted quality of each answer, 0 to 1"),
-        ("--quality", float, "target mean quality, 0 to 1"),
-        ("--attainment", float, "target share of met SLOs, 0 to 1"),
-        ("--budget-usd-per-day", float, "USD that it may spend in a day (UTC)"),
-        ("--budget-usd", float, "USD that it may ever spend"),
-        ("--requests-per-minute", int, "requests in a minute"),
-        ("--tokens-per-minute", int, "tokens in a minute, prompts and answers"),
-        ("--max-concurrency", int, "open requests at once"),
-        ("--max-cost-usd", float, "USD that one request may cost"),
-    ):
-        create.add_argument(option, type=kind, metavar="N", help=text)
+    for setting, kind, text in _NUMBERS:
+        create.add_argument(f"--{setting.replace('_', '-')}", type=kind, metavar="N", help=text)
     create.add_argument("--makes-keys", action="store_true", help="its holder may make keys below it")
 
     about = "List all keys with their limits and the spending of each key and the keys below it."
@@ -70,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make, list or revoke; returns the exit code. Raises ConfigError for a bad fleet file."""
+    """Make, list or revoke; returns the exit code. Raises ConfigError for a bad fleet file, BadKey, StoreError."""
     config = load(args.config, policies=tuple(POLICIES))
     actions: Mapping[str, Callable[[FleetConfig, str, argparse.Namespace], Awaitable[int]]] = {
         "create": _create,
@@ -81,11 +88,7 @@ def run(args: argparse.Namespace) -> int:
     async def act() -> int:
         return await actions[args.action](config, store_url(config, os.environ), args)
 
-    try:
-        return asyncio.run(act())
-    except (BadKey, StoreError) as error:
-        _say(f"headway keys: {error}")
-        return 2
+    return asyncio.run(act())
 
 
 def _say(text: str) -> None:
@@ -97,12 +100,8 @@ async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants
     path = sqlite_path(parse_url(url))
     if path is not None and not path.exists():
         return Tenants(config.auth.keys, (), lambda _: None)
-    async with asyncio.timeout(timeout_s):
-        table = await KeyTable.open(url)
-        try:
-            return await _known(config, table)
-        finally:
-            await table.aclose()
+    async with asyncio.timeout(timeout_s), aclosing(await KeyTable.open(url)) as table:
+        return await _known(config, table)
 
 
 def lost_keys(config: FleetConfig, url: str) -> Path | None:
@@ -132,24 +131,9 @@ async def _tenants(config: FleetConfig, table: KeyTable) -> Tenants:
 
 
 # --- create -------------------------------------------------------------------------------------------
-#: Options with the name and the value of a key's setting.
-_SETTINGS = (
-    "policy",
-    "max_priority",
-    "min_quality",
-    "quality",
-    "attainment",
-    "budget_usd_per_day",
-    "budget_usd",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "max_concurrency",
-    "max_cost_usd",
-)
-
-
 def _given(args: argparse.Namespace) -> dict[str, Any]:
-    given = {name: value for name in _SETTINGS if (value := getattr(args, name)) is not None}
+    settings = ["policy", *[setting for setting, _, _ in _NUMBERS]]
+    given = {name: value for name in settings if (value := getattr(args, name)) is not None}
     if args.models is not None:
         given["models"] = [name.strip() for name in args.models.split(",") if name.strip()]
     return given | {name: True for name in ("locked", "makes_keys") if getattr(args, name)}
@@ -171,13 +155,10 @@ def _is_new(config: FleetConfig, url: URL) -> bool:
 async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
     parsed = parse_url(url)
     new = _is_new(config, parsed)
-    table = await KeyTable.open(url, create=True)
-    try:
+    async with aclosing(await KeyTable.open(url, create=True)) as table:
         tenants = await _tenants(config, table)
         made = await make(table, tenants, tuple(POLICIES), args.name, _given(args), args.maker)
         first = not config.auth.keys and len(await table.rows()) == 1
-    finally:
-        await table.aclose()
     below = "" if args.maker is None else f", below {args.maker}"
     _say(f"The key {made.stored.name} is made{below}. It is shown only once:")
     print(made.text, flush=True)
@@ -195,8 +176,7 @@ async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> in
 
 # --- revoke -------------------------------------------------------------------------------------------
 async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
-    table = await KeyTable.open(url)
-    try:
+    async with aclosing(await KeyTable.open(url)) as table:
         tenants = await _tenants(config, table)
         tenant = tenants.get(args.name)
         if tenant is None:
@@ -206,8 +186,6 @@ async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> in
             _say(f"Keys below it, revoked with it: {', '.join(made) or 'none'}.")
         revoked = await revoke(table, tenants, tenant)
         tenants = await _tenants(config, table)
-    finally:
-        await table.aclose()
     if not revoked:
         _say(f"{args.name} is already revoked.")
         return 0

@@ -8,12 +8,10 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from router.background import Tasks
-from router.config import ConfigError, FleetConfig
+from router.config import ConfigError, FleetConfig, InstanceConfig
 from router.core.errors import Refusal
-from router.emulated import Engines
 from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES
 from router.gateway.http.server import GatewayServer, server_config
@@ -28,23 +26,6 @@ logger = logging.getLogger("headway")
 
 #: After SIGTERM, open streams may continue for this long.
 DRAIN_S = 30.0
-
-
-class Place(Protocol):
-    """What a supervisor provides to each of several worker processes."""
-
-    @property
-    def engines(self) -> Engines:
-        """The emulated engines of all workers."""
-        ...
-
-    async def scrape(self) -> Page:
-        """The metrics of all workers on one page."""
-        ...
-
-    def opened(self, process: Process) -> None:
-        """Called when the gateway is open and about to serve."""
-        ...
 
 
 class Process:
@@ -97,17 +78,20 @@ async def run_gateway(
     *,
     reload: Callable[[], FleetConfig] | None = None,
     on_ready: Callable[[str], None] | None = None,
-    place: Place | None = None,
+    on_open: Callable[[Process], None] | None = None,
+    engine_url: Callable[[InstanceConfig], Awaitable[str]] | None = None,
+    scrape: Callable[[], Awaitable[Page]] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then drain. `reload` reads the fleet file again (SIGHUP). `on_ready` is called with
-    the base URL when the gateway accepts connections. `place` is None for a gateway of one process.
+    the base URL when the gateway accepts connections.
+
+    One of several workers passes `on_open`, which is called when the gateway is about to serve; `engine_url`, which
+    returns the URL of an emulated engine of all workers; and `scrape`, which returns the metrics of all workers.
 
     Raises ConfigError or StoreError if the fleet cannot be served.
     """
     loop = asyncio.get_running_loop()
-    async with open_gateway(
-        config, reload=reload, engines=None if place is None else place.engines
-    ) as gateway:
+    async with open_gateway(config, reload=reload, engine_url=engine_url) as gateway:
 
         def ready() -> None:
             if on_ready is not None:
@@ -117,7 +101,6 @@ async def run_gateway(
             # uvicorn accepts connections right after the lifespan's start.
             loop.call_soon(ready)
 
-        scrape: Callable[[], Awaitable[Page]] | None = None if place is None else place.scrape
         app = Application(gateway, started, scrape)
         raise_open_files()
         settings = server_config(app, config.server.host, config.server.port, grace_s=2.0)
@@ -127,8 +110,8 @@ async def run_gateway(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)
         loop.add_signal_handler(signal.SIGHUP, process.hang_up)
-        if place is not None:
-            place.opened(process)
+        if on_open is not None:
+            on_open(process)
         gc.collect()
         keep_freed_memory()
         use_huge_pages()

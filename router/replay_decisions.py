@@ -23,6 +23,7 @@ from router.wiring import build_scheduler
 
 #: The characters of a differing line that are shown on each side of the difference.
 _SHOWN = 60
+ERRORS = (LogError, ArtifactError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay a log. Returns 0 if all instructions are the same, 1 if some differ, 2 if the log cannot be replayed."""
-    try:
-        events, differences = replay(args.file)
-    except (LogError, ArtifactError) as error:
-        sys.stderr.write(f"headway replay-decisions: {error}\n")
-        return 2
+    """Replay a log. Returns 0 if all instructions are the same, else 1. Raises LogError, ArtifactError, OSError."""
+    events, differences = replay(args.file)
     if args.json:
         found = [{"line": line, "logged": logged, "replayed": now} for line, logged, now in differences]
         sys.stdout.write(json.dumps({"events": events, "differences": found}) + "\n")

@@ -9,8 +9,6 @@ from router.config import ConfigError, FleetConfig, Problem, located
 from router.fleet_file import FleetFile
 from router.listening import listen
 
-__all__ = ["add_arguments", "listen", "run", "serve"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway serve`."""
@@ -55,11 +53,9 @@ def serve(
     from router.process import run_gateway
     from router.store.database import StoreError
 
-    listener = listen(config.server.host, config.server.port)
-    try:
-        uvloop.run(run_gateway(config, listener, reload=reload, on_ready=on_ready))
-    except StoreError as error:
-        raise ConfigError("store", [Problem(("url",), str(error))]) from error
-    finally:
-        listener.close()
+    with listen(config.server.host, config.server.port) as listener:
+        try:
+            uvloop.run(run_gateway(config, listener, reload=reload, on_ready=on_ready))
+        except StoreError as error:
+            raise ConfigError("store", [Problem(("url",), str(error))]) from error
     return 0

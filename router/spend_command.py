@@ -17,8 +17,11 @@ from rich.table import Table
 from router.config import load
 from router.store.database import StoreError
 from router.store.queries import Store
-from router.store.spend_report import AMOUNTS, DIMENSIONS, SpendReport, day, dimensions, spend_report
+from router.store.spend_report import AMOUNTS, BadReport, SpendReport, day, dimensions, spend_report
+from router.store.spending import DIMENSIONS
 from router.wiring import store_url
+
+ERRORS = (BadReport, StoreError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,18 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; returns the exit code. Raises ConfigError for a bad fleet file."""
+    """Print the report; returns the exit code. Raises ConfigError for a bad fleet file, BadReport, StoreError."""
     config = load(args.config)
     now = time.time()
-    try:
-        by = dimensions(args.by)
-        since, until = (None if text is None else day(text, now) for text in (args.since, args.until))
-    except ValueError as error:
-        return _refused(error)
-    try:
-        report = asyncio.run(_report(store_url(config, os.environ), by, since, until, args.key))
-    except StoreError as error:
-        return _refused(error)
+    by = dimensions(args.by)
+    since, until = (None if text is None else day(text, now) for text in (args.since, args.until))
+    report = asyncio.run(_report(store_url(config, os.environ), by, since, until, args.key))
     if args.json:
         print(json.dumps(report.as_dict(), indent=2))
     elif args.csv:
@@ -59,11 +56,6 @@ def run(args: argparse.Namespace) -> int:
         width = None if sys.stdout.isatty() else 240
         Console(highlight=False, soft_wrap=True, width=width).print(_table(report))
     return 0
-
-
-def _refused(error: Exception) -> int:
-    print(f"headway spend: {error}", file=sys.stderr)
-    return 2
 
 
 async def _report(

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -47,14 +48,11 @@ def supervise(config: FleetConfig, file: FleetFile, *, on_ready: Callable[[str],
     """
     import uvloop
 
-    holder = hold(config.server.host, config.server.port)
-    try:
+    with hold(config.server.host, config.server.port) as holder:
         port = holder.getsockname()[1]
         file = FleetFile(file.path, config.server.host, port, file.log_level)
         config = config.model_copy(update={"server": config.server.model_copy(update={"port": port})})
         return uvloop.run(Supervisor(config, file, partial(on_ready, url_of(holder))).run())
-    finally:
-        holder.close()
 
 
 class _Slot:
@@ -214,7 +212,7 @@ class Supervisor:
         match what:
             case "begin":
                 fleet = await self._newest_fleet()
-                return {"number": slot.number, "file": self._file.as_dict(), "fleet": fleet}
+                return {"number": slot.number, "file": asdict(self._file), "fleet": fleet}
             case "ready":
                 self._ready(slot)
             case "failed":

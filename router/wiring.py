@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
 from functools import partial
@@ -31,18 +31,17 @@ from router.config import ConfigError, FleetConfig, InstanceConfig, PoolConfig, 
 from router.config.masking import masked
 from router.core.events import FleetChanged, TargetsChanged
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
-from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.types import PromptFeatures, Targets
 from router.decision_log import DecisionLog, Header
-from router.emulated import EmulatedEngines, Engines
+from router.emulated import EmulatedEngines
 from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.changes import FleetChanges
-from router.gateway.fleet.instances import ProfileLookup, scheduler_settings
+from router.gateway.fleet.instances import scheduler_settings
 from router.gateway.fleet.overlay import DOCUMENT as FLEET_DOCUMENT
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.scaling import pools
-from router.gateway.fleet.served import BackendFactory, ServedFleet, TokenizerLoader
+from router.gateway.fleet.served import BackendFactory, ServedFleet
 from router.gateway.fleet.targets import LiveTargets
 from router.gateway.fleet.token_count import TokenCounter
 from router.gateway.keys.admission import BudgetAdmission
@@ -59,7 +58,7 @@ from router.gateway.telemetry.sources import Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.request.tokenizer import PromptTokenizer
-from router.scaling.actuator import Actuator, Observe
+from router.scaling.actuator import Actuator
 from router.scaling.loop import ScalingLoop, create_scaler
 from router.scaling.processes import Processes
 from router.store.open_state import open_state
@@ -67,11 +66,6 @@ from router.store.queries import Store
 from router.store.state import State
 
 logger = logging.getLogger("headway")
-
-
-def find_profile(name: str) -> EngineProfile | None:
-    """The engine profile of a (model, hardware) pair; None if there is none."""
-    return profiles.find(name)
 
 
 def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
@@ -142,7 +136,7 @@ def create_predictor(config: FleetConfig) -> OnlinePredictor:
 def load_artifacts(config: FleetConfig) -> Models:
     """The artifacts in a fleet file's directory; if it has none, the shipped ones. Raises ConfigError for an artifact
     that is damaged or does not fit."""
-    directory = None if config.predictors.directory is None else Path(config.predictors.directory)
+    directory = _path(config.predictors.directory)
     if directory is not None and not directory.exists():
         logger.warning("%s is not there: the shipped predictors serve", directory)
         directory = None
@@ -152,6 +146,10 @@ def load_artifacts(config: FleetConfig) -> Models:
         raise ConfigError("predictors", [Problem(("directory",), str(error))]) from error
 
 
+def _path(name: str | None) -> Path | None:
+    return None if name is None else Path(name)
+
+
 @asynccontextmanager
 async def open_gateway(
     config: FleetConfig,
@@ -159,13 +157,13 @@ async def open_gateway(
     reload: Callable[[], FleetConfig] | None = None,
     environment: Mapping[str, str] | None = None,
     seed: int | None = None,
-    engines: Engines | None = None,
+    engine_url: Callable[[InstanceConfig], Awaitable[str]] | None = None,
     clock: Callable[[], float] = monotonic,
 ) -> AsyncIterator[Gateway]:
     """A started gateway. At the end it is stopped, its records are flushed and its emulated engines end.
 
-    `reload` reads the fleet file again. `engines` run the emulated engines (None: a child process, which ends with this
-    one). `clock` times requests, in seconds. Raises ConfigError, StoreError.
+    `reload` reads the fleet file again. `engine_url` returns the URL of an emulated engine (None: a child process, which
+    ends with this one, runs them). `clock` times requests, in seconds. Raises ConfigError, StoreError.
     """
     environment = os.environ if environment is None else environment
     if config.auth.admin_key_env is None:
@@ -179,26 +177,21 @@ async def open_gateway(
             max_mb=config.store.max_mb,
             keep_prompts=config.store.keep_prompts,
             state_dir=Path.cwd(),
-            spool_directory=None
-            if config.store.spool_directory is None
-            else Path(config.store.spool_directory),
+            spool_directory=_path(config.store.spool_directory),
             spool_mb=config.store.spool_mb,
             wait_s=30.0,  # machines that start together: the database may take longer
         )
         stack.push_async_callback(store.close)
-        emulated = engines
-        if emulated is None:
-            emulated = await stack.enter_async_context(EmulatedEngines())
         for each in config.instances:
             check_profile(each)
-        await emulated.start([each for each in config.instances if each.is_emulated])
+        if engine_url is None:
+            engines = await stack.enter_async_context(EmulatedEngines())
+            await engines.start([each for each in config.instances if each.is_emulated])
+            engine_url = engines.url
 
         async def make_backend(instance: InstanceConfig, fleet: FleetConfig) -> Backend:
             check_profile(instance)
-            url = instance.url
-            if url is None:
-                url = await emulated.url(instance)
-            return create_backend(instance, fleet, url, environment)
+            return create_backend(instance, fleet, instance.url or await engine_url(instance), environment)
 
         tracing = create_tracing(config)
         if tracing is not None:
@@ -215,9 +208,6 @@ async def open_gateway(
             predictor,
             targets,
             make_backend=make_backend,
-            profile=find_profile,
-            load_tokenizers=load_tokenizers,
-            load_artifacts=load_artifacts,
             admin_key=admin_key,
             read_file=None if reload is None else partial(read_again, reload),
             tracing=tracing,
@@ -261,12 +251,9 @@ def create_gateway(
     targets: LiveTargets,
     *,
     make_backend: BackendFactory,
-    profile: ProfileLookup,
-    load_tokenizers: TokenizerLoader,
-    load_artifacts: Callable[[FleetConfig], Models],
-    admin_key: str | None = None,
-    read_file: Callable[[], FleetConfig] | None = None,
-    tracing: Tracing | None = None,
+    admin_key: str | None,
+    read_file: Callable[[], FleetConfig] | None,
+    tracing: Tracing | None,
 ) -> Gateway:
     """The object graph of a gateway that is not started. `read_file` reads the fleet file again (None: there is none)."""
     scheduler = runner.scheduler
@@ -280,7 +267,7 @@ def create_gateway(
         targets=targets,
         metrics=metrics,
         make_backend=make_backend,
-        profile=profile,
+        profile=profiles.find,
         load_tokenizers=load_tokenizers,
     )
     records = RecordLookup(store, state)
@@ -346,7 +333,7 @@ def create_scaling(
     config = gateway.config.scaling
     if not config.pools:
         return None
-    actuator: Actuator = Observe()
+    actuator = Actuator(gateway)
     if config.actuator == "processes":
         actuator = Processes(gateway, make_backend, environment)
     elif config.actuator == "kubernetes":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import uvloop
@@ -31,26 +30,8 @@ ENGINE_TIMEOUT_S = 40.0
 SCRAPE_TIMEOUT_S = 4.0
 
 
-class SupervisorsEngines:
-    """The emulated engines that the supervisor runs for all workers."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    async def start(self, instances: Sequence[InstanceConfig]) -> None:
-        """Does nothing: the supervisor has started those of the fleet file, and `url` starts others."""
-
-    async def url(self, instance: InstanceConfig) -> str:
-        content = instance.model_dump(mode="json", exclude_unset=True)
-        try:
-            return str(await self._link.request("url", content, timeout_s=ENGINE_TIMEOUT_S))
-        except (LinkError, TimeoutError) as error:
-            reason = str(error) or "the emulated engine did not start"
-            raise ConfigError("instances", [Problem((instance.name,), reason)]) from error
-
-
 class Worker:
-    """A worker's connection to its supervisor (`router.process.Place`)."""
+    """A worker's connection to its supervisor."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -62,13 +43,6 @@ class Worker:
     def link(self) -> Link:
         assert self._link is not None  # noqa: S101 (`work` sets it first)
         return self._link
-
-    @property
-    def engines(self) -> SupervisorsEngines:
-        return SupervisorsEngines(self.link)
-
-    def opened(self, process: Process) -> None:
-        self._process.set_result(process)
 
     async def work(self, end: socket.socket) -> int:
         """Serve until stopped; returns the exit code."""
@@ -106,18 +80,33 @@ class Worker:
         self._file = FleetFile(**orders["file"])
         config = FleetConfig.model_validate(orders["fleet"])
         self._file.log(config, self.number)
-        listener = share(config.server.host, config.server.port)
+        with share(config.server.host, config.server.port) as listener:
 
-        def ready(_: str) -> None:
-            listener.listen(BACKLOG)  # only now: from here on the kernel sends connections to this worker
-            self.link.notify("ready")
+            def ready(_: str) -> None:
+                listener.listen(BACKLOG)  # only now: from here on the kernel sends connections to this worker
+                self.link.notify("ready")
 
+            await run_gateway(
+                config,
+                listener,
+                reload=self._file.read,
+                on_ready=ready,
+                on_open=self._process.set_result,
+                engine_url=self._engine_url,
+                scrape=self._scrape,
+            )
+
+    async def _engine_url(self, instance: InstanceConfig) -> str:
+        """The URL of an emulated engine, which the supervisor runs for all workers."""
+        content = instance.model_dump(mode="json", exclude_unset=True)
         try:
-            await run_gateway(config, listener, reload=self._file.read, on_ready=ready, place=self)
-        finally:
-            listener.close()
+            return str(await self.link.request("url", content, timeout_s=ENGINE_TIMEOUT_S))
+        except (LinkError, TimeoutError) as error:
+            reason = str(error) or "the emulated engine did not start"
+            raise ConfigError("instances", [Problem((instance.name,), reason)]) from error
 
-    async def scrape(self) -> Page:
+    async def _scrape(self) -> Page:
+        """The metrics of all workers."""
         try:
             others = await self.link.request("scrape", timeout_s=SCRAPE_TIMEOUT_S)
         except (LinkError, TimeoutError):

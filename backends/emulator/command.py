@@ -7,7 +7,6 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -58,7 +57,10 @@ _FLAGS = {
 
 
 class BadInput(Exception):
-    """A wrong argument or file. The message is one line for the user; the exit code is 2."""
+    """A wrong argument or file. The message is one line for the user."""
+
+
+ERRORS = (BadInput,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,17 +102,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit code."""
+    """Serve until SIGINT or SIGTERM. Returns the exit code. Raises BadInput."""
     if args.list:
         print("\n".join(names()))
         return 0
-    try:
-        instances = from_arguments(args)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(instances))
-    except BadInput as error:
-        print(f"headway emulate: {error}", file=sys.stderr)
-        return 2
+    instances = from_arguments(args)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(instances))
     return 0
 
 

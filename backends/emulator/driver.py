@@ -9,32 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Many
 from typing import Protocol
+
+from backends.engine import Engine, SlotEngine
 
 #: Event loops count timers in milliseconds. A fast emulator reports several steps at a time instead of polling.
 _LEAST_DELAY_S = 0.001
-
-
-class Progress(Protocol):
-    """What one sequence produced at a moment of the model's time (see `backends.engine`)."""
-
-    @property
-    def seq_id(self) -> str: ...
-    @property
-    def at_s(self) -> float: ...
-    @property
-    def new_tokens(self) -> int: ...
-    @property
-    def finished(self) -> str | None: ...
-
-
-class EngineModel(Protocol):
-    """The part of an engine model that the driver uses. `now` is the model's time in seconds."""
-
-    def abort(self, seq_id: str, now: float, /) -> object: ...
-    def next_at(self) -> float | None: ...
-    def advance(self, now: float, /) -> Many[Progress]: ...
 
 
 class Sink(Protocol):
@@ -55,7 +35,7 @@ class Driver:
     """
 
     def __init__(
-        self, engine: EngineModel, speed: float = 1.0, clock: Callable[[], float] = time.monotonic
+        self, engine: Engine | SlotEngine, speed: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if not speed > 0:
             raise ValueError("speed must be greater than 0")

@@ -44,15 +44,6 @@ class Fault:
     status: int = 500
     for_s: float = 5.0
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind.value,
-            "count": self.count,
-            "after_tokens": self.after_tokens,
-            "status": self.status,
-            "for_s": self.for_s,
-        }
-
 
 def parse_fault(body: Any) -> Fault:
     """A fault from JSON. Raises ValueError with the reason."""

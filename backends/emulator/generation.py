@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -34,53 +35,28 @@ class Observer(Protocol):
     def aborted(self, choice: Choice, at_s: float) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Choice:
     """One choice of an answer: the sink of one sequence.
 
     `submit` takes it into the engine. `head` and `tail` are the constant bytes around a piece of text.
     """
 
-    __slots__ = (
-        "answer",
-        "closed",
-        "engine_finished",
-        "finish_reason",
-        "first_at",
-        "generation",
-        "head",
-        "index",
-        "last_at",
-        "produced",
-        "sent",
-        "sequence",
-        "stop_reason",
-        "submit",
-        "tail",
-    )
-
-    def __init__(
-        self,
-        index: int,
-        sequence: Sequence,
-        submit: Callable[[Sequence, float], object],
-        answer: Answer,
-        finish_reason: str,
-        stop_reason: str | None = None,
-    ) -> None:
-        self.index = index
-        self.sequence = sequence
-        self.submit = submit
-        self.answer = answer
-        self.finish_reason = finish_reason
-        self.stop_reason = stop_reason
-        self.produced = 0
-        self.sent = 0
-        self.engine_finished = False
-        self.closed = False
-        self.first_at: float | None = None
-        self.last_at = 0.0
-        self.head = self.tail = b""
-        self.generation: Generation
+    index: int
+    sequence: Sequence
+    submit: Callable[[Sequence, float], object]
+    answer: Answer
+    finish_reason: str
+    stop_reason: str | None = None
+    produced: int = 0
+    sent: int = 0
+    engine_finished: bool = False
+    closed: bool = False
+    first_at: float | None = None
+    last_at: float = 0.0
+    head: bytes = b""
+    tail: bytes = b""
+    generation: Generation = field(init=False)
 
     def take(self, new_tokens: int, at_s: float, finished: bool) -> None:
         observer = self.generation.observer
@@ -114,7 +90,7 @@ class Wire(Protocol):
 
     def opening(self) -> bytes:
         """The beginning of a stream, sent together with the first token."""
-        ...
+        return b""
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         """The events of tokens `start` to `stop`; `last` says that the choice ends with them."""
@@ -137,59 +113,31 @@ class Wire(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Generation:
     """One request under way. `on_end` is called once, however it ends."""
 
-    __slots__ = (
-        "_ended",
-        "_fault",
-        "_headed",
-        "_open",
-        "_opened",
-        "_sent_tokens",
-        "choices",
-        "driver",
-        "exchange",
-        "observer",
-        "on_end",
-        "streaming",
-        "submitted_at",
-        "wire",
-    )
+    exchange: Exchange
+    driver: Driver
+    wire: Wire
+    choices: Many[Choice]
+    _: KW_ONLY
+    streaming: bool
+    fault: Fault | None = None
+    observer: Observer | None = None
+    on_end: Callable[[Generation], None] | None = None
+    submitted_at: float = field(default=0.0, init=False)
+    ended: bool = field(default=False, init=False)
+    _headed: bool = field(default=False, init=False)
+    _opened: bool = field(default=False, init=False)
+    _open: int = field(init=False)
+    _sent_tokens: int = field(default=0, init=False)
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        driver: Driver,
-        wire: Wire,
-        choices: Many[Choice],
-        *,
-        streaming: bool,
-        fault: Fault | None = None,
-        observer: Observer | None = None,
-        on_end: Callable[[Generation], None] | None = None,
-    ) -> None:
-        self.exchange = exchange
-        self.driver = driver
-        self.wire = wire
-        self.choices = choices
-        self.streaming = streaming
-        self.observer = observer
-        self.on_end = on_end
-        self.submitted_at = 0.0
-        self._fault = fault
-        self._headed = False
-        self._opened = False
-        self._ended = False
-        self._open = len(choices)
-        self._sent_tokens = 0
-        for choice in choices:
+    def __post_init__(self) -> None:
+        self._open = len(self.choices)
+        for choice in self.choices:
             choice.generation = self
-            wire.prepare(choice)
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
+            self.wire.prepare(choice)
 
     def begin(self) -> None:
         """Attach to the exchange and submit the sequences. The driver's timer produces the answer."""
@@ -204,23 +152,23 @@ class Generation:
 
     def launch(self) -> None:
         """Submit the sequences."""
-        if self._ended:
+        if self.ended:
             return
         if self.streaming and self.wire.head_first:
             self._head()
-        if self._fault is not None and self._fault.after_tokens == 0:
-            self._break(self._fault)
+        if self.fault is not None and self.fault.after_tokens == 0:
+            self._break(self.fault)
             return
         for choice in self.choices:
-            if not self._ended:
+            if not self.ended:
                 self.driver.submit(choice.sequence.id, partial(choice.submit, choice.sequence), choice)
 
     def flush(self, choice: Choice) -> None:
         """Send what the choice has produced, as far as the client reads it."""
-        if self._ended:
+        if self.ended:
             return
-        if self._fault is not None:
-            self._flush_until(self._fault, choice)
+        if self.fault is not None:
+            self._flush_until(self.fault, choice)
         elif not self.streaming:
             if choice.engine_finished and not choice.closed:
                 choice.closed = True
@@ -263,7 +211,7 @@ class Generation:
 
     def _drain(self) -> None:
         for choice in self.choices:
-            if self.exchange.paused or self._ended:
+            if self.exchange.paused or self.ended:
                 return
             self.flush(choice)
 
@@ -281,14 +229,14 @@ class Generation:
                 self.driver.abort(choice.sequence.id)
 
     def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
+        if not self.ended:
+            self.ended = True
             if self.on_end is not None:
                 self.on_end(self)
 
     def fail(self, status: int, message: str) -> None:
         """End the answer with the engine's error in this format, at any point of the answer."""
-        if self._ended:
+        if self.ended:
             return
         self.stop_work()
         self._end()
@@ -299,7 +247,7 @@ class Generation:
 
     def cut(self) -> None:
         """Reset the connection in the middle of the answer."""
-        if not self._ended:
+        if not self.ended:
             self.stop_work()
             self._end()
             self.exchange.cut()
@@ -307,7 +255,7 @@ class Generation:
     def hang(self) -> None:
         """Send nothing more. The connection stays open until the client closes it."""
         self.stop_work()
-        self._ended = True  # `on_end` is called when the client has left
+        self.ended = True  # `on_end` is called when the client has left
         ended, self.on_end = self.on_end, None
         self.exchange.on_drain = None
         self.exchange.on_drop = (lambda: ended(self)) if ended is not None else None

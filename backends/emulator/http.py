@@ -13,6 +13,8 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -23,25 +25,9 @@ logger = logging.getLogger("headway.emulator")
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-_REASONS = {
-    100: "Continue",
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Request Entity Too Large",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
 _HEADS = {
-    status: f"HTTP/1.1 {status} {reason}\r\nServer: headway-emulator\r\n".encode()
-    for status, reason in _REASONS.items()
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: headway-emulator\r\n".encode()
+    for status in HTTPStatus
 }
 
 
@@ -49,6 +35,7 @@ def _head(status: int) -> bytes:
     return _HEADS.get(status) or f"HTTP/1.1 {status} Status\r\nServer: headway-emulator\r\n".encode()
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
     """One request and its answer.
 
@@ -56,41 +43,20 @@ class Exchange:
     `on_drain` when a slow client can take more.
     """
 
-    __slots__ = (
-        "_connection",
-        "body",
-        "done",
-        "headers",
-        "keep_alive",
-        "method",
-        "on_drain",
-        "on_drop",
-        "path",
-    )
-
-    def __init__(
-        self,
-        connection: Connection,
-        method: str,
-        path: str,
-        headers: dict[str, str],
-        body: bytes,
-        keep_alive: bool,
-    ) -> None:
-        self._connection = connection
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.body = body
-        self.keep_alive = keep_alive
-        self.done = False
-        self.on_drop: Callable[[], None] | None = None
-        self.on_drain: Callable[[], None] | None = None
+    connection: Connection
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    keep_alive: bool
+    done: bool = False
+    on_drop: Callable[[], None] | None = None
+    on_drain: Callable[[], None] | None = None
 
     @property
     def paused(self) -> bool:
         """Whether the client reads too slowly to get more now."""
-        return self._connection.paused
+        return self.connection.paused
 
     def json(self) -> Any:
         """The body as JSON; raises ValueError (orjson.JSONDecodeError)."""
@@ -106,7 +72,7 @@ class Exchange:
         if self.done:
             return
         head = self._head(status, content_type, f"Content-Length: {len(body)}")
-        self._connection.write(head if self.method == "HEAD" else head + body)
+        self.connection.write(head if self.method == "HEAD" else head + body)
         self._complete()
 
     def respond_json(self, status: int, value: Any) -> None:
@@ -114,7 +80,7 @@ class Exchange:
 
     def start(self, status: int, content_type: str) -> None:
         """Send the head of a chunked answer."""
-        self._connection.write(self._head(status, content_type, "Transfer-Encoding: chunked"))
+        self.connection.write(self._head(status, content_type, "Transfer-Encoding: chunked"))
 
     def _head(self, status: int, content_type: str, length: str) -> bytes:
         close = "" if self.keep_alive else "Connection: close\r\n"
@@ -123,28 +89,28 @@ class Exchange:
     def write(self, data: bytes) -> None:
         """Send one chunk."""
         if not self.done:
-            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def finish(self, data: bytes = b"") -> None:
         """Send the last chunk (if any) and the end mark in one write."""
         if self.done:
             return
         if data:
-            self._connection.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
+            self.connection.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
         else:
-            self._connection.write(b"0\r\n\r\n")
+            self.connection.write(b"0\r\n\r\n")
         self._complete()
 
     def cut(self) -> None:
         """Reset the connection without ending the answer."""
         if not self.done:
             self.done = True
-            self._connection.reset()
+            self.connection.reset()
 
     def _complete(self) -> None:
         self.done = True
         self.on_drop = self.on_drain = None
-        self._connection.completed(self)
+        self.connection.completed(self)
 
 
 class Server:

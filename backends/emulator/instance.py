@@ -221,7 +221,7 @@ class EmulatedInstance:
             if fault.kind in {FaultKind.REFUSE, FaultKind.KILL}:
                 # The answer is sent first, because the fault also closes this connection.
                 exchange.keep_alive = False
-                exchange.respond_json(200, {"armed": [fault.as_json()]})
+                exchange.respond_json(200, {"armed": [fault]})
                 asyncio.get_running_loop().call_later(0.02, self._arm_late, fault)
                 return
             self.arm(fault)
@@ -231,7 +231,7 @@ class EmulatedInstance:
         elif exchange.method != "GET":
             exchange.respond_json(405, {"error": "GET, POST or DELETE"})
             return
-        exchange.respond_json(200, {"armed": [fault.as_json() for fault in self.faults.armed()]})
+        exchange.respond_json(200, {"armed": self.faults.armed()})
 
     def _arm_late(self, fault: Fault) -> None:
         if self._app is not None:

@@ -42,6 +42,7 @@ from backends.emulator.text import (
     count_tokens,
     drawn_output_tokens,
     embedding,
+    encoded,
     seed_of,
 )
 from backends.engine.profiles import find, known_memory_bytes, quantization_of, weights_bytes
@@ -263,7 +264,7 @@ class OllamaServer:
         self._generate(exchange, model, wire, job)
 
     def _generate(self, exchange: Exchange, model: Model, wire: NativeWire | OpenAiWire, job: Job) -> None:
-        data = job.text.encode("utf-8", "surrogatepass")
+        data = encoded(job.text)
         options = job.options
         variant, context = self._loading.variant(model, options)
         label = model.names[-1]
@@ -324,7 +325,7 @@ class OllamaServer:
         dimensions = body.get("dimensions") or EMBEDDING_DIMENSIONS
         if not isinstance(dimensions, int) or not 1 <= dimensions <= 8192:
             raise Refused(400, "invalid dimensions")
-        datas = [item.encode("utf-8", "surrogatepass") for item in inputs]
+        datas = [encoded(item) for item in inputs]
         if body.get("truncate") is False and any(count_tokens(data) > context for data in datas):
             raise Refused(400, "the input length exceeds the context length")
         datas = [data[: context * 4] for data in datas]

@@ -39,15 +39,14 @@ class Refused(Exception):
         self.message = message
 
 
-def full_name(name: str) -> str:
-    """The name as the store knows it: lower case, with a tag."""
-    name = name.lower()
-    return name if ":" in name.rpartition("/")[2] else name + ":latest"
-
-
 def shown_name(name: str) -> str:
     """A name as lists show it: as it was given, with a tag."""
     return name if ":" in name.rpartition("/")[2] else name + ":latest"
+
+
+def full_name(name: str) -> str:
+    """The name as the store knows it: lower case, with a tag."""
+    return shown_name(name.lower())
 
 
 def go_duration_s(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from backends.emulator.generation import Choice, Generation
+from backends.emulator.generation import Choice, Generation, Wire
 from backends.emulator.ollama_catalog import rfc3339
 from backends.emulator.vllm_wire import token_id, token_ids
 from backends.sse_events import END, event
@@ -59,12 +59,8 @@ class Answering:
         return max(0, int(model_s / self.speed * 1e9))
 
 
-def now_text() -> str:
-    return rfc3339(datetime.now(UTC))
-
-
-class NativeWire:
-    """/api/chat (`chat`) and /api/generate (`generation.Wire`)."""
+class NativeWire(Wire):
+    """/api/chat (`chat`) and /api/generate."""
 
     content_type = "application/x-ndjson"
     head_first = False
@@ -76,13 +72,7 @@ class NativeWire:
     def prepare(self, choice: Choice) -> None:
         model = orjson.dumps(self.of.model)
         choice.head = b'{"model":' + model + b',"created_at":"'
-        if self._chat:
-            choice.tail = b'"},"done":false}\n'
-        else:
-            choice.tail = b'","done":false}\n'
-
-    def opening(self) -> bytes:
-        return b""
+        choice.tail = b'"},"done":false}\n' if self._chat else b'","done":false}\n'
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         if start == stop:
@@ -106,7 +96,7 @@ class NativeWire:
 
     def _last(self, generation: Generation, text: str) -> dict[str, Any]:
         of = self.of
-        found: dict[str, Any] = {"model": of.model, "created_at": now_text()}
+        found: dict[str, Any] = {"model": of.model, "created_at": rfc3339(datetime.now(UTC))}
         if self._chat:
             found["message"] = {"role": "assistant", "content": text}
         else:
@@ -123,8 +113,8 @@ class NativeWire:
         return found | of.metrics(generation)
 
 
-class OpenAiWire:
-    """Ollama's /v1/chat/completions (`chat`) and /v1/completions (`generation.Wire`)."""
+class OpenAiWire(Wire):
+    """Ollama's /v1/chat/completions (`chat`) and /v1/completions."""
 
     content_type = "text/event-stream"
     head_first = False
@@ -141,9 +131,6 @@ class OpenAiWire:
         mark = "\0"
         head, _, tail = self._event(mark, None, first=False).partition(orjson.dumps(mark)[1:-1])
         choice.head, choice.tail = head, tail
-
-    def opening(self) -> bytes:
-        return b""
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         if start == stop:
@@ -216,28 +203,13 @@ class OpenAiWire:
         }
 
 
-class EmbeddingWire:
-    """/api/embed, /api/embeddings and /v1/embeddings: `make` builds the body (`generation.Wire`)."""
-
-    content_type = "application/json"
-    head_first = False
+class EmbeddingWire(NativeWire):
+    """/api/embed, /api/embeddings ("legacy") and /v1/embeddings ("openai"); never streamed."""
 
     def __init__(self, api: str, answering: Answering, vectors: list[list[float]]) -> None:
+        super().__init__(False, answering)
         self._api = api
-        self.of = answering
         self._vectors = vectors
-
-    def prepare(self, choice: Choice) -> None:
-        choice.head = choice.tail = b""
-
-    def opening(self) -> bytes:
-        return b""
-
-    def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
-        return b""
-
-    def closing(self, generation: Generation) -> bytes:
-        return b""
 
     def whole(self, generation: Generation) -> bytes:
         tokens = sum(choice.sequence.prompt_tokens for choice in generation.choices)
@@ -257,10 +229,5 @@ class EmbeddingWire:
             found["prompt_eval_count"] = tokens
         return orjson.dumps(found)
 
-    def stream_error(self, status: int, message: str) -> bytes:
-        return self.error_body(status, message)
-
     def error_body(self, status: int, message: str) -> bytes:
-        if self._api == "openai":
-            return openai_error(status, message)
-        return orjson.dumps({"error": message})
+        return openai_error(status, message) if self._api == "openai" else super().error_body(status, message)

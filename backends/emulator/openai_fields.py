@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from backends.emulator.answers import example_json
 from backends.emulator.http import Exchange
-from backends.emulator.schemas import example_json
 
 
 class Rejected(Exception):

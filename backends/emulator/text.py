@@ -46,10 +46,14 @@ _OPENING_BYTES: tuple[bytes, ...] = tuple(piece.encode() for piece in OPENING)
 _STANDARD_NORMAL = NormalDist()
 
 
+def encoded(text: str | bytes) -> bytes:
+    """The UTF-8 of a text; half of a surrogate pair stays what it is."""
+    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+
+
 def count_tokens(text: str | bytes) -> int:
     """Tokens of a text: ceil(UTF-8 bytes / 4), at least 1."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return max(1, -(-len(data) // BYTES_PER_TOKEN))
+    return max(1, -(-len(encoded(text)) // BYTES_PER_TOKEN))
 
 
 def chat_text(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -68,7 +72,7 @@ def _content_texts(content: Any) -> Iterator[str]:
 
 def prefix_hashes(text: str | bytes) -> tuple[int, ...]:
     """One hash for each full block of 16 tokens (64 bytes). Each covers the text from its beginning to the block's end."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    data = encoded(text)
     size = BLOCK_TOKENS * BYTES_PER_TOKEN
     running = blake2b(digest_size=8)
     hashes = []
@@ -80,10 +84,8 @@ def prefix_hashes(text: str | bytes) -> tuple[int, ...]:
 
 def seed_of(text: str | bytes, salt: str = "") -> int:
     """A 64-bit number that depends on the text and the salt only."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return int.from_bytes(
-        blake2b(data, digest_size=8, salt=blake2b(salt.encode(), digest_size=16).digest()).digest()
-    )
+    salted = blake2b(salt.encode(), digest_size=16).digest()
+    return int.from_bytes(blake2b(encoded(text), digest_size=8, salt=salted).digest())
 
 
 def _unit(seed: int) -> float:
@@ -169,7 +171,7 @@ def embedding(text: str | bytes, dimensions: int, model: str = "") -> list[float
     """A unit vector that depends only on the text and the model."""
     values: list[float] = []
     counter = 0
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    data = encoded(text)
     key = blake2b(model.encode(), digest_size=32).digest()
     while len(values) < dimensions:
         digest = blake2b(data + counter.to_bytes(4, "big"), key=key, digest_size=64).digest()

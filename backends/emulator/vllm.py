@@ -23,7 +23,7 @@ from backends.emulator.faults import FaultBoard, FaultKind
 from backends.emulator.generation import Choice, Generation, new_sequence
 from backends.emulator.http import Exchange
 from backends.emulator.openai_fields import Rejected
-from backends.emulator.text import Answer, chat_text, drawn_output_tokens, model_names, seed_of
+from backends.emulator.text import Answer, chat_text, drawn_output_tokens, encoded, model_names, seed_of
 from backends.emulator.vllm_metrics import VllmMetrics
 from backends.emulator.vllm_request import (
     Job,
@@ -177,9 +177,9 @@ class VllmServer:
         body = fields.json_object(exchange)
         self._check_model(body)
         if "messages" in body:
-            data = chat_text(fields.messages_of(body)).encode("utf-8", "surrogatepass")
+            data = encoded(chat_text(fields.messages_of(body)))
         elif isinstance(body.get("prompt"), str):
-            data = body["prompt"].encode("utf-8", "surrogatepass")
+            data = encoded(body["prompt"])
         else:
             raise fields.validation("prompt", "Field required")
         ids = token_ids(data)

@@ -28,6 +28,34 @@ _ITL_BUCKETS = (
 _STEP_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _N_BUCKETS = (1, 2, 5, 10, 20)
 _FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
+#: Histograms in the order of the page: what vLLM says of each, and its buckets (None: 1, 2, 5, ... up to the context).
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
+    "request_prompt_tokens": ("Number of prefill tokens processed.", None),
+    "request_generation_tokens": ("Number of generation tokens processed.", None),
+    "iteration_tokens_total": ("Histogram of number of tokens per engine_step.", _STEP_BUCKETS),
+    "request_max_num_generation_tokens": (
+        "Histogram of maximum number of requested generation tokens.",
+        None,
+    ),
+    "request_params_n": ("Histogram of the n request parameter.", _N_BUCKETS),
+    "request_params_max_tokens": ("Histogram of the max_tokens request parameter.", None),
+    "time_to_first_token_seconds": ("Histogram of time to first token in seconds.", _TTFT_BUCKETS),
+    "inter_token_latency_seconds": ("Histogram of inter-token latency in seconds.", _ITL_BUCKETS),
+    "request_time_per_output_token_seconds": (
+        "Histogram of time_per_output_token_seconds per request.",
+        _ITL_BUCKETS,
+    ),
+    "e2e_request_latency_seconds": ("Histogram of e2e request latency in seconds.", _LATENCY_BUCKETS),
+    "request_queue_time_seconds": ("Time spent in WAITING phase for request.", _LATENCY_BUCKETS),
+    "request_inference_time_seconds": ("Time spent in RUNNING phase for request.", _LATENCY_BUCKETS),
+    "request_prefill_time_seconds": ("Time spent in PREFILL phase for request.", _LATENCY_BUCKETS),
+    "request_decode_time_seconds": ("Time spent in DECODE phase for request.", _LATENCY_BUCKETS),
+    "request_num_preemptions": ("Number of times a request was preempted.", _N_BUCKETS),
+    "request_prefill_kv_computed_tokens": (
+        "New KV tokens computed during prefill (excluding cached tokens).",
+        None,
+    ),
+}
 
 
 def one_two_five(most: int) -> tuple[int, ...]:
@@ -65,20 +93,10 @@ class VllmMetrics:
         self._model = model
         self._speed = speed
         tokens = one_two_five(max_model_len)
-        self._request_prompt_tokens = Histogram(tokens)
-        self._request_generation_tokens = Histogram(tokens)
-        self._max_num_generation_tokens = Histogram(tokens)
-        self._params_max_tokens = Histogram(tokens)
-        self._prefill_computed = Histogram(tokens)
-        self._params_n = Histogram(_N_BUCKETS)
-        self._iteration_tokens = Histogram(_STEP_BUCKETS)
-        self._preemptions = Histogram(_N_BUCKETS)
-        self._ttft = Histogram(_TTFT_BUCKETS)
-        self._itl = Histogram(_ITL_BUCKETS)
-        self._tpot = Histogram(_ITL_BUCKETS)
-        self._e2e, self._queue, self._inference, self._prefill, self._decode = (
-            Histogram(_LATENCY_BUCKETS) for _ in range(5)
-        )
+        self._histograms = {
+            name: Histogram(tokens if bounds is None else bounds) for name, (_, bounds) in _HISTOGRAMS.items()
+        }
+        self._itl = self._histograms["inter_token_latency_seconds"]  # observed once a token
         self._success: Counter[str] = Counter()
         self.rejections_total = 0
         self._cached_tokens_total = 0
@@ -87,14 +105,13 @@ class VllmMetrics:
     # --- what happens ---
     def request(self, n: int, max_tokens: int | None) -> None:
         """A request was admitted."""
-        self._params_n.observe(n)
+        self._observe("request_params_n", n)
         if max_tokens is not None:
-            self._params_max_tokens.observe(max_tokens)
+            self._observe("request_params_max_tokens", max_tokens)
 
     def first_token(self, choice: Choice, at_s: float) -> None:
-        sequence = choice.sequence
-        self._ttft.observe((at_s - _submitted_at_s(choice)) / self._speed)
-        self._cached_tokens_total += sequence.cached_tokens
+        self._observe("time_to_first_token_seconds", (at_s - _submitted_at_s(choice)) / self._speed)
+        self._cached_tokens_total += choice.sequence.cached_tokens
 
     def later_token(self, gap_s: float) -> None:
         self._itl.observe(gap_s / self._speed)
@@ -103,7 +120,7 @@ class VllmMetrics:
         """Progress was reported: the work since the last time counts as one iteration."""
         seen = self._engine.prompt_tokens_total + self._engine.generation_tokens_total
         if seen > self._iteration_seen_tokens:
-            self._iteration_tokens.observe(seen - self._iteration_seen_tokens)
+            self._observe("iteration_tokens_total", seen - self._iteration_seen_tokens)
             self._iteration_seen_tokens = seen
 
     def finished(self, choice: Choice, at_s: float) -> None:
@@ -113,18 +130,26 @@ class VllmMetrics:
         first = choice.first_at if choice.first_at is not None else at_s
         admitted = sequence.admitted_at_s if sequence.admitted_at_s is not None else arrived
         self._success[choice.finish_reason] += 1
-        self._e2e.observe((at_s - arrived) / speed)
-        self._queue.observe((admitted - arrived) / speed)
-        self._inference.observe((at_s - admitted) / speed)
-        self._prefill.observe((first - admitted) / speed)
-        self._decode.observe((at_s - first) / speed)
+        for name, seconds in (
+            ("e2e_request_latency_seconds", at_s - arrived),
+            ("request_queue_time_seconds", admitted - arrived),
+            ("request_inference_time_seconds", at_s - admitted),
+            ("request_prefill_time_seconds", first - admitted),
+            ("request_decode_time_seconds", at_s - first),
+        ):
+            self._observe(name, seconds / speed)
         if choice.produced > 1:
-            self._tpot.observe((at_s - first) / speed / (choice.produced - 1))
-        self._request_prompt_tokens.observe(sequence.prompt_tokens)
-        self._request_generation_tokens.observe(choice.produced)
-        self._max_num_generation_tokens.observe(choice.produced)
-        self._prefill_computed.observe(sequence.prompt_tokens - sequence.cached_tokens)
-        self._preemptions.observe(0)
+            self._observe(
+                "request_time_per_output_token_seconds", (at_s - first) / speed / (choice.produced - 1)
+            )
+        self._observe("request_prompt_tokens", sequence.prompt_tokens)
+        self._observe("request_generation_tokens", choice.produced)
+        self._observe("request_max_num_generation_tokens", choice.produced)
+        self._observe("request_prefill_kv_computed_tokens", sequence.prompt_tokens - sequence.cached_tokens)
+        self._observe("request_num_preemptions", 0)
+
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
 
     def aborted(self, choice: Choice, at_s: float) -> None:
         self._success["abort"] += 1
@@ -146,17 +171,6 @@ class VllmMetrics:
         def scalar(name: str, kind: str, text: str, value: float) -> None:
             family(name, kind, text)
             sample(name, value)
-
-        def histogram(name: str, text: str, values: Histogram) -> None:
-            family(name, "histogram", text)
-            below = 0
-            for bound, count in zip(values.bounds, values.counts, strict=False):
-                below += count
-                sample(f"{name}_bucket", below, le=str(float(bound)))
-            below += values.counts[-1]
-            sample(f"{name}_bucket", below, le="+Inf")
-            sample(f"{name}_count", below)
-            sample(f"{name}_sum", values.total)
 
         for what in ("flops", "read_bytes", "write_bytes"):
             scalar(
@@ -216,49 +230,14 @@ class VllmMetrics:
             f'vllm:admission_rejections_total{{model_name="{_escape(self._model)}",reason="max_num_queued_reqs"}}'
             f" {float(self.rejections_total)}\n"
         )
-        for name, text, values in (
-            ("request_prompt_tokens", "Number of prefill tokens processed.", self._request_prompt_tokens),
-            (
-                "request_generation_tokens",
-                "Number of generation tokens processed.",
-                self._request_generation_tokens,
-            ),
-            (
-                "iteration_tokens_total",
-                "Histogram of number of tokens per engine_step.",
-                self._iteration_tokens,
-            ),
-            (
-                "request_max_num_generation_tokens",
-                "Histogram of maximum number of requested generation tokens.",
-                self._max_num_generation_tokens,
-            ),
-            ("request_params_n", "Histogram of the n request parameter.", self._params_n),
-            (
-                "request_params_max_tokens",
-                "Histogram of the max_tokens request parameter.",
-                self._params_max_tokens,
-            ),
-            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self._ttft),
-            ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", self._itl),
-            (
-                "request_time_per_output_token_seconds",
-                "Histogram of time_per_output_token_seconds per request.",
-                self._tpot,
-            ),
-            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self._e2e),
-            ("request_queue_time_seconds", "Time spent in WAITING phase for request.", self._queue),
-            ("request_inference_time_seconds", "Time spent in RUNNING phase for request.", self._inference),
-            ("request_prefill_time_seconds", "Time spent in PREFILL phase for request.", self._prefill),
-            ("request_decode_time_seconds", "Time spent in DECODE phase for request.", self._decode),
-            ("request_num_preemptions", "Number of times a request was preempted.", self._preemptions),
-            (
-                "request_prefill_kv_computed_tokens",
-                "New KV tokens computed during prefill (excluding cached tokens).",
-                self._prefill_computed,
-            ),
-        ):
-            histogram(name, text, values)
+        for name, values in self._histograms.items():
+            family(name, "histogram", _HISTOGRAMS[name][0])
+            below = 0
+            for bound, count in zip((*map(float, values.bounds), "+Inf"), values.counts, strict=True):
+                below += count
+                sample(f"{name}_bucket", below, le=str(bound))
+            sample(f"{name}_count", below)
+            sample(f"{name}_sum", values.total)
         family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
         profile = engine.profile
         info = {

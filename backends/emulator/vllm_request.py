@@ -8,7 +8,7 @@ from typing import Any
 
 from backends.emulator import openai_fields as fields
 from backends.emulator.openai_fields import Rejected
-from backends.emulator.text import BYTES_PER_TOKEN, chat_text, count_tokens, requested_output_tokens
+from backends.emulator.text import BYTES_PER_TOKEN, chat_text, count_tokens, encoded, requested_output_tokens
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ def parse_chat(body: Mapping[str, Any], names: list[str]) -> Job:
     messages = fields.messages_of(body)
     if not messages:
         raise Rejected(400, "messages must not be empty", param="messages")
-    data = chat_text(messages).encode("utf-8", "surrogatepass")
+    data = encoded(chat_text(messages))
     job = Job(chat=True, prompts=[Prompt(data, count_tokens(data))])
     _parse_common(body, job, names)
     limit = fields.integer(body, "max_completion_tokens")
@@ -114,7 +114,7 @@ def _are_ids(value: list[Any]) -> bool:
 
 
 def _text_prompt(text: str) -> Prompt:
-    data = text.encode("utf-8", "surrogatepass")
+    data = encoded(text)
     return Prompt(data, count_tokens(data))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from backends.emulator.generation import Choice, Generation
+from backends.emulator.generation import Choice, Generation, Wire
 from backends.emulator.text import base64_floats, embedding, seed_of
 from backends.emulator.vllm_request import Job
 from backends.sse_events import END, event
@@ -36,8 +36,8 @@ def _logprob(seed: int, index: int) -> float:
     return -round(((seed + index * 2654435761) % 1000) / 2000, 4)
 
 
-class VllmWire:
-    """One request's answer in vLLM's format (`generation.Wire`)."""
+class VllmWire(Wire):
+    """One request's answer in vLLM's format."""
 
     content_type = "text/event-stream; charset=utf-8"
     head_first = True

@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from backends.engine.active import Active
-from backends.engine.decoding import Decoding
+from backends.engine.decoding import Active, Decoding
 from backends.engine.kv import KvBlocks
-from backends.engine.sequence import Progress, PromptTooLong, Sequence
+from backends.engine.sequence import Finish, Progress, PromptTooLong, Sequence
 from backends.engine.series import count_within, span_s
 from router.core.profile import EngineProfile
 
@@ -130,9 +129,8 @@ class Engine:
             self.kv.unit = unit // self._block
         if self._stretch > 1 and not self._waiting and len(self._running) < self.profile.max_seqs:
             self._cut_stretch()  # it can join: nobody waits for a seat or a block
-        active = Active(
-            seq, min(seq.output_tokens, room), seq.finish if seq.output_tokens <= room else "length"
-        )
+        finish: Finish = seq.finish if seq.output_tokens <= room else "length"
+        active = Active(seq, min(seq.output_tokens, room), finish, seq.prompt_tokens)
         seq.submitted_at_s = seq.runner_at_s = now
         self._all[seq.id] = active
         self._waiting[seq.id] = active

@@ -8,8 +8,27 @@ decode, and it needs a new KV block in every `block`-th step.
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass, field
 
-from backends.engine.active import Active
+from backends.engine.sequence import Finish, Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A sequence inside the engine. While it decodes, `offset + steps` is its context in tokens."""
+
+    seq: Sequence
+    output: int
+    finish: Finish
+    target: int  # tokens to have in KV memory before it decodes
+    generated: int = 0  # up to date unless it decodes
+    computed: int = 0  # tokens in KV memory, while it prefills
+    #: Hashed units that it holds: `seq.prefix` or the beginning of it.
+    held: list[int] = field(default_factory=list)
+    offset: int = 0
+    decoding_from_s: float = 0.0  # when it got the token from which it began to decode
+    end_step: int | None = None  # set while it decodes
+    preempted: bool = False
 
 
 class Decoding:

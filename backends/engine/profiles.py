@@ -68,8 +68,6 @@ class UnknownProfile(KeyError):
     def __init__(self, name: str, near: list[str]) -> None:
         hint = f"; near names: {', '.join(near)}" if near else ""
         super().__init__(name)
-        self.name = name
-        self.near = near
         self.message = f"unknown profile {name!r} (MODEL@HARDWARE){hint}"
 
     def __str__(self) -> str:

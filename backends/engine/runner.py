@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
 from typing import NamedTuple
@@ -14,41 +15,38 @@ from router.core.profile import EngineProfile
 SLOT_SIMILARITY = 0.1
 
 
+@dataclass(slots=True, eq=False)
 class Work:
-    __slots__ = ("computed", "finish", "generated", "output", "seq")
+    """A sequence in the server."""
 
-    def __init__(self, seq: Sequence, output: int, finish: Finish) -> None:
-        self.seq = seq
-        self.output = output
-        self.finish: Finish = finish
-        self.generated = 0
-        self.computed = 0
+    seq: Sequence
+    output: int
+    finish: Finish
+    generated: int = 0
+    computed: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """One slot. The first `cached` tokens of the prompt with the hashes `prefix`, `unit_tokens` each, are in its KV
     cache."""
 
-    __slots__ = ("cached", "prefix", "unit_tokens", "used_at_s", "work")
-
-    def __init__(self) -> None:
-        self.work: Work | None = None
-        self.prefix: tuple[int, ...] = ()
-        self.unit_tokens = 1
-        self.cached = 0
-        self.used_at_s = float("-inf")
+    work: Work | None = None
+    prefix: tuple[int, ...] = ()
+    unit_tokens: int = 1
+    cached: int = 0
+    used_at_s: float = float("-inf")
 
 
 class Runner:
     """A model that is in memory."""
 
-    __slots__ = ("keep_alive_s", "loaded_at_s", "profile", "queue", "slots", "used_at_s")
+    __slots__ = ("keep_alive_s", "profile", "queue", "slots", "used_at_s")
 
     def __init__(self, profile: EngineProfile, slots: int, now: float, keep_alive_s: float) -> None:
         self.profile = profile
         self.slots = [Slot() for _ in range(slots)]
         self.queue: OrderedDict[str, Work] = OrderedDict()
-        self.loaded_at_s = now
         self.used_at_s = now  # when its last request ended
         self.keep_alive_s = keep_alive_s
 

@@ -35,10 +35,8 @@ class LoadedModel:
     """A model in memory. `expires_at_s` is None while it serves requests, infinite if it never expires."""
 
     model: str
-    loaded_at_s: float
     expires_at_s: float | None
     active: int
-    waiting: int
     context_tokens: int
 
 
@@ -135,10 +133,8 @@ class SlotEngine:
         found = [
             LoadedModel(
                 model,
-                runner.loaded_at_s,
                 runner.used_at_s + runner.keep_alive_s if runner.idle else None,
                 runner.active,
-                len(runner.queue),
                 self.slot_context_tokens(model),
             )
             for model, runner in self._runners.items()
@@ -259,9 +255,8 @@ class SlotEngine:
         self._loading = None
         self.loads_total += 1
         profile = self.profiles[model]
-        runner = Runner(
-            profile, self.slots or profile.slots, now, self._keep_alive.get(model, self.keep_alive_s)
-        )
+        keep_alive_s = self._keep_alive.get(model, self.keep_alive_s)
+        runner = Runner(profile, self.slots or profile.slots, now, keep_alive_s)
         self._runners[model] = runner
         self._turn.append(model)
         if self._step is None:

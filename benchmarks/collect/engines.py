@@ -20,7 +20,7 @@ from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, loa
 from router.core.interfaces import Backend
 from router.core.types import Candidate
 from router.emulated import EmulatedEngines
-from router.wiring import check_profile, create_backend, find_profile, secret
+from router.wiring import check_profile, create_backend, secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _engine(instance: InstanceConfig, config: FleetConfig, client: Client, backe
         backend=backend,
         hardware=instance.hardware_name,
         speed=instance.speed,
-        profiles={model: profile.name for model, profile in instance.engine_profiles(find_profile).items()},
+        profiles={model: profile.name for model, profile in instance.engine_profiles(profiles.find).items()},
     )
 
 

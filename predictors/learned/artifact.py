@@ -153,22 +153,16 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
     return Artifact(found_kind, found, arrays, about, sha256(data).hexdigest()[:12])
 
 
-def shaped(
-    artifact: Artifact, kind: str, features: tuple[str, ...], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, np.ndarray]:
-    """The artifact's arrays of these names as float32, in these shapes. Raises ArtifactError for an artifact of another
-    kind, with other features, or with an array that is missing or has another shape."""
-    if artifact.kind != kind:
-        raise ArtifactError(f"a {artifact.kind} artifact, not a {kind} one")
-    if artifact.features != features:
-        raise ArtifactError("made with other features than this version has: train it anew")
+def shaped(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """The artifact's arrays of these names as float32, in these shapes. Raises ArtifactError for an array that is missing
+    or has another shape."""
     arrays = {}
     for name, shape in shapes.items():
         array = artifact.arrays.get(name)
         if array is None or array.shape != shape:
             found = "is missing" if array is None else f"has the shape {array.shape}"
             raise ArtifactError(
-                f"the {kind} artifact's {name} {found}; this version has {shape}: train it anew"
+                f"the {artifact.kind} artifact's {name} {found}; this version has {shape}: train it anew"
             )
         arrays[name] = np.asarray(array, np.float32)
     return arrays
@@ -181,12 +175,10 @@ def floats(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def sizes(artifact: Artifact, kind: str, arrays: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+def sizes(artifact: Artifact, arrays: Mapping[str, tuple[str, str]]) -> dict[str, int]:
     """The size of each dimension of these arrays, given by name as (types of numbers, a letter for each dimension). A letter
-    means one size everywhere, a digit that size. Raises ArtifactError for an artifact of another kind, or with an array that
-    is missing or does not fit."""
-    if artifact.kind != kind:
-        raise ArtifactError(f"a {artifact.kind} artifact, not a {kind} one")
+    means one size everywhere, a digit that size. Raises ArtifactError for an array that is missing or does not fit."""
+    kind = artifact.kind
     found = {digit: int(digit) for digit in "0123456789"}
     for name, (types, dimensions) in arrays.items():
         array = artifact.arrays.get(name)

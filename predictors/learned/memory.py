@@ -41,8 +41,8 @@ class MemoryModel:
 
     @classmethod
     def load(cls, artifact: Artifact) -> MemoryModel:
-        """Raises ArtifactError for an artifact of another kind, other features or other shapes."""
-        arrays = shaped(artifact, "memory", MEMORY_FEATURES, SHAPES)
+        """Raises ArtifactError for arrays of other shapes."""
+        arrays = shaped(artifact, SHAPES)
         if arrays["scale"].min() <= 0.0:
             raise ArtifactError("the memory artifact has a scale that is not positive")
         return cls(artifact.name, arrays)

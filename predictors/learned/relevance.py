@@ -65,7 +65,7 @@ class RelevanceModel:
 
     @classmethod
     def load(cls, artifact: Artifact) -> RelevanceModel:
-        """Raises ArtifactError for an artifact of another kind, or whose arrays are missing or do not fit."""
+        """Raises ArtifactError for arrays that are missing or do not fit."""
         _check(artifact)
         return cls(artifact.name, artifact.arrays)
 
@@ -179,7 +179,7 @@ _ARRAYS = {
 
 
 def _check(artifact: Artifact) -> None:
-    found = sizes(artifact, "relevance", _ARRAYS)
+    found = sizes(artifact, _ARRAYS)
     scales = artifact.arrays["head_scale"]
     if (
         found["X"] != found["D"] + len(COUNTS) + 1

@@ -6,7 +6,7 @@ value.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -42,11 +42,8 @@ def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Find
     ]
     for path, key in _rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")):
         named.append(((*path, "policy"), key.get("policy")))
-    return [
-        (path, f"unknown policy {masked(name)}{_near(name, known)}; known: {', '.join(sorted(known))}")
-        for path, name in named
-        if isinstance(name, str) and name not in known
-    ]
+    end = f"; known: {', '.join(sorted(known))}"
+    return [(path, reason + end) for path, reason in _unknown("policy", named, known)]
 
 
 def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
@@ -58,11 +55,7 @@ def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Find
             named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
     for path, pool in _rows(_mapping(data.get("scaling")).get("pools"), ("scaling", "pools")):
         named.append(((*path, "profile"), pool.get("profile")))
-    return [
-        (path, f"unknown engine profile {masked(name)}{_near(name, known)}")
-        for path, name in named
-        if isinstance(name, str) and name not in known
-    ]
+    return list(_unknown("engine profile", named, known))
 
 
 def _server(data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -89,9 +82,8 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
             seen[digest.lower()] = key.get("name")
     known = _known_models(data)
     for path, key in rows:
-        for position, model in _strings(key.get("models")):
-            if model not in known:
-                yield (*path, "models", position), f"unknown model {masked(model)}{_near(model, known)}"
+        models = _strings(key.get("models"))
+        yield from _unknown("model", (((*path, "models", at), model) for at, model in models), known)
 
 
 def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -128,30 +120,19 @@ def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
 def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
     rows = list(_rows(data.get("instances"), ("instances",)))
     yield from _repeated(rows, "name", "instance")
-    names = _names(_rows(data.get("models"), ("models",)))
     for path, instance in rows:
-        for key, served in _mapping(instance.get("serves")).items():
-            model = str(key)
-            if model not in names:
-                yield (*path, "serves", model), f"unknown model {masked(model)}{_near(model, names)}"
-            profile = _mapping(served).get("profile")
-            if profile is not None and instance.get("kind") != "emulated":
-                yield (*path, "serves", model, "profile"), "is for kind: emulated"
+        yield from _served(data, path, instance)
+        for model, served in _mapping(instance.get("serves")).items():
+            if _mapping(served).get("profile") is not None and instance.get("kind") != "emulated":
+                yield (*path, "serves", str(model), "profile"), "is for kind: emulated"
 
 
 def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
-    names = _names(_rows(data.get("models"), ("models",)))
     for path, found in _rows(data.get("discovery"), ("discovery",)):
-        for model in map(str, _mapping(_mapping(found.get("instance")).get("serves"))):
-            if model not in names:
-                yield (
-                    (*path, "instance", "serves", model),
-                    f"unknown model {masked(model)}{_near(model, names)}",
-                )
+        yield from _served(data, (*path, "instance"), found.get("instance"))
 
 
 def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
-    names = _names(_rows(data.get("models"), ("models",)))
     scaling = _mapping(data.get("scaling"))
     pools = list(_rows(scaling.get("pools"), ("scaling", "pools")))
     yield from _repeated(pools, "name", "pool")
@@ -165,12 +146,7 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
         if pool.get("name") in instances:
             yield (*path, "name"), f"an instance is named {masked(pool.get('name'))} too"
         instance = _mapping(pool.get("instance"))
-        for model in map(str, _mapping(instance.get("serves"))):
-            if model not in names:
-                yield (
-                    (*path, "instance", "serves", model),
-                    f"unknown model {masked(model)}{_near(model, names)}",
-                )
+        yield from _served(data, (*path, "instance"), instance)
         of = _pool_of(instance)
         if of[0] and of in seen:
             yield path, f"pool {masked(seen[of])} has this model on this hardware too"
@@ -194,6 +170,21 @@ def _judge(data: Mapping[str, Any], section: str) -> Iterator[Finding]:
         name = judge.get(field)
         if isinstance(name, str) and name not in known:
             yield (section, field), f"unknown {field} {masked(name, (field,))}{_near(name, known)}"
+
+
+def _served(data: Mapping[str, Any], path: Path, instance: object) -> Iterator[Finding]:
+    """The models that an instance serves, and that the file does not have."""
+    named = (
+        ((*path, "serves", str(model)), str(model)) for model in _mapping(_mapping(instance).get("serves"))
+    )
+    yield from _unknown("model", named, _names(_rows(data.get("models"), ("models",))))
+
+
+def _unknown(what: str, named: Iterable[tuple[Path, object]], known: Collection[str]) -> Iterator[Finding]:
+    """Those of the named that are not `known`."""
+    for path, name in named:
+        if isinstance(name, str) and name not in known:
+            yield path, f"unknown {what} {masked(name)}{_near(name, known)}"
 
 
 def _known_models(data: Mapping[str, Any]) -> list[str]:

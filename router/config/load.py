@@ -111,14 +111,12 @@ def parse_instance(data: object, source: str = "instance") -> InstanceConfig:
         raise _refused(source, error, InstanceConfig) from error
 
 
-def with_instances(
-    fleet: FleetConfig, instances: Iterable[InstanceConfig], source: str = "instance"
-) -> FleetConfig:
+def with_instances(fleet: FleetConfig, instances: Iterable[InstanceConfig]) -> FleetConfig:
     """The same fleet with other instances. References are checked again. Raises ConfigError."""
     try:
         return FleetConfig.model_validate({**dict(fleet), "instances": tuple(instances)})
     except ValidationError as error:
-        raise _refused(source, error, FleetConfig) from error
+        raise _refused("instance", error, FleetConfig) from error
 
 
 def _refused(source: str, error: ValidationError, model: type[BaseModel]) -> ConfigError:

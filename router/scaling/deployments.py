@@ -16,12 +16,11 @@ from typing import Any
 
 from kubernetes.aio import client
 
-from router.config import ConfigError, PoolConfig
-from router.core.errors import Refusal
+from router.config import PoolConfig
 from router.discovery import ApiServer
-from router.gateway.fleet.edits import Edit, draining, keeping, restoring
+from router.gateway.fleet.edits import draining, keeping, restoring
 from router.gateway.service import Gateway
-from router.scaling.plan import PoolState, steps
+from router.scaling.actuator import Actuator, PoolState, steps
 
 logger = logging.getLogger("headway")
 
@@ -39,16 +38,14 @@ class _Deployment:
     pods: Mapping[str, bool]
 
 
-class Deployments:
+class Deployments(Actuator):
     """Scales Deployments. `server_of` gives the API server of a pool, with its namespace; it raises ConfigError."""
 
     def __init__(self, gateway: Gateway, server_of: Callable[[PoolConfig], ApiServer]) -> None:
-        self.on_change: Callable[[], None] = lambda: None
-        self._gateway = gateway
+        super().__init__(gateway)
         self._server_of = server_of
         self._clients: dict[str, client.ApiClient] = {}  # by URL
         self._found: dict[str, _Deployment] = {}
-        self._draining: set[str] = set()  # those that this replica drains, not an operator
 
     async def look(self, pools: Mapping[str, PoolConfig]) -> None:
         """Read the Deployments and their pods."""
@@ -125,12 +122,6 @@ class Deployments:
         self._draining.difference_update(gone)
         if gone and len(found.pods) <= found.replicas:
             await self._edit(restoring(gone))
-
-    async def _edit(self, edit: Edit) -> None:
-        try:
-            await self._gateway.changes.edit(edit)
-        except (Refusal, ConfigError) as error:
-            logger.warning("the fleet is not scaled now: %s", error)
 
     # --- the cluster -----------------------------------------------------------------------------------
     async def _read(self, pool: PoolConfig) -> _Deployment:

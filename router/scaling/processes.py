@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import re
+import socket
 import sys
 import time
 from collections import Counter
@@ -21,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.background import Tasks, surviving
-from router.config import ConfigError, FleetConfig, InstanceConfig, PoolConfig
+from router.config import FleetConfig, InstanceConfig, PoolConfig
 from router.config.marks import Mark, named
-from router.core.errors import Refusal, UpstreamError
+from router.config.scaling import NUMBER, PORT
+from router.core.errors import UpstreamError
 from router.core.interfaces import Backend
 from router.gateway.fleet.edits import Edit, adding, draining, keeping, removing
 from router.gateway.service import Gateway
-from router.scaling.engine_process import EngineProcess
-from router.scaling.plan import PoolState, steps
+from router.scaling.actuator import Actuator, PoolState, steps
 
 logger = logging.getLogger("headway")
 
@@ -44,6 +45,8 @@ _SILENT_S = 30.0
 _CLOSE_S = 30.0
 #: A change of the fleet that was refused is tried again after this long.
 _AGAIN_S = 1.0
+#: From SIGTERM to an engine until SIGKILL. Its keeper may take longer by the second.
+GRACE_S, _KEEPER_S = 30.0, 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +69,7 @@ class _Engine:
         return f"{self.pool.name}-{self.number}"
 
 
-class Processes:
+class Processes(Actuator):
     """The engines that this replica runs. `make_backend` makes the adapter that probes one."""
 
     def __init__(
@@ -75,12 +78,10 @@ class Processes:
         make_backend: Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]],
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self.on_change: Callable[[], None] = lambda: None
-        self._gateway = gateway
+        super().__init__(gateway)
         self._make_backend = make_backend
         self._environment = environment
         self._engines: dict[str, _Engine] = {}
-        self._draining: set[str] = set()  # those that this replica drains, not an operator
         self._silent_since: dict[str, float] = {}  # instances that do not answer
         self._crashes: Counter[str] = Counter()  # in a row, by pool
         self._not_before: dict[str, float] = {}  # when the next engine of a pool may start
@@ -266,15 +267,6 @@ class Processes:
         self.on_change()
 
     # --- the fleet -------------------------------------------------------------------------------------
-    async def _edit(self, edit: Edit) -> bool:
-        """Change the fleet for all replicas; False if that was refused."""
-        try:
-            await self._gateway.changes.edit(edit)
-        except (Refusal, ConfigError) as error:
-            logger.warning("the fleet is not scaled now: %s", error)
-            return False
-        return True
-
     async def _until_made(self, edit: Edit) -> None:
         while not await self._edit(edit):  # noqa: ASYNC110 (rare: the shared state is away)
             await asyncio.sleep(_AGAIN_S)
@@ -302,3 +294,61 @@ class Processes:
                 await self._tasks.finish()
         await self._tasks.stop()
         await self._endings.finish()
+
+
+class EngineProcess:
+    """An engine on 127.0.0.1 under a keeper (`router.scaling.keeper`)."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self._process = process
+        self.url = f"http://127.0.0.1:{port}"
+
+    @classmethod
+    async def start(cls, pool: PoolConfig, number: int, environment: Mapping[str, str]) -> EngineProcess:
+        """Start a pool's engine in `environment`, with what the pool adds. Its output goes to the gateway's standard error."""
+        port = _free_port()
+
+        def filled(text: str) -> str:
+            return text.replace(PORT, str(port)).replace(NUMBER, str(number))
+
+        assert pool.command is not None  # noqa: S101 (the fleet file is checked for it)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "router.scaling.keeper",
+            str(GRACE_S),
+            *map(filled, pool.command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            env={**environment, **{name: filled(value) for name, value in pool.environment.items()}},
+            start_new_session=True,  # Ctrl-C must reach only the gateway, which drains before it stops the engines
+        )
+        return cls(process, port)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Wait until it has ended; returns its exit code."""
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """End it: SIGTERM, and SIGKILL after `GRACE_S`."""
+        assert self._process.stdin is not None  # noqa: S101 (it is a pipe)
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(GRACE_S + _KEEPER_S):
+                await self._process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

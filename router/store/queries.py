@@ -41,7 +41,7 @@ from router.store.retention import Retention
 from router.store.runs import Lost
 from router.store.spool import Spool
 from router.store.sqlite_file import SqliteFile
-from router.store.takeover import Takeover
+from router.store.takeover import take_over
 from router.store.totals import today
 from router.store.writer import CLOSE_TIMEOUT_S, Writer
 from router.store.writer_process import WriterProcess
@@ -190,12 +190,12 @@ class Store:
 
     async def _take_up(self, prefix: Path | None) -> None:
         """Take over from killed runs. After `TAKE_UP_S` this continues in the background."""
-        if prefix is None or self._process is None:
+        process = self._process
+        if prefix is None or process is None:
             return
-        takeover = Takeover(self._url, self._engine, self._process)
 
         async def take_up() -> None:
-            await takeover.run(prefix)
+            await take_over(self._url, self._engine, process, prefix)
             with contextlib.suppress(*self._errors):
                 self._lost = await runs.lost_so_far(self._engine)
 
@@ -461,8 +461,7 @@ class Store:
         """Spending grouped by any of `day`, `key`, `policy`, `model`, ordered by the groups. Rows have the groups, `requests`,
         `prompt_tokens`, `output_tokens` and `cost_usd`.
 
-        `since` and `until` are days (UTC, `2026-11-22`), both included; `keys` selects keys. Raises ValueError for an
-        unknown group.
+        `since` and `until` are days (UTC, `2026-11-22`), both included; `keys` selects keys.
         """
         query = spending.report_query(by, since, until, keys)
         await self.flush()

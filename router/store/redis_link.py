@@ -75,15 +75,15 @@ class Link:
                 except NoScriptError:
                     return await self._call("EVAL", script.text, "1", key, *arguments)
         except TimeoutError:
-            await self._drop()
+            await self.aclose()
             raise StateError(f"no answer within {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
-            await self._drop()
+            await self.aclose()
             # Only the error's kind: its text may contain keys or values.
             refused = isinstance(error, AuthenticationError | NoPermissionError)
             raise (StateRefused if refused else StateError)(_in_words(error)) from None
         except BaseException:
-            await self._drop()
+            await self.aclose()
             raise
 
     async def _call(self, *command: str) -> Any:
@@ -94,14 +94,11 @@ class Link:
         await connection.send_command(*command)
         return await connection.read_response()
 
-    async def _drop(self) -> None:
+    async def aclose(self) -> None:
+        """Close the connection. The next call opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        await self._drop()
 
 
 #: What is said of an error, by its class in redis-py, or its code where redis-py has no class for it or a script's error

@@ -27,7 +27,6 @@ import orjson
 
 from router.background import failed, surviving
 from router.store.redis_claims import Claims
-from router.store.redis_documents import Documents
 from router.store.redis_ledger import Ledger, LedgerUpdate
 from router.store.redis_link import Link, Script
 from router.store.redis_peers import PeerReports, report_text
@@ -37,6 +36,7 @@ from router.store.state import Bucket, Budget, Claim, Grant, Listener, ReplicaRe
 logger = logging.getLogger("headway")
 
 _EXCHANGE = Script(files("router.store").joinpath("redis_exchange.lua").read_text(encoding="utf-8"))
+_CHANGE = Script(files("router.store").joinpath("redis_change.lua").read_text(encoding="utf-8"))
 #: The others' work is unknown after this time without an answer (as in the script).
 _LIVE_S = 2.0
 #: The most messages of observations that wait to be sent.
@@ -69,7 +69,7 @@ class RedisState:
         self._run = run_id
         self._least_replicas = replicas
         self._link = Link(url, timeout_s)
-        self._documents = Documents(Link(url, timeout_s), self._prefix, self._changed)
+        self._documents = _Documents(Link(url, timeout_s), self._prefix, self._changed)
         self._timer = ExchangeTimer(interval_s)
         self._settle_s = 2 * (RETRY_S + timeout_s)  # the others come back within half of it
         self._listener: Listener | None = None
@@ -295,3 +295,52 @@ class RedisState:
             self._peers.forget_work()
             if self._listener is not None and (peers := self._peers.drain()) is not None:
                 self._listener.receive_peers(peers)
+
+
+class _Documents:
+    """Documents that replicas share. Each replica keeps a copy, which restores a Redis that lost its data.
+
+    `link` is used for changes only, `prefix` begins all keys, `changed` is called with each new content.
+    """
+
+    def __init__(self, link: Link, prefix: str, changed: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._link = link
+        self._prefix = prefix
+        self._changed = changed
+        self._joined: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        self._turn = asyncio.Lock()
+
+    def rows(self) -> list[tuple[str, int, str]]:
+        """Name, version and content of all documents, for a Redis that may have lost them."""
+        return [(name, version, json.dumps(content)) for name, (version, content) in self._joined.items()]
+
+    def received(self, name: str, version: int, text: str) -> None:
+        """A version of a document; an older one is ignored."""
+        if version > self._joined.get(name, (0, {}))[0]:
+            content = json.loads(text)
+            self._joined[name] = (version, content)
+            self._changed(name, content)
+
+    async def change(
+        self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Edit a document. Raises StateError; the change may still have been made."""
+        async with self._turn:
+            while True:
+                version, content = self._joined.get(name, (0, {}))
+                edited = edit(content)
+                try:
+                    made, now_version, text = await self._link.run(
+                        _CHANGE,
+                        f"{self._prefix}documents",
+                        self._prefix,
+                        name,
+                        str(version),
+                        json.dumps(edited),
+                    )
+                finally:
+                    # Changes are rare, and the server may be another one by the next.
+                    await self._link.aclose()
+                self.received(name, now_version, text)
+                if made:
+                    return edited

@@ -47,8 +47,6 @@ class Lost:
 class Counts:
     """The counters of this process. `slots` is written on the hot path: an 8-byte store, no call."""
 
-    ARRIVED, FINISHED, DROPPED = _AT_ARRIVED, _AT_FINISHED, _AT_DROPPED
-
     def __init__(self, run_id: str, path: Path | None) -> None:
         """Create the file (none for a database in memory, which does not survive anyway)."""
         self.run_id = run_id
@@ -168,10 +166,7 @@ def orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
 
 async def account(engine: AsyncEngine, run_id: str, fd: int) -> None:
     """Write the lost rows of a dead run into `runs`, from its counter file."""
-    await _account(engine, run_id, os.pread(fd, _SIZE_BYTES, 0))
-
-
-async def _account(engine: AsyncEngine, run_id: str, content: bytes) -> None:
+    content = os.pread(fd, _SIZE_BYTES, 0)
     if len(content) < _SIZE_BYTES:
         return
     slots = memoryview(content).cast("Q")

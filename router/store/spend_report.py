@@ -9,13 +9,16 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from router.store.queries import Store
+from router.store.spending import DIMENSIONS
 
-#: The dimensions of a report.
-DIMENSIONS = ("day", "key", "policy", "model")
 #: The sums of a report.
 AMOUNTS = ("requests", "prompt_tokens", "output_tokens", "cost_usd")
 
 _DAYS = re.compile(r"([0-9]{1,5})d")
+
+
+class BadReport(ValueError):
+    """There is no such report. The message is one clause for the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +43,18 @@ class SpendReport:
 
 
 def dimensions(text: str) -> tuple[str, ...]:
-    """`day,key` as a tuple, each once. Raises ValueError for a name that is not in `DIMENSIONS`."""
+    """`day,key` as a tuple, each once. Raises BadReport for a name that is not in `DIMENSIONS`."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         if name not in DIMENSIONS:
-            raise ValueError(f"unknown dimension {name[:40]!r}; known: {', '.join(DIMENSIONS)}")
+            raise BadReport(f"unknown dimension {name[:40]!r}; known: {', '.join(DIMENSIONS)}")
     return names
 
 
 def day(text: str, now: float) -> str:
     """A day (UTC) as in the store, from `2026-11-22`, `today`, or `7d`: the first of the last seven days, today included.
 
-    `now` is in seconds since the epoch. Raises ValueError for anything else.
+    `now` is in seconds since the epoch. Raises BadReport for anything else.
     """
     today = datetime.fromtimestamp(now, UTC).date()
     if text == "today":
@@ -62,7 +65,7 @@ def day(text: str, now: float) -> str:
             return (today - timedelta(days=max(0, int(last[1]) - 1))).isoformat()
         return date.fromisoformat(text).isoformat()
     except (ValueError, OverflowError):
-        raise ValueError(f"{text[:40]!r} is not a day: give 2026-11-22, today or 7d") from None
+        raise BadReport(f"{text[:40]!r} is not a day: give 2026-11-22, today or 7d") from None
 
 
 async def spend_report(

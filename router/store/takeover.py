@@ -8,7 +8,6 @@ takeover waits for its end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
@@ -30,54 +29,49 @@ _LONGEST_PAUSE_S = 5.0
 _WRITER_POLL_S = 0.02
 
 
-class Takeover:
-    """Processes the counter files, and the spools beside them, of processes that are gone."""
+async def take_over(url: URL, engine: AsyncEngine, process: WriterProcess, prefix: Path) -> None:
+    """Process the counter files, and the spools beside them, of processes that are gone; waits for a database that is
+    away."""
+    errors: tuple[type[Exception], ...] = (*driver_errors(url), CommitError)
+    for path, fd in runs.orphans(prefix):
+        try:
+            await _writer_ended(fd)
+            run_id = path.name.removeprefix(prefix.name)
+            pause_s = 0.1
+            while True:
+                try:
+                    await _write_spool(process, path, run_id)
+                    await runs.account(engine, run_id, fd)
+                    path.unlink(missing_ok=True)
+                    break
+                except errors as error:
+                    log.warning("records of a killed process wait (%s)", type(error).__name__)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        finally:
+            os.close(fd)
 
-    def __init__(self, url: URL, engine: AsyncEngine, process: WriterProcess) -> None:
-        self._engine = engine
-        self._process = process
-        self._errors: tuple[type[Exception], ...] = (*driver_errors(url), CommitError)
 
-    async def run(self, prefix: Path) -> None:
-        """Process everything; waits for a database that is away."""
-        for path, fd in runs.orphans(prefix):
-            try:
-                await _writer_ended(fd)
-                run_id = path.name.removeprefix(prefix.name)
-                pause_s = 0.1
-                while True:
-                    try:
-                        await self._take_up(path, run_id, fd)
-                        break
-                    except self._errors as error:
-                        log.warning("records of a killed process wait (%s)", type(error).__name__)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            finally:
-                os.close(fd)
-
-    async def _take_up(self, path: Path, run_id: str, fd: int) -> None:
-        written = refused = 0
-        for segment in spool.segments(path):
-            offset = 0
-            while lines := spool.read_lines(segment, offset, _BATCH):
-                offset += sum(map(len, lines))
-                done = await self._process.commit(Run(run_id), lines)
-                written, refused = written + done.new, refused + done.refused
-                await asyncio.sleep(_PAUSE_S)
-            if offset < segment.stat().st_size:
-                refused += 1  # the line in which it was killed
-            segment.unlink()
-        if written or refused:
-            log.info(
-                "%d records of the killed run %s were written from its spool, %d were torn or refused",
-                written,
-                run_id,
-                refused,
-            )
-        await runs.account(self._engine, run_id, fd)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+async def _write_spool(process: WriterProcess, path: Path, run_id: str) -> None:
+    """Write what a killed run spooled."""
+    written = refused = 0
+    for segment in spool.segments(path):
+        offset = 0
+        while lines := spool.read_lines(segment, offset, _BATCH):
+            offset += sum(map(len, lines))
+            done = await process.commit(Run(run_id), lines)
+            written, refused = written + done.new, refused + done.refused
+            await asyncio.sleep(_PAUSE_S)
+        if offset < segment.stat().st_size:
+            refused += 1  # the line in which it was killed
+        segment.unlink()
+    if written or refused:
+        log.info(
+            "%d records of the killed run %s were written from its spool, %d were torn or refused",
+            written,
+            run_id,
+            refused,
+        )
 
 
 async def _writer_ended(fd: int) -> None:

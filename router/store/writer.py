@@ -21,10 +21,10 @@ from collections import deque
 
 from router.background import failed, surviving
 from router.core.types import Outcome
+from router.store import explanations
 from router.store.commits import Run
-from router.store.entries import Entry, find_line, from_line
-from router.store.lines import record_line
-from router.store.records import RequestRecord
+from router.store.entries import Entry, clean_prompt, corrected_row, find_line, from_line, to_line
+from router.store.records import RequestRecord, attempt_row, request_row
 from router.store.runs import Counts
 from router.store.spool import Spool
 from router.store.sqlite_file import SqliteFile
@@ -49,6 +49,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _END_TIMEOUT_S = 3.0
 #: Spooled records that can still be read from memory, the newest.
 _RECENT_RECORDS = 1000
+#: Errors of a record that fits no table, while it is turned into rows.
+_UNFIT = (KeyError, TypeError, ValueError, AttributeError)
 
 
 class Writer:
@@ -340,3 +342,25 @@ class Writer:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def record_line(record: RequestRecord, *, keep_prompts: bool) -> bytes | None:
+    """The line; None if the record has no valid row. Values that no line takes are corrected, and an explanation that cannot
+    be encoded is left out."""
+    try:
+        record.complete()
+        try:
+            record.describe()
+            blob = explanations.encode(record)
+        except Exception as error:  # noqa: BLE001 (a policy's reasons must not cost a row)
+            failed("explanation", error)
+            blob = None
+        request = request_row(record)
+        attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
+        prompt = clean_prompt(record.prompt) if keep_prompts else None
+        try:
+            return to_line(request, attempts, blob, prompt)
+        except TypeError:  # a number of more than 64 bits, half a surrogate pair
+            return to_line(corrected_row(request), list(map(corrected_row, attempts)), blob, None)
+    except _UNFIT:
+        return None

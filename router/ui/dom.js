@@ -55,6 +55,11 @@ export function table(columns, rows, { caption, label } = {}) {
   );
 }
 
+/** Names with their values, one below the other: [[name, value]]; rows without a value are left out. */
+export function facts(rows) {
+  return h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+}
+
 /** Named figures in a row of tiles: [{name, value, small, title}]. */
 export function tiles(figures) {
   return h("dl", { class: "tiles" }, figures.map(({ name, value, small, title }) =>

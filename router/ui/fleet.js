@@ -1,7 +1,7 @@
 // The fleet now: fetched once a second while the page is visible.
 
 import { admin, poll } from "./api.js";
-import { card, h, head, s, say, table, tiles } from "./dom.js";
+import { card, facts, h, head, s, say, table, tiles } from "./dom.js";
 import { count, number, percent, seconds, usd } from "./format.js";
 
 const HISTORY = 120;
@@ -21,7 +21,9 @@ const COLUMNS = [
 
 export async function show(main, { signal }) {
   const figures = h("div");
-  const body = h("tbody");
+  const instances = table(COLUMNS, [], { label: "Instances" });
+  instances.id = "instances";
+  const body = instances.querySelector("tbody");
   const empty = h("p", { class: "empty", hidden: true }, "The fleet has no instance. Add one to the fleet file, or with POST /admin/instances.");
   const rows = new Map();
   const models = h("div");
@@ -30,8 +32,7 @@ export async function show(main, { signal }) {
   main.append(
     head("Fleet", "What each instance does now, and how well predictions hold."),
     figures,
-    card("Instances", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Instances" },
-      h("table", { id: "instances" }, h("thead", null, h("tr", null, COLUMNS.map((each) => h("th", { scope: "col", class: each.num ? "num" : null, title: each.title }, each.name)))), body)), empty),
+    card("Instances", instances, empty),
     replicas,
     targets,
     models,
@@ -188,8 +189,8 @@ function modelTable({ models, instances }) {
 
 /** Replicas of the router and the state that they share, where there are several; and what operators changed. */
 function sharing({ replicas, state, changes }) {
-  const facts = [];
-  const add = (name, value) => facts.push(h("dt", null, name), h("dd", null, value));
+  const rows = [];
+  const add = (name, value) => rows.push([name, value]);
   if (replicas > 1 || state?.shared) {
     add("Replicas of the router", count(replicas));
     if (state) {
@@ -200,5 +201,5 @@ function sharing({ replicas, state, changes }) {
   }
   for (const name of ["added", "removed", "draining"]) if (changes?.[name]?.length) add(`Instances ${name} over the fleet file`, changes[name].join(", "));
   if (changes?.trouble) add("Change not applied", h("span", { class: "error" }, changes.trouble));
-  return facts.length ? [card("Replicas and changes", h("dl", { class: "facts" }, facts))] : [];
+  return rows.length ? [card("Replicas and changes", facts(rows))] : [];
 }

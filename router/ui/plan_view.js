@@ -1,6 +1,6 @@
 // One plan: the drawing of its cluster, and a table of the ranked placements.
 
-import { card, h, table } from "./dom.js";
+import { card, facts, h, table } from "./dom.js";
 import { count, number, percent, ratio, seconds, usd } from "./format.js";
 
 export const VERSION = 1;
@@ -37,10 +37,6 @@ function aboutBatch(plan) {
     ["Prefilled in", seconds(plan.makespan_s)],
     ["Bound", `${seconds(plan.bound_s)} (no groups need less)`],
   ];
-}
-
-function facts(rows) {
-  return h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([label, value]) => [h("dt", null, label), h("dd", null, value)]));
 }
 
 function batchGroups({ groups }) {

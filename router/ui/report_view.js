@@ -1,6 +1,6 @@
 // One comparison: its settings, a table of policies by metrics, and curves over the rate.
 
-import { card, field, h, select, table } from "./dom.js";
+import { card, facts, field, h, select, table } from "./dom.js";
 import { count, number, percent, seconds, usd } from "./format.js";
 import { ratechart } from "./ratechart.js";
 
@@ -56,7 +56,7 @@ function lowest(report) {
 
 function about(report) {
   const header = report.workload?.header ?? {};
-  const rows = [
+  return facts([
     ["Workload", [header.source, header.requests && `${count(header.requests)} requests`].filter(Boolean).join(", ") || "—"],
     ["Scenario", report.scenario],
     ["Instances", report.fleet ? String(report.fleet.length) : report.url],
@@ -65,8 +65,7 @@ function about(report) {
     ["Made by", report.command ? h("code", null, report.command) : null],
     ["Complete", report.complete ? null : "no: the comparison ended early"],
     ["Warning", report.warning],
-  ];
-  return h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([label, value]) => [h("dt", null, label), h("dd", null, value)]));
+  ]);
 }
 
 function cellTable(report, rate) {

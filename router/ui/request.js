@@ -1,7 +1,7 @@
 // One request: its decisions and its outcome.
 
 import { admin } from "./api.js";
-import { card, h, head, s, table } from "./dom.js";
+import { card, facts, h, head, s, table } from "./dom.js";
 import { candidateTable, comparedTable } from "./explained.js";
 import { below, frame, nothing } from "./figure.js";
 import { count, moment, number, outcome, percent, seconds, usd, words } from "./format.js";
@@ -19,7 +19,7 @@ export async function show(main, { rest: id, signal }) {
   main.append(
     back,
     head("Request", h("code", { id: "request-id" }, request.request_id), outcome(request.outcome)),
-    h("div", { class: "grid" }, facts(request), compared(request)),
+    h("div", { class: "grid" }, about(request), compared(request)),
     why(request),
     timeline(request),
     ...request.decisions.map((decision, at) => decisionCard(decision, at, request.decisions.length)),
@@ -28,10 +28,10 @@ export async function show(main, { rest: id, signal }) {
   main.querySelector("h1").focus({ preventScroll: true });
 }
 
-function facts(request) {
+function about(request) {
   const slo = [["TTFT", request.slo_ttft_s], ["TPOT", request.slo_tpot_s], ["E2E", request.slo_e2e_s]].filter(([, value]) => value !== null);
   const met = { null: "not judged", true: "met", false: "missed" }[request.slo_met];
-  const rows = [
+  return card("Request", facts([
     ["Received", moment(request.received_at)],
     ["Requested", `${request.model_requested ?? "—"} by ${words(request.api ?? "—")}`],
     ["Key", request.key_name ?? "none"],
@@ -42,11 +42,10 @@ function facts(request) {
     ["Prompt", `${count(request.prompt_tokens)} tokens`],
     ["Waited in the queue", seconds(request.queue_wait_s)],
     ["Ended", [request.finish_reason, request.error_code].filter(Boolean).join(", ") || words(request.outcome)],
-    request.propensity !== null && request.propensity < 1 ? ["Drawn with probability", number(request.propensity)] : null,
-    request.artifact ? ["Predicted by", request.artifact] : null,
-    request.client_request_id ? ["Client's own id", request.client_request_id] : null,
-  ];
-  return card("Request", h("dl", { class: "facts" }, rows.filter(Boolean).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])));
+    ["Drawn with probability", request.propensity !== null && request.propensity < 1 && number(request.propensity)],
+    ["Predicted by", request.artifact],
+    ["Client's own id", request.client_request_id],
+  ]));
 }
 
 function compared(request) {

@@ -12,16 +12,8 @@ from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 from predictors.kernels.native.arithmetic cimport item, within
 from predictors.kernels.native.estimates cimport Estimates, Known
 from predictors.kernels.native.residuals cimport ResidualWindow
+from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
-cdef extern from *:
-    """
-    #ifndef HEADWAY_SOURCE
-    #define HEADWAY_SOURCE ""
-    #endif
-    """
-    const char *HEADWAY_SOURCE
-
-#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef const double[::1] EDGES = np.array(_EDGES)
@@ -81,15 +73,6 @@ cdef class LengthTable:
     @property
     def curve(self):
         return np.asarray(self._of)[BELOW:DENSITY + 1]
-
-    cpdef double below(self, double tokens) except? -1.0:
-        cdef Py_ssize_t at
-        if tokens <= 0.5:
-            return 0.0
-        at = edge_of(EDGES, tokens)
-        if at >= BINS:
-            return 1.0
-        return self._of[BELOW, at] + (tokens - EDGES[at]) * self._of[DENSITY, at]
 
     cpdef double mean_below(self, double cap_tokens) except? -1.0:
         cdef Py_ssize_t at = edge_of(EDGES, cap_tokens)

@@ -8,17 +8,8 @@ from libc.math cimport exp, floor
 
 from predictors.kernels.native.arithmetic cimport item
 from predictors.kernels.native.residuals cimport ResidualWindow, Shrinkage, StratifiedResiduals
+from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
-
-cdef extern from *:
-    """
-    #ifndef HEADWAY_SOURCE
-    #define HEADWAY_SOURCE ""
-    #endif
-    """
-    const char *HEADWAY_SOURCE
-
-#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef double MOST_SHARE = MOST_PREFILL_SHARE

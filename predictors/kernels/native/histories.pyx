@@ -7,16 +7,8 @@ from libc.math cimport log, log1p, log2, rint
 
 from predictors.kernels.native.networks cimport LatencyNetwork
 from predictors.kernels.native.networks import target_rows
+from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
-cdef extern from *:
-    """
-    #ifndef HEADWAY_SOURCE
-    #define HEADWAY_SOURCE ""
-    #endif
-    """
-    const char *HEADWAY_SOURCE
-
-#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef enum:

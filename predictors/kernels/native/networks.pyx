@@ -15,18 +15,9 @@ from predictors.kernels.reference import relevance_network as reference_relevanc
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
 
 from predictors.kernels.native.arithmetic cimport add_product, add_row, add_row_of, add_steps, copy_row, item, relu_all, silu_all, tanh_all, tanh_of, within
+from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
-cdef extern from *:
-    """
-    #ifndef HEADWAY_SOURCE
-    #define HEADWAY_SOURCE ""
-    #endif
-    """
-    const char *HEADWAY_SOURCE
-
-#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
-
 
 #: Candidates whose quantiles are predicted together.
 cdef enum:

@@ -12,15 +12,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.math cimport exp, fabs, log, sqrt
 from libc.string cimport memcpy, memmove
 
-cdef extern from *:
-    """
-    #ifndef HEADWAY_SOURCE
-    #define HEADWAY_SOURCE ""
-    #endif
-    """
-    const char *HEADWAY_SOURCE
+from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
-#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef Py_ssize_t PRIOR_SIZE = reference.PRIOR_SIZE, BIAS_KNOWN = reference.BIAS_KNOWN

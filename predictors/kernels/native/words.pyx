@@ -3,15 +3,8 @@
 
 from predictors.kernels.reference import words as reference
 
-cdef extern from *:
-    """
-    #ifndef HEADWAY_SOURCE
-    #define HEADWAY_SOURCE ""
-    #endif
-    """
-    const char *HEADWAY_SOURCE
+from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
-#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 #: A run of letters or of digits is one token, a sign is one by itself, a space is none.

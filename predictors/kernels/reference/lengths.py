@@ -75,15 +75,6 @@ class LengthTable:
         self.p90 = self.quantile(0.9)
         self.p95 = self.quantile(0.95)
 
-    def below(self, tokens: float) -> float:
-        """P(Y <= tokens)."""
-        if tokens <= 0.5:
-            return 0.0
-        at = bisect_right(EDGES, tokens) - 1
-        if at >= BINS:
-            return 1.0
-        return self._below[at] + (tokens - EDGES[at]) * self._density[at]
-
     def mean_below(self, cap_tokens: float) -> float:
         """E[min(Y, cap)] in tokens."""
         at = bisect_right(EDGES, cap_tokens) - 1

@@ -10,7 +10,7 @@ import numpy as np
 from predictors.kernels import LatencyNetwork
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError, shaped
-from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
+from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
 
 HIDDEN = 32
 WIDTH = 128
@@ -49,8 +49,8 @@ class LatencyModel:
 
     @classmethod
     def load(cls, artifact: Artifact) -> LatencyModel:
-        """Raises ArtifactError for an artifact of another kind, other features or other shapes."""
-        arrays = shaped(artifact, "latency", LATENCY_FEATURES, SHAPES)
+        """Raises ArtifactError for arrays of other shapes."""
+        arrays = shaped(artifact, SHAPES)
         if min(arrays[name].min() for name in ("event_scale", "target_scale", "widths")) <= 0.0:
             raise ArtifactError("the latency artifact has a scale that is not positive")
         if (np.diff(arrays["widths"][:, 2:]) < 0.0).any():

@@ -7,8 +7,8 @@ quality or a length of 0, which would make an unknown model look cheap.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -20,11 +20,8 @@ LOG_TOKENS_STEP = 10.0 / 254.0
 _LEAST_QUALITY, _MOST_QUALITY = 0.01, 0.99
 
 
-class Estimator(Protocol):
-    """(quality, output tokens) of all H heads for one vector of the encoder; NaN tokens where no length of a model is
-    known."""
-
-    def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+#: (quality, output tokens) of all H heads for one vector of the encoder; NaN tokens where no length of a model is known.
+Estimator = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isnan
 
 import numpy as np
@@ -48,12 +49,13 @@ class TextModels:
         self._heads = {str(key): head for head, key in enumerate(arrays["head_names"].tolist())}
         self._places: dict[tuple[str, ...], tuple[list[int], np.ndarray]] = {}
         self.estimators: Mapping[str, TextEstimator] = {
-            name: _Named(self, estimate) for name, estimate in estimators_of(floats(arrays)).items()
+            name: partial(self._estimates, estimate)
+            for name, estimate in estimators_of(floats(arrays)).items()
         }
 
     @classmethod
     def load(cls, artifact: Artifact) -> TextModels:
-        """Raises ArtifactError for an artifact of another kind, or whose arrays are missing or do not fit."""
+        """Raises ArtifactError for arrays that are missing or do not fit."""
         check(artifact)
         return cls(artifact.name, artifact.arrays)
 
@@ -61,7 +63,21 @@ class TextModels:
         """Whether there are estimates for this model, by its key (`predictors.learned.names`)."""
         return model_key(model) in self._heads
 
-    def places(self, models: Sequence[str]) -> tuple[list[int], np.ndarray]:
+    def _estimates(
+        self, estimate: Estimator, features: PromptFeatures, models: Sequence[str]
+    ) -> TextEstimates:
+        """What an estimator says of models by name."""
+        known, heads = self._places_of(models)
+        quality: list[float | None] = [None] * len(models)
+        tokens: list[float | None] = [None] * len(models)
+        if known:
+            said, lengths = estimate(self.encoder.vector(features))
+            for place, one, length in zip(known, said[heads].tolist(), lengths[heads].tolist(), strict=True):
+                quality[place] = one
+                tokens[place] = None if isnan(length) else length
+        return TextEstimates(quality, tokens)
+
+    def _places_of(self, models: Sequence[str]) -> tuple[list[int], np.ndarray]:
         """(positions of the known models among these, their heads)."""
         fleet = tuple(models)
         found = self._places.get(fleet)
@@ -73,24 +89,6 @@ class TextModels:
                 self._places.clear()
             self._places[fleet] = found
         return found
-
-
-class _Named:
-    """An estimator for models by name."""
-
-    def __init__(self, models: TextModels, estimate: Estimator) -> None:
-        self._models, self._estimate = models, estimate
-
-    def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
-        known, heads = self._models.places(models)
-        quality: list[float | None] = [None] * len(models)
-        tokens: list[float | None] = [None] * len(models)
-        if known:
-            said, lengths = self._estimate(self._models.encoder.vector(features))
-            for place, one, length in zip(known, said[heads].tolist(), lengths[heads].tolist(), strict=True):
-                quality[place] = one
-                tokens[place] = None if isnan(length) else length
-        return TextEstimates(quality, tokens)
 
 
 def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
@@ -184,8 +182,8 @@ _ARRAYS = {
 
 
 def check(artifact: Artifact) -> None:
-    """Raises ArtifactError for anything but an artifact of text-only estimators."""
-    found = sizes(artifact, "text", _ARRAYS)
+    """Raises ArtifactError for anything but the arrays of text-only estimators."""
+    found = sizes(artifact, _ARRAYS)
     if (
         found["X"] != found["D"] + len(COUNTS) + 1
         or found["O"] != found["H"] * (1 + found["B"])

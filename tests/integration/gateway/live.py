@@ -24,7 +24,7 @@ from router.gateway.endpoints import ROUTES
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.judge import hot_paths
 from router.gateway.service import Gateway
-from router.serve import listen
+from router.listening import listen
 from router.wiring import open_gateway
 from tests.virtual_time import loop_time
 

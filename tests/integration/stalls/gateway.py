@@ -24,8 +24,8 @@ from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.telemetry.stalls import StallWatch
+from router.listening import listen
 from router.process_memory import keep_freed_memory
-from router.serve import listen
 from router.wiring import open_gateway
 
 

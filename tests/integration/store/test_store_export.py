@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from pyarrow import parquet, types
 
+import router.export
 from router.cli import main
 from router.core.types import Outcome
 from router.export import Csv
-from router.store import extract, tables
+from router.store import tables
 from router.store.database import parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
@@ -31,7 +32,7 @@ def recorded(
     store_url: str, tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> list[RequestRecord]:
     """25 requests on three days, read in batches of 4; the last has little but its id."""
-    monkeypatch.setattr(extract.Extract.batches, "__defaults__", (4,))
+    monkeypatch.setattr(router.export, "BATCH_ROWS", 4)
     monkeypatch.setenv("STORE_PASSWORD", parse_url(store_url).password or "none")
     made = [
         make_record(

@@ -21,10 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from router.core.types import Outcome
 from router.store import queries, spool, tables, writer, writer_settings
 from router.store.database import StoreError, create_engine, parse_url
-from router.store.lines import record_line
 from router.store.queries import Store
 from router.store.retention import _LOCK, Retention
 from router.store.runs import Lost
+from router.store.writer import record_line
 from tests.records import MakeRecord, put
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until

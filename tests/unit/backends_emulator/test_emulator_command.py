@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import socket
@@ -11,22 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.emulator import EmulatedInstance, command, start_all
+from backends.emulator import EmulatedInstance, start_all
 from backends.engine.profiles import names
-
-PROGRAM = (
-    "import argparse, sys\n"
-    "from backends.emulator import command\n"
-    "parser = argparse.ArgumentParser()\n"
-    "command.add_arguments(parser)\n"
-    "sys.exit(command.run(parser.parse_args()))\n"
-)
+from router.cli import main
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(arguments))
+    return main(["emulate", *arguments])
 
 
 def test_list_names_all_profiles(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +106,9 @@ def test_one_process_hosts_many_and_ends_cleanly(tmp_path: Path, number: signal.
     ]
     config.write_text(json.dumps(fleet))
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "--config", str(config)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "router.cli", "emulate", "--config", str(config)],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert "emulator" in process.stdout.readline()

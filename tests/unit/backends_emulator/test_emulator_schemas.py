@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from backends.emulator.schemas import example_json, schema_answer
+from backends.emulator.answers import example_json, schema_answer
 
 
 class Inner(BaseModel):

@@ -101,11 +101,6 @@ def test_check_as_json(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert any("HEADWAY_TEST_UNSET_KEY" in warning for warning in found["warnings"])
 
 
-def test_check_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "--schema"]) == 0
-    assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
-
-
 def test_a_bad_fleet_is_told_with_its_lines(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.write_text(FLEET + "defaults: {policy: fastest}\nlimit: {}\n", encoding="utf-8")
     lines = refused(capsys, ["check", "--config", str(fleet)]).splitlines()

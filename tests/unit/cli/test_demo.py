@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from policies import POLICIES
 from router import demo
 from router.config import FleetConfig
-from router.demo_once import ask_each, table
+from router.demo import ask_each, table
 
 CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "word "}}]}\n\n'
 DONE = b"data: [DONE]\n\n"

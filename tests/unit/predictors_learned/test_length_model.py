@@ -135,11 +135,6 @@ def test_known_words_and_pairs_count_once() -> None:
     assert vocabulary.sequences(twice).ravel().tolist() == [1, 2, 1, 2, 0, 0, 0, 0]
 
 
-def test_other_features_are_refused() -> None:
-    with pytest.raises(ArtifactError, match="other features"):
-        LengthModel.load(replace(made_artifact(), features=("words", "of", "old")))
-
-
 @pytest.mark.parametrize("name", ["lstm_state", "grams", "familiar", "models"])
 def test_a_missing_array_is_refused_by_name(name: str) -> None:
     whole = made_artifact()

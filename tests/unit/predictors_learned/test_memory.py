@@ -70,8 +70,6 @@ def test_nothing_makes_it_leave_the_unit_interval() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (replace(artifact(), kind="latency"), "not a memory one"),
-        (replace(artifact(), features=MEMORY_FEATURES[1:]), "train it anew"),
         (artifact(last=np.zeros(3)), r"last has the shape \(3,\)"),
         (replace(artifact(), arrays={"mean": np.zeros(SHAPES["mean"])}), "scale is missing"),
         (artifact(scale=np.zeros(SHAPES["scale"])), "not positive"),

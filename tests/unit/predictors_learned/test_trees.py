@@ -87,11 +87,6 @@ def test_arrays_that_are_no_forests_are_refused(name: str, array: np.ndarray) ->
         TreeModel.load(artifact(**{name: array}))
 
 
-def test_other_features_are_refused() -> None:
-    with pytest.raises(ArtifactError, match="features"):
-        TreeModel.load(replace(artifact(), features=TREE_FEATURES[1:]))
-
-
 def test_rows_tell_load_and_hardware() -> None:
     predictor = OnlinePredictor()
     one, slow = option("one"), option("slow", SLOW)

@@ -134,8 +134,6 @@ def test_an_artifact_that_does_not_fit_is_refused(artifact: Artifact, name: str)
     without = {key: value for key, value in artifact.arrays.items() if key != name}
     with pytest.raises(ArtifactError, match=f"without its {name}"):
         TextModels.load(replace(artifact, arrays=without))
-    with pytest.raises(ArtifactError, match="not a text one"):
-        TextModels.load(replace(artifact, kind="relevance"))
 
 
 def test_effects_are_separated_from_levels() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.scaling.plan import PoolState, Steps, steps
+from router.scaling.actuator import PoolState, Steps, steps
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from router.store.commits import Commits, Run, Written
 from router.store.database import create_engine, parse_url
 from router.store.entries import Entry, from_line
 from router.store.faults import LostFileError, file_fault
-from router.store.lines import record_line
 from router.store.queries import Store
 from router.store.sqlite_commits import SqliteDatabase
 from router.store.sqlite_file import SqliteFile
+from router.store.writer import record_line
 from router.store.writer_settings import writer_settings
 from tests.records import MakeRecord
 

@@ -30,8 +30,8 @@ from router.store.entries import (
     from_line,
     to_line,
 )
-from router.store.lines import record_line
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
+from router.store.writer import record_line
 from tests.records import MakeRecord
 
 # Section 6 of the contract, spelled out.

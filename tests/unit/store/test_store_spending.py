@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from router.store.entries import Entry, from_line
-from router.store.lines import record_line
-from router.store.spending import report_query, spent
+from router.store.spending import spent
 from router.store.totals import Amounts, Totals, today
+from router.store.writer import record_line
 from tests.records import MakeRecord
 
 DAY_S = 86_400.0
@@ -70,8 +70,3 @@ def test_budgets_are_told_by_key_and_period() -> None:
     day = today(20_779 * DAY_S)
     assert day == "2026-11-22"
     assert spent(rows, day) == {("a", "total"): {"1": 3.0, "2": 5.0}, ("a", day): {"1": 1.0}}
-
-
-def test_an_unknown_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown: colour"):
-        report_query(["day", "colour"], None, None, None)

@@ -13,9 +13,9 @@ import pytest
 
 from router.store.entries import REQUEST_COLUMNS, Entry, find_line, from_line, to_line
 from router.store.explanations import encode
-from router.store.lines import record_line
 from router.store.records import attempt_row, request_row
 from router.store.spool import Spool, read_lines, segments
+from router.store.writer import record_line
 from tests.records import MakeRecord
 
 
