@@ -19,6 +19,9 @@ from benchmarks.simulator import Fleet, check
 from benchmarks.workloads.describe import Description, passing
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header, write
 
+#: The longest time that is simulated: instances are probed every few seconds of it.
+MOST_DAYS = 366
+
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:
@@ -119,6 +122,14 @@ def from_scenario(
     header, description = first
     made_of = {**scenario.made_of(), "files": header.details.get("files")}
     return Draws(header, description.as_dict(), tuple(draws), made_of)
+
+
+def check_span(what: str, span_s: float) -> None:
+    """Raises WorkloadError, which begins with `what`, for requests that arrive over more than MOST_DAYS."""
+    if span_s > MOST_DAYS * 86400:
+        raise WorkloadError(
+            f"{what}: the requests arrive over {span_s / 86400:,.0f} days; at most {MOST_DAYS} are simulated"
+        )
 
 
 def _checked(requests: Iterable[WorkloadRequest], fleet: Fleet, defaults: RequestDefaults) -> Description:
