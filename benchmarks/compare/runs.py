@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import cache
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,9 @@ import benchmarks
 import policies
 import predictors
 import router
-from benchmarks.workloads.format import WorkloadError, reading, writing, written_whole
+from benchmarks.workloads.format import WorkloadError, writing, written_whole
 
 _SETTINGS_FILE = "settings.json"
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    with reading(path), path.open("rb") as data:
-        return file_digest(data, "sha256").hexdigest()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -173,7 +174,5 @@ def _group_row(group: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _in_words(groups: Sequence[dict[str, Any]]) -> str:
-    counts: dict[str, int] = {}
-    for group in groups:
-        counts[group["profile"]] = counts.get(group["profile"], 0) + 1
+    counts = Counter(group["profile"] for group in groups)
     return ", ".join(f"{count} x {name}" for name, count in counts.items())

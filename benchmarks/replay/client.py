@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from benchmarks.checks import json_object
 from benchmarks.replay.row import Row
 from benchmarks.replay.stream import StreamMeter
 from benchmarks.replay.wire import Wire
@@ -121,7 +122,7 @@ async def send(wire: Wire, target: Target, row: Row, body: bytes, scheduled_at: 
     row.error = answer.error
     plain = None
     if answer.error is None and not answer.streamed:
-        plain = _object(answer.data)
+        plain = json_object(answer.data)
         if answer.status != 200:
             _take_error(row, plain, answer.data)
     meter.finish()
@@ -177,14 +178,6 @@ def _fill(
         tokens = row.output_tokens or row.events
         if tokens > 1:
             row.itl_mean_s = (meter.last_at - meter.first_at) * speed / (tokens - 1)
-
-
-def _object(data: bytes) -> Mapping[str, Any] | None:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _take_error(row: Row, plain: Mapping[str, Any] | None, data: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -103,13 +103,16 @@ def _means(means: Mapping[str, Mean]) -> dict[str, Any] | None:
 
 
 def describe(requests: Iterable[WorkloadRequest]) -> Description:
-    """Read through a workload once. `sources` is filled where there is more than one."""
-    return _exhausted(passing(requests))
+    """Read through a workload once."""
+    found = Description()
+    for _ in passing(requests, found):
+        pass
+    return found
 
 
-def passing(requests: Iterable[WorkloadRequest]) -> Generator[WorkloadRequest, None, Description]:
-    """The same requests, one by one; the description is what the generator returns."""
-    whole = Description()
+def passing(requests: Iterable[WorkloadRequest], whole: Description) -> Iterator[WorkloadRequest]:
+    """The same requests, one by one; at their end `whole` describes them. Its `sources` are filled where there is more than
+    one."""
     sources: dict[str, Description] = {}
     seen: set[int] = set()
     for request in requests:
@@ -125,16 +128,6 @@ def passing(requests: Iterable[WorkloadRequest]) -> Generator[WorkloadRequest, N
         yield request
     if len(sources) > 1:
         whole.sources = dict(sorted(sources.items()))
-    return whole
-
-
-def _exhausted(requests: Generator[WorkloadRequest, None, Description]) -> Description:
-    while True:
-        try:
-            next(requests)
-        except StopIteration as end:
-            described: Description = end.value
-            return described
 
 
 def text(header: Header, description: Description) -> str:

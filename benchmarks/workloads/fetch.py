@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from benchmarks.terminal import progress_bar
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest, reading
 from benchmarks.workloads.sources.source import Choices, Source, Traffic
 
 _CHUNK_BYTES = 1 << 16
@@ -70,7 +70,7 @@ def _check_original(source: Source, choices: Choices) -> None:
 
 def _checksums(paths: Sequence[Path]) -> dict[str, str]:
     """Checksums by file name (with its folder where names repeat); of many files one checksum over all of theirs, in the order of reading."""
-    sums = [_checksum(path) for path in paths]
+    sums = list(map(checksum, paths))
     if len(paths) > _MOST_NAMED:
         return {f"{len(paths)} files": sha256("".join(sums).encode()).hexdigest()}
     unique = len({path.name for path in paths}) == len(paths)
@@ -113,8 +113,9 @@ def _folder(source: Source, environment: Mapping[str, str]) -> list[Path] | None
     return paths if all(path.is_file() for path in paths) else None
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as data:
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file's bytes. Raises WorkloadError."""
+    with reading(path), path.open("rb") as data:
         return file_digest(data, "sha256").hexdigest()
 
 
@@ -124,18 +125,18 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "headway"
 
 
-def download(url: str, checksum: str | None, environment: Mapping[str, str]) -> Path:
+def download(url: str, expected: str | None, environment: Mapping[str, str]) -> Path:
     """The file behind `url`, from the cache or fetched into it. The WorkloadError has in one line what to do
     when that fails."""
     parts = urllib.parse.urlsplit(url)
     path = cache_folder(environment) / parts.netloc / urllib.parse.unquote(parts.path).lstrip("/")
-    if path.is_file() and (checksum is None or _checksum(path) == checksum):
+    if path.is_file() and (expected is None or checksum(path) == expected):
         return path
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _fetch(url, part)
-        if checksum is not None and _checksum(part) != checksum:
+        if expected is not None and checksum(part) != expected:
             raise WorkloadError(f"{url}: the download does not have the expected checksum")
         part.replace(path)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
