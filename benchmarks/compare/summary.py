@@ -29,8 +29,7 @@ from benchmarks.compare.columns import (
 from benchmarks.measures import Summary, is_offered, quantiles, sorted_known
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise
-from benchmarks.simulator.outcomes import OUTCOMES, Result, Timeline
-from benchmarks.simulator.usage import Usage
+from benchmarks.simulator.outcomes import OUTCOMES, Result, Timeline, Usage
 from router.core.types import Outcome
 
 #: Points of the distribution curves: the quantiles at 0, 0.5 %, ... 100 %.

@@ -22,7 +22,9 @@ def plan_data(problem: PlanningProblem, plan: Plan) -> dict[str, Any]:
     """One plan: what it costs, its score, and its groups."""
     return {
         "usd_per_hour": plan.usd_per_hour if problem.cluster_config.has_prices else None,
-        "gpus": sum(_gpus(problem, group) for group in plan.placement),
+        "gpus": sum(
+            profiles.gpus_of(problem.profile_name(group.models[0], group.shape)) for group in plan.placement
+        ),
         "multiple": plan.multiple,
         **asdict(plan.score),
         "groups": [group_data(problem, group, blocks) for group, blocks in placed(problem, plan.placement)],
@@ -88,10 +90,6 @@ def _unlike_data(
         "kv_cache_gb_per_gpu": max(stage["kv_cache_gb_per_gpu"] for stage in stages),
         "kv_cache_tokens": kv_tokens,
     }
-
-
-def _gpus(problem: PlanningProblem, group: Group) -> int:
-    return profiles.gpus_of(problem.profile_name(group.models[0], group.shape))
 
 
 def _kv_gb_per_gpu(problem: PlanningProblem, model: int, shape: Shape, tokens: int) -> float:

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 from benchmarks.workloads import streams
+from benchmarks.workloads.clients import ClientPool
 from benchmarks.workloads.fetch import Loaded, load
 from benchmarks.workloads.format import MOST_TOKENS, Header, WorkloadError, WorkloadRequest
 from benchmarks.workloads.heading import header
@@ -17,7 +18,7 @@ from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import restrict
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Process, conversations, generate
-from benchmarks.workloads.sources.source import Choices, Source, Traffic
+from benchmarks.workloads.sources.source import Choices, Source
 from benchmarks.workloads.streams import Stream, Survey, Workload, survey
 
 #: Without a duration or a limit a generator stops here.
@@ -276,10 +277,10 @@ class _Builder:
             )
         return lambda: (replace(request, arrival_s=request.arrival_s - start_s) for request in inside)
 
-    def _span(self, traffic: Traffic) -> tuple[float, float]:
+    def _span(self, traffic: ClientPool) -> tuple[float, float]:
         return self._options.start_s, min(self._options.end_s, traffic.end_s)
 
-    def _drawn(self, name: str, traffic: Traffic, rate_per_s: float) -> Stream:
+    def _drawn(self, name: str, traffic: ClientPool, rate_per_s: float) -> Stream:
         """Requests drawn from aggregates, at the requested rate, else at the published one."""
         options = self._options
         start_s, end_s = self._span(traffic)

@@ -150,7 +150,8 @@ def text(header: Header, description: Description) -> str:
             f"--- {name or 'no source told'}: {100 * own.requests / description.requests:.1f} % of requests",
         ]
         lines += [*_numbers(own), _arrivals(own)]
-        lines += [_spark(side, values) for side, values in _lengths(own) if values]
+        sides = {"input": own.prompt_tokens, "output": own.output_tokens}
+        lines += [_spark(side, values) for side, values in sides.items() if values]
     return "\n".join(lines)
 
 
@@ -197,10 +198,6 @@ def _line(name: str, summary: dict[str, Any]) -> str:
 def _arrivals(description: Description) -> str:
     rates, width_s = sketch.per_second(description.arrivals_s, _SPARK_WIDTH)
     return f"arrivals   {sketch.sparkline(rates)}  {min(rates):.3g} to {max(rates):.3g}/s over {width_s:.3g} s each"
-
-
-def _lengths(description: Description) -> list[tuple[str, Sequence[int]]]:
-    return [("input", description.prompt_tokens), ("output", description.output_tokens)]
 
 
 def _spark(side: str, values: Sequence[int]) -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from benchmarks.terminal import progress_bar
+from benchmarks.workloads.clients import ClientPool
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest, reading
-from benchmarks.workloads.sources.source import Choices, Source, Traffic
+from benchmarks.workloads.sources.source import Choices, Source
 
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
@@ -32,7 +33,7 @@ class Loaded:
     requests: list[WorkloadRequest]
     route: str  # "file", "folder" or "download"
     sha256: Mapping[str, str]
-    traffic: Traffic | None = None
+    traffic: ClientPool | None = None
     lengths_estimated: bool = False
 
 
@@ -53,7 +54,7 @@ def load(source: Source, files: Sequence[Path], choices: Choices, environment: M
         reader, route = source.read_original, "download"
     if route == "file" and reader == source.read_original:
         _check_original(source, choices)
-    contents = reader(paths, choices)
+    contents = reader(source.name, paths, choices)
     if not isinstance(contents, list):
         return Loaded([], route, _checksums(paths), contents)
     if not contents:
