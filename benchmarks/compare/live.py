@@ -48,7 +48,7 @@ class RunResult:
             "policy": self.run.policy,
             "rate_per_s": self.run.rate_per_s,
             "started_at": self.started_at,
-            "rows": [row.as_dict() for row in self.rows],
+            "rows": self.rows,
         }
 
 

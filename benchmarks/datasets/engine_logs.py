@@ -75,13 +75,11 @@ def read_vllm_burst(folder: Path) -> Dataset:
             )
             for row in sorted(requests[scale], key=lambda row: row.arrival_s)
         ]
-        seen += [_burst_state(run, row) for row in sorted(states[scale], key=lambda row: row.t_s)]
+        seen += [  # the usage is published in per cent
+            State(run.id, row.t_s, row.num_running, row.num_pending, min(1.0, row.kv_usage / 100))
+            for row in sorted(states[scale], key=lambda row: row.t_s)
+        ]
     return _dataset("vllm_burst", runs, attempts, seen)
-
-
-def _burst_state(run: Run, row: vllm_burst.EngineState) -> State:
-    kv_usage = min(1.0, row.kv_usage / 100)  # published in per cent
-    return State(run.id, row.t_s, row.num_running, row.num_pending, kv_usage)
 
 
 #: AIBrix configurations whose router looks for the replica that has a user's prompt in its KV memory, and those
@@ -127,7 +125,9 @@ def read_aibrix(folder: Path) -> Dataset:
             runs.append(run)
             level = sorted(levels[qps], key=lambda row: row.launch_s)
             if round(qps - _AIBRIX_STEP, 1) not in levels:
-                _serve_missing(cache, level, qps)
+                # A rate that is not in the folder came before this one, for as long, with the same users in the same order.
+                for row in level[: max(0, round(len(level) * (1 - _AIBRIX_STEP / qps)))]:
+                    cache.add(row.user_id, row.prompt_tokens)
             attempts += _aibrix_level(run, level, cache)
     return _dataset("aibrix", runs, attempts, [])
 
@@ -164,12 +164,6 @@ def _cache(config: str, tokens: int) -> PooledCache:
         return PooledCache(tokens)
     # The pools were warm before the first published request.
     return PooledCache(None, warm=True) if config in _POOLS_CACHE else PooledCache(0)
-
-
-def _serve_missing(cache: PooledCache, level: list[aibrix.Request], qps: float) -> None:
-    """A rate that is not in the folder came before this one, for as long, with the same users in the same order."""
-    for row in level[: max(0, round(len(level) * (1 - _AIBRIX_STEP / qps)))]:
-        cache.add(row.user_id, row.prompt_tokens)
 
 
 def _aibrix_level(run: Run, level: list[aibrix.Request], cache: PooledCache) -> Iterator[Attempt]:

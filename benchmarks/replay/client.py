@@ -168,16 +168,13 @@ def _fill(
         row.prompt_tokens = usage.get("prompt_tokens")
         row.output_tokens = usage.get("completion_tokens")
     row.headway = dict(headway) if isinstance(headway, Mapping) else None
+    tokens = row.output_tokens or row.events  # without usage the events stand in for tokens
     if ended_at is not None and row.complete:
         row.e2e_s = (ended_at - scheduled_at) * speed
-        # Without usage the events stand in for tokens.
-        tokens = row.output_tokens or row.events
         if row.ttft_s is not None and tokens > 1:
             row.tpot_s = (row.e2e_s - row.ttft_s) / (tokens - 1)
-    if meter.first_at is not None and meter.last_at is not None:
-        tokens = row.output_tokens or row.events
-        if tokens > 1:
-            row.itl_mean_s = (meter.last_at - meter.first_at) * speed / (tokens - 1)
+    if meter.first_at is not None and meter.last_at is not None and tokens > 1:
+        row.itl_mean_s = (meter.last_at - meter.first_at) * speed / (tokens - 1)
 
 
 def _take_error(row: Row, plain: Mapping[str, Any] | None, data: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from router.core.types import Outcome, Slo
@@ -71,9 +71,6 @@ class Row:
     outcome: str = ""
     gateway_outcome: str | None = None
     met: bool | None = None  # None without an SLO
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def lag_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.measures import Judged, Summary, attainment, mean_rate, offered_period_s
@@ -46,9 +46,6 @@ class RunSummary:
     instances: dict[str, int]
     errors: dict[str, int]
     client_lag_s: Summary
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:

@@ -29,28 +29,23 @@ _ROUTING = (
 def add(parser: argparse.ArgumentParser) -> None:
     """The options of `headway workload`."""
     actions = parser.add_subparsers(dest="workload_action", required=True, metavar="build|show")
-    _add_build(
-        actions.add_parser(
-            "build",
-            help="make a workload file from a public set or a generator",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog="sets:\n"
-            + "\n".join(f"  {name:<24}{source.title}" for name, source in SOURCES.items())
-            + "\ngenerators:\n"
-            + "\n".join(f"  {name:<24}{what}" for name, what in PROCESSES.items())
-            + "\n\nA set is read from --file, else from the folder HEADWAY_DATA, else downloaded.",
-        )
+    build = actions.add_parser(
+        "build",
+        help="make a workload file from a public set or a generator",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="sets:\n"
+        + "\n".join(f"  {name:<24}{source.title}" for name, source in SOURCES.items())
+        + "\ngenerators:\n"
+        + "\n".join(f"  {name:<24}{what}" for name, what in PROCESSES.items())
+        + "\n\nA set is read from --file, else from the folder HEADWAY_DATA, else downloaded.",
     )
+    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the workload file to write")
+    build.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_options(build)
     show = actions.add_parser("show", help="the numbers of a workload file, and plots")
     show.add_argument("file", type=Path, help="a workload file")
     show.add_argument("--out", type=Path, metavar="FILE", help="write a plot (.png, .svg or .pdf)")
     show.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the workload file to write")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_options(parser)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

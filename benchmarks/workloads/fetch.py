@@ -43,9 +43,13 @@ def load(source: Source, files: Sequence[Path], choices: Choices, environment: M
     if files:
         paths = _given(files, source.patterns)
         reader, route = source.read_original, "file"
-        if _same_names(paths, source.folder_files):
+        by_name, prepared = (
+            {path.name: path for path in paths},
+            [Path(name).name for name in source.folder_files],
+        )
+        if by_name.keys() == set(prepared):
             reader = source.read_folder
-            paths = _ordered(paths, source.folder_files)
+            paths = [by_name[name] for name in prepared]
     elif (folder := _folder(source, environment)) is not None:
         paths, reader, route = folder, source.read_folder, "folder"
     else:
@@ -93,15 +97,6 @@ def _given(files: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
         else:
             raise WorkloadError(f"{path}: no such file")
     return paths
-
-
-def _same_names(paths: Sequence[Path], folder_files: Sequence[str]) -> bool:
-    return {path.name for path in paths} == {Path(name).name for name in folder_files}
-
-
-def _ordered(paths: Sequence[Path], folder_files: Sequence[str]) -> list[Path]:
-    by_name = {path.name: path for path in paths}
-    return [by_name[Path(name).name] for name in folder_files]
 
 
 def _folder(source: Source, environment: Mapping[str, str]) -> list[Path] | None:
