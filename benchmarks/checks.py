@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from router.config.load import in_words
@@ -45,6 +46,15 @@ def problem(error: ValidationError) -> str:
     """The first problem as `PATH: REASON (given: VALUE)`."""
     path, reason = first_problem(error)
     return f"{dotted(path)}: {reason}" if path else reason
+
+
+def json_object(data: bytes) -> dict[str, Any] | None:
+    """The JSON object that `data` is; None for anything else."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def check_options(args: argparse.Namespace, refuse: Callable[[str], Exception], **types: Any) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 import orjson
 
 from benchmarks.compare import pool
-from benchmarks.compare.kept_runs import KeptRuns
+from benchmarks.compare.runs import KeptRuns
 from benchmarks.pages import marked
 from benchmarks.scenarios.answers import Answers, with_answers
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import TimeElapsedColumn
-from rich.table import Table
 
 from benchmarks.checks import add_number, check_out, positive_numbers, whole_numbers
 from benchmarks.collect.drive import Collection, Level, Settings, collect
@@ -25,14 +23,13 @@ from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import until_stopped
-from benchmarks.terminal import INTERRUPTED, print_json, progress_bar
+from benchmarks.terminal import INTERRUPTED, aligned, print_json, progress_bar
 from benchmarks.workloads.format import WorkloadError
 from predictors.training import dataset
 from router.config import FleetConfig
 from router.core.types import EndedHow
 
 NOTHING_ANSWERED = 1
-_PLAIN_COLUMNS = 120  # of a table that goes to a file or a pipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -242,19 +239,15 @@ def _print_summary(
         }
         print_json(found)
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("instance", "model", "level"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("sent", "ok", "failed", "given up", "TTFT s", "E2E s"):
-        table.add_column(heading, justify="right")
+    table = [("instance", "model", "level", "sent", "ok", "failed", "given up", "TTFT s", "E2E s")]
     for row in rows:
         counts = (str(row[name]) for name in ("requests", "ok", "failed", "cancelled"))
         times = (
             "-" if (value := row[name]) is None else f"{value:.3f}" for name in ("ttft_s_p50", "e2e_s_p50")
         )
-        table.add_row(row["instance"], row["model"], row["level"], *counts, *times)
+        table.append((row["instance"], row["model"], row["level"], *counts, *times))
     if rows:
-        Console(width=None if sys.stdout.isatty() else _PLAIN_COLUMNS).print(table)
+        print("\n".join(aligned(table, left=3)))
     if not collection.finished:
         print("interrupted; what had been collected by then is kept")
     if verdicts is not None:

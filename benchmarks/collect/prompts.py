@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 from pydantic import BaseModel, Field, ValidationError
 
-from benchmarks.checks import problem
+from benchmarks.checks import json_object, problem
 from benchmarks.workloads import format as workloads
 from benchmarks.workloads.format import VERSION_KEY, OutputTokens, Text, Tokens, WorkloadError, reading
 from benchmarks.workloads.text import prompt_text
@@ -49,7 +48,7 @@ def read_questions(path: Path) -> Questions:
     with reading(path):
         lines = path.read_bytes().removeprefix(BOM_UTF8).splitlines()
     filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    first = _object(filled[0][1]) if filled else None
+    first = json_object(filled[0][1]) if filled else None
     if first is not None and VERSION_KEY in first:
         header = workloads.read_header(path)
         found = [
@@ -58,7 +57,7 @@ def read_questions(path: Path) -> Questions:
         ]
         licence = header.licence
     else:
-        is_json = path.suffix in _JSON_LINES or any(_object(line) is not None for _, line in filled)
+        is_json = path.suffix in _JSON_LINES or any(json_object(line) is not None for _, line in filled)
         read = _json if is_json else _plain
         found = [read(path, number, line) for number, line in filled]
         licence = None
@@ -68,14 +67,6 @@ def read_questions(path: Path) -> Questions:
     for each in found:
         unique.setdefault(each.id, each)
     return Questions(tuple(unique.values()), licence)
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _plain(path: Path, number: int, line: bytes) -> Question:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
 from backends import KINDS
 from benchmarks.collect.drive import Collection, Run, Sent
-from benchmarks.collect.prompts import Question
 from benchmarks.datasets.groups import groups
 from predictors.learned.text import prompt_features
 from predictors.online.prefix_index import PrefixIndex
@@ -44,7 +43,11 @@ def to_dataset(
     of this source beside its name and rows. Without `keep_texts` only features of prompts are kept."""
     runs = [run for run in collection.runs if run.sent]
     questions = {sent.question.id: sent.question for run in runs for sent in run.sent}
-    facts = {each.id: _facts(each) for each in questions.values()}
+    facts = {
+        each.id: prompt_facts("chat", {"messages": [{"role": "user", "content": each.text}]})
+        for each in questions.values()
+    }
+    group = groups({each.id: each.text for each in questions.values()})
     cached = _cached_tokens(runs, facts)
     attempts = [
         _attempt(run, _name(source, run), sent, facts[sent.question.id], cached[id(sent)])
@@ -52,7 +55,17 @@ def to_dataset(
         for sent in sorted(run.sent, key=lambda sent: sent.at)
     ]
     return Dataset(
-        prompts=tuple(_prompts(questions.values(), source, keep_texts)),
+        prompts=tuple(
+            Prompt(
+                each.id,
+                group[each.id],
+                source,
+                prompt_features(each.text),
+                each.task,
+                each.text if keep_texts else None,
+            )
+            for each in questions.values()
+        ),
         answers=tuple(
             Answer(
                 prompt=key[0],
@@ -75,14 +88,6 @@ def to_dataset(
         ),
         about={"sources": [{"name": source, "rows": len(attempts), **about}]},
     )
-
-
-def _prompts(questions: Iterable[Question], source: str, keep_texts: bool) -> Iterable[Prompt]:
-    questions = list(questions)
-    group = groups({each.id: each.text for each in questions})
-    for each in questions:
-        text = each.text if keep_texts else None
-        yield Prompt(each.id, group[each.id], source, prompt_features(each.text), each.task, text)
 
 
 def _name(source: str, run: Run) -> str:
@@ -131,10 +136,6 @@ def _attempt(run: Run, name: str, sent: Sent, facts: PromptFacts, cached_tokens:
         prompt=sent.question.id,
         session=sent.question.session,
     )
-
-
-def _facts(question: Question) -> PromptFacts:
-    return prompt_facts("chat", {"messages": [{"role": "user", "content": question.text}]})
 
 
 def _cached_tokens(runs: Sequence[Run], facts: Mapping[str, PromptFacts]) -> dict[int, int]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.compare.plots import PolicyStyles, Report, figure_of, shown_rates
-from benchmarks.compare.styles import OUTCOME_GROUPS
+from benchmarks.compare.plots import figure_of, shown_rates
+from benchmarks.compare.styles import OUTCOME_GROUPS, PolicyStyles, Report
 from benchmarks.compare.tables import ENDINGS, endings, rate_text
 from benchmarks.pages import Cell
 

@@ -22,14 +22,14 @@ from benchmarks.compare import arguments, csvs, live, simulated, vllm_json
 from benchmarks.compare.page import page
 from benchmarks.compare.pool import ProcessLost
 from benchmarks.compare.report import lag_warning, live_run, report
-from benchmarks.compare.runs import RunFolder, digest
+from benchmarks.compare.runs import RunFolder
 from benchmarks.compare.tables import table
 from benchmarks.measures import mean_rate
 from benchmarks.replay.command import run_until_interrupted, target_from
-from benchmarks.replay.summary import LAG_WARNING_S, summarise
 from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.terminal import INTERRUPTED, print_json
 from benchmarks.workloads.describe import describe
+from benchmarks.workloads.fetch import checksum
 from benchmarks.workloads.format import WorkloadError, read, read_header, writing, written_whole
 
 
@@ -78,15 +78,18 @@ def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     requests = list(read(args.workload))[: args.limit]
     if not requests:
         raise WorkloadError(f"{args.workload}: no requests in it")
-    if rates is not None and mean_rate([request.arrival_s for request in requests]) is None:
-        raise WorkloadError("--rates needs a workload with at least two different arrival times")
+    own_rate = mean_rate([request.arrival_s for request in requests])
+    if rates is not None and own_rate is None:
+        raise WorkloadError("--rates: the workload needs at least two different arrival times")
+    # Rate by rate, so that an interrupted comparison has whole rates.
+    runs = [live.Run(policy, rate) for rate in (rates or (None,)) for policy in names]
     comparison = live.LiveComparison(
-        requests, target, live.plan(names, rates), args.warmup, args.settle, args.max_in_flight
+        requests, own_rate, target, runs, args.warmup, args.settle, args.max_in_flight
     )
     folder = RunFolder(
         args.out / "runs",
         {
-            "workload": digest(args.workload),
+            "workload": checksum(args.workload),
             "url": target.base_url,
             "model": target.model,
             "slo": target.slo,
@@ -106,9 +109,8 @@ def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     }
 
     def reported(results: Sequence[live.RunResult], finished: bool) -> dict[str, Any]:
-        warning = lag_warning([summarise(result.rows, target.speed) for result in results], LAG_WARNING_S)
         runs = [live_run(result, target.speed) for result in results]
-        return report(runs, about=about | {"warning": warning}, complete=finished)
+        return report(runs, about=about | {"warning": lag_warning(runs)}, complete=finished)
 
     results, finished = run_until_interrupted(
         lambda stop: live.run_all(

@@ -6,18 +6,21 @@ anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.resample import Resampler
-from benchmarks.compare.runs import digest
 from benchmarks.scenarios import Scenario
 from benchmarks.simulator import Fleet, check
 from benchmarks.workloads.describe import Description, passing
+from benchmarks.workloads.fetch import checksum
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header, write
+
+#: The longest time that is simulated: instances are probed every few seconds of it.
+MOST_DAYS = 366
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +81,13 @@ def from_file(
         if message.startswith(f"{path}, line "):
             raise
         raise WorkloadError(f"{path}{_line_of(path, number)}: {message}") from None
-    made_of = {"sha256": digest(path), "limit": limit}
+    made_of = {"sha256": checksum(path), "limit": limit}
     resampler = Resampler(description.arrivals_s) if any(seeds) else None
     draws = []
     for seed in seeds:
         if resampler is None or seed == 0:
-            draws.append(_draw(0, path, description.arrivals_s))
+            times_s = description.arrivals_s
+            draws.append(Draw(0, path, len(times_s), times_s[0], times_s[-1]))
         else:
             drawn = resampler.draw(seed)
             again = islice(read(path, check_ids=False), limit)
@@ -121,15 +125,19 @@ def from_scenario(
     return Draws(header, description.as_dict(), tuple(draws), made_of)
 
 
+def check_span(what: str, span_s: float) -> None:
+    """Raises WorkloadError, which begins with `what`, for requests that arrive over more than MOST_DAYS."""
+    if span_s > MOST_DAYS * 86400:
+        raise WorkloadError(
+            f"{what}: the requests arrive over {span_s / 86400:,.0f} days; at most {MOST_DAYS} are simulated"
+        )
+
+
 def _checked(requests: Iterable[WorkloadRequest], fleet: Fleet, defaults: RequestDefaults) -> Description:
     """Check all requests against the fleet, and describe them on the way."""
-    found: list[Description] = []
-
-    def described() -> Generator[WorkloadRequest, None, None]:
-        found.append((yield from passing(requests)))
-
-    check(described(), fleet, model=defaults.model, slo=defaults.slo)
-    return found[0]
+    description = Description()
+    check(passing(requests, description), fleet, model=defaults.model, slo=defaults.slo)
+    return description
 
 
 def _line_of(path: Path, number: int) -> str:
@@ -159,7 +167,3 @@ def kept(
 
     count = write(path, replace(header, seed=seed, requests=None), watched())
     return Draw(seed, path, count, first_s, last_s, resampled)
-
-
-def _draw(seed: int, path: Path, arrivals_s: Sequence[float]) -> Draw:
-    return Draw(seed, path, len(arrivals_s), arrivals_s[0], arrivals_s[-1])

@@ -84,18 +84,6 @@ class Gateway:
                 data: Any = await answer.json(content_type=None) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return False
-        row.gateway_outcome = _outcome_in(data)
+        outcome = data.get("outcome") if isinstance(data, dict) else None
+        row.gateway_outcome = outcome if isinstance(outcome, str) else None
         return row.gateway_outcome is not None
-
-
-def _outcome_in(data: Any) -> str | None:
-    """The outcome of an explanation: at its top, or in its record."""
-    if not isinstance(data, dict):
-        return None
-    if isinstance(data.get("outcome"), str):
-        return str(data["outcome"])
-    for key in ("request", "record", "result", "headway"):
-        inner = data.get(key)
-        if isinstance(inner, dict) and isinstance(inner.get("outcome"), str):
-            return str(inner["outcome"])
-    return None

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from benchmarks.compare.capacity import leaders as capacity_leaders
 from benchmarks.compare.capacity import out_of_reach
 from benchmarks.compare.cells import leaders
 from benchmarks.compare.report import BASELINE
-from benchmarks.compare.styles import is_baseline
+from benchmarks.compare.styles import Report, is_baseline
 from benchmarks.compare.tables import capacity_text, rate_text, three_digits, written
-
-Report = Mapping[str, Any]
 
 
 def headline(report: Report) -> list[str]:

@@ -6,17 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import aiohttp
 
 from benchmarks.compare.gateway import Gateway
 from benchmarks.compare.runs import RunFolder
-from benchmarks.measures import mean_rate
 from benchmarks.replay import pace
 from benchmarks.replay.client import Target
 from benchmarks.replay.command import replay_progress
-from benchmarks.replay.row import Row, row_from_dict
+from benchmarks.replay.row import Row
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 
 _IDLE_LIMIT_S = 120.0
@@ -48,46 +48,35 @@ class RunResult:
             "policy": self.run.policy,
             "rate_per_s": self.run.rate_per_s,
             "started_at": self.started_at,
-            "rows": [row.as_dict() for row in self.rows],
+            "rows": self.rows,
         }
-
-
-def plan(policies: Sequence[str], rates: Sequence[float] | None) -> list[Run]:
-    """The runs in order: all policies at one rate, then at the next, so that an interrupted comparison has
-    whole rates."""
-    return [Run(policy, rate) for rate in (rates or (None,)) for policy in policies]
-
-
-def at_rate(
-    requests: Sequence[WorkloadRequest], own_rate_per_s: float | None, rate_per_s: float | None
-) -> Iterator[WorkloadRequest]:
-    """The requests with their times scaled so that they arrive at `rate_per_s` (None: as they are)."""
-    factor = 1.0
-    if rate_per_s is not None:
-        if own_rate_per_s is None:
-            raise WorkloadError("--rates needs a workload with at least two different arrival times")
-        factor = own_rate_per_s / rate_per_s
-    for request in requests:
-        yield replace(request, arrival_s=request.arrival_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """What is to be done, checked. `settle_s` is the pause between runs, `warmup` the requests sent first."""
+    """What is to be done, checked. `own_rate_per_s` is the requests' own rate (None: they arrive at once), `settle_s` the
+    pause between runs, `warmup` the requests sent first."""
 
     requests: Sequence[WorkloadRequest]
+    own_rate_per_s: float | None
     target: Target
     runs: Sequence[Run]
     warmup: int
     settle_s: float
     max_in_flight: int | None
 
+    def requests_of(self, run: Run) -> Iterator[WorkloadRequest]:
+        """The requests with their times scaled to the run's rate."""
+        own = self.own_rate_per_s
+        factor = 1.0 if run.rate_per_s is None or own is None else own / run.rate_per_s
+        return (replace(each, arrival_s=each.arrival_s * factor) for each in self.requests)
+
 
 def _kept(folder: RunFolder, run: Run) -> RunResult | None:
     data = folder.load(run.name)
     if data is None:
         return None
-    return RunResult(run, data["started_at"], tuple(row_from_dict(row) for row in data["rows"]))
+    return RunResult(run, data["started_at"], tuple(Row(**row) for row in data["rows"]))
 
 
 async def run_all(
@@ -132,13 +121,12 @@ async def _one_run(
     comparison: LiveComparison, one: Run, salt: str, what: str, stop: asyncio.Event
 ) -> RunResult | None:
     """One policy at one rate; None if it was interrupted."""
-    own_rate = mean_rate([request.arrival_s for request in comparison.requests])
     target = replace(comparison.target, policy=one.policy, salt=f"{salt}/{one.name}")
     rows: list[Row] = []
     started_at = time.time()
     with replay_progress(len(comparison.requests), what) as on_progress:
         finished = await pace.replay(
-            at_rate(comparison.requests, own_rate, one.rate_per_s),
+            comparison.requests_of(one),
             target,
             max_in_flight=comparison.max_in_flight,
             on_row=rows.append,
@@ -151,8 +139,7 @@ async def _one_run(
 
 async def _warm_up(comparison: LiveComparison, one: Run, stop: asyncio.Event) -> None:
     """The first requests, sent under the first policy and forgotten: connections open, estimates settle."""
-    own_rate = mean_rate([request.arrival_s for request in comparison.requests])
-    first = list(at_rate(comparison.requests[: comparison.warmup], own_rate, one.rate_per_s))
+    first = islice(comparison.requests_of(one), comparison.warmup)
     target = replace(comparison.target, policy=one.policy, salt="warm-up")
     await pace.replay(first, target, max_in_flight=comparison.max_in_flight, on_row=lambda _: None, stop=stop)
 

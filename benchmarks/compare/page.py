@@ -13,11 +13,9 @@ from benchmarks.compare import bars, panels, plots
 from benchmarks.compare import page_tables as tables
 from benchmarks.compare.capacity import NEAR_FACTOR
 from benchmarks.compare.headline import gap_note, headline, oracle_note
-from benchmarks.compare.styles import OUTCOME_GROUPS, styles_of
+from benchmarks.compare.styles import OUTCOME_GROUPS, PolicyStyles, Report, styles_of
 from benchmarks.compare.tables import ENDINGS_NOTE, arrivals_text, rate_text, rates_hint, short_note
 from benchmarks.pages import render
-
-Report = Mapping[str, Any]
 
 
 def page(report: Report) -> str:
@@ -37,7 +35,7 @@ def page(report: Report) -> str:
     )
 
 
-def _found(report: Report, styles: plots.PolicyStyles) -> dict[str, Any]:
+def _found(report: Report, styles: PolicyStyles) -> dict[str, Any]:
     """What the page shows of the runs."""
     near = plots.near_capacity(report)
     shown = [(rate_text(rate), rate) for rate in plots.shown_rates(report)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.compare.cells import leaders
-from benchmarks.compare.styles import PolicyStyle
+from benchmarks.compare.styles import PolicyStyle, PolicyStyles, Report
 from benchmarks.compare.tables import (
     Column,
     capacity_text,
@@ -19,9 +19,6 @@ from benchmarks.compare.tables import (
     written,
 )
 from benchmarks.pages import Cell, Row, Table
-
-Report = Mapping[str, Any]
-PolicyStyles = Mapping[str, PolicyStyle]
 
 #: Measures that are better the less (True) or the more (False); those not named are neither.
 _LESS_IS_BETTER = {

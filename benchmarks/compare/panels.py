@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.compare.plots import PolicyStyles, Report, costs_differ, ends, shown_rates
+from benchmarks.compare.plots import costs_differ, ends, shown_rates
+from benchmarks.compare.styles import PolicyStyles, Report
 from benchmarks.compare.tables import rate_text, three_digits, written
 from benchmarks.pages.drawing import Drawing, padded, scale
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from benchmarks.compare.styles import PolicyStyle
+from benchmarks.compare.styles import PolicyStyles, Report
 from benchmarks.compare.tables import rate_text, three_digits, written
 from benchmarks.pages.drawing import Drawing, Point, padded, scale
 
-Report = Mapping[str, Any]
-PolicyStyles = Mapping[str, PolicyStyle]
 Cell = Mapping[str, Any]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.compare.capacity import TARGET, capacities
@@ -11,7 +11,7 @@ from benchmarks.compare.live import RunResult
 from benchmarks.compare.regret import oracle_cells, regrets
 from benchmarks.compare.summary import ITL_NOTES, live_summary
 from benchmarks.measures import Interval
-from benchmarks.replay.summary import RunSummary
+from benchmarks.replay.summary import LAG_WARNING_S
 
 REPORT_KEY = "headway_report"
 VERSION = 3
@@ -80,9 +80,9 @@ def live_run(result: RunResult, speed: float) -> dict[str, Any]:
     }
 
 
-def lag_warning(summaries: Iterable[RunSummary], limit_s: float) -> str | None:
+def lag_warning(runs: Sequence[Mapping[str, Any]]) -> str | None:
     """One line if the client was too slow to be believed, else None."""
-    worst = max((summary.client_lag_s.p99 or 0.0 for summary in summaries), default=0.0)
-    if worst <= limit_s:
+    worst = max((run["client_lag_s"]["p99"] or 0.0 for run in runs), default=0.0)
+    if worst <= LAG_WARNING_S:
         return None
     return f"the client sent up to {worst * 1000:,.0f} ms late (p99): its own load shows in these times"

@@ -1,13 +1,14 @@
-"""The runs of a comparison, kept as files so that an interrupted one resumes."""
+"""The runs of a comparison or an experiment, kept as files so that an interrupted one goes on."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -16,15 +17,12 @@ import benchmarks
 import policies
 import predictors
 import router
-from benchmarks.workloads.format import WorkloadError, reading, writing, written_whole
+from benchmarks.compare.pool import Processes
+from benchmarks.workloads.format import WorkloadError, writing, written_whole
+
+Trial = TypeVar("Trial")
 
 _SETTINGS_FILE = "settings.json"
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    with reading(path), path.open("rb") as data:
-        return file_digest(data, "sha256").hexdigest()
 
 
 @cache
@@ -78,6 +76,36 @@ class RunFolder:
 
     def _file(self, name: str) -> Path:
         return self.path / f"{name.replace('/', '_')}.json"
+
+
+class KeptRuns(Generic[Trial]):
+    """Runs trials, and keeps what came of each in a file of JSON lines, under its key: a text that tells trials apart."""
+
+    def __init__(
+        self,
+        file: Path,
+        processes: Processes,
+        run: Callable[[Trial], dict[str, Any]],
+        key: Callable[[Trial], str],
+    ) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file, self._processes, self._run, self._key = file, processes, run, key
+        lines = file.read_bytes().splitlines() if file.exists() else []
+        self._known: dict[str, dict[str, Any]] = {row["key"]: row["run"] for row in map(orjson.loads, lines)}
+
+    def of(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+        """What came of each trial; those that have not run do so now."""
+        keys = [self._key(trial) for trial in trials]
+        missing = [place for place, key in enumerate(keys) if key not in self._known]
+        runs = self._processes.run(self._run, [trials[place] for place in missing])
+        with self._file.open("ab") as file:
+            for done, (index, result) in enumerate(runs, start=1):
+                key = keys[missing[index]]
+                self._known[key] = result
+                file.write(orjson.dumps({"key": key, "run": result}) + b"\n")
+                file.flush()
+                print(f"{done}/{len(missing)} {key}", file=sys.stderr, flush=True)
+        return [self._known[key] for key in keys]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             drawn = draws.from_scenario(scenario, fleet, defaults, seeds, args.out, os.environ)
         else:
             drawn = draws.from_file(args.workload, fleet, defaults, seeds, args.limit, args.out)
-        if rates is not None and any(draw.rate_per_s is None for draw in drawn.each):
-            raise WorkloadError("--rates needs a workload with at least two different arrival times")
+        named = "--rates" if args.rates or scenario is None else f"scenario {scenario.name}: rates"
+        _check_rates(rates, drawn.each, named)
         plan = Plan(
             setting,
             drawn,
@@ -88,6 +88,17 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "seeds": len(seeds),
     }
     return {"runs": runs, "oracles": oracles, "about": about}, finished
+
+
+def _check_rates(rates: Sequence[float] | None, each: Sequence[draws.Draw], named: str) -> None:
+    """Raises WorkloadError for rates at which the draws cannot arrive, or would arrive for too long."""
+    for draw in each:
+        if rates is None:
+            draws.check_span("--workload", draw.last_s - draw.first_s)
+        elif draw.rate_per_s is None:
+            raise WorkloadError(f"{named}: the workload needs at least two different arrival times")
+        else:
+            draws.check_span(named, (draw.requests - 1) / min(rates))
 
 
 def _at_own_rate(runs: Sequence[dict[str, Any]], drawn: draws.Draws) -> None:

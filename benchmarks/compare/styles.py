@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from router.core.types import Outcome
 
@@ -63,6 +64,12 @@ def styles_of(policies: Sequence[str]) -> dict[str, PolicyStyle]:
             further += 1
         styles[policy] = PolicyStyle(f"p{index}", light, dark, dash)
     return styles
+
+
+#: By policy.
+PolicyStyles = Mapping[str, PolicyStyle]
+#: As `report.report` makes it.
+Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ from benchmarks.compare.columns import (
 from benchmarks.measures import Summary, is_offered, quantiles, sorted_known
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise
-from benchmarks.simulator.outcomes import OUTCOMES, Result, Timeline
-from benchmarks.simulator.usage import Usage
+from benchmarks.simulator.outcomes import OUTCOMES, Result, Timeline, Usage
 from router.core.types import Outcome
 
 #: Points of the distribution curves: the quantiles at 0, 0.5 %, ... 100 %.
@@ -42,6 +41,13 @@ _TIMELINE_POINTS = 200
 TIMED_OUT_BEFORE_DECODING = (Outcome.EXPIRED_IN_QUEUE, Outcome.EXPIRED_BEFORE_FIRST_TOKEN)
 OUT_OF_BUDGET_BEFORE_DECODING = (Outcome.REJECTED_BUDGET,)
 
+#: What a client of a live gateway cannot see.
+_SIMULATED_ONLY = (
+    *("queue_wait_s", "by_slo", "quality_mean", "budget_overruns", "budget_overrun_usd_max", "hedged"),
+    *("cost_usd_per_offered", "peak_in_flight", "prediction", "decision_s", "wall_s", "events"),
+    *("preemptions", "timeline"),
+)
+
 #: How a run's ITL was measured (`itl_of`), and the note about it.
 ITL_NOTES: Mapping[str, str] = {
     "gaps": "ITL counts single gaps between tokens, in bins of one per cent; of engines with slots (Ollama's),"
@@ -52,7 +58,7 @@ ITL_NOTES: Mapping[str, str] = {
 
 
 def summary_of(result: Result) -> dict[str, Any]:
-    """A simulated run. Keys as `RunSummary.as_dict()`, and more; times in seconds of real hardware.
+    """A simulated run. Keys as `RunSummary`, and more; times in seconds of real hardware.
     `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
 
     `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
@@ -126,8 +132,8 @@ def summary_of(result: Result) -> dict[str, Any]:
 
 
 def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
-    """A run against a live gateway, as `summary_of` has it; None for what a client cannot see."""
-    replayed = summarise(rows, speed).as_dict()
+    """A run against a live gateway, as `summary_of` has it; None for _SIMULATED_ONLY."""
+    replayed = asdict(summarise(rows, speed))
     complete = [row for row in rows if row.complete]
     attempts = [
         tried for row in rows if isinstance(tried := (row.headway or {}).get("attempts"), int) and tried > 0
@@ -144,26 +150,13 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
             )
         ),
         "itl_of": "answers",
-        "queue_wait_s": None,
-        "by_slo": None,
         "prompt_tokens": sum(row.prompt_tokens or 0 for row in complete),
-        "quality_mean": None,
-        "budget_overruns": None,
-        "budget_overrun_usd_max": None,
         "retried": sum(tried > 1 for tried in attempts) if attempts else None,
-        "hedged": None,
-        "cost_usd_per_offered": None,
         **_usage(None),
-        "peak_in_flight": None,
         **_before_decoding(replayed["outcomes"]),
         "models": {},
-        "prediction": None,
-        "decision_s": None,
-        "wall_s": None,
-        "events": None,
-        "preemptions": None,
         "curves": {name: _curve(getattr(row, name) for row in complete) for name in _CURVES},
-        "timeline": None,
+        **dict.fromkeys(_SIMULATED_ONLY),
     }
 
 

@@ -8,7 +8,7 @@ from those of the profile that a run names, as a real machine's do, and some run
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from random import Random
@@ -78,15 +78,9 @@ class World:
         return next(iter(self.engines.values())).name.partition("@")[0]
 
 
-def emulate(
-    *,
-    seed: int = 1,
-    runs: int = 96,
-    requests: int = 300,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Dataset:
+def emulate(*, seed: int = 1, runs: int = 96, requests: int = 300) -> Dataset:
     """Play `runs` worlds of about `requests` requests each; the same arguments give the same data set. Its levels are
-    `LEVELS`, its instances are never the same. `on_progress` gets (worlds simulated, all)."""
+    `LEVELS`, its instances are never the same."""
     found: list[Run] = []
     attempts: list[Attempt] = []
     states: list[State] = []
@@ -102,8 +96,6 @@ def emulate(
         states += sorted(
             (each for each in recorder.states if each.run in taken), key=lambda each: order[each.run]
         )
-        if on_progress is not None:
-            on_progress(index + 1, runs)
     counts = {"runs": len(found), "attempts": len(attempts), "states": len(states)}
     source = {"name": SOURCE, "licence": "made by Headway", "rows": counts, "seed": seed}
     return Dataset(

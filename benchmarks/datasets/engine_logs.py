@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
-from benchmarks.datasets.pooled_cache import PooledCache
 from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.published import Record, table
 from predictors.training.dataset import Attempt, Dataset, Run, State
@@ -76,13 +75,11 @@ def read_vllm_burst(folder: Path) -> Dataset:
             )
             for row in sorted(requests[scale], key=lambda row: row.arrival_s)
         ]
-        seen += [_burst_state(run, row) for row in sorted(states[scale], key=lambda row: row.t_s)]
+        seen += [  # the usage is published in per cent
+            State(run.id, row.t_s, row.num_running, row.num_pending, min(1.0, row.kv_usage / 100))
+            for row in sorted(states[scale], key=lambda row: row.t_s)
+        ]
     return _dataset("vllm_burst", runs, attempts, seen)
-
-
-def _burst_state(run: Run, row: vllm_burst.EngineState) -> State:
-    kv_usage = min(1.0, row.kv_usage / 100)  # published in per cent
-    return State(run.id, row.t_s, row.num_running, row.num_pending, kv_usage)
 
 
 #: AIBrix configurations whose router looks for the replica that has a user's prompt in its KV memory, and those
@@ -94,6 +91,8 @@ _POOLS_CACHE = {
 _AIBRIX_HARDWARE = {"v0.2.1": "a100-80g", "v0.3.0": "h20-96g"}
 #: Rates of a configuration ran one after another, this much apart.
 _AIBRIX_STEP = 0.4
+#: Prefixes are cached in blocks.
+_BLOCK_TOKENS = 16
 
 
 def read_aibrix(folder: Path) -> Dataset:
@@ -126,9 +125,38 @@ def read_aibrix(folder: Path) -> Dataset:
             runs.append(run)
             level = sorted(levels[qps], key=lambda row: row.launch_s)
             if round(qps - _AIBRIX_STEP, 1) not in levels:
-                _serve_missing(cache, level, qps)
+                # A rate that is not in the folder came before this one, for as long, with the same users in the same order.
+                for row in level[: max(0, round(len(level) * (1 - _AIBRIX_STEP / qps)))]:
+                    cache.add(row.user_id, row.prompt_tokens)
             attempts += _aibrix_level(run, level, cache)
     return _dataset("aibrix", runs, attempts, [])
+
+
+class PooledCache:
+    """What a cluster's prefix caches should hold of a user's next prompt, where each prompt begins with all of that user's
+    earlier one; the least recently used are dropped. `capacity_tokens` over all replicas: None has no end, 0 finds nothing
+    (which replica a request meets is drawn, so most often it is one that has not seen the user). `warm`: every prompt was
+    there before."""
+
+    def __init__(self, capacity_tokens: int | None, *, warm: bool = False) -> None:
+        self._capacity_tokens = capacity_tokens
+        self._warm = warm
+        self._tokens: dict[str, int] = {}  # by user, least recently used first
+        self._total_tokens = 0
+
+    def found(self, user: str, prompt_tokens: int) -> int:
+        """Tokens of a user's next prompt that need not be computed; at least one always is."""
+        held_tokens = prompt_tokens if self._warm else self._tokens.get(user, 0)
+        return max(0, min(held_tokens, prompt_tokens - 1)) // _BLOCK_TOKENS * _BLOCK_TOKENS
+
+    def add(self, user: str, prompt_tokens: int) -> None:
+        """A prompt of that user was served."""
+        before = self._tokens.pop(user, 0)
+        self._tokens[user] = max(before, prompt_tokens)
+        self._total_tokens += self._tokens[user] - before
+        while self._capacity_tokens is not None and self._total_tokens > self._capacity_tokens:
+            oldest = next(iter(self._tokens))
+            self._total_tokens -= self._tokens.pop(oldest)
 
 
 def _cache(config: str, tokens: int) -> PooledCache:
@@ -136,12 +164,6 @@ def _cache(config: str, tokens: int) -> PooledCache:
         return PooledCache(tokens)
     # The pools were warm before the first published request.
     return PooledCache(None, warm=True) if config in _POOLS_CACHE else PooledCache(0)
-
-
-def _serve_missing(cache: PooledCache, level: list[aibrix.Request], qps: float) -> None:
-    """A rate that is not in the folder came before this one, for as long, with the same users in the same order."""
-    for row in level[: max(0, round(len(level) * (1 - _AIBRIX_STEP / qps)))]:
-        cache.add(row.user_id, row.prompt_tokens)
 
 
 def _aibrix_level(run: Run, level: list[aibrix.Request], cache: PooledCache) -> Iterator[Attempt]:

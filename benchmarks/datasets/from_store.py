@@ -11,9 +11,10 @@ import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from heapq import heappop, heappush
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,42 +53,38 @@ def read_store(
     where: str | Path,
     *,
     since: float | None = None,
-    until: float | None = None,
     fleet: FleetConfig | None = None,
 ) -> Dataset:
-    """The records of a database file or URL, of requests received in [since, until) (seconds since the epoch):
-    one run an instance, its times in seconds since the first request. `fleet` has what the records lack: the
+    """The records of a database file or URL, of requests received since a time (seconds since the epoch): one run an instance, its times in seconds since the first request. `fleet` has what the records lack: the
     instances' hardware, engine profiles and the models' families. Raises DatasetError."""
     try:
         url = parse_url(str(where) if "://" in str(where) else f"sqlite+aiosqlite:///{where}")
-        reading = asyncio.run(_read(url, since, until, fleet))
+        reading = asyncio.run(_read(url, since, fleet))
     except StoreError as error:
         raise DatasetError(str(error)) from None
     return reading.dataset()
 
 
-async def _read(url: URL, since: float | None, until: float | None, fleet: FleetConfig | None) -> _Reading:
+async def _read(url: URL, since: float | None, fleet: FleetConfig | None) -> _Reading:
     engine = create_engine(url)
     reading = _Reading(Path(url.database or "").stem, fleet)
     received_at, of = tables.requests.c.received_at, tables.requests.c.id
-    wanted = [received_at >= (0.0 if since is None else since)]
-    if until is not None:
-        wanted.append(received_at < until)
+    wanted = received_at >= (since or 0.0)
     attempts, judged, explained = tables.attempts, tables.feedback, tables.explanations
     try:
         await connect(url, engine, create=False)
         async with engine.connect() as connection:
-            query = select(attempts).join(tables.requests, attempts.c.request_id == of).where(*wanted)
+            query = select(attempts).join(tables.requests, attempts.c.request_id == of).where(wanted)
             async for row in _rows(connection, query.order_by(attempts.c.request_id, attempts.c.number)):
                 reading.attempts[row["request_id"]].append(row)
-            query = select(judged).join(tables.requests, judged.c.request_id == of).where(*wanted)
+            query = select(judged).join(tables.requests, judged.c.request_id == of).where(wanted)
             async for row in _rows(connection, query):
                 if (quality := _number(row["quality"], 0.0, 1.0)) is not None:
                     reading.quality[row["request_id"]].append(quality)
             query = (
                 select(tables.requests, explained.c.blob, explained.c.prompt)
                 .outerjoin(explained, explained.c.request_id == of)
-                .where(*wanted)
+                .where(wanted)
             )
             async for row in _rows(connection, query.order_by(received_at, of)):
                 reading.request(row)
@@ -163,7 +160,11 @@ class _Reading:
             ),
             tuple(self.answers),
             tuple(runs),
-            tuple(each for run in sorted(self.made) for each in _in_order(self.made[run])),
+            tuple(
+                each
+                for run in sorted(self.made)
+                for each in sorted(self.made[run], key=attrgetter("dispatched_s"))
+            ),
             tuple(each for run in sorted(self.made) for each in _distinct(self.states[run])),
             {"sources": [source]},
         )
@@ -269,30 +270,19 @@ class _Reading:
 
     def _run(self, instance: str) -> Run:
         model = Counter(attempt.model for attempt in self.made[instance]).most_common(1)[0][0]
-        run = Run(
-            self._id(instance),
-            SOURCE,
-            instance,
-            model,
-            family=self._family(model),
-            started_at_s=self.started_at_s,
-        )
+        family, started_at_s = self._family(model), self.started_at_s
+        run = Run(self._id(instance), SOURCE, instance, model, family=family, started_at_s=started_at_s)
         config = self.fleet.instance(instance) if self.fleet else None
         if config is None:
             return run
         profile = config.engine_profiles(profiles.find).get(model)
-        return Run(
-            run.id,
-            SOURCE,
-            instance,
-            model,
-            config.protocol,
-            run.family,
-            config.hardware_name,
+        return replace(
+            run,
+            kind=config.protocol,
+            hardware=config.hardware_name,
             speed=config.speed,
             profile=None if profile is None else profile.name,
             profile_values=None if profile is None else asdict(profile),
-            started_at_s=run.started_at_s,
             fixed_slots=KINDS[config.protocol].fixed_slots,
         )
 
@@ -302,10 +292,6 @@ class _Reading:
 
     def _id(self, instance: str) -> str:
         return f"{SOURCE}/{self.name}/{instance}"
-
-
-def _in_order(attempts: Iterable[Attempt]) -> list[Attempt]:
-    return sorted(attempts, key=lambda each: each.dispatched_s)
 
 
 def _distinct(states: Iterable[State]) -> list[State]:

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from benchmarks.datasets.groups import groups
 from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.published import EMPTY, Count, Record, Share, json_records, table
-from benchmarks.workloads.sources.arena import Grade
+from benchmarks.workloads.sources.arena import MAX_OUTPUT_TOKENS, Grade, quality
 from benchmarks.workloads.sources.prompt_sets import AnswerRow, PromptRow
 from predictors.learned.names import family_of
 from predictors.learned.text import prompt_features
@@ -47,7 +47,6 @@ _ZEROEVAL_MISJUDGED = {
     ("claude-3-5-haiku-20241022", "crux"),
 }
 _ZEROEVAL_CAP = 4096
-_ARENA_CAP = 1024
 #: A base model that does not answer questions.
 _ARENA_JUNK = {"llama-13b"}
 #: Hide their reasoning, so that the visible length is not the answer's.
@@ -105,15 +104,7 @@ def _arena(row: _Graded) -> _Facts | None:
     if row.model in _ARENA_JUNK:
         return None
     grade = row.gpt4_score_1_10
-    return _facts(row.out_tokens, _ARENA_CAP, None if grade is None else (grade - 1) / 9, "judged")
-
-
-def _llmrouter(row: _Scored) -> _Facts:
-    return _facts(None, None, row.score, "score")
-
-
-def _routellm(row: _Correct) -> _Facts:
-    return _facts(row.out_tokens, None, row.correct, "correct")
+    return _facts(row.out_tokens, MAX_OUTPUT_TOKENS, None if grade is None else quality(grade), "judged")
 
 
 def _facts(tokens: int | None, cap: int | None, quality: float | None, kind: str) -> _Facts:
@@ -133,8 +124,8 @@ PROMPT_SETS: dict[str, PromptSet] = {
     "zeroeval": PromptSet(_Correct, _zeroeval),
     "alpaca_eval": PromptSet(_Wins, _alpaca_eval),
     "arena_2023": PromptSet(_Graded, _arena),
-    "llmrouter": PromptSet(_Scored, _llmrouter),
-    "routellm": PromptSet(_Correct, _routellm),
+    "llmrouter": PromptSet(_Scored, lambda row: _facts(None, None, row.score, "score")),
+    "routellm": PromptSet(_Correct, lambda row: _facts(row.out_tokens, None, row.correct, "correct")),
 }
 
 

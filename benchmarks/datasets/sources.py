@@ -22,7 +22,6 @@ def load(
     paths: Sequence[str],
     *,
     since: float | None = None,
-    until: float | None = None,
     fleet: FleetConfig | None = None,
     seed: int = 1,
 ) -> Dataset:
@@ -32,13 +31,12 @@ def load(
     - a folder of a data set (it has a dataset.json);
     - a folder of published sets, like the one that HEADWAY_DATA names;
     - conversations, a file or a folder (`read_conversations`);
-    - the gateway's database, a SQLite file or a URL. `since`, `until` (seconds since the epoch) and `fleet` are
-      for it alone.
+    - the gateway's database, a SQLite file or a URL. `since` (seconds since the epoch) and `fleet` are for it alone.
 
     Raises DatasetError, in one line."""
     if not paths:
         raise DatasetError("no data: name a data set, a folder of published sets, a database or `emulated`")
-    return join_and_group(_read(path, since, until, fleet, seed) for path in paths)
+    return join_and_group(_read(path, since, fleet, seed) for path in paths)
 
 
 def is_database(name: str) -> bool:
@@ -47,16 +45,14 @@ def is_database(name: str) -> bool:
     return "://" in name or (name != EMULATED and not path.is_dir() and not is_conversations(path))
 
 
-def _read(
-    name: str, since: float | None, until: float | None, fleet: FleetConfig | None, seed: int
-) -> Dataset:
+def _read(name: str, since: float | None, fleet: FleetConfig | None, seed: int) -> Dataset:
     path = Path(name)
     if name == EMULATED:
         return emulate(seed=seed)
     if path.is_file() and is_conversations(path):
         return read_conversations(path)
     if "://" in name or path.is_file():
-        return read_store(name, since=since, until=until, fleet=fleet)
+        return read_store(name, since=since, fleet=fleet)
     if not path.is_dir():
         raise DatasetError(f"{name}: there is no such file or folder")
     if (path / "dataset.json").is_file():

@@ -20,7 +20,7 @@ from benchmarks.terminal import aligned
 from benchmarks.workloads.format import WorkloadError
 from policies.placement.hardware_support import missing, support
 from policies.placement.types import Group, Placement, Pool, Shape
-from policies.placement.unlike_groups import BatchPlan, Cost, Width, equal_groups, unlike_groups
+from policies.placement.unlike_groups import Cost, Width, equal_groups, unlike_groups
 from router.config.fields import Count, Section
 
 
@@ -72,7 +72,9 @@ def plan_batch(
             for place, group in zip(laid_out, groups, strict=True)
         ],
         "equal_groups": [
-            _equal(equal_groups(tokens, pool.gpus // width.gpus, width, cost), width) for width in whole
+            {"tensor": width.tensor, "makespan_s": equal.makespan, "bound_s": equal.bound}
+            for width in whole
+            for equal in [equal_groups(tokens, pool.gpus // width.gpus, width, cost)]
         ],
     }
     return data, fleet_data(problem, placement, base)
@@ -87,10 +89,6 @@ def _cost(problem: PlanningProblem, pool: Pool) -> Cost:
         return inf if profile is None or tokens >= profile.kv_capacity_tokens else profile.prefill_s(tokens)
 
     return cost
-
-
-def _equal(plan: BatchPlan, width: Width) -> dict[str, Any]:
-    return {"tensor": width.tensor, "makespan_s": plan.makespan, "bound_s": plan.bound}
 
 
 def table(data: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import orjson
 
 import policies
-from benchmarks.checks import check_options
+from benchmarks.checks import check_options, check_out
 from benchmarks.compare.pool import Processes, ProcessLost, cores
 from benchmarks.planning import batch
 from benchmarks.planning.drawing import batch_svg, plan_svg
@@ -120,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0, 1 if no placement is possible, 2 with one line on stderr for bad input."""
     try:
         _check(args)
+        _check_out(args.out)
         data, fleet = _planned(args) if args.batch is None else _planned_batch(args)
         if args.out is not None:
             _write(args.out, data, fleet, plan_svg(data) if args.batch is None else batch_svg(data))
@@ -165,6 +166,15 @@ def _check(args: argparse.Namespace) -> None:
     )
 
 
+def _check_out(out: Path | None) -> None:
+    """Raises WorkloadError for a folder that cannot be written, before the search and not after it."""
+    check_out(out, WorkloadError)
+    if out is not None:
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=out).close()
+
+
 def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[str, Any]]:
     given = inputs(args)
     if not given.cluster.has_prices and (args.budget_usd_per_hour is not None or args.objective == "cost"):
@@ -193,7 +203,6 @@ def _planned_batch(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[st
 
 def _write(out: Path, data: Mapping[str, Any], fleet: Mapping[str, Any], svg: str) -> None:
     with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
         (out / "plan.json").write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2))
         (out / "plan.svg").write_text(svg, encoding="utf-8")
         (out / "fleet.yaml").write_text(fleet_yaml(fleet), encoding="utf-8")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import ClassVar
 
 from benchmarks.compare.resample import Resampler
 from benchmarks.workloads.build import NoArrival, build
@@ -16,25 +16,13 @@ from benchmarks.workloads.mixes import parse_amounts
 from benchmarks.workloads.options import BuildOptions
 
 
-class Demand(Protocol):
-    """Requests by seed. `recorded`: all seeds are draws of one recording, 0 is the recording itself."""
-
-    @property
-    def header(self) -> Header: ...
-
-    @property
-    def recorded(self) -> bool: ...
-
-    def requests(self, seed: int) -> Sequence[WorkloadRequest]: ...
-
-
 @dataclass(frozen=True)
 class RecordedDemand:
-    """A workload file's requests."""
+    """A workload file's requests: all seeds are draws of one recording, 0 is the recording itself."""
 
+    recorded: ClassVar = True
     header: Header
     trace: Sequence[WorkloadRequest]
-    recorded: bool = True
 
     @classmethod
     def read(cls, path: Path, limit: int | None) -> RecordedDemand:
@@ -55,11 +43,11 @@ class GeneratedDemand:
     """A stream for each model, at its rate in requests/s. `options` has what the streams have in common; they last as
     long as `requests_wanted` of all streams together take on average."""
 
+    recorded: ClassVar = False
     rates_per_s: Mapping[str, float]
     process: str
     options: BuildOptions
     requests_wanted: int
-    recorded: bool = False
 
     @property
     def header(self) -> Header:
@@ -90,6 +78,10 @@ class GeneratedDemand:
         if not found:
             raise WorkloadError("--rates: a draw has no request: give a larger --limit")
         return sorted(found, key=lambda each: (each.arrival_s, each.id))
+
+
+#: Requests by seed.
+Demand = RecordedDemand | GeneratedDemand
 
 
 def rates(text: str, models: Sequence[str]) -> dict[str, float]:

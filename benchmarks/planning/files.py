@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from backends.engine.hardware import HARDWARE
@@ -13,7 +14,7 @@ from backends.engine.models import MODELS
 from backends.engine.weights import weights_named
 from router.config import ConfigError, Problem
 from router.config.document import parse
-from router.config.fields import Count, NotNegative, Section
+from router.config.fields import Count, ModelName, NotNegative, Section
 from router.config.load import in_words
 from router.config.models import ModelConfig
 
@@ -21,22 +22,25 @@ from router.config.models import ModelConfig
 Weights = Annotated[str, AfterValidator(weights_named)]
 
 
+def _profiled(names: Mapping[str, object]) -> AfterValidator:
+    """One of the names that have engine profiles."""
+
+    def check(name: str) -> str:
+        if name not in names:
+            known = ", ".join(names)
+            raise PydanticCustomError("name", "has no engine profiles; known: {known}", {"known": known})
+        return name
+
+    return AfterValidator(check)
+
+
 class PoolConfig(Section):
     """Equal GPUs, in nodes of `node_gpus` of them. `usd_per_hour` is the price of one GPU."""
 
-    gpu: str
+    gpu: Annotated[str, _profiled(HARDWARE)]
     gpus: Count
     node_gpus: Literal[1, 2, 4, 8, 16] = 8
     usd_per_hour: NotNegative | None = None
-
-    @field_validator("gpu")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in HARDWARE:
-            raise PydanticCustomError(
-                "gpu", "has no engine profiles; known: {known}", {"known": ", ".join(HARDWARE)}
-            )
-        return value
 
 
 class ClusterConfig(Section):
@@ -67,16 +71,8 @@ class ClusterConfig(Section):
 class PlannedModelConfig(ModelConfig):
     """A model of the fleet file, with the format of its weights."""
 
+    name: Annotated[ModelName, _profiled(MODELS)]
     weights: Weights = "fp16"
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in MODELS:
-            raise PydanticCustomError(
-                "model", "has no engine profiles; known: {known}", {"known": ", ".join(MODELS)}
-            )
-        return value
 
     def fleet_entry(self) -> ModelConfig:
         """The model as the fleet file has it."""

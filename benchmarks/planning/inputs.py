@@ -11,6 +11,7 @@ from typing import Any
 
 import policies
 from backends.engine import profiles
+from benchmarks.compare.draws import check_span
 from benchmarks.planning.demand import Demand, GeneratedDemand, RecordedDemand, rates
 from benchmarks.planning.estimate import Asked, asked
 from benchmarks.planning.files import ClusterConfig, ModelsConfig, PlannedModelConfig, read
@@ -74,6 +75,10 @@ def inputs(args: argparse.Namespace) -> PlanningInputs:
     policy = config.defaults.policy
     drawn = arrivals(demand.requests(args.seed), Fleet(config, rules, {}, 1.0), policy=policy, slo=slo)
     requests = asked(list(drawn), names)
+    option = (
+        "--rates" if args.rates is not None else "--from-store" if args.workload is None else "--workload"
+    )
+    check_span(option, requests[-1].arrival_s - requests[0].arrival_s)
     if not any(each.ttft_s or each.tpot_s or each.e2e_s for each in requests):
         raise WorkloadError("no request has an SLO: give --slo, for example ttft_ms=2000,tpot_ms=80")
     return PlanningInputs(cluster, models, demand, requests, policy, slo, base, fleet)

@@ -13,7 +13,7 @@ from backends.engine.hardware import HARDWARE, QUANTIZATIONS
 from backends.engine.models import MODELS
 from backends.engine.weights import suffix_of
 from benchmarks.planning.files import ClusterConfig, PlannedModelConfig, PoolConfig
-from benchmarks.planning.unlike import UnlikeGroup, unlike_group
+from benchmarks.planning.unlike import UnlikeGroup, profiled, unlike_group
 from policies.placement.candidates import every_shape
 from policies.placement.hardware_support import support
 from policies.placement.types import Cluster, GpuKind, Group, Limits, Model, Pool, Precision, Shape
@@ -105,7 +105,9 @@ class PlanningProblem:
 
     def profile_name(self, model: int, shape: Shape) -> str:
         config = self.model_configs[model]
-        return profiles.name_of(_profiled(config), shape.kind.name, shape.tensor, shape.pipeline)
+        return profiles.name_of(
+            profiled(config.name, suffix_of(config.weights)), shape.kind.name, shape.tensor, shape.pipeline
+        )
 
     def profile(self, model: int, shape: Shape) -> EngineProfile | None:
         """None where there is none."""
@@ -141,11 +143,6 @@ class PlanningProblem:
 def is_gguf(config: PlannedModelConfig) -> bool:
     """Whether Ollama serves it."""
     return config.weights in QUANTIZATIONS
-
-
-def _profiled(config: PlannedModelConfig) -> str:
-    suffix = suffix_of(config.weights)
-    return config.name if suffix is None else f"{config.name}-{suffix}"
 
 
 def gpu_kind(pool: PoolConfig) -> GpuKind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +22,9 @@ def plan_data(problem: PlanningProblem, plan: Plan) -> dict[str, Any]:
     """One plan: what it costs, its score, and its groups."""
     return {
         "usd_per_hour": plan.usd_per_hour if problem.cluster_config.has_prices else None,
-        "gpus": sum(_gpus(problem, group) for group in plan.placement),
+        "gpus": sum(
+            profiles.gpus_of(problem.profile_name(group.models[0], group.shape)) for group in plan.placement
+        ),
         "multiple": plan.multiple,
         **asdict(plan.score),
         "groups": [group_data(problem, group, blocks) for group, blocks in placed(problem, plan.placement)],
@@ -87,10 +90,6 @@ def _unlike_data(
         "kv_cache_gb_per_gpu": max(stage["kv_cache_gb_per_gpu"] for stage in stages),
         "kv_cache_tokens": kv_tokens,
     }
-
-
-def _gpus(problem: PlanningProblem, group: Group) -> int:
-    return profiles.gpus_of(problem.profile_name(group.models[0], group.shape))
 
 
 def _kv_gb_per_gpu(problem: PlanningProblem, model: int, shape: Shape, tokens: int) -> float:
@@ -173,7 +172,5 @@ def _group_row(group: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _in_words(groups: Sequence[dict[str, Any]]) -> str:
-    counts: dict[str, int] = {}
-    for group in groups:
-        counts[group["profile"]] = counts.get(group["profile"], 0) + 1
+    counts = Counter(group["profile"] for group in groups)
     return ", ".join(f"{count} x {name}" for name, count in counts.items())

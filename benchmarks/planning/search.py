@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import ceil
@@ -81,6 +82,12 @@ def used(placement: Placement) -> Placement:
     return Placement(tuple(group for group in placement if group.models)).sorted()
 
 
+def in_turn(ranked: Sequence[Sequence[Placement]]) -> list[Placement]:
+    """The best of each list, then the second ones, and so on; each placement once."""
+    found = chain.from_iterable(zip_longest(*ranked))
+    return list(dict.fromkeys(each for each in found if each is not None))
+
+
 def with_free_gpus(placement: Placement, cluster: Cluster) -> Placement:
     """The placement with the GPUs that it does not use, in groups without a model."""
     free = []
@@ -106,8 +113,7 @@ class CandidateSearch:
             evaluate = RecordingEvaluator(self.estimate.evaluator(chosen, self.aims, multiple))
             self._search(evaluate)
             found.append([each for each in evaluate.best() if self.aims.feasible(each)][:count])
-        in_turn = chain.from_iterable(zip_longest(*found))
-        return list(dict.fromkeys(each for each in in_turn if each is not None))[:count]
+        return in_turn(found)[:count]
 
     def neighbours(self, placement: Placement, multiple: float = 1.0) -> list[Placement]:
         """Single changes of a placement, the most promising first."""

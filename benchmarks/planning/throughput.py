@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 from math import sqrt
 
 from benchmarks.planning.planner import Plan, Planner
 from benchmarks.planning.scoring import Score
+from benchmarks.planning.search import in_turn
 from policies.placement.types import Placement
 
 #: The largest multiple is found to this factor, and a better placement has to beat the best by it.
@@ -37,9 +37,7 @@ class ThroughputPlanner(Planner):
         return self.best or _LOADS[0] * self.bound
 
     def candidates(self, count: int) -> list[Placement]:
-        found = [self.search.candidates(count, load * self.bound) for load in _LOADS]
-        in_turn = chain.from_iterable(zip_longest(*found))
-        return list(dict.fromkeys(each for each in in_turn if each is not None))[:count]
+        return in_turn([self.search.candidates(count, load * self.bound) for load in _LOADS])[:count]
 
     def simulate(self, placements: Sequence[Placement]) -> None:
         waiting = list(placements)

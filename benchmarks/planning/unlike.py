@@ -52,7 +52,7 @@ def unlike_group(
     compared = 0
     for usd, chosen in priced:
         group = _split(config, weights, tokens, pools, chosen)
-        found = None if group is None else profiles.find(f"{_profiled(config, weights)}@{group.name}")
+        found = None if group is None else profiles.find(f"{profiled(config.name, weights)}@{group.name}")
         if group is None or found is None or found.kv_capacity_tokens < tokens:
             continue
         step_s = _step_s(found)
@@ -116,5 +116,6 @@ def _step_s(profile: EngineProfile) -> float:
     return profile.step_s(_PROMPT_TOKENS, _SEQUENCES, _SEQUENCES * _CONTEXT_TOKENS)
 
 
-def _profiled(config: PlannedModelConfig, weights: str | None) -> str:
-    return config.name if weights is None else f"{config.name}-{weights}"
+def profiled(model: str, weights: str | None) -> str:
+    """The model as in a profile's name."""
+    return model if weights is None else f"{model}-{weights}"

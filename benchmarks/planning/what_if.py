@@ -11,10 +11,12 @@ from benchmarks.checks import problem
 from benchmarks.planning.files import ClusterConfig
 from benchmarks.workloads.format import WorkloadError
 
-_GPUS = r"(\d+)x([a-z0-9-]+?)(?:@(\d+(?:\.\d+)?))?"
+_GPUS = r"([1-9]\d*)x([a-z0-9-]+?)(?:@(\d+(?:\.\d+)?))?"
 _ADDED, _TAKEN = re.compile(rf"\+{_GPUS}"), re.compile(rf"-{_GPUS}")
 _SWAPPED = re.compile(rf"{_GPUS}={_GPUS}")
 _NODES = (1, 2, 4, 8, 16)
+#: GPUs that a change may add: the search of a cluster with more takes minutes.
+_MOST_ADDED = 128
 
 
 def changed(cluster: ClusterConfig, change: str) -> ClusterConfig:
@@ -39,6 +41,8 @@ def changed(cluster: ClusterConfig, change: str) -> ClusterConfig:
 
 def _add(pools: list[dict[str, Any]], gpus: tuple[str | None, ...], change: str) -> None:
     count, gpu, price = int(gpus[0] or 0), gpus[1], gpus[2]
+    if count > _MOST_ADDED:
+        raise WorkloadError(f"--what-if {change}: at most {_MOST_ADDED} GPUs can be added")
     same = [
         pool
         for pool in pools

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from benchmarks.checks import json_object
 from benchmarks.replay.row import Row
 from benchmarks.replay.stream import StreamMeter
 from benchmarks.replay.wire import Wire
@@ -121,7 +122,7 @@ async def send(wire: Wire, target: Target, row: Row, body: bytes, scheduled_at: 
     row.error = answer.error
     plain = None
     if answer.error is None and not answer.streamed:
-        plain = _object(answer.data)
+        plain = json_object(answer.data)
         if answer.status != 200:
             _take_error(row, plain, answer.data)
     meter.finish()
@@ -167,24 +168,13 @@ def _fill(
         row.prompt_tokens = usage.get("prompt_tokens")
         row.output_tokens = usage.get("completion_tokens")
     row.headway = dict(headway) if isinstance(headway, Mapping) else None
+    tokens = row.output_tokens or row.events  # without usage the events stand in for tokens
     if ended_at is not None and row.complete:
         row.e2e_s = (ended_at - scheduled_at) * speed
-        # Without usage the events stand in for tokens.
-        tokens = row.output_tokens or row.events
         if row.ttft_s is not None and tokens > 1:
             row.tpot_s = (row.e2e_s - row.ttft_s) / (tokens - 1)
-    if meter.first_at is not None and meter.last_at is not None:
-        tokens = row.output_tokens or row.events
-        if tokens > 1:
-            row.itl_mean_s = (meter.last_at - meter.first_at) * speed / (tokens - 1)
-
-
-def _object(data: bytes) -> Mapping[str, Any] | None:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
+    if meter.first_at is not None and meter.last_at is not None and tokens > 1:
+        row.itl_mean_s = (meter.last_at - meter.first_at) * speed / (tokens - 1)
 
 
 def _take_error(row: Row, plain: Mapping[str, Any] | None, data: bytes) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     summary = summarise(rows, target.speed)
     if args.json:
-        print_json({"finished": finished, **summary.as_dict()})
+        print_json({"finished": finished, **asdict(summary)})
     else:
         print(text(summary) if finished else "interrupted; what had ended by then:\n" + text(summary))
     if not finished:
@@ -134,7 +135,7 @@ def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:
 
             def keep(row: Row) -> None:
                 rows.append(row)
-                out.write(orjson.dumps(row.as_dict()) + b"\n")
+                out.write(orjson.dumps(row) + b"\n")
                 out.flush()
 
         on_progress = stack.enter_context(replay_progress(len(requests), "replaying"))

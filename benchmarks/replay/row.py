@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.measures import Judged
 from router.core.types import Outcome, Slo
 
 #: What the contract's error codes say of the outcome, for answers that do not carry it themselves.
@@ -73,9 +72,6 @@ class Row:
     gateway_outcome: str | None = None
     met: bool | None = None  # None without an SLO
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @property
     def lag_s(self) -> float:
         """How late the client sent it."""
@@ -134,13 +130,3 @@ def to_slo(targets: Mapping[str, float] | None) -> Slo | None:
         return None if value is None else value / 1000
 
     return Slo(seconds("ttft_ms"), seconds("tpot_ms"), seconds("e2e_ms"))
-
-
-def judged(rows: Iterable[Row]) -> list[Judged]:
-    """The rows as attainment needs them. A request that failed without a known SLO had none."""
-    return [Judged(row.outcome, row.met is not None, bool(row.met)) for row in rows]
-
-
-def row_from_dict(data: Mapping[str, Any]) -> Row:
-    """A row from its JSON form."""
-    return Row(**data)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.measures import Judged, Summary, attainment, mean_rate, offered_period_s
-from benchmarks.replay.row import Row, judged
+from benchmarks.replay.row import Row
 from router.core.types import Outcome
 
 #: A client that sends later than this (99th percentile) has become what it measures.
@@ -47,15 +47,13 @@ class RunSummary:
     errors: dict[str, int]
     client_lag_s: Summary
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:
     """The summary of a run's rows. `speed` converts client lag to real seconds."""
     arrivals_s = sorted(row.scheduled_s for row in rows)
     period_s = offered_period_s(arrivals_s)
-    met = attainment(judged(rows), period_s)
+    # A request that failed without a known SLO had none.
+    met = attainment((Judged(row.outcome, row.met is not None, bool(row.met)) for row in rows), period_s)
     complete = [row for row in rows if row.complete]
     costs = [cost for row in rows if (cost := row.cost_usd) is not None]
     output_tokens = sum(row.output_tokens or 0 for row in rows)

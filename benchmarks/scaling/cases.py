@@ -50,7 +50,7 @@ def case(name: str, draw: int, model: str, data: Path | None) -> Case:
         raise WorkloadError(f"{name} needs data: give --data DIR or set HEADWAY_DATA")
     source = CASES[name]
     assert source is not None  # noqa: S101 (of all but `made`)
-    found = source.read_folder([data / file for file in source.folder_files], Choices())
+    found = source.read_folder(source.name, [data / file for file in source.folder_files], Choices())
     if isinstance(found, ClientPool):
         return _day(found, 5 + draw % 2 if draw >= TUNING else 8, draw, model)
     assert isinstance(found, list)  # noqa: S101 (a trace is a list)

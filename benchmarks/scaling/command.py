@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from benchmarks.compare import pool
-from benchmarks.compare.kept_runs import KeptRuns
+from benchmarks.compare.runs import KeptRuns
 from benchmarks.scaling.cases import CASES, TUNING
 from benchmarks.scaling.report import markdown, table
 from benchmarks.scaling.run import ORACLE, Trial, run

@@ -52,8 +52,5 @@ class OracleScaler:
     def desired(self, observation: Observation) -> Mapping[str, int]:
         now_s = observation.now_s - self._epoch_s
         start_s = self._pool.cold_start_s + observation.seconds
-        return {self._pool.name: self._most(now_s, now_s + start_s)}
-
-    def _most(self, from_s: float, until_s: float) -> int:
-        window = self._needed[int(from_s / _WINDOW_S) : math.floor(until_s / _WINDOW_S) + 1]
-        return int(window.max(initial=0))
+        window = self._needed[int(now_s / _WINDOW_S) : math.floor((now_s + start_s) / _WINDOW_S) + 1]
+        return {self._pool.name: int(window.max(initial=0))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.measures import Interval
@@ -22,18 +23,18 @@ def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     for (case, label), runs in groups.items():
         static = groups[case, "none"]
-        resampled = not case.startswith(("servegen", "made"))
+        interval = partial(Interval.of, resampled=not case.startswith(("servegen", "made")))
         found.append(
             {
                 "case": case,
                 "scaler": label,
                 "settings": runs[0]["settings"],
-                "attainment": _interval([run["attainment"] for run in runs], resampled),
-                "gpu_hours": _interval([run["gpu_hours"] for run in runs], resampled),
-                "usd": _interval([run["usd"] for run in runs], resampled),
-                "kept": _interval(_paired(runs, static, "attainment"), resampled),
+                "attainment": interval(run["attainment"] for run in runs),
+                "gpu_hours": interval(run["gpu_hours"] for run in runs),
+                "usd": interval(run["usd"] for run in runs),
+                "kept": interval(_paired(runs, static, "attainment")),
                 "saved": {
-                    other: _interval([1 - each for each in _paired(runs, others, "gpu_hours")], resampled)
+                    other: interval(1 - each for each in _paired(runs, others, "gpu_hours"))
                     for (where, other), others in groups.items()
                     if where == case and other != label
                 },
@@ -53,10 +54,6 @@ def _label(report: Mapping[str, Any], run: Run) -> str:
 def _paired(runs: Sequence[Run], others: Sequence[Run], name: str) -> list[float]:
     by_draw = {run["draw"]: run[name] for run in others}
     return [run[name] / by_draw[run["draw"]] for run in runs]
-
-
-def _interval(values: Sequence[float], resampled: bool) -> Interval:
-    return Interval.of(values, resampled=resampled)
 
 
 def _shown(one: Interval, digits: int = 1, scale: float = 1.0) -> str:

@@ -9,7 +9,7 @@ from benchmarks.simulator.fleet import Fleet
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
 from predictors.learned.text import prompt_features
 from router.core.errors import Refusal
-from router.core.types import PREFIX_TOKENS, PromptFeatures, Request
+from router.core.types import PREFIX_TOKENS, Request
 from router.gateway.fleet.rules import Rules
 from router.gateway.intake.request import scheduler_request
 from router.request.prompt import PromptFacts
@@ -67,7 +67,12 @@ def arrivals(
         request = scheduler_request(
             rules,
             params,
-            PromptFacts(tokens, tokens, hashes[:_HASHED_BLOCKS], features=_features(each)),
+            PromptFacts(
+                tokens,
+                tokens,
+                hashes[:_HASHED_BLOCKS],
+                features=None if each.prompt is None else prompt_features(each.prompt),
+            ),
             request_id=each.id,
             arrived_at=each.arrival_s,
             max_tokens=each.max_tokens,
@@ -101,10 +106,6 @@ def _params(
         return rules.routing_rules.merge(model, None, from_body(routing) if routing else None)
     except Refusal as refusal:
         raise WorkloadError(f"request {request.id}: {refusal.message}") from None
-
-
-def _features(request: WorkloadRequest) -> PromptFeatures | None:
-    return None if request.prompt is None else prompt_features(request.prompt)
 
 
 def check(

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from backends.engine import (
     Engine,
-    LoadedModel,
     Progress,
     PromptTooLong,
     QueueFull,
@@ -75,7 +74,11 @@ class SimulatedEngine:
                 context_tokens=max(
                     each.context_tokens or OLLAMA_CONTEXT_TOKENS for each in self._candidates.values()
                 ),
-                model_bytes=_weights_bytes(self._profiles),
+                model_bytes={
+                    model: profiles.weights_bytes(profile.name)
+                    for model, profile in self._profiles.items()
+                    if profiles.find(profile.name)
+                },
                 memory_bytes=profiles.known_memory_bytes(self._profiles.values()),
                 keep_alive_s=300.0 * self.speed,
                 every_token=False,
@@ -183,7 +186,8 @@ class SimulatedEngine:
         """The instance's load report at `now`, as its adapter would read it."""
         if self._slots is not None:
             loaded = self._slots.loaded(now * self.speed)
-            return LoadReport(loaded_models=self._upstream_names(loaded))
+            names = frozenset(self._candidates[each.model].upstream_model for each in loaded)
+            return LoadReport(loaded_models=names)
         engine = self._batching
         assert engine is not None  # noqa: S101 (restart made one)
         queries = engine.prefix_queries_total
@@ -205,14 +209,3 @@ class SimulatedEngine:
                 kv_capacity_tokens=engine.kv.total * engine.profile.block_tokens,
             )
         return self._report
-
-    def _upstream_names(self, loaded: list[LoadedModel]) -> frozenset[str]:
-        return frozenset(self._candidates[each.model].upstream_model for each in loaded)
-
-
-def _weights_bytes(found: Mapping[str, EngineProfile]) -> dict[str, int]:
-    return {
-        model: profiles.weights_bytes(profile.name)
-        for model, profile in found.items()
-        if profiles.find(profile.name)
-    }

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from math import inf
 
 from benchmarks.simulator.engines import SimulatedEngine
-from benchmarks.simulator.usage import Change, Usage
+from benchmarks.simulator.outcomes import Change, Usage
 from policies.scaling.bounds import Bounded
 from policies.scaling.load import LoadCounter
 from policies.scaling.types import PoolLoad, ScalingPool

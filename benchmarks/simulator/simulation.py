@@ -114,13 +114,13 @@ class Simulation:
         for loss in losses:
             self._at(loss.at_s, lambda now, loss=loss: self._lose(loss, now))  # type: ignore[misc]
 
-    def run(self, arrivals: Iterable[Arrival], on_progress: Callable[[int], None] | None = None) -> Result:
-        """Run to the end of the last request. `on_progress` gets the number of arrivals, every 1000."""
+    def run(self, arrivals: Iterable[Arrival]) -> Result:
+        """Run to the end of the last request."""
         began = perf_counter()
         was_enabled = gc.isenabled()
         gc.disable()  # nothing here makes cycles; a full collection walks every row's objects
         try:
-            end_s = self._run(arrivals, on_progress)
+            end_s = self._run(arrivals)
         finally:
             if was_enabled:
                 gc.enable()
@@ -138,7 +138,7 @@ class Simulation:
             None if self._pools is None else self._pools.close(end_s),
         )
 
-    def _run(self, arrivals: Iterable[Arrival], on_progress: Callable[[int], None] | None) -> float:
+    def _run(self, arrivals: Iterable[Arrival]) -> float:
         heap, requests = self._heap, self._requests
         now = 0.0
         index = 0
@@ -155,8 +155,6 @@ class Simulation:
                 index += 1
                 following = next(coming, None)
                 self._next_arrival_s = inf if following is None else following.request.arrived_at
-                if on_progress is not None and not index % 1000:
-                    on_progress(index)
             else:
                 now, _, what = heappop(heap)
                 if isinstance(what, SimulatedEngine):
@@ -445,9 +443,8 @@ def simulate(
     *,
     seed: int = 0,
     losses: Sequence[InstanceLoss] = (),
-    on_progress: Callable[[int], None] | None = None,
     scaling: Scaling | None = None,
 ) -> Result:
     """Run `arrivals` (see `benchmarks.simulator.arrivals`, which names the policy) over a fleet in its first
     state."""
-    return Simulation(fleet, seed=seed, losses=losses, scaling=scaling).run(arrivals, on_progress)
+    return Simulation(fleet, seed=seed, losses=losses, scaling=scaling).run(arrivals)

@@ -79,7 +79,7 @@ def zeroeval_rows(paths: Sequence[Path], task: str) -> Iterator[_Row]:
     """The answers in result files of one task, a file a model."""
     names = [path.stem for path in paths]
     choices = Choices(models={name: (name,) for name in names}, quality=True)
-    requests = ZEROEVAL.read_original(paths, choices)
+    requests = ZEROEVAL.read_original(ZEROEVAL.name, paths, choices)
     assert isinstance(requests, list)  # noqa: S101 (a set of prompts is no traffic)
     for request in requests:
         lengths = request.output_tokens if isinstance(request.output_tokens, Mapping) else {}

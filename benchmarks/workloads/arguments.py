@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.checks import check_options
+from benchmarks.checks import check_options, option
 from benchmarks.workloads.format import MOST_TOKENS, WorkloadError
 from benchmarks.workloads.mixes import RoutingMix, parse_amounts
 from benchmarks.workloads.options import BuildOptions
@@ -19,32 +20,32 @@ from benchmarks.workloads.sources.generators import PROCESSES, Lengths
 from benchmarks.workloads.sources.source import Choices
 from router.config.fields import Count, NotNegative, Positive, Share
 
+_ROUTING = (
+    *("slo", "slo_mix", "slo_class", "on_miss", "budget_mix", "budget_tariff"),
+    *("min_quality", "quality_mix", "policy"),
+)
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options of `headway workload`."""
     actions = parser.add_subparsers(dest="workload_action", required=True, metavar="build|show")
-    _add_build(
-        actions.add_parser(
-            "build",
-            help="make a workload file from a public set or a generator",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog="sets:\n"
-            + "\n".join(f"  {name:<24}{source.title}" for name, source in SOURCES.items())
-            + "\ngenerators:\n"
-            + "\n".join(f"  {name:<24}{what}" for name, what in PROCESSES.items())
-            + "\n\nA set is read from --file, else from the folder HEADWAY_DATA, else downloaded.",
-        )
+    build = actions.add_parser(
+        "build",
+        help="make a workload file from a public set or a generator",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="sets:\n"
+        + "\n".join(f"  {name:<24}{source.title}" for name, source in SOURCES.items())
+        + "\ngenerators:\n"
+        + "\n".join(f"  {name:<24}{what}" for name, what in PROCESSES.items())
+        + "\n\nA set is read from --file, else from the folder HEADWAY_DATA, else downloaded.",
     )
+    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the workload file to write")
+    build.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_options(build)
     show = actions.add_parser("show", help="the numbers of a workload file, and plots")
     show.add_argument("file", type=Path, help="a workload file")
     show.add_argument("--out", type=Path, metavar="FILE", help="write a plot (.png, .svg or .pdf)")
     show.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the workload file to write")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_options(parser)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -91,9 +92,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="workload",
         help="fit texts to the workload's lengths (default), or keep the texts' own lengths",
     )
-    lengths.add_argument("--min-prompt-tokens", type=int, metavar="N")
-    lengths.add_argument("--max-prompt-tokens", type=int, metavar="N")
-    lengths.add_argument("--min-output-tokens", type=int, metavar="N")
+    for name in ("--min-prompt-tokens", "--max-prompt-tokens", "--min-output-tokens"):
+        lengths.add_argument(name, type=int, metavar="N")
     lengths.add_argument(
         "--max-output-tokens", type=int, metavar="N", help="also lowers word-count wishes in prompts to fit"
     )
@@ -120,10 +120,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     lengths.add_argument(
         "--complete", action="store_true", help="only prompts with an answer (and quality) of every model"
     )
-    for name, value in (("prompt-median", 1020.0), ("prompt-sigma", 0.77)):
-        lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
-    for name, value in (("output-median", 129.0), ("output-sigma", 0.93)):
-        lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
+    for name, value in asdict(Lengths()).items():
+        lengths.add_argument(option(name), type=float, default=value, help=f"generators (default {value:g})")
     routing = parser.add_argument_group("routing parameters of the requests")
     routing.add_argument(
         "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="targets (in a mix: of `normal`)"
@@ -214,17 +212,7 @@ def options(args: argparse.Namespace) -> BuildOptions:
             on_long=args.on_long,
         ),
         max_tokens=max_tokens,
-        routing=RoutingMix.of(
-            slo=args.slo,
-            slo_mix=args.slo_mix,
-            slo_class=args.slo_class,
-            budget_mix=args.budget_mix,
-            budget_tariff=args.budget_tariff,
-            policy=args.policy,
-            on_miss=args.on_miss,
-            min_quality=args.min_quality,
-            quality_mix=args.quality_mix,
-        ),
+        routing=RoutingMix.of(**{name: getattr(args, name) for name in _ROUTING}),
     )
 
 

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 from benchmarks.workloads import streams
+from benchmarks.workloads.clients import ClientPool
 from benchmarks.workloads.fetch import Loaded, load
 from benchmarks.workloads.format import MOST_TOKENS, Header, WorkloadError, WorkloadRequest
 from benchmarks.workloads.heading import header
@@ -17,7 +18,7 @@ from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import restrict
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Process, conversations, generate
-from benchmarks.workloads.sources.source import Choices, Source, Traffic
+from benchmarks.workloads.sources.source import Choices, Source
 from benchmarks.workloads.streams import Stream, Survey, Workload, survey
 
 #: Without a duration or a limit a generator stops here.
@@ -67,6 +68,28 @@ class _Builder:
         unused = sorted(set(options.files) - used)
         if unused:
             raise WorkloadError(f"--file {unused[0]}=...: that set is not part of this workload")
+        self._check_effects()
+
+    def _check_effects(self) -> None:
+        """Raises WorkloadError for an option that changes nothing of this workload."""
+        options, usual = self._options, BuildOptions()
+        parts = {self._name, *options.mix}
+        timed, texts = parts | {options.arrivals}, parts | {options.prompts, options.lengths}
+        generated = not parts.isdisjoint(PROCESSES)
+        answered = [name for name, source in SOURCES.items() if source.models]
+        answers = not texts.isdisjoint(answered), f"a set with answers of models ({', '.join(answered)})"
+        for option, given, (used, needed) in (
+            ("--cv", options.cv != usual.cv, ("gamma" in timed, "gamma arrivals")),
+            ("--period", options.period_s != usual.period_s, ("daycycle" in timed, "daycycle arrivals")),
+            ("--depth", options.depth != usual.depth, ("daycycle" in timed, "daycycle arrivals")),
+            ("--turns", options.turns != usual.turns, (generated, "a generator")),
+            ("--models", options.choices.models is not None, answers),
+            ("--native-lengths", options.choices.native_lengths, answers),
+            ("--quality", options.choices.quality, answers),
+            ("--complete", options.choices.complete, answers),
+        ):
+            if given and not used:
+                raise WorkloadError(f"{option}: goes with {needed}")
 
     def workload(self) -> Workload:
         stream = self._mixed() if self._options.mix else self._alone()
@@ -254,10 +277,10 @@ class _Builder:
             )
         return lambda: (replace(request, arrival_s=request.arrival_s - start_s) for request in inside)
 
-    def _span(self, traffic: Traffic) -> tuple[float, float]:
+    def _span(self, traffic: ClientPool) -> tuple[float, float]:
         return self._options.start_s, min(self._options.end_s, traffic.end_s)
 
-    def _drawn(self, name: str, traffic: Traffic, rate_per_s: float) -> Stream:
+    def _drawn(self, name: str, traffic: ClientPool, rate_per_s: float) -> Stream:
         """Requests drawn from aggregates, at the requested rate, else at the published one."""
         options = self._options
         start_s, end_s = self._span(traffic)
@@ -282,7 +305,8 @@ class _Builder:
     def _own_rate(self, stream: Stream, name: str) -> float:
         rate = survey(stream).rate_per_s
         if rate is None:
-            raise WorkloadError(f"{name}: --rate needs at least two different arrival times")
+            option = "--mix" if self._options.rate_per_s is None else "--rate"
+            raise WorkloadError(f"{name}: {option} needs at least two different arrival times")
         return rate
 
     # --- texts and lengths --------------------------------------------------------------------------------

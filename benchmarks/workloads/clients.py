@@ -107,7 +107,7 @@ class Client:
 
 
 class ClientPool:
-    """The clients of one service; a `source.Traffic`."""
+    """The clients of one service, known by aggregates: requests are drawn from them, lazily and in order of time."""
 
     def __init__(self, name: str, clients: Mapping[int, Client]) -> None:
         self._name = name
@@ -121,6 +121,7 @@ class ClientPool:
 
     @property
     def end_s(self) -> float:
+        """Where the trace ends, in seconds from its start."""
         return float(self._starts[-1] + WINDOW_S) if self._starts else 0.0
 
     def mean_rate_per_s(self, start_s: float, end_s: float) -> float:
@@ -137,7 +138,8 @@ class ClientPool:
         return requests / (end_s - start_s)
 
     def draw(self, seed: int, start_s: float, end_s: float, factor: float) -> Iterator[WorkloadRequest]:
-        """The requests of a span in order of time, counted from `start_s`. One window is held at a time."""
+        """The requests of a span in order of time, counted from `start_s`, all rates multiplied by `factor`. One window is held
+        at a time."""
         for start in self._within(start_s, end_s):
             drawn = [self._window(seed, number, start, factor) for number in self._by_start[start]]
             for at_s, number, place, prompt_tokens, output_tokens in heapq.merge(*drawn):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator
 
 from rich.progress import TimeRemainingColumn
 
 from benchmarks.terminal import print_json, progress_bar
 from benchmarks.workloads import arguments, describe, figure
 from benchmarks.workloads.build import plan
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest, read, read_header, write
+from benchmarks.workloads.format import WorkloadError, read, read_header, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,14 +32,9 @@ def _build(args: argparse.Namespace) -> int:
     workload = plan(args.name, arguments.options(args), os.environ)
     header = workload.header
     description = describe.Description()
-
-    def written(requests: Iterable[WorkloadRequest]) -> Iterator[WorkloadRequest]:
-        nonlocal description
-        description = yield from describe.passing(requests)
-
     with progress_bar(TimeRemainingColumn()) as progress:
         tracked = progress.track(workload, total=header.requests, description="writing")
-        write(args.out, header, written(tracked))
+        write(args.out, header, describe.passing(tracked, description))
     if args.json:
         print_json({"file": str(args.out), "header": header.as_dict(), **description.as_dict()})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -103,13 +103,16 @@ def _means(means: Mapping[str, Mean]) -> dict[str, Any] | None:
 
 
 def describe(requests: Iterable[WorkloadRequest]) -> Description:
-    """Read through a workload once. `sources` is filled where there is more than one."""
-    return _exhausted(passing(requests))
+    """Read through a workload once."""
+    found = Description()
+    for _ in passing(requests, found):
+        pass
+    return found
 
 
-def passing(requests: Iterable[WorkloadRequest]) -> Generator[WorkloadRequest, None, Description]:
-    """The same requests, one by one; the description is what the generator returns."""
-    whole = Description()
+def passing(requests: Iterable[WorkloadRequest], whole: Description) -> Iterator[WorkloadRequest]:
+    """The same requests, one by one; at their end `whole` describes them. Its `sources` are filled where there is more than
+    one."""
     sources: dict[str, Description] = {}
     seen: set[int] = set()
     for request in requests:
@@ -125,16 +128,6 @@ def passing(requests: Iterable[WorkloadRequest]) -> Generator[WorkloadRequest, N
         yield request
     if len(sources) > 1:
         whole.sources = dict(sorted(sources.items()))
-    return whole
-
-
-def _exhausted(requests: Generator[WorkloadRequest, None, Description]) -> Description:
-    while True:
-        try:
-            next(requests)
-        except StopIteration as end:
-            described: Description = end.value
-            return described
 
 
 def text(header: Header, description: Description) -> str:
@@ -157,7 +150,8 @@ def text(header: Header, description: Description) -> str:
             f"--- {name or 'no source told'}: {100 * own.requests / description.requests:.1f} % of requests",
         ]
         lines += [*_numbers(own), _arrivals(own)]
-        lines += [_spark(side, values) for side, values in _lengths(own) if values]
+        sides = {"input": own.prompt_tokens, "output": own.output_tokens}
+        lines += [_spark(side, values) for side, values in sides.items() if values]
     return "\n".join(lines)
 
 
@@ -204,10 +198,6 @@ def _line(name: str, summary: dict[str, Any]) -> str:
 def _arrivals(description: Description) -> str:
     rates, width_s = sketch.per_second(description.arrivals_s, _SPARK_WIDTH)
     return f"arrivals   {sketch.sparkline(rates)}  {min(rates):.3g} to {max(rates):.3g}/s over {width_s:.3g} s each"
-
-
-def _lengths(description: Description) -> list[tuple[str, Sequence[int]]]:
-    return [("input", description.prompt_tokens), ("output", description.output_tokens)]
 
 
 def _spark(side: str, values: Sequence[int]) -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from benchmarks.terminal import progress_bar
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.sources.source import Choices, Source, Traffic
+from benchmarks.workloads.clients import ClientPool
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest, reading
+from benchmarks.workloads.sources.source import Choices, Source
 
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
@@ -32,7 +33,7 @@ class Loaded:
     requests: list[WorkloadRequest]
     route: str  # "file", "folder" or "download"
     sha256: Mapping[str, str]
-    traffic: Traffic | None = None
+    traffic: ClientPool | None = None
     lengths_estimated: bool = False
 
 
@@ -42,9 +43,13 @@ def load(source: Source, files: Sequence[Path], choices: Choices, environment: M
     if files:
         paths = _given(files, source.patterns)
         reader, route = source.read_original, "file"
-        if _same_names(paths, source.folder_files):
+        by_name, prepared = (
+            {path.name: path for path in paths},
+            [Path(name).name for name in source.folder_files],
+        )
+        if by_name.keys() == set(prepared):
             reader = source.read_folder
-            paths = _ordered(paths, source.folder_files)
+            paths = [by_name[name] for name in prepared]
     elif (folder := _folder(source, environment)) is not None:
         paths, reader, route = folder, source.read_folder, "folder"
     else:
@@ -53,7 +58,7 @@ def load(source: Source, files: Sequence[Path], choices: Choices, environment: M
         reader, route = source.read_original, "download"
     if route == "file" and reader == source.read_original:
         _check_original(source, choices)
-    contents = reader(paths, choices)
+    contents = reader(source.name, paths, choices)
     if not isinstance(contents, list):
         return Loaded([], route, _checksums(paths), contents)
     if not contents:
@@ -70,7 +75,7 @@ def _check_original(source: Source, choices: Choices) -> None:
 
 def _checksums(paths: Sequence[Path]) -> dict[str, str]:
     """Checksums by file name (with its folder where names repeat); of many files one checksum over all of theirs, in the order of reading."""
-    sums = [_checksum(path) for path in paths]
+    sums = list(map(checksum, paths))
     if len(paths) > _MOST_NAMED:
         return {f"{len(paths)} files": sha256("".join(sums).encode()).hexdigest()}
     unique = len({path.name for path in paths}) == len(paths)
@@ -94,15 +99,6 @@ def _given(files: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
     return paths
 
 
-def _same_names(paths: Sequence[Path], folder_files: Sequence[str]) -> bool:
-    return {path.name for path in paths} == {Path(name).name for name in folder_files}
-
-
-def _ordered(paths: Sequence[Path], folder_files: Sequence[str]) -> list[Path]:
-    by_name = {path.name: path for path in paths}
-    return [by_name[Path(name).name] for name in folder_files]
-
-
 def _folder(source: Source, environment: Mapping[str, str]) -> list[Path] | None:
     root = environment.get("HEADWAY_DATA")
     if not root:
@@ -113,8 +109,9 @@ def _folder(source: Source, environment: Mapping[str, str]) -> list[Path] | None
     return paths if all(path.is_file() for path in paths) else None
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as data:
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file's bytes. Raises WorkloadError."""
+    with reading(path), path.open("rb") as data:
         return file_digest(data, "sha256").hexdigest()
 
 
@@ -124,18 +121,18 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "headway"
 
 
-def download(url: str, checksum: str | None, environment: Mapping[str, str]) -> Path:
+def download(url: str, expected: str | None, environment: Mapping[str, str]) -> Path:
     """The file behind `url`, from the cache or fetched into it. The WorkloadError has in one line what to do
     when that fails."""
     parts = urllib.parse.urlsplit(url)
     path = cache_folder(environment) / parts.netloc / urllib.parse.unquote(parts.path).lstrip("/")
-    if path.is_file() and (checksum is None or _checksum(path) == checksum):
+    if path.is_file() and (expected is None or checksum(path) == expected):
         return path
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _fetch(url, part)
-        if checksum is not None and _checksum(part) != checksum:
+        if expected is not None and checksum(part) != expected:
             raise WorkloadError(f"{url}: the download does not have the expected checksum")
         part.replace(path)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:

@@ -28,7 +28,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from benchmarks.checks import problem
+from benchmarks.checks import json_object, problem
 from router.config.fields import NotNegative, Positive, Share
 
 VERSION = 1
@@ -234,11 +234,8 @@ def read(path: Path, *, check_ids: bool = True) -> Iterator[WorkloadRequest]:
 
 
 def _header(path: Path, line: bytes) -> Header:
-    try:
-        data = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        data = None
-    if not isinstance(data, dict) or VERSION_KEY not in data:
+    data = json_object(line)
+    if data is None or VERSION_KEY not in data:
         raise WorkloadError(
             f'{path}, line 1: not a workload (the header line with "{VERSION_KEY}" is missing)'
         )

@@ -28,10 +28,11 @@ def alpaserve(
     beam: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
     starts: Sequence[Placement] | None = None,
+    only: frozenset[int] | None = None,
 ) -> ScoredPlacement:
     """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3).
-    `starts`: begin with these (None: with all equal groups)."""
-    fit = Fit(models)
+    `starts`: begin with these (None: with all equal groups). `only`: place no other models."""
+    fit = Fit(models, only)
     starts = equal_groups(cluster, limits) if starts is None else starts
     if beam is None:
         placements = [greedy(start, fit, evaluate) for start in starts]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from math import prod
 from random import Random
 
@@ -29,10 +29,7 @@ def powers_of_two(largest: int) -> list[int]:
 def equal_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Placement]:
     """AlpaServe's candidates: each pool in equal groups of a power of two; what is left over as pipelines of (1, 1,
     s), s again powers of two. With several pools, each combination."""
-    choices = [_equal_groups(pool, limits) for pool in cluster.pools]
-    return [
-        Placement(tuple(Group(shape) for shapes in each for shape in shapes)) for each in product(*choices)
-    ]
+    return list(map(_empty, product(*(_equal_groups(pool, limits) for pool in cluster.pools))))
 
 
 def some_equal_groups(cluster: Cluster, limits: Limits, most: int, random: Random) -> list[Placement]:
@@ -40,8 +37,7 @@ def some_equal_groups(cluster: Cluster, limits: Limits, most: int, random: Rando
     choices = [_equal_groups(pool, limits) for pool in cluster.pools]
     if prod(map(len, choices)) <= most:
         return equal_groups(cluster, limits)
-    drawn = [[random.choice(each) for each in choices] for _ in range(most)]
-    return [Placement(tuple(Group(shape) for shapes in each for shape in shapes)) for each in drawn]
+    return [_empty([random.choice(each) for each in choices]) for _ in range(most)]
 
 
 def _equal_groups(pool: Pool, limits: Limits) -> list[list[Shape]]:
@@ -57,9 +53,12 @@ def _equal_groups(pool: Pool, limits: Limits) -> list[list[Shape]]:
 
 def mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> Iterator[Placement]:
     """Every way to divide a cluster into groups of powers of two, unlike ones too, large groups first. Each once."""
-    choices = [list(_mixed_groups(pool, limits)) for pool in cluster.pools]
-    for each in product(*choices):
-        yield Placement(tuple(Group(shape) for shapes in each for shape in shapes))
+    return map(_empty, product(*(_mixed_groups(pool, limits) for pool in cluster.pools)))
+
+
+def _empty(shapes_of: Iterable[Sequence[Shape]]) -> Placement:
+    """Groups of these shapes, pool by pool, without models."""
+    return Placement(tuple(map(Group, chain.from_iterable(shapes_of))))
 
 
 def count_mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> int:

@@ -1,4 +1,4 @@
-"""What runs where: engines, formats of weights, and the compute capability that each needs.
+"""What runs where: formats of weights, and the compute capability that each needs.
 
 Compute capabilities: developer.nvidia.com/cuda-gpus. Engines, as their documentation says (November 2026):
 
@@ -14,23 +14,14 @@ Compute capabilities: developer.nvidia.com/cuda-gpus. Engines, as their document
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from policies.placement.types import GpuKind, Precision
 
 
-class Engine(StrEnum):
-    """What runs a model."""
-
-    VLLM = "vllm"
-    OLLAMA = "ollama"
-
-
 @dataclass(frozen=True, slots=True)
 class Support:
-    """An engine runs a format from this compute capability on. `note` says what is special about it."""
+    """A format runs from this compute capability on. `note` says what is special about it."""
 
-    engine: Engine
     precision: Precision
     compute_capability: tuple[int, int]
     note: str = ""
@@ -39,32 +30,26 @@ class Support:
 _CUDA_12 = "vLLM built for CUDA 12"
 _WEIGHTS_ONLY = "8-bit weights, 16-bit activations"
 
-#: The first row that fits an engine, a format and a GPU holds.
+#: The first row that fits a format and a GPU holds. Ollama runs GGUF, vLLM the others.
 SUPPORT = (
-    Support(Engine.VLLM, Precision.FP16, (7, 5)),
-    Support(Engine.VLLM, Precision.FP16, (7, 0), _CUDA_12),
-    Support(Engine.VLLM, Precision.FP32, (7, 5)),
-    Support(Engine.VLLM, Precision.FP32, (7, 0), _CUDA_12),
-    Support(Engine.VLLM, Precision.BF16, (8, 0)),
-    Support(Engine.VLLM, Precision.FP8, (8, 9)),
-    Support(Engine.VLLM, Precision.FP8, (7, 5), _WEIGHTS_ONLY),
-    Support(Engine.VLLM, Precision.INT4, (7, 5), "4-bit weights, 16-bit activations"),
-    Support(Engine.OLLAMA, Precision.GGUF, (5, 0)),
+    Support(Precision.FP16, (7, 5)),
+    Support(Precision.FP16, (7, 0), _CUDA_12),
+    Support(Precision.FP32, (7, 5)),
+    Support(Precision.FP32, (7, 0), _CUDA_12),
+    Support(Precision.BF16, (8, 0)),
+    Support(Precision.FP8, (8, 9)),
+    Support(Precision.FP8, (7, 5), _WEIGHTS_ONLY),
+    Support(Precision.INT4, (7, 5), "4-bit weights, 16-bit activations"),
+    Support(Precision.GGUF, (5, 0)),
 )
 
 
-def support(kind: GpuKind, precision: Precision, engine: Engine | None = None) -> Support | None:
-    """How an engine (or any) runs weights of this format on this kind of GPU; None if it does not."""
-    return next(
-        (
-            row
-            for row in SUPPORT
-            if engine in (None, row.engine)
-            and row.precision == precision
-            and row.compute_capability <= kind.compute_capability
-        ),
-        None,
-    )
+def support(kind: GpuKind, precision: Precision) -> Support | None:
+    """How weights of this format run on this kind of GPU; None if they do not."""
+    for row in SUPPORT:
+        if row.precision == precision and row.compute_capability <= kind.compute_capability:
+            return row
+    return None
 
 
 def missing(kind: GpuKind, precision: Precision) -> str:

@@ -115,10 +115,10 @@ def _flows(
 
 def _hops(cluster: MachineCluster, pairs: dict[tuple[int, int], float]) -> Iterator[Hop]:
     for sender, receiver in pairs:
-        link = cluster.link(sender, receiver)
-        if link is None:
+        hop = cluster.hop(sender, receiver)
+        if hop is None:
             raise ValueError(f"no link joins nodes {sender} and {receiver}")
-        yield Hop(sender, receiver, link.bandwidth_bytes_per_s, link.latency_s)
+        yield hop
 
 
 def described(pools: Sequence[MachinePool], plan: Plan) -> str:

@@ -53,12 +53,11 @@ def local_search(
     *,
     limits: Limits = DEFAULT_LIMITS,
     budget: SearchBudget = DEFAULT_BUDGET,
-    known: Sequence[Placement] = (),
 ) -> ScoredPlacement:
-    """The best plan found. `known`: placements to start from too, for example the one that runs now."""
+    """The best plan found."""
     bound = most_servable(cluster, models, evaluate.arrivals.counts)
     search = _Search(Fit(models), evaluate, random, limits, budget, bound)
-    return search.run(cluster, known)
+    return search.run(cluster)
 
 
 @dataclass(slots=True)
@@ -82,8 +81,8 @@ class _Search:
             or self.evaluate.simulated_requests - simulated >= share * self.budget.simulated_requests
         )
 
-    def run(self, cluster: Cluster, known: Sequence[Placement]) -> ScoredPlacement:
-        starts = [self.plan(each) for each in known if self.fit.valid(each)]
+    def run(self, cluster: Cluster) -> ScoredPlacement:
+        starts = []
         for placement in self.starts(cluster):
             starts.append(self.plan(placement))
             if self.spent(0.5):

@@ -6,30 +6,18 @@ joined by shared models, and a part that was met before costs nothing: what a pl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from policies.placement.arrivals import Arrivals
 from policies.placement.simulation import Served, simulate
 from policies.placement.types import Group, Placement, Shape
 
-
-class Aims(Protocol):
-    """What a placement is to reach before all else, most important first; larger is better. `good` is the number of
-    requests in time."""
-
-    def __call__(self, placement: Placement, good: int, /) -> tuple[float, ...]: ...
-
-
-def no_aims(placement: Placement, good: int) -> tuple[float, ...]:
-    """Only the requests in time count."""
-    return ()
-
-
-class StageTimes(Protocol):
-    """The seconds that one stage of a replica takes for a request."""
-
-    def __call__(self, model: int, shape: Shape, /) -> float: ...
+#: From a placement and the number of requests in time: what is to be reached before all else, most important first; larger
+#: is better.
+Aims = Callable[[Placement, int], tuple[float, ...]]
+#: The seconds that one stage of a replica of a model takes for a request.
+StageTimes = Callable[[int, Shape], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,7 @@ class Evaluator:
     arrivals: Arrivals
     stage_s: StageTimes
     overheads: Overheads = Overheads()
-    aims: Aims = no_aims
+    aims: Aims = lambda placement, good: ()  # only the requests in time count
     evaluations: int = 0
     simulated_requests: int = 0
     _parts: dict[tuple[Group, ...], Served] = field(default_factory=dict, repr=False)

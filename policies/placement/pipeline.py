@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 #: Where iterations begin and end: the coordinator's two sides.
@@ -91,12 +92,14 @@ class MachineCluster:
         """The link between two nodes, in whichever direction it is written."""
         return self.links.get((a, b)) or self.links.get((b, a))
 
+    def hop(self, sender: int, receiver: int) -> Hop | None:
+        """The link as one that requests may take; None where there is none."""
+        link = self.link(sender, receiver)
+        return None if link is None else Hop(sender, receiver, link.bandwidth_bytes_per_s, link.latency_s)
+
     def counts(self) -> dict[str, int]:
         """How many machines of each kind."""
-        counts: dict[str, int] = {}
-        for machine in self.machines.values():
-            counts[machine.name] = counts.get(machine.name, 0) + 1
-        return counts
+        return dict(Counter(machine.name for machine in self.machines.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +156,8 @@ def connect(
         return ranges[receiver].start == layer or (partial and ranges[receiver].accepts(layer))
 
     return tuple(
-        _hops(
-            cluster,
-            (
-                (a, b)
-                for a in (SOURCE, *ranges)
-                for b in (*ranges, SINK)
-                if a != b and (a, b) != (SOURCE, SINK) and follows(a, b)
-            ),
-        )
+        hop
+        for a in (SOURCE, *ranges)
+        for b in (*ranges, SINK)
+        if a != b and (a, b) != (SOURCE, SINK) and follows(a, b) and (hop := cluster.hop(a, b))
     )
-
-
-def _hops(cluster: MachineCluster, pairs: Iterable[tuple[int, int]]) -> Iterator[Hop]:
-    for sender, receiver in pairs:
-        link = cluster.link(sender, receiver)
-        if link:
-            yield Hop(sender, receiver, link.bandwidth_bytes_per_s, link.latency_s)

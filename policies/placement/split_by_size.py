@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
-from policies.placement.alpaserve import best_plan, greedy
-from policies.placement.candidates import equal_groups
-from policies.placement.memory import Fit
+from policies.placement.alpaserve import alpaserve, best_plan
 from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Limits, Model, Placement, Pool, Shape
 
@@ -36,7 +34,13 @@ def split_by_size(
         groups = [
             group
             for gpus, members in zip(parts, classes, strict=True)
-            for group in _one_class(Pool(pool.kind, gpus, pool.node_gpus), members, models, evaluate, limits)
+            for group in alpaserve(
+                Cluster((Pool(pool.kind, gpus, pool.node_gpus),)),
+                models,
+                evaluate,
+                limits=limits,
+                only=frozenset(members),
+            ).placement
         ]
         placement = Placement(tuple(groups)).sorted()
         plans.append(ScoredPlacement(placement, evaluate(placement)))
@@ -55,14 +59,6 @@ def size_classes(seconds: Sequence[float]) -> list[list[int]]:
         else:
             classes.append([model])
     return classes
-
-
-def _one_class(
-    pool: Pool, members: list[int], models: Sequence[Model], evaluate: Evaluator, limits: Limits
-) -> Placement:
-    fit = Fit(models, frozenset(members))
-    placements = [greedy(start, fit, evaluate) for start in equal_groups(Cluster((pool,)), limits)]
-    return best_plan([ScoredPlacement(each, evaluate(each)) for each in placements]).placement
 
 
 def _divisions(

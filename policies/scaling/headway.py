@@ -165,15 +165,17 @@ class _Model:
 
     def _idle(self, now_s: float) -> bool:
         """Whether no request is expected in the time for which an instance is worth keeping."""
-        rate = max(self.forecast.rate_per_s(now_s, at_s) for at_s in _looks(self._keep_s))
-        return rate * self._keep_s < 0.5
+        return self._highest_rate(now_s, self._keep_s) * self._keep_s < 0.5
 
     def _needed(self, now_s: float, horizon_s: float, service_s: float) -> float:
         """The highest rate to provide for until the horizon."""
-        rate = max(self.forecast.rate_per_s(now_s, at_s) for at_s in _looks(horizon_s))
-        dispersion, settings = self.forecast.dispersion, self.settings
-        length_s = max(service_s, settings.window_s)
-        return self.correction * needed_rate(rate, length_s, dispersion, settings.margin)
+        rate, length_s = self._highest_rate(now_s, horizon_s), max(service_s, self.settings.window_s)
+        return self.correction * needed_rate(rate, length_s, self.forecast.dispersion, self.settings.margin)
+
+    def _highest_rate(self, now_s: float, horizon_s: float) -> float:
+        """The highest rate that is forecast until the horizon."""
+        looks = (horizon_s * step / (_LOOKS - 1) for step in range(_LOOKS))
+        return max(self.forecast.rate_per_s(now_s, at_s) for at_s in looks)
 
     def _mix(
         self,
@@ -187,7 +189,3 @@ class _Model:
             for pool, one, low, high in zip(self.pools, capacities, least, most, strict=True)
         ]
         return list(cheapest(kinds, demand_per_s))
-
-
-def _looks(horizon_s: float) -> list[float]:
-    return [horizon_s * step / (_LOOKS - 1) for step in range(_LOOKS)]

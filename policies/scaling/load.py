@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from policies.scaling.types import ModelLoad, Observation, PoolLoad
 
@@ -13,18 +15,18 @@ class LoadCounter:
 
     def __init__(self, began_s: float) -> None:
         self._since_s = began_s
-        self._counts: dict[str, _Counts] = {}
+        self._counts: defaultdict[str, _Counts] = defaultdict(_Counts)
 
     def arrived(self, model: str, prompt_tokens: int) -> None:
         """A request for `model` arrived."""
-        counts = self._of(model)
+        counts = self._counts[model]
         counts.arrivals += 1
         counts.prompt_tokens += prompt_tokens
 
     def ended(self, model: str, output_tokens: int | None, slo_met: bool | None) -> None:
         """A request for `model` ended: with an answer of `output_tokens` (None: with none). `slo_met` is None without an
         SLO."""
-        counts = self._of(model)
+        counts = self._counts[model]
         if output_tokens is not None:
             counts.answers += 1
             counts.output_tokens += output_tokens
@@ -33,30 +35,22 @@ class LoadCounter:
     def observe(self, now_s: float, pools: Mapping[str, PoolLoad], queued: Mapping[str, int]) -> Observation:
         """What a scaler sees now. The counts begin anew. `queued` are the waiting requests by model."""
         models = {
-            name: ModelLoad(
-                counts.arrivals,
-                counts.prompt_tokens,
-                counts.answers,
-                counts.output_tokens,
-                counts.slo_misses,
-                queued.get(name, 0),
-            )
+            name: ModelLoad(**asdict(counts), queued=queued.get(name, 0))
             for name, counts in self._counts.items()
         }
         found = Observation(now_s, now_s - self._since_s, pools, models)
         self._since_s = now_s
-        self._counts = {name: _Counts() for name in self._counts}
+        for name in self._counts:
+            self._counts[name] = _Counts()
         return found
 
-    def _of(self, model: str) -> _Counts:
-        counts = self._counts.get(model)
-        if counts is None:
-            counts = self._counts[model] = _Counts()
-        return counts
 
-
+@dataclass(slots=True)
 class _Counts:
-    __slots__ = ("answers", "arrivals", "output_tokens", "prompt_tokens", "slo_misses")
+    """As in `ModelLoad`."""
 
-    def __init__(self) -> None:
-        self.arrivals = self.prompt_tokens = self.answers = self.output_tokens = self.slo_misses = 0
+    arrivals: int = 0
+    prompt_tokens: int = 0
+    answers: int = 0
+    output_tokens: int = 0
+    slo_misses: int = 0

@@ -65,10 +65,6 @@ def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], 
     return sets, known
 
 
-def _urls(choices: Choices) -> Sequence[str]:
-    return [_URL.format(theirs[0]) for theirs in (choices.models or MODELS).values()]
-
-
 ALPACA_EVAL = prompt_set(
     name="alpaca_eval",
     folder="alpaca_eval",
@@ -78,5 +74,5 @@ ALPACA_EVAL = prompt_set(
     read=_read,
     title="AlpacaEval instructions with answer lengths by model",
     licence="CC-BY-NC-4.0 (instructions), answers under the providers' terms; not for redistribution",
-    urls=_urls,
+    urls=lambda choices: [_URL.format(theirs[0]) for theirs in (choices.models or MODELS).values()],
 )

@@ -61,7 +61,7 @@ def _tokens(characters: int) -> int:
     return min(MAX_OUTPUT_TOKENS, tokens_of_characters(characters, CHARACTERS_PER_TOKEN))
 
 
-def _quality(score: float) -> float:
+def quality(score: float) -> float:
     """GPT-4's grade of 1 to 10 as 0 to 1."""
     return (score - 1) / 9
 
@@ -102,7 +102,7 @@ def _take(answers: Answers, row: _Row, choices: Choices) -> None:
         return
     answers.tokens[model] = max(1, row.out_tokens) if choices.native_lengths else _tokens(row.out_chars)
     if grade is not None:
-        answers.quality[model] = _quality(grade)
+        answers.quality[model] = quality(grade)
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ def read_published(paths: Iterable[Path]) -> Published:
             elif "score" in data:
                 judgment = checked(data, _Judgment, where)
                 if judgment.score is not None:
-                    found.grades[str(judgment.question_id), judgment.model] = _quality(judgment.score)
+                    found.grades[str(judgment.question_id), judgment.model] = quality(judgment.score)
             else:
                 question = checked(data, _Question, where)
                 found.questions.setdefault(str(question.question_id), question.turns[0])
@@ -143,9 +143,9 @@ def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], 
     for (identity, model), text in found.answers.items():
         if identity in questions:
             questions[identity].tokens[model] = _tokens(len(text))
-    for (identity, model), quality in found.grades.items():
+    for (identity, model), grade in found.grades.items():
         if identity in questions and (identity, model) in found.answers:
-            questions[identity].quality[model] = quality
+            questions[identity].quality[model] = grade
     known = {model for _, model in found.answers}
     return sets, known
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.published import Count, Number, Record, table
-from benchmarks.workloads.sources.source import Choices, Reader, Source
+from benchmarks.workloads.sources.source import Choices, Source
 
 _COMMIT = "b469a113cedca53ddc3bdea71a143dc4b7d8700c"
 _URL = f"https://raw.githubusercontent.com/Azure/AzurePublicDataset/{_COMMIT}/data/AzureLLMInferenceTrace_{{}}.csv"
@@ -44,33 +44,26 @@ def _request(name: str, index: int, arrival_s: float, row: _Row | _Original) -> 
     )
 
 
-def _folder_reader(name: str) -> Reader:
-    def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        rows = sorted(table(paths[0], _Row), key=attrgetter("arrival_s"))
-        return [_request(name, index, row.arrival_s, row) for index, row in enumerate(rows)]
-
-    return read
+def _read_folder(name: str, paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
+    rows = sorted(table(paths[0], _Row), key=attrgetter("arrival_s"))
+    return [_request(name, index, row.arrival_s, row) for index, row in enumerate(rows)]
 
 
-def _original_reader(name: str) -> Reader:
-    def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        rows = sorted(table(paths[0], _Original), key=attrgetter("at"))
-        times_s = [(row.at - rows[0].at).total_seconds() for row in rows]
-        return [_request(name, index, times_s[index], row) for index, row in enumerate(rows)]
-
-    return read
+def _read_original(name: str, paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
+    rows = sorted(table(paths[0], _Original), key=attrgetter("at"))
+    times_s = [(row.at - rows[0].at).total_seconds() for row in rows]
+    return [_request(name, index, times_s[index], row) for index, row in enumerate(rows)]
 
 
 def _source(kind: str, what: str) -> Source:
-    name = f"azure_{kind}"
     return Source(
-        name=name,
+        name=f"azure_{kind}",
         title=f"Azure LLM inference trace 2023, {what}",
         licence="CC-BY-4.0 (Splitwise, ISCA 2024)",
         timed=True,
         folder_files=(f"azure_llm_2023/{kind}.csv.gz",),
-        read_folder=_folder_reader(name),
-        read_original=_original_reader(name),
+        read_folder=_read_folder,
+        read_original=_read_original,
         urls=lambda _choices: (_URL.format(kind),),
     )
 

@@ -6,11 +6,14 @@ Vidur itself (microsoft/vidur): num_prefill_tokens,num_decode_tokens,... A reque
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from pydantic import Field
 
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.published import AtLeastOne, Count, Record, table
-from benchmarks.workloads.sources.source import Reader, Source
+from benchmarks.workloads.sources.source import Choices, Source
 
 _HOST = "https://raw.githubusercontent.com"
 _SHAREGPT = "AKafakA/vidur_opt_scheduler/20bdc49d6c1d23de84c9d4e7a8626ea33fe498f4"
@@ -32,14 +35,12 @@ def _request(name: str, number: int, row: _Row | _Original) -> WorkloadRequest:
     return WorkloadRequest(f"{name}-{number}", 0.0, row.in_tokens, output_tokens=row.out_tokens, source=name)
 
 
-def _folder_reader(name: str) -> Reader:
-    return lambda paths, _choices: [_request(name, row.row, row) for row in table(paths[0], _Row)]
+def _read_folder(name: str, paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
+    return [_request(name, row.row, row) for row in table(paths[0], _Row)]
 
 
-def _original_reader(name: str) -> Reader:
-    return lambda paths, _choices: [
-        _request(name, number, row) for number, row in enumerate(table(paths[0], _Original))
-    ]
+def _read_original(name: str, paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
+    return [_request(name, number, row) for number, row in enumerate(table(paths[0], _Original))]
 
 
 def _source(name: str, title: str, folder_file: str, published: str) -> Source:
@@ -48,8 +49,8 @@ def _source(name: str, title: str, folder_file: str, published: str) -> Source:
         title=title,
         licence="MIT (the repository; counts only, no text)",
         folder_files=(f"sharegpt_lengths/{folder_file}.csv.gz",),
-        read_folder=_folder_reader(name),
-        read_original=_original_reader(name),
+        read_folder=_read_folder,
+        read_original=_read_original,
         urls=lambda _choices: (f"{_HOST}/{published}",),
     )
 

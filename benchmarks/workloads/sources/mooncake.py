@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.published import Count, Record, json_records
-from benchmarks.workloads.sources.source import Choices, Reader, Source
+from benchmarks.workloads.sources.source import Choices, Source
 
 _COMMIT = "3b5a594133958449a1feaf1c9e0fc1b553e34a28"
 _URL = (
@@ -26,35 +26,30 @@ class _Line(Record):
     hash_ids: tuple[int, ...]
 
 
-def _reader(name: str) -> Reader:
-    def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        requests = [
-            WorkloadRequest(
-                id=f"{name}-{index}",
-                arrival_s=line.timestamp / 1000,
-                prompt_tokens=max(1, line.input_length),
-                output_tokens=max(1, line.output_length),
-                prefix_hashes=line.hash_ids,
-                source=name,
-            )
-            for index, line in enumerate(json_records(paths[0], _Line))
-        ]
-        return sorted(requests, key=lambda request: request.arrival_s)
-
-    return read
+def _read(name: str, paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
+    requests = [
+        WorkloadRequest(
+            id=f"{name}-{index}",
+            arrival_s=line.timestamp / 1000,
+            prompt_tokens=max(1, line.input_length),
+            output_tokens=max(1, line.output_length),
+            prefix_hashes=line.hash_ids,
+            source=name,
+        )
+        for index, line in enumerate(json_records(paths[0], _Line))
+    ]
+    return sorted(requests, key=lambda request: request.arrival_s)
 
 
 def _source(kind: str, what: str) -> Source:
-    name = f"mooncake_{kind}"
-    read = _reader(name)
     return Source(
-        name=name,
+        name=f"mooncake_{kind}",
         title=f"Mooncake FAST 25 trace, {what}",
         licence="Apache-2.0",
         timed=True,
         folder_files=(f"mooncake/{kind}.jsonl.gz",),
-        read_folder=read,
-        read_original=read,
+        read_folder=_read,
+        read_original=_read,
         urls=lambda _choices: (_URL.format(kind),),
     )
 

@@ -60,7 +60,6 @@ Row = TypeVar("Row", bound=AnswerRow)
 
 def prompt_set(
     *,
-    name: str,
     folder: str,
     models: ModelNames,
     row: type[Row],
@@ -72,7 +71,7 @@ def prompt_set(
     answers; `take` notes a `row` of an answer. `read` gives the answers of the original files by the prompts' ids, and
     the set's names of its models. `about` are further fields of `Source`."""
 
-    def read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+    def read_folder(name: str, paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
         prompts, responses = paths
         sets = {
             each.prompt_id: Answers(each.prompt, task=each.task) for each in json_records(prompts, PromptRow)
@@ -84,12 +83,11 @@ def prompt_set(
                 take(sets[answer.prompt_id], answer, choices)
         return _requests(name, sets, _names_for(choices.models, models, known), choices)
 
-    def read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+    def read_original(name: str, paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
         sets, known = read(paths, choices)
         return _requests(name, sets, _names_for(choices.models, models, known), choices)
 
     return Source(
-        name=name,
         texts=True,
         folder_files=(f"{folder}/prompts.jsonl.gz", f"{folder}/responses.csv.gz"),
         read_folder=read_folder,

@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError
 from benchmarks.workloads.clients import LEVELS, Client, ClientPool, Lengths, TokenQuantiles, Window
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import EMPTY, Count, NotNegative, Record, checked, open_text, table
-from benchmarks.workloads.sources.source import Choices, Reader, Source
+from benchmarks.workloads.sources.source import Choices, Source
 
 _COMMIT = "f891d1189eb32b3868dfc443800c4150548c282a"
 _URL = f"https://raw.githubusercontent.com/alibaba/ServeGen/{_COMMIT}/data/{{}}/chunk-{{}}-{{}}"
@@ -81,38 +81,30 @@ def _pool(name: str, clients: Mapping[int, Client], path: Path) -> ClientPool:
     return ClientPool(name, clients)
 
 
-def _folder_reader(name: str) -> Reader:
-    def read(paths: Sequence[Path], _choices: Choices) -> ClientPool:
-        arrivals, lengths = paths
-        clients: dict[int, Client] = {}
-        for row in table(arrivals, _Arrivals):
-            row.add_to(clients.setdefault(row.client, Client()))
-        for place in table(lengths, _Lengths):
-            sides = ([getattr(place, column) for column in columns] for columns in _COLUMNS)
-            known = Lengths(*(TokenQuantiles(mean, quantiles) for mean, *quantiles in sides))
-            clients.setdefault(place.client, Client()).lengths[place.t_s] = known
-        return _pool(name, clients, arrivals)
-
-    return read
+def _read_folder(name: str, paths: Sequence[Path], _choices: Choices) -> ClientPool:
+    arrivals, lengths = paths
+    clients: dict[int, Client] = {}
+    for row in table(arrivals, _Arrivals):
+        row.add_to(clients.setdefault(row.client, Client()))
+    for place in table(lengths, _Lengths):
+        sides = ([getattr(place, column) for column in columns] for columns in _COLUMNS)
+        known = Lengths(*(TokenQuantiles(mean, quantiles) for mean, *quantiles in sides))
+        clients.setdefault(place.client, Client()).lengths[place.t_s] = known
+    return _pool(name, clients, arrivals)
 
 
-def _original_reader(name: str) -> Reader:
-    def read(paths: Sequence[Path], _choices: Choices) -> ClientPool:
-        clients: dict[int, Client] = {}
-        for path in paths:
-            match = _CHUNK.fullmatch(path.name)
-            if match is None:
-                raise WorkloadError(
-                    f"{path}: expected chunk-N-trace.csv and chunk-N-dataset.json of ServeGen"
-                )
-            client = clients.setdefault(int(match[1]), Client())
-            if match[2] == "trace.csv":
-                _trace(path, client)
-            else:
-                client.lengths.update(_dataset(path))
-        return _pool(name, clients, paths[0])
-
-    return read
+def _read_original(name: str, paths: Sequence[Path], _choices: Choices) -> ClientPool:
+    clients: dict[int, Client] = {}
+    for path in paths:
+        match = _CHUNK.fullmatch(path.name)
+        if match is None:
+            raise WorkloadError(f"{path}: expected chunk-N-trace.csv and chunk-N-dataset.json of ServeGen")
+        client = clients.setdefault(int(match[1]), Client())
+        if match[2] == "trace.csv":
+            _trace(path, client)
+        else:
+            client.lengths.update(_dataset(path))
+    return _pool(name, clients, paths[0])
 
 
 def _trace(path: Path, client: Client) -> None:
@@ -169,8 +161,8 @@ def _source(name: str, folder: str, what: str, clients: Sequence[int]) -> Source
         licence="Apache-2.0",
         timed=True,
         folder_files=(f"servegen/{model}_arrivals.csv.gz", f"servegen/{model}_lengths.csv.gz"),
-        read_folder=_folder_reader(name),
-        read_original=_original_reader(name),
+        read_folder=_read_folder,
+        read_original=_read_original,
         urls=lambda _choices: [
             _URL.format(folder, client, kind) for client in clients for kind in ("trace.csv", "dataset.json")
         ],

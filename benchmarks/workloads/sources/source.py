@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from benchmarks.workloads.clients import ClientPool
 from benchmarks.workloads.format import WorkloadRequest
 
 #: Own model name -> names it has in a set, the first one found is taken.
@@ -26,25 +26,10 @@ class Choices:
     complete: bool = False
 
 
-class Traffic(Protocol):
-    """What a trace published as aggregates knows: requests are drawn from it, lazily and in order of time."""
-
-    @property
-    def end_s(self) -> float:
-        """Where the trace ends, in seconds from its start."""
-        ...
-
-    def mean_rate_per_s(self, start_s: float, end_s: float) -> float:
-        """The published rate, averaged over a span."""
-        ...
-
-    def draw(self, seed: int, start_s: float, end_s: float, factor: float) -> Iterator[WorkloadRequest]:
-        """The requests of a span, times counted from `start_s`, all rates multiplied by `factor`."""
-        ...
-
-
-Contents = list[WorkloadRequest] | Traffic
-Reader = Callable[[Sequence[Path], Choices], Contents]
+#: Requests, or clients from whose traffic they are drawn.
+Contents = list[WorkloadRequest] | ClientPool
+#: Gets the source's name, its files and the choices.
+Reader = Callable[[str, Sequence[Path], Choices], Contents]
 
 
 @dataclass(frozen=True, slots=True)

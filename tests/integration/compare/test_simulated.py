@@ -185,6 +185,7 @@ def test_a_small_scenario_in_json(
         (("--policies", "slo,slo"), "different names"),
         (("--rates", "1,x"), "--rates 1,x"),
         (("--rates", "1e400"), "--rates"),
+        (("--rates", "2,1e-9"), "--rates: the requests arrive over 914,352 days; at most 366 are simulated"),
         (("--seeds", "0"), "--seeds: must be at least 1"),
         (("--jobs", "0"), "--jobs: must be at least 1"),
         (("--limit", "-1"), "--limit: must be at least 1"),
@@ -231,6 +232,23 @@ def test_what_does_not_go_together_is_one_line(
     assert reason in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        (1, "the workload needs at least two different arrival times"),
+        (30, "the requests arrive over 335,648"),
+    ],
+)
+def test_the_rates_of_a_scenario_are_not_called_an_option(
+    fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], requests: int, reason: str
+) -> None:
+    scenario = {"workload": f"poisson --limit {requests}", "rates": [1e-9], "seeds": 1}
+    file = tmp_path / "slow.yaml"
+    file.write_text(yaml.safe_dump({"about": "Slow.", "fleet": fleet.name, **scenario}))
+    assert main(["compare", "--scenario", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert f"scenario slow: rates: {reason}" in capsys.readouterr().err
 
 
 def test_without_out_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:

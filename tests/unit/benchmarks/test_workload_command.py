@@ -125,6 +125,21 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
         (("poisson", "--rate", "1", "--duration", "0.0001"), "no arrival in that window"),
         (("gamma", "--cv", "0"), "--cv: must be above 0 (given: 0)"),
         (("gamma", "--cv", "inf"), "--cv: must be a finite number"),
+        (("poisson", "--cv", "2"), "--cv: goes with gamma arrivals"),
+        (("gamma", "--period", "60"), "--period: goes with daycycle arrivals"),
+        (("poisson", "--depth", "0.1"), "--depth: goes with daycycle arrivals"),
+        (("azure_conv", "--file", "{trace}", "--turns", "2"), "--turns: goes with a generator"),
+        (
+            ("poisson", "--quality"),
+            "--quality: goes with a set with answers of models (alpaca_eval, zeroeval",
+        ),
+        (("poisson", "--models", "a=b"), "--models: goes with a set with answers of models"),
+        (("poisson", "--complete", "--mix", "gamma=0.5"), "--complete: goes with a set"),
+        (("poisson", "--native-lengths"), "--native-lengths: goes with a set"),
+        (
+            ("azure_conv", "--file", "{one}", "--mix", "poisson=0.5"),
+            "--mix needs at least two different arrival",
+        ),
         (("daycycle", "--depth", "1.5"), "--depth: must be at most 1"),
         (("poisson", "--turns", "0"), "--turns: must be at least 1"),
         (("poisson", "--start", "-1"), "--start: must be at least 0"),
@@ -145,7 +160,10 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
 def test_bad_input_is_one_line_and_exit_2(
     tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
-    words = tuple(word.replace("{trace}", str(trace)) for word in words)
+    (tmp_path / "one.csv").write_text("".join(trace.read_text().splitlines(keepends=True)[:2]))
+    words = tuple(
+        word.replace("{trace}", str(trace)).replace("{one}", str(tmp_path / "one.csv")) for word in words
+    )
     assert run("build", *words, "--out", str(tmp_path / "w.jsonl")) == 2
     told = capsys.readouterr()
     assert reason in told.err

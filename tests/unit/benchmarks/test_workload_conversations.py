@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 import pytest
 
 from benchmarks.workloads.build import build
-from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError
+from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
 from benchmarks.workloads.mixes import RoutingMix
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.sources.generators import Lengths, conversations, generate
@@ -43,16 +43,3 @@ def test_quality_floors_are_drawn_by_share() -> None:
     assert set(floors) == {0.7, None}
     assert floors.count(0.7) / 2000 == pytest.approx(0.3, abs=0.05)  # 5 standard deviations
     assert mix.as_dict() == {"quality_mix": {"0.7": 0.3, "none": 0.7}}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"quality_mix": "1.2=1"}, "above 1"),
-        ({"quality_mix": "x=1"}, "not a number"),
-        ({"quality_mix": "0.5=1", "min_quality": 0.5}, "cannot both"),
-    ],
-)
-def test_wrong_floors_are_told(options: dict, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
-        RoutingMix.of(**options)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -60,11 +61,17 @@ def test_budget_mix_policy_and_quality() -> None:
         ({"slo_mix": "tight=1.5,none=-0.5"}, "below 0"),
         ({"slo_class": ["x"]}, "expected NAME=FACTOR"),
         ({"budget_mix": "cheap=1"}, "is not a number"),
+        ({"budget_mix": "tight=1"}, "tight needs --budget-tariff"),
+        ({"budget_mix": "tight=1", "budget_tariff": "1"}, "expected INPUT,OUTPUT"),
+        ({"budget_mix": "tight=1", "budget_tariff": "1,x"}, "is not a number"),
+        ({"quality_mix": "1.2=1"}, "above 1"),
+        ({"quality_mix": "x=1"}, "not a number"),
+        ({"quality_mix": "0.5=1", "min_quality": 0.5}, "cannot both"),
     ],
 )
-def test_bad_options_say_why(options: dict[str, str], reason: str) -> None:
+def test_bad_options_say_why(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(WorkloadError, match=reason):
-        RoutingMix.of(**options)  # type: ignore[arg-type]
+        RoutingMix.of(**options)
 
 
 def gaps(times: list[float]) -> list[float]:

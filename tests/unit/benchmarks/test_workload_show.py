@@ -96,7 +96,7 @@ def test_the_figure_is_written(mixed: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_requests_pass_while_they_are_described() -> None:
-    passing = describe.passing(iter(MIXED))
+    passing = describe.passing(iter(MIXED), describe.Description())
     assert list(itertools.islice(passing, 2)) == MIXED[:2]
     assert describe.describe(MIXED).requests == 4
 

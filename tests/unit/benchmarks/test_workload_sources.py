@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -21,8 +22,15 @@ NOWHERE: Mapping[str, str] = {}
 DEFAULT = Choices()
 
 
-def put(path: Path, text: str) -> Path:
+def put(path: Path, content: str | Sequence[Mapping[str, Any]]) -> Path:
+    """Write a text, or rows as a JSON list or (by the file's name) as JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        text = content
+    elif ".jsonl" in path.name:
+        text = "".join(orjson.dumps(row).decode() + "\n" for row in content)
+    else:
+        text = orjson.dumps(content).decode()
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(text.encode()))
     else:
@@ -76,34 +84,35 @@ def test_mooncake_keeps_its_block_ids(tmp_path: Path) -> None:
     ]
 
 
-def test_sharegpt_is_known_by_its_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "file"), [("sharegpt", "sharegpt_v3"), ("arxiv", "arxiv_summarization")])
+def test_a_pair_of_lengths_is_known_by_its_row(tmp_path: Path, name: str, file: str) -> None:
     original = put(
-        tmp_path / "sharegpt_V3_format_lens.csv",
-        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n26,5,31,0.2\n72,693,765,9.6\n21,478,499,22.8\n",
-    )
-    put(tmp_path / "sharegpt_lengths/sharegpt_v3.csv.gz", "row,in_tokens,out_tokens\n1,72,693\n2,21,478\n")
-    whole = {request.id: request for request in from_files("sharegpt", [original])}
-    part = from_folder("sharegpt", tmp_path)
-    assert len(whole) == 3
-    assert [whole[request.id] for request in part] == part
-
-
-def test_arxiv_is_known_by_its_row(tmp_path: Path) -> None:
-    original = put(
-        tmp_path / "arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv",
+        tmp_path / "original.csv",
         "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.8\n10,9,19,1.1\n3858,133,3991,29.0\n",
     )
-    put(
-        tmp_path / "sharegpt_lengths/arxiv_summarization.csv.gz",
-        "row,in_tokens,out_tokens\n0,3772,54\n2,3858,133\n",
-    )
-    whole = {request.id: request for request in from_files("arxiv", [original])}
-    part = from_folder("arxiv", tmp_path)
-    assert [request.id for request in part] == ["arxiv-0", "arxiv-2"]
+    put(tmp_path / f"sharegpt_lengths/{file}.csv.gz", "row,in_tokens,out_tokens\n0,3772,54\n2,3858,133\n")
+    whole = {request.id: request for request in from_files(name, [original])}
+    part = from_folder(name, tmp_path)
+    assert len(whole) == 3
+    assert [request.id for request in part] == [f"{name}-0", f"{name}-2"]
     assert [whole[request.id] for request in part] == part
 
 
 PROMPTS = ["What is a queue?", "Write a 500 word essay\non rivers."]
+
+
+def put_folder(folder: Path, prompts: Mapping[str, str], responses: str) -> None:
+    """A prepared folder: prompts with their tasks, and the table of responses."""
+    put(
+        folder / "prompts.jsonl.gz",
+        [
+            {"prompt_id": prompt_id(prompt), "prompt": prompt, "task": task}
+            for prompt, task in prompts.items()
+        ],
+    )
+    put(folder / "responses.csv.gz", responses)
+
+
 ANSWERS = {
     "Meta-Llama-3.1-8B-Instruct-Turbo": ["x" * 439, "y" * 44],
     "Qwen2-72B-Instruct": ["x" * 100, "y" * 200],
@@ -114,24 +123,16 @@ def test_alpaca_eval_is_the_same_by_both_routes(tmp_path: Path) -> None:
     originals = [
         put(
             tmp_path / model / "model_outputs.json",
-            orjson.dumps(
-                [
-                    {"dataset": "d", "instruction": prompt, "output": answer, "generator": model}
-                    for prompt, answer in zip(PROMPTS, answers, strict=True)
-                ]
-            ).decode(),
+            [
+                {"dataset": "d", "instruction": prompt, "output": answer, "generator": model}
+                for prompt, answer in zip(PROMPTS, answers, strict=True)
+            ],
         )
         for model, answers in ANSWERS.items()
     ]
-    put(
-        tmp_path / "alpaca_eval/prompts.jsonl.gz",
-        "".join(
-            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt}).decode() + "\n"
-            for prompt in PROMPTS
-        ),
-    )
-    put(
-        tmp_path / "alpaca_eval/responses.csv.gz",
+    put_folder(
+        tmp_path / "alpaca_eval",
+        dict.fromkeys(PROMPTS, ""),
         "prompt_id,model,out_tokens,out_chars,win_vs_gpt4t_weighted\n"
         + "".join(
             f"{prompt_id(prompt)},{model},7,{len(answer)},0.25\n"
@@ -155,19 +156,11 @@ def test_zeroeval_is_the_same_by_both_routes(tmp_path: Path) -> None:
     for task, (key, prompt) in tasks.items():
         put(
             tmp_path / "originals" / task / "Meta-Llama-3.1-8B-Instruct.json",
-            orjson.dumps(
-                [{"dataset": task, key: prompt, "output": ["z" * 339], "generator": "meta"}]
-            ).decode(),
+            [{"dataset": task, key: prompt, "output": ["z" * 339], "generator": "meta"}],
         )
-    put(
-        tmp_path / "zeroeval/prompts.jsonl.gz",
-        "".join(
-            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt, "task": task}).decode() + "\n"
-            for task, (_, prompt) in tasks.items()
-        ),
-    )
-    put(
-        tmp_path / "zeroeval/responses.csv.gz",
+    put_folder(
+        tmp_path / "zeroeval",
+        {prompt: task for task, (_, prompt) in tasks.items()},
         "prompt_id,task,model,out_tokens,out_chars,correct\n"
         + "".join(
             f"{prompt_id(prompt)},{task},Meta-Llama-3.1-8B-Instruct,90,339,1\n"
@@ -187,25 +180,16 @@ def arena_originals(root: Path) -> Path:
     models = {"Llama-2-70b-chat": "x" * 399, "vicuna-33b-v1.3": "y" * 9000}
     put(
         root / "question.jsonl",
-        "".join(
-            orjson.dumps({"question_id": f"q{place}", "category": "c", "turns": [prompt]}).decode() + "\n"
+        [
+            {"question_id": f"q{place}", "category": "c", "turns": [prompt]}
             for place, prompt in enumerate(PROMPTS)
-        ),
+        ],
     )
     for model, answer in models.items():
+        choices = [{"index": 0, "turns": [answer]}]
         put(
             root / "model_answer" / f"{model}.jsonl",
-            "".join(
-                orjson.dumps(
-                    {
-                        "question_id": f"q{place}",
-                        "model_id": model,
-                        "choices": [{"index": 0, "turns": [answer]}],
-                    }
-                ).decode()
-                + "\n"
-                for place in range(2)
-            ),
+            [{"question_id": f"q{place}", "model_id": model, "choices": choices} for place in range(2)],
         )
     put(
         root / "model_judgment" / "Llama-2-70b-chat.jsonl",
@@ -217,16 +201,10 @@ def arena_originals(root: Path) -> Path:
 
 def test_arena_is_the_same_by_both_routes(tmp_path: Path) -> None:
     published = arena_originals(tmp_path / "arena-bench-v1")
-    put(
-        tmp_path / "arena_2023/prompts.jsonl.gz",
-        "".join(
-            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt}).decode() + "\n"
-            for prompt in PROMPTS
-        ),
-    )
     first, second = (prompt_id(prompt) for prompt in PROMPTS)
-    put(
-        tmp_path / "arena_2023/responses.csv.gz",
+    put_folder(
+        tmp_path / "arena_2023",
+        dict.fromkeys(PROMPTS, ""),
         "prompt_id,model,collection,out_tokens,out_tokens_cl100k,out_chars,gpt4_score_1_10\n"
         # the other collection's answer gives way to the graded one
         f"{first},Llama-2-70b-chat,1k,5,5,20,\n"
@@ -260,18 +238,12 @@ def test_arena_is_downloaded_for_models_whose_files_are_known() -> None:
 def test_llmrouter_is_the_same_by_both_routes(tmp_path: Path) -> None:
     scores = {"gemma-2-9b-it": 1.0, "qwen2.5-7b-instruct": 0.25}
     originals = [
-        put(tmp_path / f"{part}.json", orjson.dumps([{"question": prompt, "scores": scores}]).decode())
+        put(tmp_path / f"{part}.json", [{"question": prompt, "scores": scores}])
         for part, prompt in zip(("train", "test"), PROMPTS, strict=True)
     ]
-    put(
-        tmp_path / "llmrouter/prompts.jsonl.gz",
-        "".join(
-            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt, "task": "t"}).decode() + "\n"
-            for prompt in PROMPTS
-        ),
-    )
-    put(
-        tmp_path / "llmrouter/responses.csv.gz",
+    put_folder(
+        tmp_path / "llmrouter",
+        dict.fromkeys(PROMPTS, "t"),
         "prompt_id,model,score\n"
         + "".join(
             f"{prompt_id(prompt)},{model},{score}\n" for prompt in PROMPTS for model, score in scores.items()
@@ -286,12 +258,9 @@ def test_llmrouter_is_the_same_by_both_routes(tmp_path: Path) -> None:
 def test_length_and_quality_are_of_one_answer(tmp_path: Path) -> None:
     """Of several names for a model the one counts of which most is known, for both."""
     prompt = "How many eggs?"
-    put(
-        tmp_path / "zeroeval/prompts.jsonl.gz",
-        orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt, "task": "gsm"}).decode() + "\n",
-    )
-    put(
-        tmp_path / "zeroeval/responses.csv.gz",
+    put_folder(
+        tmp_path / "zeroeval",
+        {prompt: "gsm"},
         "prompt_id,task,model,out_tokens,out_chars,correct\n"
         f"{prompt_id(prompt)},gsm,one,10,30,\n{prompt_id(prompt)},gsm,two,20,60,1\n",
     )
@@ -302,51 +271,23 @@ def test_length_and_quality_are_of_one_answer(tmp_path: Path) -> None:
     assert (judged[0].output_tokens, judged[0].quality) == ({"m": 20}, {"m": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "text", "reason"),
-    [
-        ("arena", "question.jsonl", '{"question_id": "q"}', "line 1: turns: is missing"),
-        (
-            "arena",
-            "a.jsonl",
-            '{"question_id": "q", "model": "m", "score": 11}',
-            "line 1: score: must be at most 10",
-        ),
-        (
-            "arena",
-            "a.jsonl",
-            '{"question_id": "q", "model_id": "m", "choices": []}',
-            "line 1: choices: must have",
-        ),
-        ("llmrouter", "t.json", '[{"question": 1, "scores": {}}]', "item 1: question: must be text"),
-        ("llmrouter", "t.json", '[{"question": "q", "scores": {"m": 2}}]', "scores.m: must be at most 1"),
-    ],
-)
-def test_broken_originals_are_named(tmp_path: Path, name: str, file: str, text: str, reason: str) -> None:
-    with pytest.raises(WorkloadError, match=reason) as caught:
-        from_files(name, [put(tmp_path / file, text)])
-    assert file in str(caught.value)
-
-
 def test_many_files_have_one_checksum(tmp_path: Path) -> None:
     paths = [
-        put(
-            tmp_path / f"{place}.json", orjson.dumps([{"question": f"{place}?", "scores": {"m": 1}}]).decode()
-        )
+        put(tmp_path / f"{place}.json", [{"question": f"{place}?", "scores": {"m": 1}}])
         for place in range(17)
     ]
     named = load(SOURCES["llmrouter"], paths[:16], DEFAULT, NOWHERE).sha256
     assert len(named) == 16
     one = load(SOURCES["llmrouter"], [tmp_path], DEFAULT, NOWHERE).sha256
     assert list(one) == ["17 files"]
-    put(paths[3], orjson.dumps([{"question": "other", "scores": {"m": 1}}]).decode())
+    put(paths[3], [{"question": "other", "scores": {"m": 1}}])
     assert load(SOURCES["llmrouter"], [tmp_path], DEFAULT, NOWHERE).sha256 != one
 
 
 def test_other_models_may_be_chosen(tmp_path: Path) -> None:
     path = put(
         tmp_path / "model_outputs.json",
-        orjson.dumps([{"instruction": "Hi", "output": "abcd" * 10, "generator": "phi-2"}]).decode(),
+        [{"instruction": "Hi", "output": "abcd" * 10, "generator": "phi-2"}],
     )
     (by_default,) = from_files("alpaca_eval", [path])
     assert by_default.output_tokens == {"phi-2": 9}
@@ -386,6 +327,11 @@ def test_other_models_may_be_chosen(tmp_path: Path) -> None:
         ("alpaca_eval", '[{"instruction": 1}]', "item 1: instruction: must be text"),
         ("zeroeval", '[{"dataset": "x"}]', "item 1: dataset: must be 'gsm', 'math-l5'"),
         ("zeroeval", '[{"dataset": "gsm"}]', "item 1: question: is missing"),
+        ("arena", '{"question_id": "q"}', "line 1: turns: is missing"),
+        ("arena", '{"question_id": "q", "model": "m", "score": 11}', "line 1: score: must be at most 10"),
+        ("arena", '{"question_id": "q", "model_id": "m", "choices": []}', "line 1: choices: must have"),
+        ("llmrouter", '[{"question": 1, "scores": {}}]', "item 1: question: must be text"),
+        ("llmrouter", '[{"question": "q", "scores": {"m": 2}}]', "scores.m: must be at most 1"),
     ],
 )
 def test_a_wrong_file_is_named_with_line_and_reason(
@@ -404,7 +350,7 @@ def test_routes_that_are_closed_say_so_in_one_line(tmp_path: Path) -> None:
         from_files("azure_conv", [tmp_path / "nothing.csv"])
     with pytest.raises(WorkloadError, match="no such folder"):
         load(SOURCES["azure_conv"], [], Choices(), {"HEADWAY_DATA": str(tmp_path / "nothing")})
-    with pytest.raises(WorkloadError, match="--quality needs the data folder"):
+    with pytest.raises(WorkloadError, match="alpaca_eval: --quality needs the data folder"):
         load(SOURCES["alpaca_eval"], [], Choices(quality=True), {"XDG_CACHE_HOME": str(tmp_path)})
     with pytest.raises(WorkloadError, match=r"cannot download .*give the published file with --file"):
         download("http://127.0.0.1:1/trace.csv", None, {"XDG_CACHE_HOME": str(tmp_path)})
@@ -426,12 +372,10 @@ def test_build_from_one_set_with_texts_of_another(tmp_path: Path) -> None:
     )
     texts = put(
         tmp_path / "model_outputs.json",
-        orjson.dumps(
-            [
-                {"instruction": f"Question {index}?", "output": "a" * 88, "generator": "phi-2"}
-                for index in range(4)
-            ]
-        ).decode(),
+        [
+            {"instruction": f"Question {index}?", "output": "a" * 88, "generator": "phi-2"}
+            for index in range(4)
+        ],
     )
     files = {"azure_conv": [trace], "alpaca_eval": [texts]}
     header, requests = build("azure_conv", BuildOptions(files=files, prompts="alpaca_eval"), NOWHERE)

@@ -8,7 +8,6 @@ import orjson
 import pytest
 
 from benchmarks.workloads.fetch import load
-from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.source import Choices
 from benchmarks.workloads.sources.zeroeval_scoring import answer_in, is_right
@@ -234,8 +233,3 @@ def test_native_lengths_of_published_files_are_estimates(tmp_path: Path) -> None
     plain = load(SOURCES["zeroeval"], [tmp_path], Choices(), {})
     assert estimated.requests == plain.requests
     assert (estimated.lengths_estimated, plain.lengths_estimated) == (True, False)
-
-
-def test_a_set_that_publishes_no_quality_still_needs_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="alpaca_eval: --quality needs the data folder"):
-        load(SOURCES["alpaca_eval"], [], Choices(quality=True), {"XDG_CACHE_HOME": str(tmp_path)})

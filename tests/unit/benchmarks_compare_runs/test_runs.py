@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare.runs import RunFolder, digest
+from benchmarks.compare.runs import RunFolder
+from benchmarks.workloads.fetch import checksum
 from benchmarks.workloads.format import WorkloadError
 
 
@@ -50,8 +51,8 @@ def test_settings_that_cannot_be_read_are_told(tmp_path: Path, content: bytes) -
         RunFolder(tmp_path, {})
 
 
-def test_a_digest_is_that_of_the_bytes(tmp_path: Path) -> None:
+def test_a_checksum_is_that_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    assert digest(tmp_path / "a").startswith("ba7816bf8f01cfea")
+    assert checksum(tmp_path / "a").startswith("ba7816bf8f01cfea")
     with pytest.raises(WorkloadError, match="cannot read"):
-        digest(tmp_path / "gone")
+        checksum(tmp_path / "gone")

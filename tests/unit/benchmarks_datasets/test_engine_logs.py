@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.datasets.engine_logs import BURST_PROFILE, BURST_PROMPT_SHARE
-from benchmarks.datasets.pooled_cache import PooledCache
+from benchmarks.datasets.engine_logs import BURST_PROFILE, BURST_PROMPT_SHARE, PooledCache
 from benchmarks.datasets.public import read_public
 from predictors.training.dataset import Attempt, Dataset, State
 from router.core.profile import EngineProfile

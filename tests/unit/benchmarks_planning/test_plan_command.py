@@ -151,6 +151,7 @@ def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.Captu
         (["--rates", "llama-3.2-1b=1"], "no request has an SLO: give --slo"),
         (["--rates", "llama-3.2-1b=1", "--policy", "best"], "unknown policy 'best'"),
         (["--rates", "llama-3.2-1b=1", "--target", "2"], "--target: must be at most 1"),
+        (["--rates", "llama-3.2-1b=1e-9", *SLO], "--rates: the requests arrive over 2"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -182,6 +183,18 @@ def test_a_wrong_cluster_file(
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(text)
     assert message in refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
+
+
+def test_an_out_that_cannot_be_written_is_refused_before_the_search(
+    files: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.planning.command.inputs", None)  # what would be called next
+    line = [*files, "--rates", "llama-3.2-1b=1", *SLO, "--out"]
+    assert "--out" in refused(capsys, [*line, str(tmp_path / "models.yaml")])
+    assert "cannot write" in refused(capsys, [*line, str(tmp_path / "models.yaml" / "plan")])
 
 
 def test_models_that_do_not_go_together_are_refused_with_the_name_of_their_file(

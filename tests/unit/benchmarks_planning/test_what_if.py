@@ -40,6 +40,8 @@ def test_changes(change: str, expected: list[tuple[str, int, float]]) -> None:
     [
         ("l4", "expected"),
         ("+1xl4@0.3.3", "expected"),
+        ("+0xl4", "expected"),
+        ("+100000xl4", "at most 128 GPUs can be added"),
         ("+1xb200@9", "has no engine profiles"),
         ("+1xh100-80g", "what h100-80g costs is unknown; write 1xh100-80g@USD"),
         ("-3xa100-80g", "the cluster has 2 of a100-80g"),

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import policies
-from benchmarks.simulator import Arrival, Fleet, arrivals, open_fleet
+from benchmarks.simulator import Fleet, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
@@ -135,11 +135,6 @@ def workload(
             )
         )
     return found
-
-
-def asked(requests: Iterable[WorkloadRequest], of: Fleet, **options: Any) -> list[Arrival]:
-    """The workload as requests of the scheduler; made anew for each run."""
-    return list(arrivals(requests, of, **options))
 
 
 def any_wish(rng: Random) -> dict[str, Any]:

@@ -195,13 +195,6 @@ def test_the_timeline_stays_short_and_tells_what_ran() -> None:
     assert moments[-1][0].at_s > 0.9 * result.end_s
 
 
-def test_a_run_hears_of_its_progress() -> None:
-    fleet = fleet_of(1, 1, 1)
-    told: list[int] = []
-    simulate(fleet, understood(steady(2500, 0.05, output_tokens=2), fleet), on_progress=told.append)
-    assert told == [1000, 2000]
-
-
 def test_requests_may_come_all_at_once() -> None:
     """Equal requests on equal engines: their steps end at the very same times."""
     instances = [emulated(f"i{at}", max_concurrency=2) for at in range(3)]

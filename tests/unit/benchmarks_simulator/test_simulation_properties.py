@@ -14,7 +14,8 @@ from router.core.events import Event, Instruction
 from router.core.settlement import tpot_s
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome, Slo
 from tests.examples import few_examples
-from tests.unit.benchmarks_simulator.scenarios import MIXED, any_wish, asked, fleet, workload
+from tests.unit.benchmarks_simulator.scenarios import MIXED, any_wish, fleet, workload
+from tests.unit.benchmarks_simulator.worlds import understood
 from tests.unit.core.ledger import listen
 
 
@@ -45,7 +46,9 @@ def test_each_request_ends_once_and_nothing_stays(
         limits={"request_timeout_s": timeout_s, "max_queue": max_queue},
         probes={"interval_s": 0.5},
     )
-    given_ = asked(workload(60, rate, seed=seed, output_tokens=150, routing=any_wish, sessions=sessions), of)
+    given_ = understood(
+        workload(60, rate, seed=seed, output_tokens=150, routing=any_wish, sessions=sessions), of
+    )
     lost = []
     for at in range(losses):
         name = rng.choice(instances)["name"]
@@ -134,7 +137,7 @@ def test_littles_law(seed: int, slots: int | None, rate: float) -> None:
         running = sum(instance.in_flight for instance in scheduler.instances.values())
 
     listen(scheduler, integrate)
-    columns = simulation.run(asked(workload(120, rate, seed=seed), of, policy="least_load")).columns
+    columns = simulation.run(understood(workload(120, rate, seed=seed), of, policy="least_load")).columns
     spent_s = columns["e2e_s"].sum()
     waited_s = columns["queue_wait_s"].astype(float).sum()
     assert np.isclose(waiting_s, waited_s, rtol=1e-5, atol=1e-5)

@@ -14,7 +14,8 @@ import policies
 from benchmarks.simulator import OUTCOMES, InstanceLoss, Result, Simulation
 from router.core.events import Dispatch, Event, Finish, FleetChanged, Instruction
 from router.core.types import EndedHow, Outcome
-from tests.unit.benchmarks_simulator.scenarios import MIXED, any_wish, asked, fleet, workload
+from tests.unit.benchmarks_simulator.scenarios import MIXED, any_wish, fleet, workload
+from tests.unit.benchmarks_simulator.worlds import understood
 from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 from tests.unit.core.ledger import Ledger, listen
 
@@ -53,7 +54,7 @@ def world(policy: str, seed: int) -> tuple[Simulation, list[Any], Counter[str]]:
         )
 
     listen(scheduler, heard)
-    return simulation, asked(requests, of), counts
+    return simulation, understood(requests, of), counts
 
 
 def run(policy: str, seed: int) -> tuple[Result, Counter[str]]:

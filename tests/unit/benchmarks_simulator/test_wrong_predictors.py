@@ -20,7 +20,8 @@ from benchmarks.simulator import Fleet, Simulation
 from benchmarks.workloads.format import WorkloadRequest
 from predictors.learned.models import UNTRAINED, load_models
 from predictors.online.predictor import OnlinePredictor
-from tests.unit.benchmarks_simulator.scenarios import MIXED, asked, fleet, workload
+from tests.unit.benchmarks_simulator.scenarios import MIXED, fleet, workload
+from tests.unit.benchmarks_simulator.worlds import understood
 from tests.unit.benchmarks_simulator.wrong import (
     MistakenLatency,
     Wrong,
@@ -73,7 +74,7 @@ def reach(
     simulation = Simulation(of, seed=1, predictor=predictor)
     if profiles != 1.0:
         mistaken_profiles(simulation.scheduler.instances.values(), profiles)
-    columns = simulation.run(asked(requests, of, policy=policy, slo=slo)).columns
+    columns = simulation.run(understood(requests, of, policy=policy, slo=slo)).columns
     kept, ttft_s, told_s = columns["met"] == 1, columns["ttft_s"], columns["predicted_ttft_s_p95"]
     halves = (slice(None, REQUESTS // 2), slice(REQUESTS // 2, None))
     attained = tuple(float(kept[half].mean()) for half in halves)

