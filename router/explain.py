@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from router.store.database import StoreError, with_password
+from router.store.database import StoreError, location, parse_url, with_password
 from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
 from router.store.records import PREDICTED_COLUMNS
@@ -233,11 +233,12 @@ def run(args: argparse.Namespace) -> int:
     """Print what is recorded about a request. The exit code is 2 if there is no such request or the store cannot be
     read."""
     try:
-        described = asyncio.run(_described(_store_url(args), args.id))
+        url = _store_url(args)
+        described = asyncio.run(_described(url, args.id))
     except StoreError as error:
         return _refused(str(error))
     if described is None:
-        return _refused(f"no request {args.id!r} in the store")
+        return _refused(f"no request {args.id!r} in {location(parse_url(url))}")
     if args.json:
         sys.stdout.write(orjson.dumps(described, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
