@@ -19,6 +19,7 @@ _INSTALLS = "installs, or runs these very tests"
 
 #: Blocks that stay unrun, by page and first line.
 NOT_RUN = {
+    ("README.md", ".venv/bin/pip install"): _INSTALLS,
     ("docs/results.md", "python -m benchmarks.claims"): _LONG,
     ("docs/results.md", "python -m benchmarks.cost_order"): _LONG,
     ("CONTRIBUTING.md", "make dev"): _INSTALLS,
