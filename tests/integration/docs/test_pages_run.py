@@ -25,7 +25,7 @@ NOT_RUN = {
     ("CONTRIBUTING.md", "make dev"): _INSTALLS,
     ("CONTRIBUTING.md", "make test ARGS="): _INSTALLS,
     ("CONTRIBUTING.md", "headway compare --scenario"): _LONG,
-    ("docs/calibration.md", "headway workload build poisson"): _ENGINES,
+    ("docs/calibration.md", "for rate in"): _ENGINES,
     ("docs/calibration.md", "python -m benchmarks.calibrate.measure"): _ENGINES,
     ("docs/calibration.md", "headway compare --workload azure.jsonl"): _DATA,
     ("docs/datasets.md", "headway dataset release"): _DATA,
