@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from router import __version__
@@ -132,9 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        return _refuse(
-            f"{chosen} needs {error.name}: make dev, or pip install '.[{extra}]', in Headway's checkout"
-        )
+        return _refuse(f"{chosen} needs {error.name}: {_how_to_add(extra)}, in Headway's checkout")
     except OSError as error:
         return _refuse(_described(error))
     except ValueError as error:
@@ -149,6 +148,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(message: str) -> int:
     print(f"headway: {message}" if "\n" not in message else message, file=sys.stderr)
     return 2
+
+
+def _how_to_add(extra: str) -> str:
+    """The commands that add an extra to this environment. A checkout stays editable: a copy would hide later changes."""
+    pip = f"{sys.prefix}/bin/pip install"
+    if "site-packages" in Path(__file__).parts:
+        return f"{pip} '.[{extra}]'"
+    return f"make dev, or {pip} -e '.[{extra}]'"
 
 
 def _described(error: OSError) -> str:

@@ -97,20 +97,22 @@ Policies: {", ".join(sorted(POLICIES))}
 Send a request and choose its policy:
 
   curl -iN {url}/v1/chat/completions -H 'content-type: application/json' -d '{{"model": "auto", "stream": true, \
-"messages": [{{"role": "user", "content": "Hello"}}], "routing": {{"policy": "price"}}}}'
+"max_tokens": 20, "messages": [{{"role": "user", "content": "Hello"}}], "routing": {{"policy": "price"}}}}'
 
 The same with the OpenAI SDK:
 
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="none")
   routing = {{"policy": "latency", "slo": {{"ttft_ms": 800}}}}
-  answer = client.chat.completions.create(model="auto", messages=[{{"role": "user", "content": "Hello"}}], \
+  answer = client.chat.completions.create(model="auto", messages=[{{"role": "user", "content": "Hello"}}], max_tokens=40, \
 extra_body={{"routing": routing}})
   print(answer.choices[0].message.content, answer.model_extra["headway"])
 
 Show the decision and the result (the id is the answer's x-request-id header):
 
   curl {url}/v1/routing/REQUEST_ID
+
+A browser shows the fleet, the requests and their decisions: {url}/ui
 
 Ctrl-C stops the gateway and the engines.
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from router.store.database import StoreError, with_password
+from router.store.database import StoreError, location, parse_url, with_password
 from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
 from router.store.records import PREDICTED_COLUMNS
@@ -260,7 +260,7 @@ async def _described(url: str, request_id: str) -> dict[str, Any]:
     try:
         row = await store.request(request_id, any_key=True)
         if row is None:
-            raise StoreError(f"no request {request_id!r} in the store")
+            raise StoreError(f"no request {request_id!r} in {location(parse_url(url))}")
         return await describe(store, row)
     finally:
         await store.close()

@@ -19,12 +19,13 @@ _INSTALLS = "installs, or runs these very tests"
 
 #: Blocks that stay unrun, by page and first line.
 NOT_RUN = {
+    ("README.md", ".venv/bin/pip install"): _INSTALLS,
     ("docs/results.md", "python -m benchmarks.claims"): _LONG,
     ("docs/results.md", "python -m benchmarks.cost_order"): _LONG,
     ("CONTRIBUTING.md", "make dev"): _INSTALLS,
     ("CONTRIBUTING.md", "make test ARGS="): _INSTALLS,
     ("CONTRIBUTING.md", "headway compare --scenario"): _LONG,
-    ("docs/calibration.md", "headway workload build poisson"): _ENGINES,
+    ("docs/calibration.md", "for rate in"): _ENGINES,
     ("docs/calibration.md", "python -m benchmarks.calibrate.measure"): _ENGINES,
     ("docs/calibration.md", "headway compare --workload azure.jsonl"): _DATA,
     ("docs/datasets.md", "headway dataset release"): _DATA,

@@ -242,6 +242,6 @@ def test_what_is_not_installed_is_told_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     told = refused(capsys, "relevance", "--data", tmp_path, "--out", tmp_path)
     assert re.fullmatch(
-        rf"headway: train needs {module}[\w.]*: make dev, or pip install '\.\[train\]', in Headway's checkout\n",
+        rf"headway: train needs {module}[\w.]*: make dev, or \S+/bin/pip install -e '\.\[train\]', in Headway's checkout\n",
         told,
     )

@@ -132,11 +132,11 @@ def test_interrupt_is_quiet(command: str, capsys: pytest.CaptureFixture[str]) ->
         ("raise TimeoutError", "headway: TimeoutError\n"),
         (
             "raise ModuleNotFoundError('no', name='matplotlib.pyplot')",
-            "headway: probe needs matplotlib.pyplot: make dev, or pip install '.[bench]', in Headway's checkout\n",
+            f"headway: probe needs matplotlib.pyplot: make dev, or {sys.prefix}/bin/pip install -e '.[bench]', in Headway's checkout\n",
         ),
         (
             "raise ModuleNotFoundError('no', name='networkx')",
-            "headway: probe needs networkx: make dev, or pip install '.[plan]', in Headway's checkout\n",
+            f"headway: probe needs networkx: make dev, or {sys.prefix}/bin/pip install -e '.[plan]', in Headway's checkout\n",
         ),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 from router import explain
 from router.core.types import EndedHow
+from router.store.database import location, parse_url
 from router.store.queries import Store
 from router.store.records import AttemptRecord
 from tests.records import MakeRecord
@@ -79,7 +80,8 @@ def test_as_json_it_has_the_contracts_members(url: str, capsys: pytest.CaptureFi
 
 def test_an_unknown_id_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("req_nothing", "--store", url) == 2
-    assert capsys.readouterr().err == "headway explain: no request 'req_nothing' in the store\n"
+    place = location(parse_url(url))
+    assert capsys.readouterr().err == f"headway explain: no request 'req_nothing' in {place}\n"
 
 
 def test_a_missing_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
