@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
 from router import explain
+from router.cli import main
 from router.core.types import EndedHow
 from router.store.database import location, parse_url
 from router.store.queries import Store
@@ -33,9 +33,7 @@ async def url(tmp_path: Path, make_record: MakeRecord) -> str:
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    explain.add_arguments(parser)
-    return explain.run(parser.parse_args(arguments))
+    return main(["explain", *arguments])
 
 
 def test_it_is_told_in_plain_lines(url: str, capsys: pytest.CaptureFixture[str]) -> None:
