@@ -24,6 +24,18 @@ def is_small(headers: Mapping[bytes, bytes]) -> bool:
     return length.isdigit() and len(length) < 10 and int(length) <= SMALL_BODY_BYTES
 
 
+def check_encoding(headers: Mapping[bytes, bytes]) -> None:
+    """Raise the 415 for a compressed body."""
+    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"", b"identity"):
+        raise Refusal(
+            415,
+            "unsupported_media_type",
+            "Content-Encoding is not supported: send the body without compression.",
+            Outcome.REJECTED_INVALID,
+        )
+
+
 async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: float) -> bytes:
     """The complete body. Raises the 413 as soon as the limit is exceeded, and ClientGone."""
     limit = int(max_body_mb * 1024 * 1024)

@@ -14,6 +14,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.http.request_body import check_encoding
 from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.service import Gateway
 from router.request.key_terms import KeyTerms
@@ -49,6 +50,7 @@ class Guard:
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
                 admin_only(self._gateway, request)
+            check_encoding(dict(scope["headers"]))
             length = request.headers.get("content-length", "")
             if length.isdigit() and int(length) > left:
                 raise Refusal(413, "request_too_large", too_large, Outcome.REJECTED_INVALID)

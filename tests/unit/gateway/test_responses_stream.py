@@ -93,6 +93,21 @@ def test_the_sequence_of_a_text() -> None:
     assert {event["response"]["id"] for event in (events[0], events[1], events[-1])} == {"resp_1"}
 
 
+def test_annotations_and_the_service_tier_are_the_engine_s() -> None:
+    cited = {"start_index": 0, "end_index": 2, "url": "http://a", "title": "A"}
+    annotations = [{"type": "url_citation", "url_citation": cited}, {"url": "no type"}]
+    first = chunk({"content": "Hi"}).replace(b'"choices"', b'"service_tier":"flex","choices"')
+    batches = [first, chunk({"annotations": annotations}), chunk({"content": "!"}, "stop")]
+    events = streamed(*batches)
+    added = {"output_index": 0, "content_index": 0, "annotation_index": 0}
+    (found,) = [event for event in events if event["type"].endswith("annotation.added")]
+    assert added.items() <= found.items()
+    last = events[-1]["response"]
+    assert last == whole(*batches)
+    assert last["service_tier"] == "flex"
+    assert last["output"][0]["content"][0]["annotations"] == [{"type": "url_citation", **cited}]
+
+
 def test_thoughts_text_and_calls_are_items_one_after_the_other() -> None:
     batches = [
         chunk({"role": "assistant", "content": ""}) + chunk({"reasoning": "Hm"}),
