@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -81,6 +81,15 @@ def admin_only(gateway: Gateway, request: Request) -> None:
     check_admin(
         gateway.rules, gateway.admin_key, request.scope["headers"], client, request.scope["http_version"]
     )
+
+
+def admin_router(gateway: Gateway, prefix: str = "/admin") -> APIRouter:
+    """A router each of whose calls needs the admin key; without one set it must come from a program on this machine."""
+
+    def allowed(request: Request) -> None:
+        admin_only(gateway, request)
+
+    return APIRouter(prefix=prefix, tags=["admin"], dependencies=[Depends(allowed)])
 
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}

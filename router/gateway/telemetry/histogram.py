@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import accumulate
 
 
 class Histogram:
@@ -24,8 +23,3 @@ class Histogram:
         """Add the counts of a histogram with the same bounds."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by the text of the bound."""
-        bounds = [*(repr(bound) for bound in self.bounds), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
