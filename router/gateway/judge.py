@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 from backends.scanning import Assembler
 from router.background import surviving
 from router.config.sections import JudgeConfig
-from router.gateway.codecs.copying import CopyingCodec
+from router.gateway.codecs.codec import CopyingCodec
 from router.gateway.endpoints import HotPaths
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.relay import Relay
-from router.gateway.second_look import AnswerChecks
 from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import SUCCESS
-from router.gateway.verdicts import MOST_TEXT, Verdicts
+from router.gateway.verdicts import MOST_TEXT, AnswerChecks, Verdicts
 from router.logs import current_request
 from router.request.texts import answer_text, asked_text
 from router.store.records import RequestRecord

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from router.background import failed
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
-from router.gateway.telemetry.histogram import Histogram
-from router.gateway.telemetry.series import DECISION_BUCKETS, Labels, Series
+from router.gateway.telemetry.series import DECISION_BUCKETS, Histogram, Labels, Series
 from router.gateway.telemetry.sources import Sources
 from router.store.records import RequestRecord
 
