@@ -7,20 +7,10 @@ import hmac
 import math
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
 
+from router.config import KeyConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
-
-
-class KeySettings(Protocol):
-    """The settings of a key that are used here."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def sha256(self) -> str: ...
-
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -50,7 +40,7 @@ class KeyRing:
     time wherever two digests differ.
     """
 
-    def __init__(self, keys: Sequence[KeySettings] = (), *, closed: bool = False) -> None:
+    def __init__(self, keys: Sequence[KeyConfig] = (), *, closed: bool = False) -> None:
         """`keys` have different names and hashes (`Tenants`). `closed`: a key is needed even if no key works."""
         self.open = not keys and not closed  # no key is needed
         self._by_digest: dict[bytes, tuple[bytes, str | None]] = {

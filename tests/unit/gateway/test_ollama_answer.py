@@ -315,10 +315,10 @@ def test_a_whole_chat() -> None:
     ]
     message = {"role": "assistant", "content": "hi", "reasoning": "hm", "tool_calls": calls}
     answer = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
-    found = non_streaming("chat", "m:latest", answer, TIMINGS, {"request_id": "r"}, at_ns=AT_NS)
+    found = non_streaming("chat", "m:latest", answer, TIMINGS, {"request_id": "r"})
+    assert found.pop("created_at").endswith("Z")
     assert found == {
         "model": "m:latest",
-        "created_at": AT,
         "message": {
             "role": "assistant",
             "content": "hi",
@@ -358,10 +358,10 @@ def test_a_whole_answers_logprobs() -> None:
 
 @pytest.mark.parametrize("reason", ["load", "unload"])
 def test_loading_only(reason: str) -> None:
-    chat = loaded("chat", "m", reason, at_ns=AT_NS)
+    chat = loaded("chat", "m", reason)
     assert chat == {
         "model": "m",
-        "created_at": AT,
+        "created_at": chat["created_at"],
         "message": {"role": "assistant", "content": ""},
         "done": True,
         "done_reason": reason,

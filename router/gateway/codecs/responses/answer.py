@@ -16,11 +16,6 @@ THINKING = ("reasoning", "reasoning_content")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def ids_of(request_id: str) -> str:
-    """The part that the ids of a response and its items share, from the router's request id."""
-    return request_id.removeprefix("req_")
-
-
 def item_id(prefix: str, ids: str, index: int) -> str:
     """The id of the output item at `index`."""
     return f"{prefix}_{ids}_{index}"
