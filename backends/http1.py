@@ -128,6 +128,7 @@ class Connection(asyncio.Protocol):
         "listener",
         "loop",
         "on_body",
+        "retry_after_s",
         "silent_sweeps",
         "status",
         "watched",
@@ -159,6 +160,7 @@ class Connection(asyncio.Protocol):
         self.head_complete = False
         self.head_bytes = 0
         self.status = 0
+        self.retry_after_s: float | None = None
         self.error: UpstreamError | None = None
         self.watched = False
         self.draining = False
@@ -246,8 +248,11 @@ class Connection(asyncio.Protocol):
         self.answering = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in {b"content-length", b"transfer-encoding"}:
+        name = name.lower()
+        if name in {b"content-length", b"transfer-encoding"}:
             self._framed = True
+        elif name == b"retry-after" and value.isdigit():  # a date is not read
+            self.retry_after_s = float(value[:6])
         self.head_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:

@@ -129,7 +129,8 @@ class OpenAIBackend:
                 SseScanner(
                     call.candidate.model,
                     choices=_choices(body),
-                    collector=call.collector,
+                    collector=None if call.usage_each else call.collector,
+                    usage_collector=call.collector,
                     hides_usage=call.collector is None
                     and not call.usage_each
                     and not body["stream_options"].get("continuous_usage_stats"),

@@ -181,7 +181,9 @@ class Post(ABC):
                 self._head
             ):  # a refusal may quote the request's head, and is passed on to the client
                 said = said.replace(secret, b"***")
-            self._follower.failed(from_response(connection.status, said))
+            answered = from_response(connection.status, said)
+            answered.retry_after_s = connection.retry_after_s
+            self._follower.failed(answered)
 
     def _whole(self, connection: Connection, limit_bytes: int) -> bytes | None:
         """The body once all of it is here. Raises UpstreamError; the connection is given back or closed by then."""

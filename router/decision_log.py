@@ -276,7 +276,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Failure):
-        return [value.kind.value, "", value.status, None, None]
+        return [value.kind.value, "", value.status, None, None, value.retry_after_s]
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     if isinstance(value, frozenset):

@@ -44,13 +44,12 @@ from router.gateway.fleet.scaling import pools
 from router.gateway.fleet.served import BackendFactory, ServedFleet
 from router.gateway.fleet.targets import LiveTargets
 from router.gateway.fleet.token_count import TokenCounter
+from router.gateway.keys.accounts import budget_levels
 from router.gateway.keys.admission import BudgetAdmission
-from router.gateway.keys.budget_levels import budget_levels
 from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
 from router.gateway.keys.client_keys import ClientKeys
 from router.gateway.keys.recorded_spending import RecordedSpending
-from router.gateway.records.feedback import Feedback
-from router.gateway.records.lookup import RecordLookup
+from router.gateway.records import Feedback, RecordLookup
 from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import Metrics

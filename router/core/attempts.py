@@ -101,7 +101,7 @@ def count_failure(
 ) -> None:
     """Record a failure. Count it against the instance, or keep it until it is known whether the instance or the request
     caused it."""
-    attempt.error = failure.message[:_ERROR_CHARS]
+    attempt.error, attempt.retry_after_s = failure.message[:_ERROR_CHARS], failure.retry_after_s
     if (
         failure.kind is FailureKind.REJECTED
     ):  # the engine's message is for the client only: it may quote the request

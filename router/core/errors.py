@@ -54,7 +54,9 @@ def invalid_request(message: str, param: str | None = None, code: str = "invalid
 
 class UpstreamError(Exception):
     """One attempt failed. `status` is the engine's HTTP status, if it sent one. The message is for logs and records and
-    has no prompt text. `unreachable`: no connection could be made."""
+    has no prompt text. `unreachable`: no connection could be made. `retry_after_s` is the engine's Retry-After."""
+
+    retry_after_s: float | None = None
 
     def __init__(self, message: str, status: int | None = None, *, unreachable: bool = False) -> None:
         super().__init__(message)

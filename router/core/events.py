@@ -114,7 +114,7 @@ class FailureKind(StrEnum):
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `status` is the engine's HTTP status, if it sent one. `message`, `param` and `code` of a
+    """How an attempt failed. `status` is the engine's HTTP status and `retry_after_s` its Retry-After, if it sent one. `message`, `param` and `code` of a
     rejection are from the engine and go to the client. They may quote the request, so they are never logged."""
 
     kind: FailureKind
@@ -122,6 +122,7 @@ class Failure(NamedTuple):
     status: int | None = None
     param: str | None = None
     code: str | None = None
+    retry_after_s: float | None = None
 
 
 class Ended(NamedTuple):

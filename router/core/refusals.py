@@ -75,13 +75,18 @@ def overloaded(retry_after_s: float) -> Refusal:
 
 
 def failed(attempts: Iterable[AttemptState]) -> Refusal:
-    """Every attempt failed upstream. The message names each one's instance and error, which has no prompt and no secret."""
-    errors = "; ".join(
-        f"{each.candidate.instance}: {each.error or 'no reason given'}"
-        for each in attempts
-        if each.ended_how is EndedHow.FAILED
+    """Every attempt failed upstream. The message names each one's instance and error, which has no prompt and no secret. If all
+    engines sent a Retry-After, the least of them holds."""
+    failures = [each for each in attempts if each.ended_how is EndedHow.FAILED]
+    errors = "; ".join(f"{each.candidate.instance}: {each.error or 'no reason given'}" for each in failures)
+    waits_s = [each.retry_after_s for each in failures if each.retry_after_s is not None]
+    return Refusal(
+        502,
+        "upstream_error",
+        f"Every attempt failed upstream: {errors}.",
+        Outcome.BACKEND_ERROR,
+        retry_after_s=bounded_s(min(waits_s)) if waits_s and len(waits_s) == len(failures) else None,
     )
-    return Refusal(502, "upstream_error", f"Every attempt failed upstream: {errors}.", Outcome.BACKEND_ERROR)
 
 
 def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:

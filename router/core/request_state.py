@@ -93,6 +93,7 @@ class AttemptState:
     cost_usd: float = 0.0
     billed: bool = False
     error: str | None = None
+    retry_after_s: float | None = None
 
     @property
     def decision(self) -> Decision:

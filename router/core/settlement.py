@@ -151,7 +151,9 @@ def _estimated_tokens(request: Request, attempt: AttemptState) -> int:
     if not request.decodes or not prediction.tpot_s or attempt.ended_at is None:
         return 0
     decoding_s = attempt.ended_at - attempt.dispatched_at - (prediction.engine_ttft_s or 0.0)
-    most: float = attempt.bound.max_tokens or attempt.candidate.context_tokens or request.prompt_tokens
-    if attempt.bound.max_tokens is None and prediction.output_tokens_p90:
-        most = min(most, prediction.output_tokens_p90 / request.choices)
+    most: float | None = attempt.bound.max_tokens
+    if most is None:
+        most = attempt.candidate.context_tokens or request.prompt_tokens
+        if prediction.output_tokens_p90:
+            most = min(most, prediction.output_tokens_p90 / request.choices)
     return request.choices * max(0, int(min(most, decoding_s / prediction.tpot_s)))

@@ -26,7 +26,7 @@ from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.client_request import ClientRequest
-from router.gateway.http.request_body import ClientGone, is_small
+from router.gateway.http.request_body import ClientGone, check_encoding, is_small
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.intake.request import build_request, routing_params
 from router.gateway.keys.accounts import Account
@@ -116,6 +116,8 @@ class HotPaths:
                 except Refusal:
                     if not is_small(headers):
                         raise  # else it is read, so that record and answer tell what it asked for
+            if b"content-encoding" in headers:
+                check_encoding(headers)
             data = await client.body(headers.get(b"content-length"), rules.config.limits.max_body_mb)
             large = len(data) > bodies.SMALL_BYTES
             body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)

@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 from backends.scanning import Assembler
 from router.background import surviving
 from router.config.sections import JudgeConfig
-from router.core.types import Outcome
-from router.gateway.codecs.copying import CopyingCodec
+from router.gateway.codecs.codec import CopyingCodec
 from router.gateway.endpoints import HotPaths
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.relay import Relay
-from router.gateway.second_look import AnswerChecks
 from router.gateway.service import Gateway
-from router.gateway.verdicts import MOST_TEXT, Verdicts
+from router.gateway.telemetry.metrics import SUCCESS
+from router.gateway.verdicts import MOST_TEXT, AnswerChecks, Verdicts
 from router.logs import current_request
 from router.request.texts import answer_text, asked_text
 from router.store.records import RequestRecord
@@ -35,7 +34,6 @@ from router.store.records import RequestRecord
 MOST_WAITING, _AT_ONCE = 64, 2
 #: The events of longer answers are not kept: an event is some 250 bytes a token.
 _MOST_EVENT_BYTES = 1 << 20
-_WHOLE = frozenset({Outcome.OK, Outcome.LATE})
 
 
 class _Sample(NamedTuple):
@@ -77,7 +75,7 @@ class Judge:
         headway: Mapping[str, Any],
     ) -> None:
         """A sampled answer is complete; it is being written to the client."""
-        if headway["outcome"] not in _WHOLE:
+        if headway["outcome"] not in SUCCESS:
             return
         prompt = asked_text(api, body)
         kept = answer if isinstance(answer, bytes) else answer_text(api, answer)

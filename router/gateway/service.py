@@ -21,8 +21,7 @@ from router.gateway.intake.callers import admin_needs_key
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import ClientKeys
 from router.gateway.keys.recorded_spending import RecordedSpending
-from router.gateway.records.feedback import Feedback
-from router.gateway.records.lookup import RecordLookup
+from router.gateway.records import Feedback, RecordLookup
 from router.gateway.relay.runner import Runner
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch

@@ -3,21 +3,24 @@ budgets hold, and the request is recorded."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from router.config.sections import SecondLookConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.gateway.endpoints import HotPaths
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.internal_request import InternalRequest
 from router.gateway.intake.callers import RawHeaders
+from router.gateway.relay.exchange import Exchange
 from router.gateway.service import Gateway
 from router.judging import body_of, quality_of, question
 from router.request.key_terms import KeyTerms
-from router.request.texts import answer_text
+from router.request.texts import answer_text, asked_text
 from router.store.records import RequestRecord
 
 #: What may come of an answer: it has a score, the verdict has none, there is no verdict, or the answer was not judged.
@@ -50,6 +53,33 @@ class Verdicts:
             return "failed", None
         quality = quality_of(answer_text("chat", orjson.loads(response)))
         return "unreadable" if quality is None else "judged", quality
+
+
+class AnswerChecks:
+    """Checks answers before their clients get them, if the fleet file has a `second_look`. The policy chooses which ones
+    (`policies.second_look`). Without its verdict after `timeout_s` an answer counts as not checked. `counts` are answers by
+    what came of them."""
+
+    def __init__(self, gateway: Gateway, config: SecondLookConfig) -> None:
+        self._verdicts = Verdicts(gateway, config.model, config.key)
+        self._limit_s = config.timeout_s
+        self.counts = self._verdicts.counts
+
+    async def __call__(self, exchange: Exchange, answer: Mapping[str, Any]) -> float | None:
+        """How good an answer is, 0 to 1; None if that cannot be known in time."""
+        result, quality = "failed", None
+        try:
+            prompt, text = asked_text(exchange.api, exchange.body), answer_text(exchange.api, answer)
+            if not prompt or not text or max(len(prompt), len(text)) > MOST_TEXT:
+                result = "dropped"
+            else:
+                async with asyncio.timeout(self._limit_s):
+                    result, quality = await self._verdicts.quality(prompt, text)
+        except TimeoutError:
+            pass
+        finally:
+            self.counts[result] += 1
+        return quality
 
 
 class _KeyPaths(HotPaths):

@@ -141,6 +141,7 @@ class _Chat(_Body, total=False):
 @with_config(STRICT)
 class _Completion(_Body, total=False):
     prompt: Required[Annotated[_Prompt, AfterValidator(_given)]]
+    max_tokens: Annotated[int, Field(ge=0, le=LARGEST_INTEGER)] | None  # 0 scores an echoed prompt
 
 
 @with_config(STRICT)
@@ -167,6 +168,8 @@ def check(api: str, body: Mapping[str, Any]) -> bool:
     if api == "chat" and _is_plain_chat(body):
         return True
     _CHECKS[api](body)
+    if api == "completions" and body.get("max_tokens") == 0 and not body.get("echo"):
+        raise invalid_request("max_tokens must be at least 1 without echo.", "max_tokens")
     if api == "chat":
         parts = 0
         for message in body["messages"]:

@@ -163,7 +163,7 @@ class RequestMoney:
             return True
         tokens = request.choices if request.decodes else 0
         if not request.engine_streams:
-            tokens *= bound.max_tokens or candidate.context_tokens or 1
+            tokens *= (candidate.context_tokens or 1) if bound.max_tokens is None else bound.max_tokens
         return self.metered(attempt, price.cost_usd(prompt_tokens, tokens))
 
     def metered(self, attempt: int, cost_usd: float) -> bool:

@@ -43,3 +43,54 @@ class ApiCodec(Protocol):
     def stream_error(self, refusal: Refusal) -> bytes:
         """The end of a stream that failed after its 200."""
         ...
+
+
+#: Called with a complete answer: an OpenAI object, or the OpenAI events of a stream; and with its `headway` object.
+Ended = Callable[[Mapping[str, Any] | bytes, Mapping[str, Any]], None]
+
+
+class CopyingCodec:
+    """Speaks like `codec`. `ended` gets the complete answer, unless its events are larger than `max_bytes`; then it gets
+    none of them (b"")."""
+
+    def __init__(self, codec: ApiCodec, max_bytes: int, ended: Ended) -> None:
+        self.stream_type, self.body_type = codec.stream_type, codec.body_type
+        self._codec = codec
+        self._left = max_bytes
+        self._ended = ended
+        self._events: list[bytes] = []
+
+    @property
+    def adjust(self) -> Callable[[dict[str, Any]], Awaitable[None]] | None:
+        return self._codec.adjust
+
+    def first(self, data: bytes) -> bytes:
+        self._copy(data)
+        return self._codec.first(data)
+
+    def events(self, data: bytes) -> bytes:
+        self._copy(data)
+        return self._codec.events(data)
+
+    def finish(
+        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
+    ) -> bytes:
+        self._ended(b"".join(self._events), headway)
+        return self._codec.finish(usage, finish_reason, headway)
+
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+        self._ended(answer, headway)
+        return self._codec.non_streaming(answer, headway)
+
+    def error(self, refusal: Refusal) -> bytes:
+        return self._codec.error(refusal)
+
+    def stream_error(self, refusal: Refusal) -> bytes:
+        return self._codec.stream_error(refusal)
+
+    def _copy(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left >= 0:
+            self._events.append(data)
+        else:
+            self._events.clear()

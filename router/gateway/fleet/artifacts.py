@@ -9,7 +9,7 @@ from predictors.learned.models import Models
 from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.events import PredictorsChanged
-from router.gateway.records.feedback import Feedback
+from router.gateway.records import Feedback
 from router.gateway.relay.runner import Runner
 
 

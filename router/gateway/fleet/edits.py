@@ -21,18 +21,16 @@ def adding(added: InstanceConfig) -> Edit:
             raise Refusal(
                 409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
             )
-        return overlay.adding(added)
+        return overlay.next(added=(*overlay.added, added), draining=overlay.draining - {added.name})
 
     return edit
 
 
 def removing(name: str) -> Edit:
     """Remove an instance. Its running requests continue to their end."""
-
-    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        return None if overlay.over(file).instance(name) is None else overlay.removing(name, file)
-
-    return edit
+    return lambda overlay, file: (
+        None if overlay.over(file).instance(name) is None else _without(name, overlay, file)
+    )
 
 
 def draining(name: str) -> Edit:
@@ -41,30 +39,40 @@ def draining(name: str) -> Edit:
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
         if overlay.over(file).instance(name) is None or name in overlay.draining:
             return None
-        return overlay.drained(name)
+        return overlay.next(draining=overlay.draining | {name})
 
     return edit
 
 
 def keeping(name: str) -> Edit:
     """Send requests to an instance again that drains."""
-    return lambda overlay, _: overlay.keeping(name) if name in overlay.draining else None
+    return lambda overlay, _: (
+        overlay.next(draining=overlay.draining - {name}) if name in overlay.draining else None
+    )
 
 
 def restoring(names: Collection[str]) -> Edit:
     """Let instances that were removed serve again, where the fleet file or `discovery` has them."""
-    return lambda overlay, _: overlay.restoring(names) if overlay.removed & set(names) else None
+    return lambda overlay, _: (
+        overlay.next(removed=overlay.removed - set(names)) if overlay.removed & set(names) else None
+    )
 
 
 def drained(name: str) -> Edit:
     """Remove an instance that drains; nothing if it drains no more."""
-
-    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        return overlay.removing(name, file) if name in overlay.draining else None
-
-    return edit
+    return lambda overlay, file: _without(name, overlay, file) if name in overlay.draining else None
 
 
 def targeting(key: str | None, values: Mapping[str, float | None]) -> Edit:
     """Change the targets of a key, or of the fleet (None)."""
-    return lambda overlay, _: overlay.targeting(key, values)
+    return lambda overlay, _: overlay.next(
+        targets={**overlay.targets, key: {**overlay.targets.get(key, {}), **values}}
+    )
+
+
+def _without(name: str, overlay: Overlay, file: FleetConfig) -> Overlay:
+    return overlay.next(
+        added=tuple(each for each in overlay.added if each.name != name),
+        removed=overlay.removed if file.instance(name) is None else overlay.removed | {name},
+        draining=overlay.draining - {name},
+    )

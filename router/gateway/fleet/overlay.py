@@ -7,7 +7,7 @@ the fleet file], "removed": [name], "draining": [name], "targets": {"fleet": {..
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -63,41 +63,14 @@ class Overlay:
         kept = [each for each in file.instances if each.name not in self.removed and each.name not in added]
         return with_instances(file, (*kept, *self.added))
 
-    # --- changes ---------------------------------------------------------------------------------------
-    def adding(self, instance: InstanceConfig) -> Self:
-        """The overlay with one more instance."""
-        return self._next(added=(*self.added, instance), draining=self.draining - {instance.name})
-
-    def removing(self, name: str, file: FleetConfig) -> Self:
-        """The overlay without this instance."""
-        removed = self.removed if file.instance(name) is None else self.removed | {name}
-        added = tuple(each for each in self.added if each.name != name)
-        return self._next(added=added, removed=removed, draining=self.draining - {name})
-
-    def drained(self, name: str) -> Self:
-        """The overlay with this instance draining."""
-        return self._next(draining=self.draining | {name})
-
-    def keeping(self, name: str) -> Self:
-        """The overlay with this instance no longer draining."""
-        return self._next(draining=self.draining - {name})
-
-    def restoring(self, names: Collection[str]) -> Self:
-        """The overlay in which these instances are no longer removed."""
-        return self._next(removed=self.removed - set(names))
-
-    def targeting(self, key: str | None, values: Values) -> Self:
-        """The overlay with other targets of a key, or of the fleet (None)."""
-        return self._next(targets={**self.targets, key: {**self.targets.get(key, {}), **values}})
+    def next(self, **changes: Any) -> Self:
+        """The overlay with these fields changed (`router.gateway.fleet.edits`)."""
+        return replace(self, revision=self.revision + 1, **changes)
 
     def reloaded(self) -> Self:
         """An overlay without changes, for files that are read again."""
         return type(self)(self.revision + 1, self.reloads + 1)
 
-    def _next(self, **changes: Any) -> Self:
-        return replace(self, revision=self.revision + 1, **changes)
-
-    # --- the document ------------------------------------------------------------------------------------
     def document(self) -> dict[str, Any]:
         """The overlay as JSON."""
         return {

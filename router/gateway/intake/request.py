@@ -64,10 +64,11 @@ def build_request(
     made: int = body.get("best_of") or wanted
     choices = (made if made > wanted else wanted) * facts.prompts
     decodes = api != "embeddings"
-    # Engines cannot stream the best of several answers, nor these two.
+    # Engines cannot stream the best of several answers, nor these two. A scored prompt has no token to stream.
     engine_streams = (
         decodes
         and made <= wanted
+        and record.max_tokens != 0
         and not (body.get("use_beam_search") or body.get("prompt_logprobs") is not None)
     )
     request = scheduler_request(

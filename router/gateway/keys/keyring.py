@@ -7,20 +7,10 @@ import hmac
 import math
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
 
+from router.config import KeyConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
-
-
-class KeySettings(Protocol):
-    """The settings of a key that are used here."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def sha256(self) -> str: ...
-
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -50,39 +40,21 @@ class KeyRing:
     time wherever two digests differ.
     """
 
-    def __init__(self, keys: Sequence[KeySettings] = (), *, closed: bool = False) -> None:
-        """`closed`: a key is needed even if no key works. Raises ValueError for a hash that is not SHA-256 in hex, and for
-        a repeated name or hash (the message holds names only)."""
-        self._open = not keys and not closed
-        self._by_digest: dict[bytes, tuple[bytes, str | None]] = {}
-        names = set()
-        for key in keys:
-            try:
-                digest = bytes.fromhex(key.sha256)
-            except ValueError:
-                digest = b""
-            if len(digest) != len(_NO_DIGEST):
-                raise ValueError(f"auth.keys: sha256 of {key.name!r} is not 64 hexadecimal digits")
-            if key.name in names:
-                raise ValueError(f"auth.keys: the name {key.name!r} is given twice")
-            if digest in self._by_digest:
-                raise ValueError(f"auth.keys: {key.name!r} has the hash of another key")
-            names.add(key.name)
-            self._by_digest[digest] = (digest, key.name)
-
-    @property
-    def open(self) -> bool:
-        """Whether no key is needed."""
-        return self._open
+    def __init__(self, keys: Sequence[KeyConfig] = (), *, closed: bool = False) -> None:
+        """`keys` have different names and hashes (`Tenants`). `closed`: a key is needed even if no key works."""
+        self.open = not keys and not closed  # no key is needed
+        self._by_digest: dict[bytes, tuple[bytes, str | None]] = {
+            digest: (digest, key.name) for key in keys for digest in [bytes.fromhex(key.sha256)]
+        }
 
     def close(self) -> None:
         """Need a key from now on, even if no key works."""
-        self._open = False
+        self.open = False
 
     def authenticate(self, authorization: bytes | None) -> str | None:
         """The name of the key in an `Authorization` header; None on an open gateway. Raises the 401 for a missing or wrong
         key."""
-        if self._open:
+        if self.open:
             return None
         token = bearer_token(authorization)
         if token is not None:

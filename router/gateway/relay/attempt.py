@@ -136,8 +136,8 @@ class Attempt:
     # --- its life ------------------------------------------------------------------------------------
     @property
     def collector(self) -> Assembler | None:
-        """What takes its events as they are parsed; None where each is counted first, or passed on."""
-        return None if self._metered is not None else self._assembler
+        """What takes its events as they are parsed (`Call.collector`); None where they are passed on."""
+        return self._assembler
 
     def start(self, find: Callable[[str], Backend], call: Call) -> None:
         """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
@@ -240,7 +240,7 @@ class Attempt:
         ]
         if reasons:
             self.finish_reason = "length" if "length" in reasons else reasons[-1]
-        if self.usage is None or not self.usage.get("completion_tokens"):
+        if not (self.usage or {}).get("completion_tokens") and self._exchange.request.max_tokens != 0:
             self.tokens = tokens_of(answer)
         answer["model"] = self.dispatch.candidate.model
         answer["usage"] = self.usage_or_count()
@@ -391,4 +391,4 @@ def failure_of(error: UpstreamError) -> Failure:
         kind = FailureKind.NO_SOCKET
     elif error.unreachable:
         kind = FailureKind.UNREACHABLE
-    return Failure(kind, str(error), error.status)
+    return Failure(kind, str(error), error.status, retry_after_s=error.retry_after_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +14,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.http.request_body import check_encoding
 from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.service import Gateway
 from router.request.key_terms import KeyTerms
@@ -49,6 +50,7 @@ class Guard:
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
                 admin_only(self._gateway, request)
+            check_encoding(dict(scope["headers"]))
             length = request.headers.get("content-length", "")
             if length.isdigit() and int(length) > left:
                 raise Refusal(413, "request_too_large", too_large, Outcome.REJECTED_INVALID)
@@ -81,6 +83,15 @@ def admin_only(gateway: Gateway, request: Request) -> None:
     )
 
 
+def admin_router(gateway: Gateway, prefix: str = "/admin") -> APIRouter:
+    """A router each of whose calls needs the admin key; without one set it must come from a program on this machine."""
+
+    def allowed(request: Request) -> None:
+        admin_only(gateway, request)
+
+    return APIRouter(prefix=prefix, tags=["admin"], dependencies=[Depends(allowed)])
+
+
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
@@ -100,49 +111,36 @@ def refusal_response(request: Request, refusal: Refusal) -> Response:
 
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every known error in the shape of the API."""
-    respond = refusal_response
 
-    @app.exception_handler(Refusal)
-    async def refused(request: Request, error: Refusal) -> Response:
-        return respond(request, error)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return respond(request, invalid_request("The body is not valid JSON."))
-        param = path_of(first["loc"][1:])
-        if not param and first["type"] in {"dict_type", "model_attributes_type"}:
-            return respond(
-                request,
-                invalid_request("The body must be a JSON object, with content-type: application/json."),
-            )
-        return respond(
-            request, invalid_request(f"{param or 'The body'} {sentence_of(first)}.", param or None)
-        )
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        code = _HTTP_CODES.get(error.status_code, "invalid_request")
-        refusal = Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
-        response = respond(request, refusal)
-        response.headers.update(error.headers or {})
+    async def respond(request: Request, error: Exception) -> Response:
+        response = refusal_response(request, _refusal_of(request, error))
+        if isinstance(error, HTTPException):
+            response.headers.update(error.headers or {})
         return response
 
-    @app.exception_handler(ConfigError)
-    async def config(request: Request, error: ConfigError) -> Response:
-        return respond(request, Refusal(422, "invalid_fleet", str(error), Outcome.REJECTED_INVALID))
+    for kind in (Refusal, RequestValidationError, HTTPException, ConfigError, StoreError):
+        app.add_exception_handler(kind, respond)
 
-    @app.exception_handler(StoreError)
-    async def store(request: Request, error: StoreError) -> Response:
-        # Only operators may see where the database is.
-        message = (
-            str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
-        )
-        return respond(
-            request,
-            Refusal(503, "store_unavailable", message, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2),
-        )
+
+def _refusal_of(request: Request, error: Exception) -> Refusal:
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return invalid_request("The body is not valid JSON.")
+        param = path_of(first["loc"][1:])
+        if not param and first["type"] in {"dict_type", "model_attributes_type"}:
+            return invalid_request("The body must be a JSON object, with content-type: application/json.")
+        return invalid_request(f"{param or 'The body'} {sentence_of(first)}.", param or None)
+    if isinstance(error, HTTPException):
+        code = _HTTP_CODES.get(error.status_code, "invalid_request")
+        return Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
+    if isinstance(error, ConfigError):
+        return Refusal(422, "invalid_fleet", str(error), Outcome.REJECTED_INVALID)
+    # Only operators may see where the database is.
+    message = str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
+    return Refusal(503, "store_unavailable", message, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2)
 
 
 def not_found(what: str) -> Refusal:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from predictors.online.predictor import OnlinePredictor
@@ -18,7 +18,7 @@ from router.explain import describe
 from router.gateway.fleet.batch_plan import BatchProblem, Prompt
 from router.gateway.fleet.edits import adding, draining, removing, targeting
 from router.gateway.fleet.scaling import pools
-from router.gateway.routes.access import admin_only, not_found
+from router.gateway.routes.access import admin_router, not_found
 from router.gateway.service import Gateway
 
 
@@ -53,10 +53,7 @@ class TargetChange(BaseModel):
 def admin_routes(gateway: Gateway) -> APIRouter:
     """All of /admin. Each call needs the admin key; without one set it must come from a program on this machine."""
 
-    def allowed(request: Request) -> None:
-        admin_only(gateway, request)
-
-    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
+    router = admin_router(gateway)
 
     @router.get("/fleet")
     async def fleet() -> dict[str, Any]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
-from router.gateway.routes.access import admin_only, client_key, not_found
+from router.gateway.routes.access import admin_router, client_key, not_found
 from router.gateway.service import Gateway
 from router.store.keys import StoredKey
 from router.store.spend_report import day, dimensions, spend_report
@@ -63,10 +63,7 @@ def key_routes(gateway: Gateway) -> APIRouter:
 
 # --- operators ----------------------------------------------------------------------------------------
 def _operators(gateway: Gateway) -> APIRouter:
-    def allowed(request: Request) -> None:
-        admin_only(gateway, request)
-
-    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
+    router = admin_router(gateway)
 
     @router.get("/keys")
     async def keys() -> Response:

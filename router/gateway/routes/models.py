@@ -21,6 +21,7 @@ def model_routes(gateway: Gateway) -> APIRouter:
         owner = model.family if model is not None and model.family else "headway"
         return {"id": name, "object": "model", "created": gateway.rules.created, "owned_by": owner}
 
+    @router.get("/models/", include_in_schema=False)
     @router.get("/models")
     async def models(request: Request) -> dict[str, Any]:
         """The fleet's models that the caller's key may use."""

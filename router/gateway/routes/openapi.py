@@ -134,7 +134,16 @@ _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
         ["model", "messages"],
         _COMMON | {"messages": _MESSAGES, "max_completion_tokens": {"type": "integer", "minimum": 1}},
     ),
-    "/v1/completions": ("Complete a prompt", "generation", ["model", "prompt"], _COMMON | {"prompt": _TEXTS}),
+    "/v1/completions": (
+        "Complete a prompt",
+        "generation",
+        ["model", "prompt"],
+        _COMMON
+        | {
+            "prompt": _TEXTS,
+            "max_tokens": {"type": "integer", "minimum": 0, "description": "0 with `echo` scores the prompt"},
+        },
+    ),
     "/v1/embeddings": (
         "Embed texts",
         "generation",
@@ -159,7 +168,9 @@ _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
             "temperature": {"type": "number"},
             "top_p": {"type": "number"},
             "tools": {"type": "array", "items": _RESPONSE_TOOL},
-            "tool_choice": {"description": "`auto`, `none`, `required`, or a function by its name"},
+            "tool_choice": {
+                "description": "`auto`, `none`, `required`, a function by its name, or `allowed_tools`"
+            },
             "text": {"type": "object", "properties": {"format": _RESPONSE_FORMAT}},
             "reasoning": {"type": "object", "properties": {"effort": {"type": "string"}}},
             "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
@@ -199,6 +210,7 @@ _STATUSES = {
     409: "the name is taken",
     408: "the request arrived too slowly",
     413: "the body is too large",
+    415: "the body is compressed",
     422: "the content is not valid",
     429: "rate limit, budget, or a hard SLO that cannot be met now",
     500: "the gateway failed",

@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query
 
-from router.gateway.routes.access import admin_only
+from router.gateway.routes.access import admin_router
 from router.gateway.service import Gateway
 from router.store.overview import overview, recent_by_instance
 from router.store.overview_figures import Window
@@ -47,10 +47,7 @@ class Shared:
 def overview_routes(gateway: Gateway) -> APIRouter:
     """Aggregates of the records. Each call needs the admin key; without one set it must come from this machine."""
 
-    def allowed(request: Request) -> None:
-        admin_only(gateway, request)
-
-    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
+    router = admin_router(gateway)
     windows, recent = Shared(), Shared()
 
     @router.get("/overview")

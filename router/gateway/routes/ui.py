@@ -15,7 +15,7 @@ from fastapi.responses import FileResponse
 
 from router import __version__
 from router.gateway.intake.callers import admin_needs_key
-from router.gateway.routes.access import admin_only, not_found
+from router.gateway.routes.access import admin_router, not_found
 from router.gateway.service import Gateway
 
 _TYPES = {
@@ -172,10 +172,7 @@ def list_reports(directory: Path) -> list[dict[str, Any]]:
 
 
 def _reports(gateway: Gateway) -> APIRouter:
-    def allowed(request: Request) -> None:
-        admin_only(gateway, request)
-
-    router = APIRouter(prefix="/admin/reports", dependencies=[Depends(allowed)])
+    router = admin_router(gateway, "/admin/reports")
 
     @router.get("")
     async def reports() -> dict[str, Any]:

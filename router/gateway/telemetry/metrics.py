@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from router.background import failed
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
-from router.gateway.telemetry.histogram import Histogram
-from router.gateway.telemetry.series import DECISION_BUCKETS, Labels, Series
+from router.gateway.telemetry.series import DECISION_BUCKETS, Histogram, Labels, Series
 from router.gateway.telemetry.sources import Sources
 from router.store.records import RequestRecord
 
@@ -23,8 +22,8 @@ MAX_SERIES = 2000
 #: Records are counted together when so many have come, or when somebody reads.
 _COUNTED_AT_ONCE = 16
 
-_OPERATIONS = {
-    None: "",
+#: By API: the operation, as OpenTelemetry names it.
+OPERATIONS = {
     "chat": "chat",
     "chat.completions": "chat",
     "completions": "text_completion",
@@ -35,7 +34,7 @@ _OPERATIONS = {
     "ollama.embed": "embeddings",
     "ollama.embeddings": "embeddings",
 }
-_SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
+SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
 
 
 class Metrics:
@@ -106,7 +105,7 @@ class Metrics:
         )
         model = self._models.get(record.model, OTHER)
         instance = self._instances.get(record.instance, OTHER)
-        operation = _OPERATIONS.get(record.api, OTHER)
+        operation = OPERATIONS.get(record.api, OTHER) if record.api else ""
         found = self._series.get((policy, requested, model, instance, operation, outcome))
         series = found[1] if found else self._new(policy, requested, model, instance, operation, outcome)
 
@@ -128,7 +127,7 @@ class Metrics:
                 series.input_tokens.observe(record.prompt_tokens)
             if output_tokens is not None:
                 series.output_tokens.observe(output_tokens)
-        if outcome in _SUCCESS:  # an answer that was cut short tells nothing about these
+        if outcome in SUCCESS:  # an answer that was cut short tells nothing about these
             predicted = record.predicted_e2e_s_p50
             if predicted and e2e_s is not None:
                 series.ratio_e2e.observe(e2e_s / predicted)
@@ -175,7 +174,7 @@ class Metrics:
         outcome: Outcome,
     ) -> Series:
         name = Outcome(outcome).value
-        error = "" if outcome in _SUCCESS else name
+        error = "" if outcome in SUCCESS else name
         if len(self._series) >= MAX_SERIES:
             labels = Labels(OTHER, OTHER, OTHER, OTHER, OTHER, name, error)
             return self._overflow.setdefault(outcome, (labels, Series()))[1]

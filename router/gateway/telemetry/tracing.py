@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from router.core.types import EndedHow, Outcome
+from router.core.types import EndedHow
+from router.gateway.telemetry.metrics import OPERATIONS, SUCCESS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
     from router.store.records import AttemptRecord, RequestRecord
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-_OPERATIONS = {
-    "completions": "text_completion",
-    "ollama.generate": "text_completion",
-    "embeddings": "embeddings",
-}
-_SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
 
 
 class Trace(NamedTuple):
@@ -81,7 +76,7 @@ class Tracing:
     def end(self, record: RequestRecord, trace: Trace) -> None:
         """Send the spans of a request that has ended."""
         began, ended = record.received_at, record.received_at + (record.e2e_s or 0.0)
-        operation = _OPERATIONS.get(record.api or "", "chat")
+        operation = OPERATIONS.get(record.api or "", "chat")
         model = record.model or ""
         self._send(
             trace,
@@ -92,7 +87,7 @@ class Tracing:
             began,
             ended,
             _request_attributes(record, operation),
-            failed=None if record.outcome in _SUCCESS else record.outcome.value,
+            failed=None if record.outcome in SUCCESS else record.outcome.value,
         )
         if record.queue_wait_s:
             self._send(

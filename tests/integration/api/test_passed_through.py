@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from tests.integration.gateway.staged import DONE, event, final, staged, usage
+from tests.integration.gateway.live import bearer, key
+from tests.integration.gateway.staged import DONE, event, final, says, staged, usage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -133,6 +134,8 @@ async def test_stop_and_seed_and_bias(shared):
         ("/v1/completions", {"model": VLLM, "prompt": "a", "suffix": "b"}, "suffix"),
         ("/v1/completions", {"model": OLLAMA, "prompt": ["a", "b"]}, "prompt"),
         ("/v1/completions", {"model": OLLAMA, "prompt": "a", "echo": True}, "echo"),
+        ("/v1/completions", {"model": VLLM, "prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ("/v1/completions", {"model": VLLM, "prompt": "a", "max_tokens": -1, "echo": True}, "max_tokens"),
         ("/v1/completions", {"model": VLLM, "prompt": "a", "best_of": 0}, "best_of"),
         ("/v1/completions", {"model": VLLM, "prompt": "a", "best_of": 1000}, "best_of"),
         ("/v1/chat/completions", {"model": OLLAMA, "messages": MESSAGES, "n": 2}, "n"),
@@ -239,3 +242,40 @@ async def test_several_choices_in_one_event(tmp_path):
         row = await gw.row(response.headers["x-request-id"])
     assert (texts, reasons) == ({0: "ace", 1: "bdf"}, {0: "length", 1: "length"})
     assert row["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("metered", [False, True])
+async def test_what_comes_with_the_usage_is_in_a_non_streaming_answer(tmp_path, metered):
+    last = event(choices=[], service_tier="flex", citations=["http://a"], **usage(3, 1))
+    keys = {"keys": [key("a", budget_usd_per_day=1 if metered else None)]}
+    script = says("Hi", end=event(finish="stop") + last + DONE)
+    async with staged(tmp_path, script, auth=keys) as (gw, _):
+        status, answer = await gw.post(
+            "/v1/chat/completions", {"model": "small", "messages": MESSAGES}, headers=bearer("a")
+        )
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "Hi")
+    assert (answer["service_tier"], answer["citations"]) == ("flex", ["http://a"])
+
+
+async def test_a_prompt_is_scored_without_a_token(tmp_path):
+    """`max_tokens: 0` with `echo`: no token is streamed, predicted or billed, and no echoed text is counted as one."""
+
+    async def script(exchange):
+        logprobs = {"tokens": ["Once", " upon"], "token_logprobs": [None, -1.5]}
+        choice = {"index": 0, "text": "Once upon", "logprobs": logprobs, "finish_reason": "length"}
+        counts = {"prompt_tokens": 2, "completion_tokens": 0, "total_tokens": 2}
+        answer = {"id": "x", "object": "text_completion", "created": 1, "choices": [choice], "usage": counts}
+        await exchange.answer(200, json.dumps(answer).encode())
+
+    body = {"model": "small", "prompt": "Once upon", "max_tokens": 0, "echo": True, "logprobs": 1}
+    keys = {"keys": [key("a", budget_usd_per_day=1, max_cost_usd=0.01)]}
+    async with staged(tmp_path, script, auth=keys) as (gw, stage):
+        status, answer = await gw.post("/v1/completions", body, headers=bearer("a"))
+        row = await gw.row(answer["headway"]["request_id"])
+        refused, _ = await gw.post("/v1/completions", body | {"stream": True}, headers=bearer("a"))
+    assert (status, refused) == (200, 400)
+    assert stage.bodies == [body | {"model": "m", "stream": False}]
+    assert answer["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.5]
+    assert answer["usage"] == {"prompt_tokens": 2, "completion_tokens": 0, "total_tokens": 2}
+    assert (row["outcome"], row["max_tokens"], row["output_tokens"]) == ("ok", 0, 0)
+    assert row["cost_usd"] == pytest.approx(2 * 0.05e-6)

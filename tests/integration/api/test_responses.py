@@ -281,22 +281,11 @@ async def test_an_engine_s_refusal_names_the_field_as_it_is_called_here(tmp_path
 @pytest.mark.parametrize(
     "body",
     [
-        {"input": {"role": "user"}},
-        {"input": [[]]},
         {"input": [None]},
-        {"input": [{"role": None, "content": None}]},
-        {"input": [{"role": "user", "content": [{"type": ["input_text"], "text": 1}]}]},
-        {"input": [{"type": "function_call", "call_id": {}, "name": [], "arguments": 1}]},
-        {"input": "x", "tools": {}},
-        {"input": "x", "tools": [{"type": "function", "name": 1}]},
-        {"input": "x", "text": []},
-        {"input": "x", "reasoning": "low"},
-        {"input": "x", "metadata": [1]},
         {"input": "x", "stop": 1},
         {"input": "x", "seed": "a"},
         {"input": "x", "routing": 1},
         {"input": "x", "model": 7},
-        {"instructions": {}},
         {},
     ],
 )

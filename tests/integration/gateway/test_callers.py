@@ -83,7 +83,7 @@ async def test_a_body_without_a_content_type_is_told_which(tmp_path):
 
 
 async def test_a_name_may_be_allowed(tmp_path):
-    server = {"allowed_hosts": ["headway.test"]}
+    server = {"allowed_hosts": ["Headway.Test"]}
     async with live(tmp_path, vllm("a"), server=server) as gw:
         page = {"host": "headway.test", "origin": "https://headway.test"}
         assert await status_of(gw, "POST", "/v1/chat/completions", CHAT, **page) == 200

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from tests.contract.backends.fakes import Exchange
 from tests.integration.gateway.live import bearer, events, fault, key, live, ollama, vllm
+from tests.integration.gateway.staged import staged
 
 MID_STREAM = ["error_mid_stream", "truncate_without_done", "cut_mid_stream"]
 
@@ -75,6 +77,24 @@ async def test_every_attempt_fails(tmp_path, kind):
         status, answer = await gw.post("/api/generate", {"model": "small", "prompt": "Hi"})
         assert (status, list(answer)) == (502, ["error"])
         assert isinstance(answer["error"], str)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"), [(("retry-after: 9", "Retry-After: 4"), "4"), (("retry-after: 9", "x: 1"), None)]
+)
+async def test_if_every_engine_says_when_to_come_back_the_client_hears_the_soonest(tmp_path, lines, expected):
+    def busy(line: str):
+        async def script(exchange: Exchange) -> None:
+            await exchange.head(429, "application/json", line)
+            await exchange.chunk(b'{"error": "too many"}')
+            await exchange.end()
+
+        return script
+
+    async with staged(tmp_path, *map(busy, lines)) as (gw, _):
+        status, headers, answer = await gw.chat(model="small")
+    assert (status, answer["error"]["code"]) == (502, "upstream_error")
+    assert headers.get("retry-after") == expected
 
 
 async def test_no_more_attempts_than_allowed(tmp_path):

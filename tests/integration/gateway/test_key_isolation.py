@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.gateway.records.feedback import MAX_JUDGEMENTS
+from router.gateway.records import MAX_JUDGEMENTS
 from tests.contract.backends.fakes import Exchange, FakeEngine
 from tests.integration.gateway.live import bearer, key, live, vllm
 from tests.integration.gateway.staged import DONE, event, usage

@@ -175,19 +175,12 @@ async def test_response_format(only, model):
             model=model, messages=MESSAGES, max_tokens=60, response_format={"type": "json_object"}
         )
         assert answer.choices[0].message.content.startswith("{")
-        schema = {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
-        answer = await api.chat.completions.create(
-            model=model,
-            messages=MESSAGES,
-            max_tokens=60,
-            response_format={"type": "json_schema", "json_schema": schema},
-        )
-        assert answer.choices[0].message.content.startswith("{")
 
 
 async def test_models(shared):
     async with client(shared) as api:
         assert [model.id async for model in api.models.list()] == ["llama-3.1-8b", "qwen2.5-7b"]
+        assert await shared.get("/v1/models/") == await shared.get("/v1/models")
         assert (await api.models.retrieve("small")).id == "llama-3.1-8b"
         with pytest.raises(openai.NotFoundError):
             await api.models.retrieve("gpt-9")

@@ -80,6 +80,18 @@ async def test_what_is_no_json_object_is_a_400_with_a_row(shared, path, body):
     assert (row["outcome"], row["error_code"]) == ("rejected_invalid", "invalid_request")
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat", "/v1/routing/predict"])
+async def test_a_compressed_body_is_a_415(shared, path):
+    headers = {"content-encoding": "gzip"}
+    async with shared.http.post(shared.url + path, data=b"\x1f\x8b", headers=headers) as response:
+        assert (response.status, "Content-Encoding" in await response.text()) == (415, True)
+        if path != "/v1/routing/predict":
+            row = await shared.row(response.headers["x-request-id"])
+            assert (row["outcome"], row["error_code"]) == ("rejected_invalid", "unsupported_media_type")
+    async with shared.http.get(shared.url + "/healthz", headers=headers) as response:
+        assert response.status == 200
+
+
 async def test_unknown_models(shared):
     await refused(shared, 404, "model_not_found", "rejected_invalid", "model", model="gpt-9")
     await refused(shared, 404, "model_not_found", "rejected_invalid", "model", model="gpt-9:latency")

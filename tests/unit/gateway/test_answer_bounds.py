@@ -7,7 +7,6 @@ from itertools import repeat
 from time import thread_time
 from typing import Any
 
-import orjson
 import pytest
 
 from backends.scanning import Assembler, SseScanner
@@ -16,25 +15,17 @@ from router.gateway.codecs.ollama.stream import NdjsonStream
 from router.gateway.codecs.responses import stream as responses_stream
 from router.gateway.codecs.responses.stream import ResponsesStream
 from tests.pace import cpu_limit_s
+from tests.unit.gateway.chunks import call, chunk
 
 LIMIT_S = 0.05
 
 
-def event(delta: dict[str, Any], **members: Any) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": None, **members}
-    return b"data: " + orjson.dumps({"id": "x", "model": "m", "choices": [choice]}) + b"\n\n"
-
-
-def call(index: int, arguments: str) -> dict[str, Any]:
-    return {"tool_calls": [{"index": index, "function": {"name": "f", "arguments": arguments}}]}
-
-
 FLOODS = {
-    "text": event({"content": "x" * 60_000}),
-    "escapes": event({"content": '\x01"' * 10_000}),
-    "two kinds of text": event({"content": "x"}) * 100 + event({"reasoning_content": "x"}) * 100,
-    "logprobs": event({"content": "x"}, logprobs={"content": [{"token": "t", "logprob": -1.0}] * 1000}),
-    "tool calls": b"".join(event(call(index, "x" * 300)) for index in range(100)),
+    "text": chunk({"content": "x" * 60_000}),
+    "escapes": chunk({"content": '\x01"' * 10_000}),
+    "two kinds of text": chunk({"content": "x"}) * 100 + chunk({"reasoning_content": "x"}) * 100,
+    "logprobs": chunk({"content": "x"}, logprobs={"content": [{"token": "t", "logprob": -1.0}] * 1000}),
+    "tool calls": b"".join(chunk(call(index, "x" * 300, name="f")) for index in range(100)),
 }
 
 
@@ -49,7 +40,7 @@ def test_an_answer_without_end_is_ended(kind: str, into: str) -> None:
 @pytest.mark.parametrize("make", [lambda: ResponsesStream("r", "m", {}), lambda: NdjsonStream("chat", "m")])
 def test_tool_calls_of_an_answer_have_a_bound_in_all(make: Any) -> None:
     stream = make()
-    pieces = (event(call(index, "x" * 100_000)) for index in range(200))
+    pieces = (chunk(call(index, "x" * 100_000, name="f")) for index in range(200))
     with pytest.raises(UpstreamError):
         deque(map(stream.feed, pieces), maxlen=0)
 
@@ -57,7 +48,7 @@ def test_tool_calls_of_an_answer_have_a_bound_in_all(make: Any) -> None:
 def test_an_answer_of_too_many_parts_is_ended_early() -> None:
     """Each switch between text and reasoning opens an item of its own."""
     stream = ResponsesStream("r", "m", {})
-    pair = event({"content": "x"}) + event({"reasoning_content": "x"})
+    pair = chunk({"content": "x"}) + chunk({"reasoning_content": "x"})
     written: list[int] = []
     with pytest.raises(UpstreamError):
         written.extend(map(len, map(stream.feed, repeat(pair, 2000))))
@@ -74,15 +65,15 @@ def test_a_call_that_is_not_complete_is_not_parsed_with_each_event(monkeypatch: 
 
     monkeypatch.setattr(responses_stream, "_is_complete", counted)
     stream = ResponsesStream("r", "m", {})
-    stream.feed(event(call(0, '{"a":{}')) + event(call(1, "{")))
+    stream.feed(chunk(call(0, '{"a":{}', name="f")) + chunk(call(1, "{", name="f")))
     for _ in range(1000):
-        stream.feed(event(call(0, ',"b":{}')) + event({"content": "x"}))
+        stream.feed(chunk(call(0, ',"b":{}')) + chunk({"content": "x"}))
     assert parsed < 50
 
 
 def test_blank_lines_cost_little() -> None:
     scanner = SseScanner("m")
-    scanner.feed(event({"content": "x"}))
+    scanner.feed(chunk({"content": "x"}))
     least_s = 1.0
     for _ in range(3):
         before = thread_time()

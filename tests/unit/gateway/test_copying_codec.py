@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.gateway.codecs.copying import CopyingCodec
+from router.gateway.codecs.codec import CopyingCodec
 from router.gateway.codecs.openai.codec import OpenAICodec
 
 HEADWAY = {"outcome": "ok"}

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from router.core.types import Outcome
 from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.exposition import Page, counter, gauge, histogram
-from router.gateway.telemetry.histogram import Histogram
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.scrapes import MAX_PAGES, Scrapes, metrics_page
+from router.gateway.telemetry.series import Histogram
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.worker_pages import merge, pack, unpack
 from router.store.records import RequestRecord

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from router.config import ConfigError, InstanceConfig, loads, parse_instance
+from router.gateway.fleet.edits import Edit, adding, drained, draining, removing, targeting
 from router.gateway.fleet.overlay import Overlay, OverlayError
 
 FILE = loads(
@@ -25,6 +26,13 @@ def an_instance(name: str, **members: Any) -> InstanceConfig:
     )
 
 
+def edited(*edits: Edit, overlay: Overlay | None = None) -> Overlay:
+    overlay = overlay or Overlay()
+    for edit in edits:
+        overlay = edit(overlay, FILE) or overlay
+    return overlay
+
+
 def names(overlay: Overlay) -> str:
     return "".join(each.name for each in overlay.over(FILE).instances)
 
@@ -32,32 +40,37 @@ def names(overlay: Overlay) -> str:
 def test_instances_come_and_go() -> None:
     overlay = Overlay()
     assert overlay.over(FILE) is FILE
-    overlay = overlay.adding(an_instance("c"))
+    overlay = edited(adding(an_instance("c")))
     assert names(overlay) == "abc"
-    overlay = overlay.removing("a", FILE)
+    overlay = edited(removing("a"), overlay=overlay)
     assert names(overlay) == "bc"
-    overlay = overlay.removing("c", FILE)
+    overlay = edited(removing("c"), overlay=overlay)
     assert (names(overlay), overlay.removed) == ("b", {"a"})
-    again = overlay.adding(an_instance("a", url="http://h:7"))
+    again = edited(adding(an_instance("a", url="http://h:7")), overlay=overlay)
     assert names(again) == "ba"
     found = again.over(FILE).instance("a")
     assert found is not None
     assert found.url == "http://h:7"
-    assert names(again.removing("a", FILE)) == "b"
+    assert names(edited(removing("a"), overlay=again)) == "b"
     assert names(again.reloaded()) == "ab"
     assert (again.revision, again.reloaded().revision, again.reloaded().reloads) == (4, 5, 1)
 
 
 def test_who_has_left_drains_no_more() -> None:
-    overlay = Overlay().drained("a").drained("b")
+    overlay = edited(draining("a"), draining("b"))
     assert overlay.draining == {"a", "b"}
-    assert overlay.removing("a", FILE).draining == {"b"}
+    for edit in (removing("a"), drained("a")):
+        assert edited(edit, overlay=overlay).draining == {"b"}
     assert overlay.reloaded().draining == frozenset()
 
 
 def test_targets_are_kept_by_key() -> None:
-    overlay = Overlay().targeting(None, {"quality": 0.5}).targeting("k", {"attainment": 0.9})
-    overlay = overlay.targeting(None, {"attainment": 0.8}).targeting("k", {"quality": None})
+    overlay = edited(
+        targeting(None, {"quality": 0.5}),
+        targeting("k", {"attainment": 0.9}),
+        targeting(None, {"attainment": 0.8}),
+        targeting("k", {"quality": None}),
+    )
     assert overlay.targets == {
         None: {"quality": 0.5, "attainment": 0.8},
         "k": {"attainment": 0.9, "quality": None},
@@ -65,14 +78,13 @@ def test_targets_are_kept_by_key() -> None:
 
 
 def test_it_comes_back_from_its_document() -> None:
-    overlay = (
-        Overlay()
-        .reloaded()
-        .adding(an_instance("c", api_key_env="SECRET"))
-        .removing("a", FILE)
-        .drained("b")
-        .targeting(None, {"quality": 0.5})
-        .targeting("k", {"quality": None})
+    overlay = edited(
+        removing("a"),
+        draining("b"),
+        targeting(None, {"quality": 0.5}),
+        targeting("k", {"quality": None}),
+        adding(an_instance("c", api_key_env="SECRET")),
+        overlay=Overlay().reloaded(),
     )
     document = json.loads(json.dumps(overlay.document()))
     assert Overlay.of(document) == overlay
@@ -82,7 +94,7 @@ def test_it_comes_back_from_its_document() -> None:
 
 def test_what_does_not_fit_the_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown"):
-        Overlay().adding(an_instance("c", serves={"unknown": "x"})).over(FILE)
+        edited(adding(an_instance("c", serves={"unknown": "x"}))).over(FILE)
 
 
 SECRETS = loads(
@@ -115,7 +127,7 @@ SECRETS = loads(
 def test_the_shared_document_asks_for_no_secret_and_no_file_of_its_own(
     members: dict[str, Any], refused: str | None
 ) -> None:
-    document = json.loads(json.dumps(Overlay().adding(an_instance("c", **members)).document()))
+    document = json.loads(json.dumps(edited(adding(an_instance("c", **members))).document()))
     overlay = Overlay.of(document)
     if refused is None:
         assert overlay.over(SECRETS).instance("c") is not None

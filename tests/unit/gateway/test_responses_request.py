@@ -152,9 +152,27 @@ def test_what_is_not_asked_for_is_not_sent() -> None:
     assert (shaped["response_format"], shaped["verbosity"]) == ({"type": "json_object"}, "low")
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools_are_the_only_tools(mode: str) -> None:
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "time"}]}
+    tools = [TOOL, {"type": "function", "name": "time"}]
+    asked = responses_to_chat({"model": "m", "input": "Hi", "tools": tools, "tool_choice": choice})
+    assert asked.body["tools"] == [{"type": "function", "function": {"name": "time"}}]
+    assert asked.body["tool_choice"] == mode
+    assert (asked.echo["tools"], asked.echo["tool_choice"]) == (tools, choice)
+
+
+def allowed(*tools: Any, mode: str = "auto") -> dict[str, Any]:
+    return {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": mode, "tools": list(tools)}}
+
+
 @pytest.mark.parametrize(
     ("bad", "param"),
     [
+        (allowed(), "tool_choice.tools"),
+        (allowed({"type": "function", "name": "time"}), "tool_choice.tools"),
+        (allowed({"type": "mcp"}), "tool_choice.tools[0].type"),
+        (allowed({"type": "function", "name": "weather"}, mode="none"), "tool_choice.mode"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
@@ -185,6 +203,11 @@ def test_what_is_not_asked_for_is_not_sent() -> None:
         ({"input": None}, "input"),
         ({"input": []}, "input"),
         ({"input": 1}, "input"),
+        ({"input": {"role": "user"}}, "input"),
+        ({"input": [[]]}, "input[0]"),
+        ({"tools": {}}, "tools"),
+        ({"text": []}, "text"),
+        ({"reasoning": "low"}, "reasoning"),
         ({"input": ["Hi"]}, "input[0]"),
         ({"input": [{"type": 1}]}, "input[0].type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),

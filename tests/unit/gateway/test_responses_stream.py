@@ -19,22 +19,12 @@ from router.gateway.codecs.responses.answer import non_streaming_response
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from router.gateway.codecs.responses.stream import ResponsesStream
+from tests.unit.gateway.chunks import call, chunk
 
-HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "llama"}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 HEADWAY = {"request_id": "req_1", "model": "llama", "outcome": "ok"}
 ECHO = responses_to_chat({"input": "x"}).echo
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-
-
-def chunk(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason} | more
-    return b"data: " + orjson.dumps({**HEAD, "choices": [choice]}) + b"\n\n"
-
-
-def call(index: int, arguments: str, **first: Any) -> dict[str, Any]:
-    name = {"name": first.pop("name")} if "name" in first else {}
-    return {"tool_calls": [{"index": index, **first, "function": {**name, "arguments": arguments}}]}
 
 
 def events_of(data: bytes) -> list[dict[str, Any]]:
@@ -91,6 +81,21 @@ def test_the_sequence_of_a_text() -> None:
     assert last["usage"]["output_tokens"] == 5
     assert last["output"][0]["content"][0]["text"] == 'Hel"loö'
     assert {event["response"]["id"] for event in (events[0], events[1], events[-1])} == {"resp_1"}
+
+
+def test_annotations_and_the_service_tier_are_the_engine_s() -> None:
+    cited = {"start_index": 0, "end_index": 2, "url": "http://a", "title": "A"}
+    annotations = [{"type": "url_citation", "url_citation": cited}, {"url": "no type"}]
+    first = chunk({"content": "Hi"}).replace(b'"choices"', b'"service_tier":"flex","choices"')
+    batches = [first, chunk({"annotations": annotations}), chunk({"content": "!"}, "stop")]
+    events = streamed(*batches)
+    added = {"output_index": 0, "content_index": 0, "annotation_index": 0}
+    (found,) = [event for event in events if event["type"].endswith("annotation.added")]
+    assert added.items() <= found.items()
+    last = events[-1]["response"]
+    assert last == whole(*batches)
+    assert last["service_tier"] == "flex"
+    assert last["output"][0]["content"][0]["annotations"] == [{"type": "url_citation", **cited}]
 
 
 def test_thoughts_text_and_calls_are_items_one_after_the_other() -> None:

@@ -12,7 +12,6 @@ from router.config import FleetConfig
 from router.core.errors import Refusal
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.hosts import authority
-from router.gateway.http.own_pages import OwnPages
 from router.gateway.intake.callers import caller_terms, check_admin, given_twice
 from router.gateway.keys.keyring import new_key
 
@@ -146,13 +145,6 @@ def test_an_open_gateway_on_a_network_answers_pages_by_address_only(
 ) -> None:
     headers = [(b"host", host), *([] if origin is None else [(b"origin", origin)])]
     assert refused(rules(host="0.0.0.0", allowed_hosts=("known.example",)), *headers) == status
-
-
-def test_names_may_be_allowed() -> None:
-    pages = OwnPages("127.0.0.1", ("Headway.Test",))
-    pages.check({b"host": b"headway.test:8080", b"origin": b"http://headway.test:8080"})
-    with pytest.raises(Refusal):
-        pages.check({b"host": b"other.test:8080"})
 
 
 @given(st.binary(max_size=40))

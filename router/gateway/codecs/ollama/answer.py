@@ -131,14 +131,12 @@ def non_streaming(
     answer: Mapping[str, Any],
     timings: Timings,
     headway: Mapping[str, Any] | None = None,
-    *,
-    at_ns: int | None = None,
 ) -> dict[str, Any]:
     """The answer of a request that did not stream, from an OpenAI answer with its `usage`."""
     choice: Mapping[str, Any] = (answer.get("choices") or [{}])[0]
     texts: Mapping[str, Any] = choice.get("message") or choice
     content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
-    into = _stamped(model, at_ns)
+    into = _stamped(model)
     said: dict[str, Any] = (
         {"role": "assistant", "content": content} if kind == "chat" else {"response": content}
     )
@@ -155,12 +153,12 @@ def non_streaming(
     return done(into, answer.get("usage"), choice.get("finish_reason"), timings, headway)
 
 
-def loaded(kind: Kind, model: str, reason: str, *, at_ns: int | None = None) -> dict[str, Any]:
+def loaded(kind: Kind, model: str, reason: str) -> dict[str, Any]:
     """The answer to a request that only loads or unloads the model (`Translated.load`)."""
-    into = _stamped(model, at_ns)
+    into = _stamped(model)
     into |= {"message": {"role": "assistant", "content": ""}} if kind == "chat" else {"response": ""}
     return done(into, None, reason, Timings(), None)
 
 
-def _stamped(model: str, at_ns: int | None) -> dict[str, Any]:
-    return {"model": model, "created_at": rfc3339(time.time_ns() if at_ns is None else at_ns)}
+def _stamped(model: str) -> dict[str, Any]:
+    return {"model": model, "created_at": rfc3339(time.time_ns())}

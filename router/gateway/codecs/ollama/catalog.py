@@ -18,6 +18,7 @@ from router.gateway.codecs.ollama.answer import rfc3339
 OLLAMA_VERSION = "0.12.11"
 
 _NEVER = "9999-12-31T23:59:59Z"  # the router never unloads a model
+_CAPABILITIES = ("completion", "tools")
 _SIZE = re.compile(
     r"(?:^|[-_:/ ])([0-9]{1,9}x)?([0-9]{1,9}(?:\.[0-9]{1,9})?)([bm])(?=$|[-_:/. ])", re.IGNORECASE
 )
@@ -25,15 +26,12 @@ _SIZE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One model in the catalogue; None is unknown. `size_bytes` is the size of its weights."""
+    """One model in the catalogue; None is unknown."""
 
     name: str
     family: str | None = None
     quantization: str | None = None
     context_tokens: int | None = None
-    parameter_size: str | None = None
-    size_bytes: int | None = None
-    capabilities: tuple[str, ...] = ("completion", "tools")
 
 
 def tagged(name: str) -> str:
@@ -61,7 +59,7 @@ def _details(card: ModelCard) -> dict[str, Any]:
         "format": "",
         "family": card.family or "",
         "families": [card.family] if card.family else None,
-        "parameter_size": card.parameter_size or parameter_size(card.name) or "",
+        "parameter_size": parameter_size(card.name) or "",
         "quantization_level": card.quantization or "",
     }
     if card.context_tokens is not None:
@@ -74,7 +72,7 @@ def _entry(card: ModelCard) -> dict[str, Any]:
     return {
         "name": name,
         "model": name,
-        "size": card.size_bytes or 0,  # clients expect an integer: 0 is unknown
+        "size": 0,  # of the weights: unknown, but clients expect an integer
         "digest": _digest(card.name),
         "details": _details(card),
     }
@@ -83,35 +81,21 @@ def _entry(card: ModelCard) -> dict[str, Any]:
 def tags(cards: Iterable[ModelCard], modified_ns: int) -> dict[str, Any]:
     """The answer of /api/tags; `modified_ns` is when the fleet was read, in ns since the epoch."""
     modified_at = rfc3339(modified_ns)
-    return {
-        "models": [
-            _entry(card) | {"modified_at": modified_at, "capabilities": list(card.capabilities)}
-            for card in cards
-        ]
-    }
+    more = {"modified_at": modified_at, "capabilities": _CAPABILITIES}
+    return {"models": [_entry(card) | more for card in cards]}
 
 
-def ps(cards: Iterable[ModelCard], expires_ns: int | None = None) -> dict[str, Any]:
+def ps(cards: Iterable[ModelCard]) -> dict[str, Any]:
     """The answer of /api/ps for the models that live instances hold now."""
-    expires_at = _NEVER if expires_ns is None else rfc3339(expires_ns)
-    return {
-        "models": [
-            _entry(card)
-            | {
-                "expires_at": expires_at,
-                "size_vram": card.size_bytes or 0,
-                "context_length": card.context_tokens or 0,
-            }
-            for card in cards
-        ]
-    }
+    more = {"expires_at": _NEVER, "size_vram": 0}
+    return {"models": [_entry(card) | more | {"context_length": card.context_tokens or 0} for card in cards]}
 
 
 def show(card: ModelCard, modified_ns: int) -> dict[str, Any]:
     """The answer of /api/show."""
     architecture = card.family or "unknown"
     info: dict[str, Any] = {"general.architecture": architecture, "general.basename": card.name}
-    size = card.parameter_size or parameter_size(card.name)
+    size = parameter_size(card.name)
     if size is not None and (match := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([BM])", size)):
         info["general.parameter_count"] = round(float(match[1]) * (1e9 if match[2] == "B" else 1e6))
     if card.context_tokens is not None:
@@ -123,7 +107,7 @@ def show(card: ModelCard, modified_ns: int) -> dict[str, Any]:
         "template": "",
         "details": _details(card),
         "model_info": info,
-        "capabilities": list(card.capabilities),
+        "capabilities": _CAPABILITIES,
         "modified_at": rfc3339(modified_ns),
     }
 

@@ -16,11 +16,6 @@ THINKING = ("reasoning", "reasoning_content")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def ids_of(request_id: str) -> str:
-    """The part that the ids of a response and its items share, from the router's request id."""
-    return request_id.removeprefix("req_")
-
-
 def item_id(prefix: str, ids: str, index: int) -> str:
     """The id of the output item at `index`."""
     return f"{prefix}_{ids}_{index}"
@@ -37,8 +32,10 @@ def response_object(
     finish_reason: str | None = None,
     usage: Mapping[str, Any] | None = None,
     completed_at: int | None = None,
+    service_tier: str | None = None,
 ) -> dict[str, Any]:
-    """A response. `usage` is that of a chat. Times are in s since the epoch."""
+    """A response. `usage` is that of a chat, `service_tier` that of the engine, else the requested one holds. Times are in s
+    since the epoch."""
     reason = _INCOMPLETE.get(finish_reason or "") if status == "incomplete" else None
     return {
         "id": f"resp_{ids}",
@@ -52,6 +49,7 @@ def response_object(
         "output": output,
         "usage": None if usage is None else usage_object(usage),
         **echo,
+        **({} if service_tier is None else {"service_tier": service_tier}),
     }
 
 
@@ -83,8 +81,18 @@ def _count(of: Any, name: str) -> int:
 
 
 # --- items -------------------------------------------------------------------------------------------
-def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+def text_part(text: str, logprobs: list[dict[str, Any]], annotations: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": logprobs}
+
+
+def annotations_of(given: Any) -> list[dict[str, Any]]:
+    """A chat's annotations. A chat nests the members of each under the name of its type; this API does not."""
+    found = []
+    for one in _listed(given):
+        if isinstance(one, dict) and isinstance(kind := one.get("type"), str):
+            nested = one.get(kind)
+            found.append({"type": kind, **nested} if isinstance(nested, dict) else one)
+    return found
 
 
 def refusal_part(refusal: str) -> dict[str, Any]:
@@ -171,6 +179,7 @@ def non_streaming_response(
         finish_reason=reason,
         usage=answer.get("usage"),
         completed_at=completed_at if status == "completed" else None,
+        service_tier=tier if isinstance(tier := answer.get("service_tier"), str) else None,
     )
 
 
@@ -183,7 +192,8 @@ def _output(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
         output.append(reasoning_item(item, "completed", [reasoning_part(thoughts)]))
     parts = []
     if content := said.get("content"):
-        parts.append(text_part(content, logprobs_of(choice.get("logprobs"))))
+        annotations = annotations_of(said.get("annotations"))
+        parts.append(text_part(content, logprobs_of(choice.get("logprobs")), annotations))
     if refusal := said.get("refusal"):
         parts.append(refusal_part(refusal))
     if parts:

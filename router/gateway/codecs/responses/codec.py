@@ -11,7 +11,7 @@ import orjson
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.errors import error_object
-from router.gateway.codecs.responses.answer import ids_of, non_streaming_response
+from router.gateway.codecs.responses.answer import non_streaming_response
 from router.gateway.codecs.responses.request import TranslatedRequest, renamed
 from router.gateway.codecs.responses.stream import ResponsesStream
 
@@ -26,7 +26,7 @@ class ResponsesCodec:
     def __init__(self, request: TranslatedRequest, request_id: str) -> None:
         model = request.body.get("model")
         self._model = model if isinstance(model, str) else ""
-        self._ids = ids_of(request_id)
+        self._ids = request_id.removeprefix("req_")  # what the ids of a response and its items share
         self._echo = request.echo
         self._created_at = int(time.time())
         self._stream = ResponsesStream(self._ids, self._model, self._echo)

@@ -189,6 +189,12 @@ class ToolChoice(TypedDict, total=False):
 
 
 @with_config(STRICT)
+class AllowedTools(TypedDict):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+@with_config(STRICT)
 class TextOptions(TypedDict, total=False):
     format: _Format | None
     verbosity: Text | None
@@ -225,7 +231,7 @@ class Body(TypedDict, total=False):
     tools: Annotated[list[Function], Field(max_length=MAX_TOOLS, fail_fast=True)] | None
     tool_choice: Annotated[
         Literal["auto", "none", "required"] | Object | None,
-        says("must be auto, none, required or a function"),
+        says("must be auto, none, required, a function or allowed_tools"),
     ]
     include: Annotated[list[Text], Field(max_length=_MAX_ENTRIES, fail_fast=True)] | None
     truncation: Literal["auto", "disabled"] | None
@@ -236,7 +242,7 @@ class Body(TypedDict, total=False):
 
 
 BODY = Check(Body)
-TOOL_CHOICE = Check(ToolChoice)
+TOOL_CHOICE, ALLOWED_TOOLS = Check(ToolChoice), Check(AllowedTools)
 #: Refuses the fields of `_SENTENCES`.
 NO_OTHER_FIELDS = Check(
     with_config(STRICT)(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from router.core.errors import invalid_request
 from router.gateway.codecs.responses.fields import (
+    ALLOWED_TOOLS,
     BODY,
     NO_OTHER_FIELDS,
     OTHER_NAMES,
@@ -84,7 +85,14 @@ def renamed(param: str | None) -> str | None:
 def _tools(given: Body, into: dict[str, Any]) -> None:
     tools = [_tool(tool) for tool in given.get("tools") or ()]
     choice: Any = given.get("tool_choice")
-    if isinstance(choice, dict):
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        # Few engines know a chat's form of it: they get the allowed tools alone.
+        allowed = ALLOWED_TOOLS(choice, "tool_choice")
+        choice, names = allowed["mode"], {each["name"] for each in allowed["tools"]}
+        tools = [tool for tool in tools if tool["function"]["name"] in names]
+        if {tool["function"]["name"] for tool in tools} != names:
+            raise invalid_request("tool_choice.tools must name functions in tools.", "tool_choice.tools")
+    elif isinstance(choice, dict):
         choice = {"type": "function", "function": {"name": TOOL_CHOICE(choice, "tool_choice")["name"]}}
     if not tools:
         if choice not in (None, "auto", "none"):

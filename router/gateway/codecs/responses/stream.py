@@ -19,6 +19,7 @@ from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
 from router.gateway.codecs.responses.answer import (
     THINKING,
+    annotations_of,
     call_item,
     item_id,
     logprobs_of,
@@ -44,13 +45,14 @@ _PART_BYTES = 2048
 class _Part:
     """One content part so far. Its text is kept escaped as in JSON."""
 
-    __slots__ = ("after", "before", "index", "kind", "logprobs", "pieces")
+    __slots__ = ("after", "annotations", "before", "index", "kind", "logprobs", "pieces")
 
     def __init__(self, kind: str, item: str, output_index: int, index: int) -> None:
         self.kind = kind
         self.index = index
         self.pieces: list[bytes] = []
         self.logprobs: list[dict[str, Any]] = []
+        self.annotations: list[dict[str, Any]] = []
         place = {"item_id": item, "output_index": output_index, "content_index": index}
         self.before = b"," + orjson.dumps(place)[1:-1] + b',"delta":"'
         self.after = b'","logprobs":[]}\n\n' if kind == "output_text" else b'"}\n\n'
@@ -62,7 +64,7 @@ class _Part:
 
     def object(self) -> dict[str, Any]:
         if self.kind == "output_text":
-            return text_part(self.text, self.logprobs)
+            return text_part(self.text, self.logprobs, self.annotations)
         return refusal_part(self.text) if self.kind == "refusal" else reasoning_part(self.text)
 
 
@@ -109,6 +111,8 @@ class ResponsesStream:
         self._tried: dict[
             int, tuple[int, bool]
         ] = {}  # by id of a call: its length when last parsed, and whether it was complete
+        self._annotations: list[dict[str, Any]] = []  # of the open or next text, sent at its end
+        self._service_tier: str | None = None
         self._text_bytes = 0
         self._template: EventTemplate | None = None
         self._finish_reason: str | None = None
@@ -174,6 +178,8 @@ class ResponsesStream:
             return
         model = chunk.get("model")
         self._model = model if isinstance(model, str) else self._model
+        tier = chunk.get("service_tier")
+        self._service_tier = tier if isinstance(tier, str) else self._service_tier
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict) or choice.get("index"):
@@ -190,6 +196,9 @@ class ResponsesStream:
         content, logprobs = delta.get("content"), logprobs_of(choice.get("logprobs"))
         if isinstance(content, str) and content:
             self._say("output_text", _escaped(content), out, logprobs)
+        if annotations := annotations_of(delta.get("annotations")):
+            self._count(len(orjson.dumps(annotations)))
+            self._annotations += annotations
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             self._say("refusal", _escaped(refusal), out)
@@ -206,9 +215,7 @@ class ResponsesStream:
         self, kind: str, escaped: bytes, out: list[bytes], logprobs: list[dict[str, Any]] | None = None
     ) -> None:
         """Send a piece of JSON-escaped text of this kind; opens its item and part if needed."""
-        self._text_bytes += len(escaped)
-        if self._text_bytes > MAX_TEXT_BYTES:
-            raise UpstreamError("the engine's answer is too large")
+        self._count(len(escaped))
         part = self._open.parts[-1] if self._open is not None else None
         if part is None or part.kind != kind:
             if not all(map(self._is_complete, self._calls[self._call :])):
@@ -227,6 +234,11 @@ class ResponsesStream:
             % (kind.encode(), kind.encode(), self._sequence, part.before, escaped, after)
         )
         self._sequence += 1
+
+    def _count(self, size: int) -> None:
+        self._text_bytes += size
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
 
     def _begin(self, kind: str, out: list[bytes]) -> _Part:
         """Open a part, in the open item if it fits."""
@@ -318,9 +330,15 @@ class ResponsesStream:
 
     def _part_done(self, part: _Part) -> bytes:
         said: dict[str, Any] = {"refusal" if part.kind == "refusal" else "text": part.text}
+        done = b""
         if part.kind == "output_text":
             said["logprobs"] = part.logprobs
-        done = self._part_event(f"{part.kind}.done", part, **said)
+            part.annotations, self._annotations = self._annotations, []
+            for index, one in enumerate(part.annotations):
+                done += self._part_event(
+                    "output_text.annotation.added", part, annotation_index=index, annotation=one
+                )
+        done += self._part_event(f"{part.kind}.done", part, **said)
         return done + self._part_event("content_part.done", part, part=part.object())
 
     def _response(
@@ -336,6 +354,7 @@ class ResponsesStream:
             finish_reason=finish_reason,
             usage=usage,
             completed_at=int(self._clock()) if status == "completed" else None,
+            service_tier=self._service_tier,
         )
 
 

@@ -1,17 +1,47 @@
-"""Feedback about answers: kept in the store, learned by the predictor."""
+"""Finished requests: looking them up, and feedback about them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from router.core.errors import Refusal
 from router.core.events import QualityReported
 from router.core.types import ANSWERED, Outcome
-from router.gateway.records.lookup import RecordLookup
 from router.store.queries import Store
+from router.store.state import State
 
+#: A row reaches the store within about 0.2 s of its request's end. A missing row is looked up again after this time.
+_RECORDED_S = 0.3
 #: Feedback kept for one answer. The predictor learns from the first only.
 MAX_JUDGEMENTS = 8
+
+
+class RecordLookup:
+    """Looks rows up twice where other replicas may still be writing them."""
+
+    def __init__(self, store: Store, state: State) -> None:
+        self._store = store
+        self._state = state
+
+    async def find(
+        self, request_id: str, key: str | None = None, *, any_key: bool = False
+    ) -> dict[str, Any] | None:
+        """The row of a request, as `Store.request` finds it."""
+        find = partial(self._store.request, request_id, key, any_key=any_key)
+        row = await find()
+        if row is None and await self.waited():
+            row = await find()
+        return row
+
+    async def waited(self) -> bool:
+        """Wait for rows of other replicas to reach the store; False, at once, if there are no other replicas."""
+        if self._state.health.replicas == 1:
+            return False
+        await asyncio.sleep(_RECORDED_S)
+        return True
 
 
 class Feedback:

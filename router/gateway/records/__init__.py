@@ -1,1 +1,0 @@
-"""Finished requests: looking them up, and feedback about them."""
