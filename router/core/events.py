@@ -114,8 +114,9 @@ class FailureKind(StrEnum):
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `status` is the engine's HTTP status and `retry_after_s` its Retry-After, if it sent one. `message`, `param` and `code` of a
-    rejection are from the engine and go to the client. They may quote the request, so they are never logged."""
+    """How an attempt failed. `status` is the engine's HTTP status and `retry_after_s` its Retry-After, if it sent one.
+    `message`, `param` and `code` of a rejection are from the engine and go to the client. They may quote the request, so they
+    are never logged."""
 
     kind: FailureKind
     message: str = ""
