@@ -25,9 +25,9 @@ class Claim:
     full: bool = False
 
     def command(self, name: str, policies: tuple[str, ...], *, seeds: int | None = None) -> list[str]:
-        """The command that measures these policies, in so many draws (None: all), without its `--out`. A clairvoyant
-        schedule is only searched with all policies and all draws, since the search begins with the best policy's
-        schedule."""
+        """The command that measures these policies, in so many draws (None: all), without its `--out`. Oracles are asked
+        with all draws only, and with some of the policies only for the least spend of a quality: the search of a clairvoyant
+        schedule begins with the best policy's schedule."""
         arguments = ["compare", "--scenario", name.removesuffix(FULL), *([] if self.full else ["--small"])]
         arguments += [
             "--seeds",
@@ -37,7 +37,8 @@ class Claim:
             "--policies",
             ",".join(policies),
         ]
-        oracle_seeds = self.oracle_seeds if seeds is None and policies == self.policies else 0
+        asked = policies == self.policies or self.measures is PRICED
+        oracle_seeds = self.oracle_seeds if seeds is None and asked else 0
         return [*arguments, "--oracle-seeds", str(oracle_seeds)]
 
 
