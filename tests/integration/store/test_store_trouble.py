@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from router.store.runs import Counts, Lost
 from router.store.writer import Writer
 from router.store.writer_process import WriterProcess
 from router.store.writer_settings import writer_settings
+from tests.integration.store.test_store_outage import locked
 from tests.records import MakeRecord, put
 from tests.waiting import until
 
@@ -32,40 +32,19 @@ async def test_a_locked_file_loses_nothing_and_can_be_read(
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     monkeypatch.setattr(queries, "READ_FLUSH_S", 0.3)
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
-    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    for number in range(30):
-        put(store, make_record(number))
-    row = await store.request("req_00000029", "team-a")
-    assert row is not None  # read from what waits
-    assert row["instance"] == "gpu-0"
-    assert [attempt["number"] for attempt in await store.attempts("req_00000029")] == [1]
-    assert await store.explanation("req_00000029") is not None
-    assert store.counts().pending == 30
-    other.execute("ROLLBACK")
-    other.close()
+    async with locked(tmp_path / "headway.db"):
+        for number in range(30):
+            put(store, make_record(number))
+        row = await store.request("req_00000029", "team-a")
+        assert row is not None  # read from what waits
+        assert row["instance"] == "gpu-1"
+        assert [attempt["number"] for attempt in await store.attempts("req_00000029")] == [1]
+        assert await store.explanation("req_00000029") is not None
+        assert store.counts().pending == 30
+        await until(lambda: store.away)
+        assert store.fault is None
     await until(lambda: store.counts().pending == 0)
     assert len((await store.requests()).requests) == 30
-    await store.close()
-
-
-async def test_a_server_that_restarts_loses_nothing(
-    postgres: Any, postgres_url: str, tmp_path: Path, make_record: MakeRecord
-) -> None:
-    store = await Store.open(postgres_url, state_dir=tmp_path)
-    for number in range(20):
-        put(store, make_record(number))
-    await until(lambda: store.counts().pending == 0)
-    await asyncio.to_thread(postgres.stop)
-    try:
-        for number in range(20, 40):
-            put(store, make_record(number))
-        await asyncio.sleep(0.3)
-        assert store.counts().pending == 20
-    finally:
-        await asyncio.to_thread(postgres.start)
-    await until(lambda: store.counts().pending == 0)
-    assert len((await store.requests()).requests) == 40
     await store.close()
 
 
@@ -86,6 +65,8 @@ async def test_what_waits_for_a_server_that_is_away_can_be_read(
             await store.feedback("req_00000000")
     finally:
         await asyncio.to_thread(postgres.start)
+    await until(lambda: store.counts().pending == 0)
+    assert len((await store.requests()).requests) == 2
     await store.close()
 
 
@@ -116,15 +97,12 @@ async def test_a_full_buffer_drops_and_counts(
     counts = Counts("other", None)
     assert store._file is not None
     process = WriterProcess(writer_settings(url, engine, store._file, None))
-    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    writer = Writer(process, counts, max_pending=100)
-    for number in range(130):
-        writer.put(make_record(number))
-    assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)
-    await until(lambda: writer.retries > 0)
-    other.execute("ROLLBACK")
-    other.close()
+    async with locked(tmp_path / "headway.db"):
+        writer = Writer(process, counts, max_pending=100)
+        for number in range(130):
+            writer.put(make_record(number))
+        assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)
+        await until(lambda: writer.retries > 0)
     assert await writer.close() == 0
     assert writer.recorded == 100
     assert len((await store.requests()).requests) == 100
@@ -139,12 +117,9 @@ async def test_a_database_that_stays_away_does_not_hold_up_the_end(
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 50)
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     store = await Store.open(url)
-    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    put(store, make_record(1))
-    await store.close(timeout_s=0.2)
-    other.execute("ROLLBACK")
-    other.close()
+    async with locked(tmp_path / "headway.db"):
+        put(store, make_record(1))
+        await store.close(timeout_s=0.2)
     again = await Store.open(url)  # writes what the last run could not write down
     assert again.counts().lost == Lost()
     assert await again.request("req_00000001", "team-a") is not None
