@@ -1,11 +1,8 @@
-"""Databases on bad days: locked, gone for a while, gone for good, killed in the middle."""
+"""Databases on bad days: locked, gone for a while, gone for good."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,72 +136,6 @@ async def test_an_unreachable_server_is_one_line(unused_tcp_port: int, tmp_path:
     with pytest.raises(StoreError, match="cannot open the store") as refused:
         await Store.open(f"postgresql://u:hunter2@127.0.0.1:{unused_tcp_port}/db", state_dir=tmp_path)
     assert "hunter2" not in str(refused.value)
-
-
-# --- killed -------------------------------------------------------------------------------------------
-VICTIM = """
-import asyncio, sys, time
-from pathlib import Path
-from router.core.types import Outcome
-from router.store.queries import Store
-from router.store.records import RequestRecord
-
-async def main():
-    store = await Store.open(sys.argv[1], state_dir=Path(sys.argv[2]))
-    number = 0
-    while True:
-        for _ in range(20):
-            number += 1
-            store.writer.arrived()
-            store.writer.put(RequestRecord(f"req_{number:09d}", time.time(), Outcome.OK))
-        store.writer.arrived()  # one that never finishes
-        print(number, store.counts().recorded, flush=True)
-        await asyncio.sleep(0.003)
-
-asyncio.run(main())
-"""
-
-
-async def test_the_gap_of_a_killed_process_is_counted(store_url: str, tmp_path: Path) -> None:
-    victim = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, store_url, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert victim.stdout is not None
-    put_by_then = recorded_by_then = 0
-    for line in victim.stdout:
-        put_by_then, recorded_by_then = map(int, line.split())
-        if recorded_by_then > 500:
-            break
-    victim.send_signal(signal.SIGKILL)
-    rest = victim.stdout.read().splitlines()
-    victim.wait(10)
-    victim.stdout.close()
-    complete = [line for line in rest if len(line.split()) == 2]
-    if complete:
-        put_by_then = int(complete[-1].split()[0])
-
-    store = await Store.open(store_url, state_dir=tmp_path)
-    killed, running = await store.runs()
-    rows = 0
-    cursor = None
-    while True:
-        page = await store.requests(limit=1000, cursor=cursor)
-        rows += len(page.requests)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert rows == killed["recorded"] >= recorded_by_then  # what was committed is there
-    assert killed["finished"] >= put_by_then
-    assert killed["finished"] == rows + killed["lost_finished"]  # the gap, exactly
-    assert killed["lost_in_flight"] == killed["arrived"] - killed["finished"] > 0
-    assert killed["clean"] is False
-    assert running["clean"] is None
-    assert store.counts().lost == Lost(killed["lost_finished"], killed["lost_in_flight"])
-    await store.close()
-    again = await Store.open(store_url, state_dir=tmp_path)
-    assert again.counts().lost == store.counts().lost  # counted once
-    await again.close()
-    assert list(tmp_path.glob("*-run-*")) == []
 
 
 async def test_a_process_that_lives_is_not_taken_for_dead(
