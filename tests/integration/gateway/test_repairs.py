@@ -68,9 +68,12 @@ async def test_instances_added_at_the_same_time_all_stay(tmp_path):
                 "serves": {"qwen2.5-7b": "qwen"},
             }
 
-        got = await asyncio.gather(*(gw.post("/admin/instances", emulated(name)) for name in "wxyzz"))
-        assert sorted(status for status, _ in got) == [201, 201, 201, 201, 409]
-        assert set(gw.instances) == set("awxyz")
+        got = await asyncio.gather(*(gw.post("/admin/instances", emulated(name)) for name in "xyy"))
+        assert sorted(status for status, _ in got) == [201, 201, 409]
+        assert set(gw.instances) == set("axy")
+        status, headers, _ = await gw.chat(model="qwen2.5-7b")
+        assert status == 200
+        assert headers["x-headway-instance"] in "xy"
 
 
 async def test_a_client_that_sends_forty_megabytes_reads_its_413(tmp_path):
