@@ -15,23 +15,7 @@ from openai.types.chat import ChatCompletion
 
 from backends.scanning import Assembler, SseScanner
 from router.core.errors import UpstreamError
-
-HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "llama"}
-TEXT_HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "llama"}
-
-
-def sse(value: Any) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
-
-
-def chunk(delta: dict[str, Any], finish_reason: str | None = None, index: int = 0, **more: Any) -> bytes:
-    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    return sse({**HEAD, "choices": [choice | more]})
-
-
-def text_chunk(text: str, finish_reason: str | None = None, index: int = 0, **more: Any) -> bytes:
-    choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
-    return sse({**TEXT_HEAD, "choices": [choice | more]})
+from tests.unit.gateway.chunks import HEAD, chunk, sse, text_chunk
 
 
 def collected(*reads: bytes, api: Any = "chat") -> dict[str, Any]:

@@ -8,7 +8,6 @@ import json
 import math
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +19,10 @@ from router.core.errors import UpstreamError
 from router.gateway.codecs.ollama.answer import Timings, loaded, non_streaming, rfc3339
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.stream import NdjsonStream
+from tests.unit.gateway.chunks import HEAD, chunk, sse, text_chunk
 
 AT_NS = 1_700_000_000_123_456_789
 AT = "2023-11-14T22:13:20.123456789Z"
-HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "llama"}
 USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
 TIMINGS = Timings(total_s=2.0, load_s=0.25, prompt_eval_s=0.5, eval_s=1.25)
 METRICS = {
@@ -34,20 +33,6 @@ METRICS = {
     "eval_count": 5,
     "eval_duration": 1_250_000_000,
 }
-
-
-def sse(value: Any) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
-
-
-def chunk(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    return sse({**HEAD, "choices": [choice | more]})
-
-
-def text_chunk(text: str, finish_reason: str | None = None, **more: Any) -> bytes:
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
-    return sse({**HEAD, "object": "text_completion", "choices": [choice | more]})
 
 
 def chat_stream(name: str = "m:latest") -> NdjsonStream:

@@ -19,17 +19,12 @@ from router.gateway.codecs.responses.answer import non_streaming_response
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from router.gateway.codecs.responses.stream import ResponsesStream
+from tests.unit.gateway.chunks import chunk
 
-HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "llama"}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 HEADWAY = {"request_id": "req_1", "model": "llama", "outcome": "ok"}
 ECHO = responses_to_chat({"input": "x"}).echo
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-
-
-def chunk(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason} | more
-    return b"data: " + orjson.dumps({**HEAD, "choices": [choice]}) + b"\n\n"
 
 
 def call(index: int, arguments: str, **first: Any) -> dict[str, Any]:
