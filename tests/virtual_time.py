@@ -81,7 +81,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """`time()` is virtual and begins at 0. Work for an executor is done at once, on the loop's own thread."""
 
     _scheduled: list[_Timer]  # the base class's heap
-    _transports: Mapping[int, asyncio.BaseTransport]  # the base class's, of all connections
+    _transports: Mapping[int, asyncio.WriteTransport]  # the base class's, of all connections
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -98,9 +98,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         """A connection whose other end is closed may not know it yet."""
         for _ in range(0 if self.is_closed() else _GRACES):
-            if not self._transports:
-                break
             self.run_until_complete(asyncio.sleep(0))
+            if all(
+                each.is_closing() and not each.get_write_buffer_size() for each in self._transports.values()
+            ):
+                break
             sleep(_GRACE_S)
         super().close()
 

@@ -20,11 +20,14 @@ import pytest
 
 import backends
 from router.core.errors import UpstreamError
+from router.core.interfaces import Backend
 from tests.contract.backends import engine_suite as suite
 from tests.contract.backends.dialects import read_all, stream
 from tests.contract.backends.engine_suite import (  # noqa: F401 (collected here)
     KEY,
+    Check,
     Served,
+    backend_of_served,
     test_a_prompt_over_the_context_is_refused,
     test_a_streamed_answer,
     test_a_whole_answer,
@@ -100,17 +103,15 @@ def served(request: pytest.FixtureRequest, engine: Engine) -> Served:
         suite.check_two_choices,
     ],
 )
-async def test_as_vllm_does(check: type, served: Served) -> None:
-    await check(served)
+async def test_as_vllm_does(check: Check, served: Served, backend: Backend) -> None:
+    await check(served, backend)
 
 
-async def test_requests_spread_over_the_engine_s_keep_alive(served: Served) -> None:
-    backend = served.backend()
+async def test_requests_spread_over_the_engine_s_keep_alive(served: Served, backend: Backend) -> None:
     for pause_s in (0.5, 1.9, 2.1, 4.99, 0.0):
         assert (await suite.streamed(backend, served.chat(bound=2)))[0]
         await asyncio.sleep(pause_s)
     assert (await suite.streamed(backend, served.chat(bound=2)))[0]
-    await backend.aclose()
 
 
 async def test_sigterm_in_mid_stream(engine: Engine) -> None:

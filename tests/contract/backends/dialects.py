@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ from backends.sse_events import END, event, objects
 from router.core.errors import UpstreamError
 from router.core.interfaces import Backend, Batch, Call
 from router.core.types import Candidate
+from tests.contract.backends.fakes import FakeEngine, Script
 
 CANDIDATE = Candidate("one", "fleet-model", "engine-model", context_tokens=4096)
 
@@ -23,6 +26,19 @@ def chat(**fields: Any) -> Call:
     bound = fields.pop("max_output_tokens", None)
     body = {"model": "fleet-model", "messages": [{"role": "user", "content": "hi"}], **fields}
     return Call("chat", body, CANDIDATE, "req-1", max_output_tokens=bound)
+
+
+@asynccontextmanager
+async def scripted(
+    kind: str, script: Script, *, tls: ssl.SSLContext | None = None, **settings: Any
+) -> AsyncIterator[tuple[FakeEngine, Backend]]:
+    """An engine that follows a script, and the backend of this kind for it."""
+    async with FakeEngine(script, tls) as engine:
+        backend = backends.create(kind, **{"url": engine.url, "candidates": [CANDIDATE]} | settings)
+        try:
+            yield engine, backend
+        finally:
+            await backend.aclose()
 
 
 @dataclass(frozen=True)
@@ -37,6 +53,12 @@ class Dialect:
 
     def create(self, url: str, **settings: Any) -> Backend:
         return backends.create(self.kind, url=url, candidates=[CANDIDATE], **settings)
+
+    def over(
+        self, script: Script, **settings: Any
+    ) -> AbstractAsyncContextManager[tuple[FakeEngine, Backend]]:
+        """As `scripted`."""
+        return scripted(self.kind, script, **settings)
 
     def text(self, content: str) -> bytes:
         raise NotImplementedError

@@ -1,12 +1,12 @@
 """What a backend must do with an engine that works: the same tests for emulated and real ones.
 
-A test module imports them and gives a fixture `served`.
+A test module imports them, and `backend_of_served`, and gives a fixture `served`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,13 +50,19 @@ class Served:
         return Call("completions", {"prompt": prompt, **fields}, self.candidate, "req-2", bound)
 
 
+@pytest.fixture(name="backend")
+async def backend_of_served(served: Served) -> AsyncIterator[Backend]:
+    made = served.backend()
+    yield made
+    await made.aclose()
+
+
 async def streamed(backend: Backend, call: Call) -> tuple[str, int, Any, str | None]:
     return answer_of(await read_all(stream(backend, call)))
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
-async def test_a_streamed_answer(served: Served, api: str) -> None:
-    backend = served.backend()
+async def test_a_streamed_answer(served: Served, backend: Backend, api: str) -> None:
     call = served.chat(bound=6) if api == "chat" else served.completion(bound=6)
     for _ in range(2):
         content, tokens, usage, finish = await streamed(backend, call)
@@ -64,11 +70,9 @@ async def test_a_streamed_answer(served: Served, api: str) -> None:
         assert 1 <= tokens <= usage["completion_tokens"] <= 6
         assert usage["prompt_tokens"] > 5
         assert finish in {"length", "stop"}
-    await backend.aclose()
 
 
-async def test_events_are_openai_s(served: Served) -> None:
-    backend = served.backend()
+async def test_events_are_openai_s(served: Served, backend: Backend) -> None:
     batches = await read_all(stream(backend, served.chat(max_tokens=4)))
     payloads = events_of(batches)
     assert {payload["object"] for payload in payloads} == {"chat.completion.chunk"}
@@ -76,22 +80,18 @@ async def test_events_are_openai_s(served: Served) -> None:
     assert payloads[0]["choices"][0]["delta"]["role"] == "assistant"
     assert [p["choices"][0]["finish_reason"] for p in payloads[:-1]] == [None] * (len(payloads) - 1)
     assert b"[DONE]" not in b"".join(batch.data for batch in batches)
-    await backend.aclose()
 
 
-async def test_many_at_once(served: Served) -> None:
-    backend = served.backend()
+async def test_many_at_once(served: Served, backend: Backend) -> None:
     calls = [served.chat(f"{PROMPT} {i}", bound=5 + i) for i in range(12)]
     answers = await asyncio.gather(*(streamed(backend, call) for call in calls))
     for (content, _, usage, _), call in zip(answers, calls, strict=True):
         assert content
         assert call.max_output_tokens is not None
         assert usage["completion_tokens"] <= call.max_output_tokens
-    await backend.aclose()
 
 
-async def test_a_whole_answer(served: Served) -> None:
-    backend = served.backend()
+async def test_a_whole_answer(served: Served, backend: Backend) -> None:
     answer = await complete(
         backend, served.chat(bound=5, stream=True, stream_options={"include_usage": True})
     )
@@ -99,31 +99,25 @@ async def test_a_whole_answer(served: Served) -> None:
     assert answer["model"] == "fleet-model"
     assert answer["choices"][0]["message"]["content"]
     assert 1 <= answer["usage"]["completion_tokens"] <= 5
-    await backend.aclose()
 
 
-async def test_an_unknown_model_is_a_failed_attempt(served: Served) -> None:
-    backend = served.backend()
+async def test_an_unknown_model_is_a_failed_attempt(served: Served, backend: Backend) -> None:
     call = replace(served, model="nobody").chat()
     with pytest.raises(UpstreamError) as failed:
         await streamed(backend, call)
     assert failed.value.status == 404
     assert not isinstance(failed.value, UpstreamRejected)
-    await backend.aclose()
 
 
-async def test_a_prompt_over_the_context_is_refused(served: Served) -> None:
-    backend = served.backend()
+async def test_a_prompt_over_the_context_is_refused(served: Served, backend: Backend) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         await streamed(backend, served.chat(LONG))
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
     assert "word word" not in str(refused.value)
     assert (await streamed(backend, served.chat(bound=2)))[0]  # the connection is as good as before
-    await backend.aclose()
 
 
-async def test_an_aborted_stream_frees_the_engine(served: Served) -> None:
-    backend = served.backend()
+async def test_an_aborted_stream_frees_the_engine(served: Served, backend: Backend) -> None:
     readers = [stream(backend, served.chat(bound=1500)) for _ in range(3)]
     for reader in readers:
         while (batch := await reader.read()) is not None and not batch.tokens:
@@ -134,11 +128,9 @@ async def test_an_aborted_stream_frees_the_engine(served: Served) -> None:
     async with asyncio.timeout(20):
         while (await backend.load()).running:  # noqa: ASYNC110 (the engine's own count, polled)
             await asyncio.sleep(0.1)
-    await backend.aclose()
 
 
-async def test_probe_and_load(served: Served) -> None:
-    backend = served.backend()
+async def test_probe_and_load(served: Served, backend: Backend) -> None:
     await streamed(backend, served.chat(bound=8))
     assert await backend.probe()
     report = await backend.load()
@@ -152,32 +144,31 @@ async def test_probe_and_load(served: Served) -> None:
         assert report.itl_avg_s is not None
         assert report.preemptions_total == 0
         assert (report.kv_capacity_tokens or 0) >= served.context_tokens
-    await backend.aclose()
 
 
-async def test_prompt_tokens(served: Served) -> None:
-    backend = served.backend()
+async def test_prompt_tokens(served: Served, backend: Backend) -> None:
     for call in (served.chat(bound=1), served.completion(bound=1)):
         count = await backend.count_tokens(call)
         if backends.KINDS[served.kind].tokenizes:
             assert count == (await streamed(backend, call))[2]["prompt_tokens"]
         else:
             assert count is None
-    await backend.aclose()
 
 
 # --- for engines that speak OpenAI's protocol -----------------------------------------------------------
-async def check_a_wrong_key(served: Served) -> None:
-    backend = served.backend(api_key="wrong")
+Check = Callable[[Served, Backend], Awaitable[None]]
+
+
+async def check_a_wrong_key(served: Served, backend: Backend) -> None:
+    wrong = served.backend(api_key="wrong")
     with pytest.raises(UpstreamError) as failed:
-        await read_all(stream(backend, served.chat()))
+        await read_all(stream(wrong, served.chat()))
+    await wrong.aclose()
     assert failed.value.status == 401
     assert not isinstance(failed.value, UpstreamRejected)
-    await backend.aclose()
 
 
-async def check_a_bad_field(served: Served) -> None:
-    backend = served.backend()
+async def check_a_bad_field(served: Served, backend: Backend) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         await read_all(stream(backend, served.chat("a secret prompt", temperature=-3)))
     assert refused.value.status == 400
@@ -186,28 +177,23 @@ async def check_a_bad_field(served: Served) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         await read_all(stream(backend, Call("chat", body, served.candidate, "req-1")))
     assert "secret" not in str(refused.value)
-    await backend.aclose()
 
 
-async def check_usage_on_every_chunk(served: Served) -> None:
-    backend = served.backend()
+async def check_usage_on_every_chunk(served: Served, backend: Backend) -> None:
     call = served.chat(bound=5, stream_options={"continuous_usage_stats": True})
     batches = await read_all(stream(backend, call))
     counts = [p["usage"]["completion_tokens"] for p in events_of(batches) if p.get("usage")]
     assert counts == sorted(counts)
     assert len(counts) >= 2
     assert answer_of(batches)[2]["completion_tokens"] == counts[-1]
-    await backend.aclose()
 
 
-async def check_two_choices(served: Served) -> None:
-    backend = served.backend()
+async def check_two_choices(served: Served, backend: Backend) -> None:
     batches = await read_all(stream(backend, served.chat(bound=4, n=2)))
     payloads = events_of(batches)
     assert {payload["choices"][0]["index"] for payload in payloads} == {0, 1}
     usage = [batch.usage for batch in batches if batch.usage][-1]
     assert 2 <= usage["completion_tokens"] <= 8
-    await backend.aclose()
 
 
 def events_of(batches: Sequence[Batch]) -> list[Any]:

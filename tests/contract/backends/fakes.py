@@ -106,7 +106,8 @@ class FakeEngine:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                headers = dict(line.split(": ", 1) for line in head[1:-2])
+                lines = (line.split(": ", 1) for line in head[1:-2])
+                headers = {name.lower(): value for name, value in lines}
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 exchange = Exchange(head[0].split()[1], headers, body, writer, len(self.requests), served)
                 self.requests.append(exchange)

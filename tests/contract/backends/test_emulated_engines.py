@@ -12,10 +12,13 @@ from backends import KINDS
 from backends.emulator import EmulatedInstance
 from backends.emulator.faults import Fault, FaultKind
 from router.core.errors import UpstreamError, UpstreamTimeout
+from router.core.interfaces import Backend
 from tests.contract.backends import engine_suite as suite
 from tests.contract.backends.engine_suite import (  # noqa: F401 (collected here)
     KEY,
+    Check,
     Served,
+    backend_of_served,
     test_a_prompt_over_the_context_is_refused,
     test_a_streamed_answer,
     test_a_whole_answer,
@@ -66,8 +69,8 @@ def served(emulated: tuple[EmulatedInstance, Served]) -> Served:
 @pytest.mark.parametrize(
     "emulated", [kind.name for kind in KINDS.values() if kind.emulator == "vllm"], indirect=True
 )
-async def test_as_vllm_does(check: type, served: Served) -> None:
-    await check(served)
+async def test_as_vllm_does(check: Check, served: Served, backend: Backend) -> None:
+    await check(served, backend)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,8 @@ async def test_as_vllm_does(check: type, served: Served) -> None:
         if k not in {FaultKind.UNHEALTHY, FaultKind.REFUSE, FaultKind.KILL, FaultKind.HANG_BEFORE_FIRST_TOKEN}
     ],
 )
-async def test_faults(emulated: tuple[EmulatedInstance, Served], kind: FaultKind) -> None:
+async def test_faults(emulated: tuple[EmulatedInstance, Served], backend: Backend, kind: FaultKind) -> None:
     instance, served = emulated
-    backend = served.backend()
     await suite.streamed(backend, served.chat(bound=3))  # so that a connection is pooled
     instance.arm(Fault(kind, after_tokens=2))
     backend_of_fault = backends.create(
@@ -90,5 +92,4 @@ async def test_faults(emulated: tuple[EmulatedInstance, Served], kind: FaultKind
         await suite.streamed(backend_of_fault, served.chat(bound=40))
     assert isinstance(failed.value, UpstreamTimeout) == (kind is FaultKind.HANG_MID_STREAM)
     assert (await suite.streamed(backend, served.chat(bound=3)))[0]
-    await backend.aclose()
     await backend_of_fault.aclose()

@@ -38,18 +38,17 @@ async def texts_then_error(reader: Reader) -> tuple[list[int], UpstreamError]:
 
 
 async def test_an_answer_and_the_next_on_the_same_connection(dialect: Dialect) -> None:
-    async def script(exchange: Exchange) -> None:
-        await exchange.events(dialect.text("a"), dialect.text('b"\n'), dialect.end(2))
-
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url, api_key="operator-key", headers={"X-Extra": "1"})
+    async with dialect.over(
+        lambda exchange: exchange.events(dialect.text("a"), dialect.text('b"\n'), dialect.end(2)),
+        api_key="operator-key",
+        headers={"X-Extra": "1"},
+    ) as (engine, backend):
         for _ in range(3):
             reader = stream(backend, chat())
             batches = await read_all(reader)
             assert answer_of(batches) == ('ab"\n', 2, USAGE_OF_2, "stop")
             assert await reader.read() is None
             reader.abort()  # after the end: must not touch the connection, which may be in use again
-        await backend.aclose()
     assert engine.connections == 1
     seen = engine.requests[0]
     assert seen.path == dialect.chat_path
@@ -64,10 +63,8 @@ async def test_everything_in_one_packet(dialect: Dialect) -> None:
         body = dialect.text("a") + dialect.text("b") + dialect.end(2)
         await exchange.raw(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         batches = await streamed(backend, chat())
-        await backend.aclose()
     assert answer_of(batches) == ("ab", 2, USAGE_OF_2, "stop")
 
 
@@ -80,12 +77,10 @@ async def test_byte_by_byte(dialect: Dialect) -> None:
             await exchange.raw(whole[i : i + 1])
             await asyncio.sleep(0)
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         assert answer_of(await streamed(backend, chat())) == ("éb", 2, USAGE_OF_2, "stop")
         await asyncio.sleep(0.05)  # the end of the body follows the end mark
         assert answer_of(await streamed(backend, chat()))[0] == "éb"
-        await backend.aclose()
     assert engine.connections == 1
 
 
@@ -96,41 +91,35 @@ async def test_a_body_that_ends_with_the_connection(dialect: Dialect) -> None:
         )
         exchange.close()
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         for _ in range(2):
             assert answer_of(await streamed(backend, chat()))[0] == "ab"
-        await backend.aclose()
     assert engine.connections == 2
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
 async def test_a_failed_attempt_by_status(dialect: Dialect, status: int) -> None:
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(status, dialect.error_body("secret", status))
-
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(
+        lambda exchange: exchange.answer(status, dialect.error_body("secret", status))
+    ) as (engine, backend):
         for call in (streamed, complete):
             with pytest.raises(UpstreamError) as failed:
                 await call(backend, chat())
             assert failed.value.status == status
             assert not isinstance(failed.value, UpstreamRejected)
             assert "secret" not in str(failed.value)
-        await backend.aclose()
     assert engine.connections == 1  # an error answer leaves the connection usable
 
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_refused_request(dialect: Dialect, status: int) -> None:
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(status, dialect.error_body("This model's maximum context length is 9", status))
-
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(
+        lambda exchange: exchange.answer(
+            status, dialect.error_body("This model's maximum context length is 9", status)
+        )
+    ) as (_, backend):
         with pytest.raises(UpstreamRejected) as refused:
             await streamed(backend, chat())
-        await backend.aclose()
     assert (refused.value.status, refused.value.code) == (status, "context_length_exceeded")
     assert str(refused.value) == "This model's maximum context length is 9"
 
@@ -142,13 +131,11 @@ async def test_odd_error_bodies(dialect: Dialect, body: bytes) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.answer(400 + exchange.number, body, "text/plain")
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         with pytest.raises(UpstreamRejected):
             await streamed(backend, chat())
         with pytest.raises(UpstreamError) as failed:
             await streamed(backend, chat())
-        await backend.aclose()
     assert failed.value.status == 401
 
 
@@ -157,8 +144,7 @@ async def test_an_error_in_a_200_stream(dialect: Dialect) -> None:
         tokens = [dialect.text("a")] if exchange.number else []
         await exchange.events(*tokens, dialect.error_event())
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         for expected in ([], [1]):
             reader = stream(backend, chat())
             counts, error = await texts_then_error(reader)
@@ -166,7 +152,6 @@ async def test_an_error_in_a_200_stream(dialect: Dialect) -> None:
             assert "secret" not in str(error)
             with pytest.raises(UpstreamError):  # it stays failed
                 await reader.read()
-        await backend.aclose()
 
 
 @pytest.mark.parametrize("how", ["clean", "cut", "mid_event", "bad_chunk"])
@@ -183,10 +168,8 @@ async def test_a_stream_without_its_end_mark(dialect: Dialect, how: str) -> None
         else:
             await exchange.end()
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         counts, error = await texts_then_error(stream(backend, chat()))
-        await backend.aclose()
     assert counts == [1]
     assert not isinstance(error, UpstreamTimeout)
 
@@ -197,13 +180,11 @@ async def test_silence_after_the_first_token_is_a_timeout(dialect: Dialect) -> N
         await exchange.chunk(dialect.text("a"))
         await asyncio.sleep(30)
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url, idle_timeout_s=0.2)
+    async with dialect.over(script, idle_timeout_s=0.2) as (engine, backend):
         counts, error = await texts_then_error(stream(backend, chat()))
         assert counts == [1]
         assert isinstance(error, UpstreamTimeout)
         await asyncio.wait_for(engine.disconnects.wait(), 5)
-        await backend.aclose()
 
 
 async def test_a_long_wait_for_the_first_token_is_not_silence(dialect: Dialect) -> None:
@@ -214,24 +195,20 @@ async def test_a_long_wait_for_the_first_token_is_not_silence(dialect: Dialect) 
         await exchange.chunk(dialect.text("a") + dialect.end(1))
         await exchange.end()
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url, idle_timeout_s=0.1)
+    async with dialect.over(script, idle_timeout_s=0.1) as (_, backend):
         assert answer_of(await streamed(backend, chat()))[0] == "a"
-        await backend.aclose()
 
 
 async def test_a_slow_reader_is_not_the_engine_s_silence(dialect: Dialect) -> None:
-    async def script(exchange: Exchange) -> None:
-        await exchange.events(dialect.text("a"), dialect.text("b"), dialect.end(2))
-
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url, idle_timeout_s=0.1)
+    async with dialect.over(
+        lambda exchange: exchange.events(dialect.text("a"), dialect.text("b"), dialect.end(2)),
+        idle_timeout_s=0.1,
+    ) as (_, backend):
         reader = stream(backend, chat())
         batches = [await reader.read()]
         await asyncio.sleep(0.4)
         batches += await read_all(reader)
         assert answer_of([batch for batch in batches if batch])[0] == "ab"
-        await backend.aclose()
 
 
 async def test_a_connection_closed_just_when_it_is_reused(dialect: Dialect) -> None:
@@ -241,11 +218,9 @@ async def test_a_connection_closed_just_when_it_is_reused(dialect: Dialect) -> N
             return
         await exchange.events(dialect.text("a"), dialect.end(1))
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         for _ in range(2):
             assert answer_of(await streamed(backend, chat()))[0] == "a"
-        await backend.aclose()
     assert [seen.number for seen in engine.requests] == [0, 1, 2]
     assert engine.connections == 2
 
@@ -254,11 +229,9 @@ async def test_a_fresh_connection_that_dies_is_not_tried_again(dialect: Dialect)
     async def script(exchange: Exchange) -> None:
         exchange.drop()
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         with pytest.raises(UpstreamError):
             await streamed(backend, chat())
-        await backend.aclose()
     assert len(engine.requests) == 1
 
 
@@ -270,12 +243,10 @@ async def test_a_reused_connection_that_dies_in_its_answer_is_not_tried_again(di
             return
         await exchange.events(dialect.text("a"), dialect.end(1))
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         await streamed(backend, chat())
         with pytest.raises(UpstreamError):
             await streamed(backend, chat())
-        await backend.aclose()
     assert len(engine.requests) == 2
 
 
@@ -285,12 +256,10 @@ async def test_a_connection_closed_while_idle_is_replaced(dialect: Dialect) -> N
         if exchange.number == 0:
             exchange.close()
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         await streamed(backend, chat())
         await asyncio.sleep(0.05)
         assert answer_of(await streamed(backend, chat()))[0] == "a"
-        await backend.aclose()
     assert len(engine.requests) == 2
 
 
@@ -300,8 +269,7 @@ async def test_abort_while_another_task_reads(dialect: Dialect) -> None:
         await exchange.chunk(dialect.text("a"))
         await asyncio.sleep(30)
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         reader = stream(backend, chat())
         assert await reader.read() is not None
         reading = asyncio.create_task(reader.read())
@@ -313,7 +281,6 @@ async def test_abort_while_another_task_reads(dialect: Dialect) -> None:
             await reader.read()
         reader.abort()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
-        await backend.aclose()
 
 
 @pytest.mark.parametrize("after_head", [False, True])
@@ -326,8 +293,7 @@ async def test_cancelling_the_caller_stops_the_engine(dialect: Dialect, after_he
     async def whole() -> None:
         await streamed(backend, chat())
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (engine, backend):
         task = asyncio.create_task(whole())
         await engine.asked.wait()
         await asyncio.sleep(0.02)
@@ -335,7 +301,6 @@ async def test_cancelling_the_caller_stops_the_engine(dialect: Dialect, after_he
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(engine.disconnects.wait(), 5)
-        await backend.aclose()
 
 
 async def test_an_unread_stream_holds_the_engine_back(dialect: Dialect) -> None:
@@ -353,13 +318,11 @@ async def test_an_unread_stream_holds_the_engine_back(dialect: Dialect) -> None:
         await exchange.chunk(dialect.end(1))
         await exchange.end()
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         reader = stream(backend, chat())
         await asyncio.sleep(0.3)
         assert written < pieces * 0.8
         assert sum(batch.tokens for batch in await read_all(reader)) == pieces + 1
-        await backend.aclose()
 
 
 async def test_a_giant_event_and_a_giant_head_fail(dialect: Dialect) -> None:
@@ -374,14 +337,12 @@ async def test_a_giant_event_and_a_giant_head_fail(dialect: Dialect) -> None:
                 await exchange.raw(b"HTTP/1.1 200 OK\r\n" + b"x: 1234567890\r\n" * 20_000 + b"\r\n")
             await asyncio.sleep(30)
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         with pytest.raises(UpstreamError, match="too large"):
             await streamed(backend, chat())
         for _ in range(2):
             with pytest.raises(UpstreamError, match="too large"):
                 await streamed(backend, chat())
-        await backend.aclose()
 
 
 async def test_an_answer_that_is_not_http(dialect: Dialect) -> None:
@@ -389,11 +350,9 @@ async def test_an_answer_that_is_not_http(dialect: Dialect) -> None:
         await exchange.raw(b"SSH-2.0-OpenSSH\r\n")
         await asyncio.sleep(30)
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         with pytest.raises(UpstreamError, match="not valid HTTP"):
             await streamed(backend, chat())
-        await backend.aclose()
 
 
 async def test_an_interim_answer_is_skipped(dialect: Dialect) -> None:
@@ -401,10 +360,8 @@ async def test_an_interim_answer_is_skipped(dialect: Dialect) -> None:
         await exchange.raw(b"HTTP/1.1 100 Continue\r\n\r\n")
         await exchange.events(dialect.text("a"), dialect.end(1))
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url)
+    async with dialect.over(script) as (_, backend):
         assert answer_of(await streamed(backend, chat()))[0] == "a"
-        await backend.aclose()
 
 
 async def test_nobody_listens(dialect: Dialect) -> None:
@@ -439,12 +396,10 @@ async def test_over_tls(dialect: Dialect, tmp_path: Path) -> None:
     authority.issue_cert("localhost").configure_cert(context)
     for name, ca in (("ours", authority), ("other", stranger)):
         ca.cert_pem.write_to_path(str(tmp_path / name))
-    async with FakeEngine(script, tls=context) as engine:
-        backend = dialect.create(engine.url, ca_file=str(tmp_path / "ours"))
+    async with dialect.over(script, tls=context, ca_file=str(tmp_path / "ours")) as (engine, backend):
         for _ in range(2):
             assert answer_of(await streamed(backend, chat()))[0] == "ab"
         assert await backend.probe()
-        await backend.aclose()
         stray = dialect.create(engine.url, ca_file=str(tmp_path / "other"))
         with pytest.raises(UpstreamError, match="cannot connect"):
             await streamed(stray, chat())
@@ -459,7 +414,5 @@ async def test_the_health_check(dialect: Dialect) -> None:
         good = exchange.path == dialect.health_path and exchange.number == 0
         await exchange.answer(200 if good else 503, b"{}")
 
-    async with FakeEngine(script) as engine:
-        backend = dialect.create(engine.url, control_timeout_s=0.3)
+    async with dialect.over(script, control_timeout_s=0.3) as (_, backend):
         assert [await backend.probe() for _ in range(3)] == [True, False, False]
-        await backend.aclose()

@@ -11,7 +11,7 @@ import backends
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Call
 from router.core.types import LoadReport
-from tests.contract.backends.dialects import CANDIDATE, chat, complete, stream, streamed
+from tests.contract.backends.dialects import CANDIDATE, chat, complete, scripted, stream, streamed
 from tests.contract.backends.fakes import Exchange, FakeEngine
 
 
@@ -37,17 +37,12 @@ async def test_embeddings_pass_through() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"oops", b'{"error":{"message":"secret"}}'])
 @pytest.mark.parametrize("kind", sorted(backends.KINDS))
 async def test_a_200_that_is_no_answer(kind: str, body: bytes) -> None:
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(200, body)
-
-    async with FakeEngine(script) as engine:
-        backend = backends.create(kind, url=engine.url)
+    async with scripted(kind, lambda exchange: exchange.answer(200, body)) as (_, backend):
         with pytest.raises(UpstreamError) as failed:
             await complete(backend, embeddings())
         assert "secret" not in str(failed.value)
         with pytest.raises(UpstreamError):
             await stream(backend, chat()).read()
-        await backend.aclose()
 
 
 async def test_token_counts_by_the_engine() -> None:
@@ -58,29 +53,24 @@ async def test_token_counts_by_the_engine() -> None:
         count = len(body["prompt"]) if "prompt" in body else 100 * len(body["messages"]) + len(body["tools"])
         await exchange.answer(200, orjson.dumps({"count": count, "max_model_len": 5}))
 
-    async with FakeEngine(script) as engine:
-        backend = backends.create("vllm", url=engine.url)
+    async with scripted("vllm", script) as (engine, backend):
         assert await backend.count_tokens(chat(tools=[1, 2], temperature=1)) == 102
         for prompt, expected in (("abc", 3), (["a", "bc"], 3), ([7, 8], 2), ([[1, 2], [3]], 3), (None, None)):
             call = Call("completions", {"prompt": prompt}, CANDIDATE, "r")
             assert await backend.count_tokens(call) == expected
         assert await backend.count_tokens(embeddings()) == 2
-        await backend.aclose()
         other = backends.create("openai", url=engine.url)
         assert await other.count_tokens(chat()) is None
         await other.aclose()
 
 
 async def test_an_engine_without_a_tokenizer_endpoint_is_asked_once() -> None:
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(404 if exchange.number else 503, b'{"detail":"Not Found"}')
-
-    async with FakeEngine(script) as engine:
-        backend = backends.create("vllm", url=engine.url)
+    async with scripted(
+        "vllm", lambda exchange: exchange.answer(404 if exchange.number else 503, b'{"detail":"Not Found"}')
+    ) as (engine, backend):
         with pytest.raises(UpstreamError):
             await backend.count_tokens(chat())
         assert [await backend.count_tokens(chat()) for _ in range(3)] == [None, None, None]
-        await backend.aclose()
     assert len(engine.requests) == 2
 
 
@@ -91,10 +81,8 @@ async def test_an_engine_without_metrics_is_left_alone_for_a_while() -> None:
         else:
             await exchange.answer(501, b"no metrics here")
 
-    async with FakeEngine(script) as engine:
-        backend = backends.create("openai", url=engine.url)
+    async with scripted("openai", script) as (engine, backend):
         reports = [await backend.load() for _ in range(32)]
-        await backend.aclose()
     assert reports == [LoadReport()] * 31 + [LoadReport(running=2)]
     assert len(engine.requests) == 2
 
@@ -108,28 +96,24 @@ async def test_ollama_s_loaded_models_by_the_names_of_the_fleet() -> None:
             await exchange.answer(200 if exchange.number == 1 else 500, b"oops")
 
     here = [replace(CANDIDATE, upstream_model=name) for name in ("llama3", "qwen:7b", "registry:5000/x")]
-    async with FakeEngine(script) as engine:
-        backend = backends.create("ollama", url=engine.url, candidates=here)
+    async with scripted("ollama", script, candidates=here) as (_, backend):
         assert await backend.load() == LoadReport(loaded_models=frozenset({"llama3"}))
         for _ in range(2):
             with pytest.raises(UpstreamError):
                 await backend.load()
-        await backend.aclose()
 
 
 async def test_ollama_s_context_and_keep_alive_are_the_same_in_every_request() -> None:
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(400, b'{"error":"does not support tools"}')
-
     small = replace(CANDIDATE, model="small", context_tokens=512)
-    async with FakeEngine(script) as engine:
-        backend = backends.create(
-            "ollama", url=engine.url, candidates=[small, CANDIDATE], settings={"keep_alive": -1}
-        )
+    async with scripted(
+        "ollama",
+        lambda exchange: exchange.answer(400, b'{"error":"does not support tools"}'),
+        candidates=[small, CANDIDATE],
+        settings={"keep_alive": -1},
+    ) as (engine, backend):
         for call in (chat(), Call("completions", {"prompt": "x"}, small, "r"), embeddings()):
             with pytest.raises(UpstreamRejected, match="does not support tools"):
                 await streamed(backend, call)
-        await backend.aclose()
     assert [seen.json["options"]["num_ctx"] for seen in engine.requests] == [4096] * 3
     assert [seen.json["keep_alive"] for seen in engine.requests] == [-1] * 3
 
@@ -154,11 +138,9 @@ async def test_a_refusal_that_quotes_our_own_headers_shows_no_secret(kind: str, 
         await exchange.answer(status, orjson.dumps({"error": {"message": f"not so: {quoted}", "type": "x"}}))
 
     headers = {"x-tenant": "a-token-of-ours, and-another"}
-    async with FakeEngine(script) as engine:
-        backend = backends.create(kind, url=engine.url, api_key="sk-0123456789", headers=headers)
+    async with scripted(kind, script, api_key="sk-0123456789", headers=headers) as (engine, backend):
         with pytest.raises(UpstreamError) as caught:
             await streamed(backend, chat())
-        await backend.aclose()
     assert engine.requests[0].headers["authorization"] == "Bearer sk-0123456789"
     for secret in ("sk-0123456789", "a-token-of-ours", "and-another"):
         assert secret not in str(caught.value)

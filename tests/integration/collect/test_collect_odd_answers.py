@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-
 import pytest
-import pytest_asyncio
-from aiohttp import web
 
-from benchmarks.collect.clients import Client, OllamaClient, OpenAIClient, Reply
+from benchmarks.collect.clients import OllamaClient, OpenAIClient, Reply
 from router.core.types import Candidate, EndedHow
+from tests.contract.backends.fakes import FakeEngine
 
 CANDIDATE = Candidate("a", "m", "m")
 
 
-@dataclass
-class Fixed:
-    """A server that answers everything with `body`."""
-
-    body: bytes = b""
-    url: str = ""
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        await request.read()
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(self.body)
-        return response
-
-
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[Fixed]:
-    fixed = Fixed()
-    app = web.Application()
-    app.router.add_post("/{path:.*}", fixed.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    fixed.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield fixed
-    await runner.cleanup()
-
-
-async def asked(client: Client) -> Reply:
+async def asked(kind: type[OpenAIClient | OllamaClient], body: bytes) -> Reply:
+    """What a client makes of this answer."""
     reply = Reply()
-    await client.ask(CANDIDATE, "hi", 3, reply, None)
-    await client.aclose()
+    async with FakeEngine(lambda exchange: exchange.events(body)) as engine:
+        client = kind(engine.url, None, {}, None)
+        await client.ask(CANDIDATE, "hi", 3, reply, None)
+        await client.aclose()
     return reply
 
 
@@ -66,9 +37,8 @@ async def asked(client: Client) -> Reply:
         b'data: {"error": {"message": "lost", "code": 500}}\n\n',
     ],
 )
-async def test_openai(server: Fixed, body: bytes) -> None:
-    server.body = body
-    reply = await asked(OpenAIClient(server.url, None, {}, None))
+async def test_openai(body: bytes) -> None:
+    reply = await asked(OpenAIClient, body)
     assert reply.ended_how is EndedHow.FAILED
     assert reply.error
     assert reply.ended_at is not None
@@ -78,21 +48,20 @@ async def test_openai(server: Fixed, body: bytes) -> None:
     "body",
     [b"", b"\xff\n", b"garbage\n", b"null\n", b"[]\n", b"{}\n", b'{"message": 3}\n', b'{"error": "lost"}\n'],
 )
-async def test_ollama(server: Fixed, body: bytes) -> None:
-    server.body = body
-    reply = await asked(OllamaClient(server.url, None, {}, None))
+async def test_ollama(body: bytes) -> None:
+    reply = await asked(OllamaClient, body)
     assert reply.ended_how is EndedHow.FAILED
     assert reply.error
 
 
-async def test_counts_that_are_none_are_not_taken(server: Fixed) -> None:
-    server.body = (
+async def test_counts_that_are_none_are_not_taken() -> None:
+    body = (
         b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
         b'data: {"choices": [{"delta": {"reasoning": "y"}, "finish_reason": "length"}]}\n\n'
         b'data: {"choices": [], "usage": {"prompt_tokens": "7", "completion_tokens": null}}\n\n'
         b"data: [DONE]\n\n"
     )
-    reply = await asked(OpenAIClient(server.url, None, {}, None))
+    reply = await asked(OpenAIClient, body)
     assert (reply.ended_how, reply.prompt_tokens, reply.capped) == (EndedHow.OK, None, True)
     assert reply.output_tokens == 2  # without usage the events stand in for tokens
     assert reply.text == "x"

@@ -160,6 +160,18 @@ def fault(kind: str, **settings: Any) -> Fault:
     return parse_fault({"kind": kind} | settings)
 
 
+def post(body: bytes, *headers: bytes, path: str = "/v1/chat/completions", version: str = "1.1") -> bytes:
+    """A request, to be sent as it is."""
+    head = b"".join(b"%b\r\n" % header for header in headers)
+    return b"POST %b HTTP/%b\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b" % (
+        path.encode(),
+        version.encode(),
+        head,
+        len(body),
+        body,
+    )
+
+
 def events(text: str) -> list[Any]:
     """The JSON of a stream's events, `"[DONE]"` as it stands."""
     payloads = [line[6:] for line in text.split("\n") if line.startswith("data: ")]

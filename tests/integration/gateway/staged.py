@@ -24,11 +24,12 @@ Script = Callable[[Exchange], Awaitable[None]]
 
 @dataclass
 class Stage:
-    """What the engines saw: bodies and engine names in the order of arrival, and whose connection was closed before
-    the script's end."""
+    """What the engines saw: bodies, headers and engine names in the order of arrival, and whose connection was closed
+    before the script's end."""
 
     scripts: tuple[Script, ...]
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
     engines: list[str] = field(default_factory=list)
     cut: dict[int, asyncio.Event] = field(default_factory=dict)
 
@@ -39,6 +40,7 @@ class Stage:
             return
         number = len(self.bodies)
         self.bodies.append(exchange.json)
+        self.headers.append(exchange.headers)
         self.engines.append(engine)
         closed = self.cut[number] = asyncio.Event()
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from router.core.profile import EngineProfile
 from router.gateway.app import create_app
-from tests.integration.gateway.live import MODELS, SPEED, bearer, events, fault, key, live, vllm
+from tests.integration.gateway.live import MODELS, bearer, events, fault, key, live, vllm
 
 
 def entry(engine, **members):
@@ -72,21 +72,6 @@ async def test_an_instance_is_added_and_taken_out(tmp_path):
             assert (await gw.chat(model="small:round_robin"))[1]["x-headway-instance"] == "a"
     finally:
         await extra.stop()
-
-
-@pytest.mark.real_time  # the engine is a process of its own
-async def test_an_emulated_instance_is_started_by_the_gateway(tmp_path):
-    async with live(tmp_path, vllm("a")) as gw:
-        emulated = {
-            "name": "e",
-            "kind": "emulated",
-            "profile": "qwen2.5-7b@a100-80g",
-            "speed": SPEED,
-            "serves": {"qwen2.5-7b": "qwen"},
-        }
-        assert (await gw.post("/admin/instances", emulated))[0] == 201
-        status, headers, _ = await gw.chat(model="qwen2.5-7b")
-        assert (status, headers["x-headway-instance"]) == (200, "e")
 
 
 @pytest.mark.parametrize("drain", [True, False])

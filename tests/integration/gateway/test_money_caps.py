@@ -73,6 +73,7 @@ async def test_an_engine_that_ignores_its_bound(tmp_path, kind, gap_s, at_once, 
             text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
         assert (text, finish) == ("t " * 10, "length")
         assert next(stage.bodies[0][name] for name in ("max_tokens", "max_completion_tokens")) == 10
+        assert "routing" not in stage.bodies[0]
         await asyncio.wait_for(stage.cut[0].wait(), 2)  # the engine is told to stop
         row = await gw.row(headers["x-request-id"])
         assert (row["outcome"], row["finish_reason"]) == ("budget_exhausted_mid_decode", "length")

@@ -6,70 +6,34 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.contract.backends.fakes import FakeEngine
 from tests.integration.gateway.live import live, vllm
+from tests.integration.gateway.staged import says, staged
 from tests.unit.discovery.cluster import cluster, pod
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-ANSWER = (
-    'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":'
-    '[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}],'
-    '"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}\n\ndata: [DONE]\n\n'
-)
-
-
-@asynccontextmanager
-async def served(app: web.Application) -> AsyncIterator[str]:
-    """A server of our own; its URL."""
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-async def no_models(_: web.Request) -> web.Response:
-    return web.json_response({"object": "list", "data": []})
 
 
 @pytest.mark.real_time  # spans leave from a thread of the exporter
 async def test_a_request_is_traced_through_to_its_engine(tmp_path: Path) -> None:
-    got: list[ExportTraceServiceRequest] = []
-    heard: list[str | None] = []
-
-    async def collect(request: web.Request) -> web.Response:
-        got.append(ExportTraceServiceRequest.FromString(await request.read()))
-        return web.Response()
-
-    async def answer(request: web.Request) -> web.Response:
-        heard.append(request.headers.get("traceparent"))
-        return web.Response(body=ANSWER, content_type="text/event-stream")
-
-    app = web.Application()
-    app.router.add_post("/v1/traces", collect)
-    app.router.add_post("/v1/chat/completions", answer)
-    app.router.add_get("/v1/models", no_models)
-    async with served(app) as url:
-        engine = {"name": "e", "kind": "openai", "url": url, "serves": {"llama-3.1-8b": "m"}}
-        traces = {"enabled": True, "endpoint": f"{url}/v1/traces"}
-        async with live(tmp_path, extra_instances=[engine], observability={"traces": traces}) as gw:
+    async with FakeEngine(lambda exchange: exchange.answer(200, b"")) as collector:
+        traces = {"enabled": True, "endpoint": f"{collector.url}/v1/traces"}
+        async with staged(
+            tmp_path, says("Hi"), kind="openai", engines="e", observability={"traces": traces}
+        ) as (gw, stage):
             status, headers, _ = await gw.chat(headers={"traceparent": CALLER})
             assert status == 200
             assert (await gw.chat(model="nothing", headers={"traceparent": CALLER}))[0] == 404
     spans = [
         span
-        for request in got
-        for resource in request.resource_spans
+        for request in collector.requests
+        for resource in ExportTraceServiceRequest.FromString(request.body).resource_spans
         for scope in resource.scope_spans
         for span in scope.spans
     ]
@@ -80,26 +44,15 @@ async def test_a_request_is_traced_through_to_its_engine(tmp_path: Path) -> None
     assert attributes["headway.request_id"].string_value == headers["x-request-id"]
     assert answered.parent_span_id.hex() == CALLER[36:52]
     assert attempt.parent_span_id == answered.span_id
-    assert heard == [f"00-{CALLER[3:35]}-{attempt.span_id.hex()}-01"]
+    assert stage.headers[0]["traceparent"] == f"00-{CALLER[3:35]}-{attempt.span_id.hex()}-01"
     refused = {each.key: each.value.string_value for each in told["chat"].attributes}
     assert refused["error.type"] == "rejected_invalid"
 
 
 async def test_engines_hear_of_no_trace_where_none_is_made(tmp_path: Path) -> None:
-    heard: list[str | None] = []
-
-    async def answer(request: web.Request) -> web.Response:
-        heard.append(request.headers.get("traceparent"))
-        return web.Response(body=ANSWER, content_type="text/event-stream")
-
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
-    app.router.add_get("/v1/models", no_models)
-    async with served(app) as url:
-        engine = {"name": "e", "kind": "openai", "url": url, "serves": {"llama-3.1-8b": "m"}}
-        async with live(tmp_path, extra_instances=[engine]) as gw:
-            assert (await gw.chat(headers={"traceparent": CALLER}))[0] == 200
-    assert heard == [None]
+    async with staged(tmp_path, says("Hi"), kind="openai") as (gw, stage):
+        assert (await gw.chat(headers={"traceparent": CALLER}))[0] == 200
+    assert "traceparent" not in stage.headers[0]
 
 
 async def test_each_request_has_a_log_line_without_its_prompt(

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.integration.gateway.live import events, fault, live, ollama, vllm
+from tests.integration.gateway.live import events, fault, live, ollama, post, vllm
 
 HARD_TTFT = {"slo": {"ttft_ms": 400}, "on_miss": "reject"}
 
@@ -168,10 +168,7 @@ async def test_a_slow_reader_does_not_trip_the_idle_limit(tmp_path):
                 b'{"model":"small","stream":true,"max_tokens":4000,"ignore_eos":true,'
                 b'"messages":[{"role":"user","content":"Hello"}]}'
             )
-            writer.write(
-                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
-                b"content-length: %d\r\n\r\n%b" % (len(body), body)
-            )
+            writer.write(post(body, b"connection: close"))
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             await asyncio.sleep(1.0)
             async with asyncio.timeout(20):

@@ -177,22 +177,6 @@ async def test_a_file_that_may_only_be_read_is_told(
     assert ids_in(path) == ["req_00000001"]
 
 
-async def test_a_locked_file_is_no_fault(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
-    path = tmp_path / "headway.db"
-    store = await Store.open(f"sqlite:///{path}")
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    put(store, make_record(1))
-    await until(lambda: store.away)
-    assert store.fault is None
-    other.close()
-    await until(lambda: store.writer.recorded == 1)
-    await store.close()
-
-
 async def test_a_backup_that_is_copied_away_is_no_fault(tmp_path: Path, make_record: MakeRecord) -> None:
     path = tmp_path / "headway.db"
     store = await Store.open(f"sqlite:///{path}")

@@ -98,7 +98,7 @@ async def test_a_server_that_crashes_under_load_loses_nothing(
         newest = f"req_{len(ids) - 1:08d}"
         row = await store.request(newest, "team-a")  # read from memory, at once
         assert row is not None
-        assert row["instance"] == "gpu-0"
+        assert row["instance"] == "gpu-1"
         with pytest.raises(StoreError, match="does not answer"):
             await store.request("req_00000000", "team-a")
         counts = store.counts()
@@ -341,6 +341,7 @@ async def main():
             now = time.time()
             record = RequestRecord(f"req_{number:09d}", now, Outcome.OK, key_name="a", policy="p", cost_usd=0.001)
             store.writer.put(record)
+        store.writer.arrived()  # one that never finishes
         counts = store.counts()
         print(number, now, counts.recorded, counts.spooled, store._process.pid, flush=True)
         await asyncio.sleep(0.005)
@@ -351,11 +352,12 @@ asyncio.run(main())
 SAFE_AFTER_S = 0.5
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
-async def test_a_process_killed_while_it_spools_leaves_every_row(
-    postgres: PostgresServer, store_url: str, tmp_path: Path, both: bool
+@pytest.mark.parametrize("case", ["while it commits", "while it spools", "with its writer"])
+async def test_a_process_that_is_killed_leaves_every_row(
+    postgres: PostgresServer, store_url: str, tmp_path: Path, case: str
 ) -> None:
-    """Killed while the database is away, alone or together with its writer process."""
+    """Killed while it can reach the database, or while that is away: alone or together with its writer process. What
+    is lost all the same is counted exactly."""
     sqlite = store_url.startswith("sqlite")
     victim = subprocess.Popen(
         [sys.executable, "-c", VICTIM, store_url, str(tmp_path)],
@@ -379,7 +381,7 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
 
     def kill() -> None:
         victim.send_signal(signal.SIGKILL)
-        if both:
+        if case == "with its writer":
             (pid,) = pids
             os.kill(pid, signal.SIGKILL)
         assert victim.stdout is not None
@@ -391,7 +393,11 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
 
     try:
         await asyncio.to_thread(watch, lambda recorded, _: recorded > 200)
-        if sqlite:
+        if case == "while it commits":
+            began_at = seen[0][1]
+            await asyncio.to_thread(watch, lambda *_: seen[-1][1] > began_at + 2 * SAFE_AFTER_S)
+            kill()
+        elif sqlite:
             async with locked(tmp_path / "headway.db"):
                 await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
                 kill()
@@ -408,19 +414,27 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
     store = await Store.open(store_url, state_dir=tmp_path)
     engine = create_engine(parse_url(store_url))
     rows = await rows_of(engine)
-    killed, _ = await store.runs()
+    killed, running = await store.runs()
     last_at = seen[-1][1]
     safe = max(number for number, at in seen if at < last_at - SAFE_AFTER_S)
     found = Counter(row[0] for row in rows)
     assert [n for n in range(1, safe + 1) if found[f"req_{n:09d}"] != 1] == []
     assert killed["finished"] == len(rows) + killed["lost_finished"]
     assert killed["recorded"] == len(rows)
+    assert killed["finished"] >= seen[-1][0]
+    assert killed["lost_in_flight"] == killed["arrived"] - killed["finished"] > 0
+    assert (killed["clean"], running["clean"]) == (False, None)
+    lost = store.counts().lost
+    assert lost == Lost(killed["lost_finished"], killed["lost_in_flight"])
     (sums,) = await store.spending(["key"])
     assert (sums["key"], sums["requests"]) == ("a", len(rows))
     assert sums["cost_usd"] == pytest.approx(0.001 * len(rows))
     assert set((await store.spent())["a", "total"]) == {killed["id"]}
     await engine.dispose()
     await store.close()
+    again = await Store.open(store_url, state_dir=tmp_path)
+    assert again.counts().lost == lost  # counted once
+    await again.close()
     assert list(tmp_path.glob("*-run-*")) == []
 
 

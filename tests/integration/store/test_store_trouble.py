@@ -1,12 +1,8 @@
-"""Databases on bad days: locked, gone for a while, gone for good, killed in the middle."""
+"""Databases on bad days: locked, gone for a while, gone for good."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from router.store.runs import Counts, Lost
 from router.store.writer import Writer
 from router.store.writer_process import WriterProcess
 from router.store.writer_settings import writer_settings
+from tests.integration.store.test_store_outage import locked
 from tests.records import MakeRecord, put
 from tests.waiting import until
 
@@ -32,40 +29,19 @@ async def test_a_locked_file_loses_nothing_and_can_be_read(
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     monkeypatch.setattr(queries, "READ_FLUSH_S", 0.3)
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
-    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    for number in range(30):
-        put(store, make_record(number))
-    row = await store.request("req_00000029", "team-a")
-    assert row is not None  # read from what waits
-    assert row["instance"] == "gpu-0"
-    assert [attempt["number"] for attempt in await store.attempts("req_00000029")] == [1]
-    assert await store.explanation("req_00000029") is not None
-    assert store.counts().pending == 30
-    other.execute("ROLLBACK")
-    other.close()
+    async with locked(tmp_path / "headway.db"):
+        for number in range(30):
+            put(store, make_record(number))
+        row = await store.request("req_00000029", "team-a")
+        assert row is not None  # read from what waits
+        assert row["instance"] == "gpu-1"
+        assert [attempt["number"] for attempt in await store.attempts("req_00000029")] == [1]
+        assert await store.explanation("req_00000029") is not None
+        assert store.counts().pending == 30
+        await until(lambda: store.away)
+        assert store.fault is None
     await until(lambda: store.counts().pending == 0)
     assert len((await store.requests()).requests) == 30
-    await store.close()
-
-
-async def test_a_server_that_restarts_loses_nothing(
-    postgres: Any, postgres_url: str, tmp_path: Path, make_record: MakeRecord
-) -> None:
-    store = await Store.open(postgres_url, state_dir=tmp_path)
-    for number in range(20):
-        put(store, make_record(number))
-    await until(lambda: store.counts().pending == 0)
-    await asyncio.to_thread(postgres.stop)
-    try:
-        for number in range(20, 40):
-            put(store, make_record(number))
-        await asyncio.sleep(0.3)
-        assert store.counts().pending == 20
-    finally:
-        await asyncio.to_thread(postgres.start)
-    await until(lambda: store.counts().pending == 0)
-    assert len((await store.requests()).requests) == 40
     await store.close()
 
 
@@ -86,6 +62,8 @@ async def test_what_waits_for_a_server_that_is_away_can_be_read(
             await store.feedback("req_00000000")
     finally:
         await asyncio.to_thread(postgres.start)
+    await until(lambda: store.counts().pending == 0)
+    assert len((await store.requests()).requests) == 2
     await store.close()
 
 
@@ -116,15 +94,12 @@ async def test_a_full_buffer_drops_and_counts(
     counts = Counts("other", None)
     assert store._file is not None
     process = WriterProcess(writer_settings(url, engine, store._file, None))
-    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    writer = Writer(process, counts, max_pending=100)
-    for number in range(130):
-        writer.put(make_record(number))
-    assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)
-    await until(lambda: writer.retries > 0)
-    other.execute("ROLLBACK")
-    other.close()
+    async with locked(tmp_path / "headway.db"):
+        writer = Writer(process, counts, max_pending=100)
+        for number in range(130):
+            writer.put(make_record(number))
+        assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)
+        await until(lambda: writer.retries > 0)
     assert await writer.close() == 0
     assert writer.recorded == 100
     assert len((await store.requests()).requests) == 100
@@ -139,12 +114,9 @@ async def test_a_database_that_stays_away_does_not_hold_up_the_end(
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 50)
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     store = await Store.open(url)
-    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    put(store, make_record(1))
-    await store.close(timeout_s=0.2)
-    other.execute("ROLLBACK")
-    other.close()
+    async with locked(tmp_path / "headway.db"):
+        put(store, make_record(1))
+        await store.close(timeout_s=0.2)
     again = await Store.open(url)  # writes what the last run could not write down
     assert again.counts().lost == Lost()
     assert await again.request("req_00000001", "team-a") is not None
@@ -164,72 +136,6 @@ async def test_an_unreachable_server_is_one_line(unused_tcp_port: int, tmp_path:
     with pytest.raises(StoreError, match="cannot open the store") as refused:
         await Store.open(f"postgresql://u:hunter2@127.0.0.1:{unused_tcp_port}/db", state_dir=tmp_path)
     assert "hunter2" not in str(refused.value)
-
-
-# --- killed -------------------------------------------------------------------------------------------
-VICTIM = """
-import asyncio, sys, time
-from pathlib import Path
-from router.core.types import Outcome
-from router.store.queries import Store
-from router.store.records import RequestRecord
-
-async def main():
-    store = await Store.open(sys.argv[1], state_dir=Path(sys.argv[2]))
-    number = 0
-    while True:
-        for _ in range(20):
-            number += 1
-            store.writer.arrived()
-            store.writer.put(RequestRecord(f"req_{number:09d}", time.time(), Outcome.OK))
-        store.writer.arrived()  # one that never finishes
-        print(number, store.counts().recorded, flush=True)
-        await asyncio.sleep(0.003)
-
-asyncio.run(main())
-"""
-
-
-async def test_the_gap_of_a_killed_process_is_counted(store_url: str, tmp_path: Path) -> None:
-    victim = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, store_url, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert victim.stdout is not None
-    put_by_then = recorded_by_then = 0
-    for line in victim.stdout:
-        put_by_then, recorded_by_then = map(int, line.split())
-        if recorded_by_then > 500:
-            break
-    victim.send_signal(signal.SIGKILL)
-    rest = victim.stdout.read().splitlines()
-    victim.wait(10)
-    victim.stdout.close()
-    complete = [line for line in rest if len(line.split()) == 2]
-    if complete:
-        put_by_then = int(complete[-1].split()[0])
-
-    store = await Store.open(store_url, state_dir=tmp_path)
-    killed, running = await store.runs()
-    rows = 0
-    cursor = None
-    while True:
-        page = await store.requests(limit=1000, cursor=cursor)
-        rows += len(page.requests)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert rows == killed["recorded"] >= recorded_by_then  # what was committed is there
-    assert killed["finished"] >= put_by_then
-    assert killed["finished"] == rows + killed["lost_finished"]  # the gap, exactly
-    assert killed["lost_in_flight"] == killed["arrived"] - killed["finished"] > 0
-    assert killed["clean"] is False
-    assert running["clean"] is None
-    assert store.counts().lost == Lost(killed["lost_finished"], killed["lost_in_flight"])
-    await store.close()
-    again = await Store.open(store_url, state_dir=tmp_path)
-    assert again.counts().lost == store.counts().lost  # counted once
-    await again.close()
-    assert list(tmp_path.glob("*-run-*")) == []
 
 
 async def test_a_process_that_lives_is_not_taken_for_dead(

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from backends.pool import Pool
 from backends.post import Post
 from router.core.errors import OutOfSockets, UpstreamError
 from router.logs import current_request
-from tests.contract.backends.fakes import Exchange, FakeEngine
+from tests.contract.backends.fakes import Exchange, FakeEngine, Script
 
 
 async def hello(exchange: Exchange) -> None:
@@ -27,6 +29,15 @@ async def hello(exchange: Exchange) -> None:
 def pool_for(engine: FakeEngine, idle_connection_s: float = 2.0, drain_s: float = 2.0) -> tuple[Pool, bytes]:
     origin = Origin.parse(engine.url)
     return Pool(origin, idle_connection_s=idle_connection_s, drain_s=drain_s), request_head(origin, "/x", {})
+
+
+@asynccontextmanager
+async def pooled(script: Script, **settings: float) -> AsyncIterator[tuple[FakeEngine, Pool, bytes]]:
+    """An engine that follows the script, and a pool and the head of a request for it."""
+    async with FakeEngine(script) as engine:
+        pool, head = pool_for(engine, **settings)
+        yield engine, pool, head
+        await pool.aclose()
 
 
 async def ask(pool: Pool, head: bytes, body: Any = None) -> Any:
@@ -61,8 +72,7 @@ async def post(pool: Pool, head: bytes) -> Connection:
 
 
 async def test_the_freshest_idle_connection_is_used() -> None:
-    async with FakeEngine(hello) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(hello) as (engine, pool, head):
         answers = await asyncio.gather(*(ask(pool, head, i) for i in range(5)))
         assert answers == [{"hello": i} for i in range(5)]
         assert (engine.connections, pool.idle_connections, pool.busy_connections) == (5, 5, 0)
@@ -70,12 +80,10 @@ async def test_the_freshest_idle_connection_is_used() -> None:
             await ask(pool, head)
         last = engine.requests[-4:]
         assert len({id(exchange.writer) for exchange in last}) == 1
-        await pool.aclose()
 
 
 async def test_idle_connections_are_closed_by_the_sweep() -> None:
-    async with FakeEngine(hello) as engine:
-        pool, head = pool_for(engine, idle_connection_s=0.1)
+    async with pooled(hello, idle_connection_s=0.1) as (engine, pool, head):
         await ask(pool, head)
         assert pool.idle_connections == 1
         await asyncio.wait_for(engine.disconnects.wait(), 5)
@@ -83,7 +91,6 @@ async def test_idle_connections_are_closed_by_the_sweep() -> None:
         assert await ask(pool, head) == {"hello": None}  # the sweep starts again with the next connection
         engine.disconnects.clear()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
-        await pool.aclose()
 
 
 async def test_bytes_nobody_asked_for_close_the_connection() -> None:
@@ -92,13 +99,11 @@ async def test_bytes_nobody_asked_for_close_the_connection() -> None:
         await asyncio.sleep(0.02)
         await exchange.raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
 
-    async with FakeEngine(twice) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(twice) as (_, pool, head):
         assert await ask(pool, head) == {"hello": None}
         await asyncio.sleep(0.1)
         assert pool.idle_connections == 0
         assert await ask(pool, head) == {"hello": None}
-        await pool.aclose()
 
 
 async def test_a_released_answer_that_goes_on_is_dropped() -> None:
@@ -107,13 +112,11 @@ async def test_a_released_answer_that_goes_on_is_dropped() -> None:
         while True:
             await exchange.chunk(b"x" * 65536)
 
-    async with FakeEngine(endless) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(endless) as (engine, pool, head):
         connection = await post(pool, head)
         connection.release()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert (pool.idle_connections, pool.busy_connections) == (0, 0)
-        await pool.aclose()
 
 
 async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
@@ -122,18 +125,15 @@ async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
         await exchange.chunk(b"x")
         await asyncio.sleep(30)
 
-    async with FakeEngine(unended) as engine:
-        pool, head = pool_for(engine, idle_connection_s=0.2, drain_s=0.1)
+    async with pooled(unended, idle_connection_s=0.2, drain_s=0.1) as (engine, pool, head):
         (await post(pool, head)).release()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert (pool.idle_connections, pool.busy_connections) == (0, 0)
-        await pool.aclose()
 
 
 async def test_a_closed_connection_is_let_go_at_once() -> None:
     """The collector runs too rarely to wait for it."""
-    async with FakeEngine(hello) as engine:
-        pool, head = pool_for(engine, idle_connection_s=0.1)
+    async with pooled(hello, idle_connection_s=0.1) as (engine, pool, head):
         gc.collect()
         gc.disable()
         try:
@@ -143,13 +143,11 @@ async def test_a_closed_connection_is_let_go_at_once() -> None:
             assert not [each for each in gc.get_objects() if isinstance(each, Connection)]
         finally:
             gc.enable()
-        await pool.aclose()
 
 
 async def test_a_connection_belongs_to_no_request_s_log() -> None:
     """It outlives the request that made it, and what it reports may be of another one."""
-    async with FakeEngine(hello) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(hello) as (_, pool, head):
         seen: list[str | None] = []
 
         class Heard(Opened):
@@ -162,7 +160,6 @@ async def test_a_connection_belongs_to_no_request_s_log() -> None:
         opened.start()
         (await opened.connection).abort()
         assert seen == [None]
-        await pool.aclose()
 
 
 async def test_an_answer_that_ends_after_the_pool_closed() -> None:
@@ -180,21 +177,17 @@ async def test_a_second_answer_to_one_request_is_never_taken_for_the_next() -> N
         answer = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n" + body
         await exchange.raw(answer + (answer if exchange.number == 0 else b""))
 
-    async with FakeEngine(doubled) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(doubled) as (_, pool, head):
         with pytest.raises(UpstreamError, match="not valid HTTP"):
             await ask(pool, head)
         assert await ask(pool, head) == {"n": 1}
-        await pool.aclose()
 
 
 async def test_a_body_over_the_limit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with FakeEngine(hello) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(hello) as (_, pool, head):
         monkeypatch.setattr(json_calls, "MAX_BODY_BYTES", 100_000)
         with pytest.raises(UpstreamError, match="too large"):
             await ask(pool, head, "x" * 200_000)
-        await pool.aclose()
 
 
 async def test_a_fault_while_an_answer_is_read_ends_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +195,9 @@ async def test_a_fault_while_an_answer_is_read_ends_its_call(monkeypatch: pytest
         raise MemoryError
 
     monkeypatch.setattr(json_calls.bounded_json, "loads", fault)
-    async with FakeEngine(hello) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(hello) as (_, pool, head):
         with pytest.raises(MemoryError):
             await asyncio.wait_for(ask(pool, head), 5)
-        await pool.aclose()
 
 
 async def test_closing_fails_readers_and_refuses_new_work() -> None:
@@ -253,8 +244,7 @@ def test_headers_cannot_break_out() -> None:
 
 
 async def test_a_gateway_without_files_blames_no_engine() -> None:
-    async with FakeEngine(hello) as engine:
-        pool, head = pool_for(engine)
+    async with pooled(hello) as (_, pool, head):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = os.dup(0)
         os.close(free)
@@ -266,7 +256,6 @@ async def test_a_gateway_without_files_blames_no_engine() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert not failed.value.unreachable
         assert await ask(pool, head) == {"hello": None}
-        await pool.aclose()
 
 
 async def test_an_engine_that_is_not_there_is_unreachable() -> None:

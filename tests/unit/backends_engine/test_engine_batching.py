@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from backends.engine import Engine, Progress, PromptTooLong, Sequence
+from backends.engine import Engine, Progress, PromptTooLong, Sequence, SlotEngine
 from router.core.profile import EngineProfile
 
 PROFILE = EngineProfile(
@@ -26,7 +26,8 @@ def small(**changes: int) -> EngineProfile:
     return dataclasses.replace(PROFILE, **changes)
 
 
-def run(engine: Engine) -> list[Progress]:
+def run(engine: Engine | SlotEngine) -> list[Progress]:
+    """All that comes until it is idle."""
     out: list[Progress] = []
     while (at := engine.next_at()) is not None:
         out += engine.advance(at)

@@ -4,145 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine import Engine, Progress, QueueFull, Sequence, SlotEngine, profile
+from backends.engine import Engine, Sequence, SlotEngine, profile
 from backends.engine.series import count_within, span_s
 from router.core.profile import EngineProfile
+from tests.unit.backends_engine.loads import PROFILE, WHOLE_PROMPTS, Arrival, check_same, loads, play
 
-PROFILE = EngineProfile(
-    "test",
-    overhead_s=0.002,
-    floor_s=0.01,
-    per_token_s=1e-4,
-    per_kv_token_s=1e-6,
-    per_pair_s=1e-8,
-    kv_capacity_tokens=1024,
-    max_batched_tokens=64,
-    max_seqs=6,
-    load_s=1.0,
-    slots=2,
-)
-WHOLE_PROMPTS = dataclasses.replace(  # 102 blocks, of which an admission leaves one free
-    PROFILE, kv_capacity_tokens=1632, max_batched_tokens=700, chunked_prefill=False
-)
 MODELS_OF_A_DESKTOP = {"a": "llama-3.1-8b-q4", "b": "qwen2.5-7b-q4"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Arrival:
-    wait_s: float
-    prompt: int
-    output: int
-    model: str
-    group: int  # arrivals of one group share the beginning of their prompts
-    keep_alive_s: float | None
-    abort_after_s: float | None
-    watched: bool  # the caller looks at each end of a step before this arrival
-
-
-def loads(most_prompt: int) -> st.SearchStrategy[list[Arrival]]:
-    arrival = st.builds(
-        Arrival,
-        st.just(0.0) | st.floats(0, 1),
-        st.integers(1, most_prompt),
-        st.integers(0, 150),
-        st.sampled_from("abc"),
-        st.integers(0, 2),
-        st.sampled_from([None, 0.0, 1.5]),
-        st.none() | st.floats(0, 4),
-        st.booleans(),
-    )
-    return st.lists(arrival, min_size=1, max_size=20)
-
-
-@dataclasses.dataclass
-class Outcome:
-    """All that the two ways to step have to agree in."""
-
-    times_s: dict[str, float]  # of each sequence: admission, first token, end, as far as it came
-    cached_tokens: list[int]
-    aborted_after_tokens: list[int]
-    seen: list[tuple[int, int, int, int]]  # at each event: running, waiting, tokens so far
-    totals: list[int]
-
-
-def play(engine: Engine | SlotEngine, load: list[Arrival], unit: int) -> tuple[Outcome, list[Progress]]:
-    events: list[tuple[float, int, Sequence | None]] = []
-    at_s = 0.0
-    for number, one in enumerate(load):
-        at_s += one.wait_s
-        prefix = tuple(1000 * one.group + block for block in range(-(-one.prompt // unit)))
-        events.append(
-            (
-                at_s,
-                number,
-                Sequence(str(number), one.prompt, one.output, prefix, one.model, prefix_tokens=unit),
-            )
-        )
-        if one.abort_after_s is not None:
-            events.append((at_s + one.abort_after_s, number, None))
-    out: list[Progress] = []
-    outcome = Outcome({}, [], [], [], [])
-    for now, number, sequence in sorted(events, key=lambda event: event[:2]):
-        while load[number].watched and (at := engine.next_at()) is not None and at <= now:
-            out += engine.advance(at)
-        out += engine.advance(now)
-        try:
-            if sequence is None:
-                outcome.aborted_after_tokens.append(engine.abort(str(number), now))
-            elif isinstance(engine, SlotEngine):
-                engine.submit(sequence, now, load[number].keep_alive_s)
-            else:
-                engine.submit(sequence, now)
-        except QueueFull:
-            outcome.aborted_after_tokens.append(-1)
-        totals = (engine.prompt_tokens_total, engine.generation_tokens_total)
-        outcome.seen.append((engine.running, engine.waiting, *totals))
-    while (at := engine.next_at()) is not None:
-        out += engine.advance(at)
-    assert (engine.running, engine.waiting) == (0, 0)
-    assert isinstance(engine, SlotEngine) or engine.kv.free == engine.kv.total
-    ends = {one.seq_id: one.at_s for one in out if one.finished}
-    for _, _, sequence in events:
-        if sequence is not None:
-            times = (sequence.admitted_at_s, sequence.first_token_at_s, ends.get(sequence.id))
-            for what, time_s in zip(("in", "first", "end"), times, strict=True):
-                if time_s is not None:
-                    outcome.times_s[f"{sequence.id} {what}"] = time_s
-            outcome.cached_tokens.append(sequence.cached_tokens)
-    outcome.totals = [value for name, value in vars(engine).items() if name.endswith("_total")]
-    return outcome, out
-
-
-def check_same(make: Callable[[bool], Engine | SlotEngine], load: list[Arrival], unit: int = 16) -> None:
-    stepped, every = play(make(True), load, unit)
-    jumped, told = play(make(False), load, unit)
-    assert jumped.times_s == pytest.approx(stepped.times_s, rel=1e-9)
-    stepped.times_s = jumped.times_s = {}
-    assert jumped == stepped
-    # Told are the first and the last token, with all tokens between them.
-    given_out: dict[str, list[Progress]] = {}
-    for one in every:
-        given_out.setdefault(one.seq_id, []).append(one)
-    expected: list[tuple[str, int, str | None]] = []
-    for name, all_of_it in given_out.items():
-        first, last = all_of_it[0], all_of_it[-1]
-        expected.append((name, first.new_tokens, first.finished))
-        if last.finished and last is not first:
-            expected.append((name, len(all_of_it) - 1, last.finished))
-    assert sorted((one.seq_id, one.new_tokens, str(one.finished)) for one in told) == sorted(
-        (name, new, str(finished)) for name, new, finished in expected
-    )
-    assert [one.at_s for one in told] == sorted(one.at_s for one in told)
-
-
-@given(load=loads(300), most=st.integers(1, 3), slots=st.integers(1, 3))
+@given(load=loads(300, least_prompt=0), most=st.integers(1, 3), slots=st.integers(1, 3))
 def test_slots(load: list[Arrival], most: int, slots: int) -> None:
     def make(every_token: bool) -> SlotEngine:
         return SlotEngine(
@@ -157,20 +33,23 @@ def test_slots(load: list[Arrival], most: int, slots: int) -> None:
     check_same(make, load)
 
 
-@given(load=loads(600), unit=st.sampled_from([16, 64]))
-def test_batching(load: list[Arrival], unit: int) -> None:
+@pytest.mark.parametrize("one", [PROFILE, WHOLE_PROMPTS], ids=["chunks", "whole prompts"])
+@given(load=loads(600), unit=st.sampled_from([16, 64]), caching=st.booleans())
+def test_batching(one: EngineProfile, load: list[Arrival], unit: int, caching: bool) -> None:
     def make(every_token: bool) -> Engine:
-        return Engine(PROFILE, every_token=every_token)
+        return Engine(one, every_token=every_token, prefix_caching=caching)
 
     check_same(make, load, unit)
 
 
-@given(load=loads(600), unit=st.sampled_from([16, 64]))
-def test_batching_of_whole_prompts(load: list[Arrival], unit: int) -> None:
-    def make(every_token: bool) -> Engine:
-        return Engine(WHOLE_PROMPTS, every_token=every_token)
-
-    check_same(make, load, unit)
+def test_the_same_load_gives_the_same_progress() -> None:
+    load = [
+        Arrival(0.01 * (n % 5), 37 * (n % 11) + 1, 13 * (n % 7), "a", n % 3, None, None, False)
+        for n in range(60)
+    ]
+    first, second = Engine(PROFILE), Engine(PROFILE)
+    assert play(first, load, 16) == play(second, load, 16)
+    assert first.preemptions_total > 0
 
 
 @given(load=loads(600), one=st.sampled_from([PROFILE, WHOLE_PROMPTS]))

@@ -1,4 +1,4 @@
-"""Ollama: slots, loads, unloads, the prompt cache, and what holds for every load."""
+"""Ollama: slots, loads, unloads, the prompt cache."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from backends.engine import Progress, PromptTooLong, QueueFull, Sequence, SlotEngine, UnknownModel
-from router.core.profile import EngineProfile
+from tests.unit.backends_engine.test_engine_batching import PROFILE as BATCHING
+from tests.unit.backends_engine.test_engine_batching import run
 
-PROFILE = EngineProfile(
-    "test",
-    overhead_s=0.002,
-    floor_s=0.010,
-    per_token_s=0.0001,
-    per_kv_token_s=1e-6,
-    per_pair_s=1e-7,
-    kv_capacity_tokens=4096,
-    max_batched_tokens=128,
-    load_s=5.0,
-    slots=2,
-)
+PROFILE = dataclasses.replace(BATCHING, kv_capacity_tokens=4096, max_batched_tokens=128, load_s=5.0, slots=2)
 
 
 def server(models: str = "a", **options: int | float) -> SlotEngine:
@@ -33,13 +21,6 @@ def server(models: str = "a", **options: int | float) -> SlotEngine:
 
 def seq(name: str, prompt: int, output: int, model: str = "a", prefix: tuple[int, ...] = ()) -> Sequence:
     return Sequence(name, prompt, output, prefix, model)
-
-
-def run(engine: SlotEngine) -> list[Progress]:
-    out: list[Progress] = []
-    while (at := engine.next_at()) is not None:
-        out += engine.advance(at)
-    return out
 
 
 def loaded_names(engine: SlotEngine, now: float) -> set[str]:
@@ -263,64 +244,3 @@ def test_aborts() -> None:
     engine.abort("5", 100.001)  # idle now: unloaded in mid-step
     assert run(engine) == []
     assert loaded_names(engine, 101.0) == set()
-
-
-jobs = st.lists(
-    st.tuples(
-        st.floats(0, 2),
-        st.integers(0, 300),
-        st.integers(0, 60),
-        st.sampled_from("abc"),
-        st.sampled_from([None, 0.0, 3.0]),
-        st.none() | st.floats(0, 8),
-    ),
-    min_size=1,
-    max_size=20,
-)
-
-
-@given(load=jobs, most=st.integers(1, 3))
-def test_every_sequence_ends_once(
-    load: list[tuple[float, int, int, str, float | None, float | None]], most: int
-) -> None:
-    engine = SlotEngine(
-        {model: dataclasses.replace(PROFILE, load_s=1.0 + ord(model) % 3) for model in "abc"},
-        max_loaded_models=most,
-        keep_alive_s=2.0,
-    )
-    events: list[tuple[float, int, Sequence | None]] = []
-    at_s = 0.0
-    for number, (wait_s, prompt, output, model, _, abort_after_s) in enumerate(load):
-        at_s += wait_s
-        blocks = tuple(range(prompt // 16))
-        events.append((at_s, number, Sequence(str(number), prompt, output if prompt else 0, blocks, model)))
-        if abort_after_s is not None:
-            events.append((at_s + abort_after_s, number, None))
-    out: list[Progress] = []
-    aborted: set[str] = set()
-    for now, number, sequence in sorted(events, key=lambda event: event[:2]):
-        out += engine.advance(now)
-        if sequence is not None:
-            engine.submit(sequence, now, load[number][4])
-        else:
-            if str(number) in engine._model_of:
-                aborted.add(str(number))
-            engine.abort(str(number), now)
-        loaded = engine.loaded(now)
-        assert len(loaded) + (engine.loading is not None) <= most
-        assert all(one.active <= PROFILE.slots for one in loaded)
-    out += run(engine)
-    given_out: Counter[str] = Counter()
-    for one in out:
-        given_out[one.seq_id] += one.new_tokens
-    ended = Counter(one.seq_id for one in out if one.finished)
-    for number, (_, prompt, output, _, _, _) in enumerate(load):
-        name = str(number)
-        if name in aborted:
-            assert ended[name] == 0
-        else:
-            assert ended[name] == 1
-            assert given_out[name] == (output if prompt else 0)
-    assert (engine.running, engine.waiting) == (0, 0)
-    assert [one.at_s for one in out] == sorted(one.at_s for one in out)
-    assert engine.generation_tokens_total == sum(one.new_tokens for one in out)

@@ -10,28 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine import Engine, Sequence, SlotEngine
-from router.core.profile import EngineProfile
+from tests.unit.backends_engine.loads import PROFILE as LOADED
+from tests.unit.backends_engine.test_engine_batching import run as played
 
-PROFILE = EngineProfile(
-    "test",
-    overhead_s=0.002,
-    floor_s=0.01,
-    per_token_s=1e-4,
-    per_kv_token_s=1e-6,
-    per_pair_s=1e-8,
-    kv_capacity_tokens=100_000,
-    max_batched_tokens=100,
-    max_seqs=4,
-    load_s=1.0,
-)
+PROFILE = dataclasses.replace(LOADED, kv_capacity_tokens=100_000, max_batched_tokens=100, max_seqs=4, slots=4)
 UNIT = 64
 
 
 def run(engine: Engine | SlotEngine) -> dict[str, float]:
-    out = []
-    while (at := engine.next_at()) is not None:
-        out += engine.advance(at)
-    return {one.seq_id: one.at_s for one in out if one.finished}
+    return {one.seq_id: one.at_s for one in played(engine) if one.finished}
 
 
 def coarse(name: str, prompt: int, hashes: tuple[int, ...], model: str = "") -> Sequence:

@@ -6,32 +6,18 @@ import dataclasses
 
 import pytest
 
-from backends.engine import Engine, Progress, PromptTooLong, Sequence
-from router.core.profile import EngineProfile
+from backends.engine import Engine, PromptTooLong, Sequence
+from tests.unit.backends_engine.test_engine_batching import PROFILE as BATCHING
+from tests.unit.backends_engine.test_engine_batching import run as played
+from tests.unit.backends_engine.test_engine_batching import tokens_of
 
-PROFILE = EngineProfile(
-    "test",
-    overhead_s=0.002,
-    floor_s=0.010,
-    per_token_s=0.0001,
-    per_kv_token_s=1e-6,
-    per_pair_s=1e-7,
-    kv_capacity_tokens=16_000,
-    max_batched_tokens=1000,
-    max_seqs=8,
-    chunked_prefill=False,
-)
+PROFILE = dataclasses.replace(BATCHING, max_batched_tokens=1000, chunked_prefill=False)
 
 
 def run(engine: Engine) -> dict[str, list[float]]:
     """Token times of each sequence."""
-    out: list[Progress] = []
-    while (at := engine.next_at()) is not None:
-        out += engine.advance(at)
-    times: dict[str, list[float]] = {}
-    for one in out:
-        times.setdefault(one.seq_id, []).extend([one.at_s] * one.new_tokens)
-    return times
+    out = played(engine)
+    return {name: tokens_of(out, name) for name in {one.seq_id for one in out}}
 
 
 def pairs(tokens: int) -> float:

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from backends.engine import Engine, Sequence, engine_of, profile, profiles
 from backends.engine.sequence import UnknownModel
 from router.core.profile import EngineProfile
-from tests.unit.backends_engine.test_engine_jumps import (
-    PROFILE,
-    WHOLE_PROMPTS,
-    Arrival,
-    check_same,
-    loads,
-    play,
-)
+from tests.unit.backends_engine.loads import PROFILE, WHOLE_PROMPTS, Arrival, check_same, loads, play
 
 
 def of_three(one: EngineProfile, every_token: bool) -> Engine:

@@ -10,6 +10,7 @@ from router.core.interfaces import Predictor
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, Request, Slo
+from tests.unit.predictors_online.attempts import sent
 
 PROFILE = EngineProfile("p", 2e-3, 10e-3, 1e-4, 1e-7, 1e-9, 100_000, load_s=8.0)
 CANDIDATE = Candidate("i", "m", "up", Price(1.0, 4.0), context_tokens=32_768, quality=0.5, family="f")
@@ -32,22 +33,12 @@ def taught(
     estimate's, +-10 %."""
     for number in range(count):
         at_s = 100.0 - 60.0 * (count - number)
-        request = replace(REQUEST, id=str(number), arrived_at=at_s)
-        prediction = predictor.predict(request, CANDIDATE, instance, at_s)
         spread = 0.9 + 0.2 * (number * 7 % 10) / 9
-        predictor.observe_dispatch(request, CANDIDATE, instance, prediction, at_s)
+        of = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s), instance, at_s)
         ttft_s = PROFILE.prefill_s(500) * ttft_factor * spread
-        predictor.observe_ttft(request, CANDIDATE, instance, prediction, ttft_s, at_s + ttft_s)
-        predictor.observe_end(
-            request,
-            CANDIDATE,
-            instance,
-            prediction,
-            output_tokens,
-            request.prompt_tokens,
-            PROFILE.step_s(0, 1, 600) * tpot_factor * spread,
-            at_s + 30.0,
-        )
+        predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
+        tpot_s = PROFILE.step_s(0, 1, 600) * tpot_factor * spread
+        predictor.observe_end(*of, output_tokens, REQUEST.prompt_tokens, tpot_s, at_s + 30.0)
     return predictor
 
 
@@ -184,13 +175,10 @@ def test_e2e_target_goes_by_the_length_distribution() -> None:
     predictor = OnlinePredictor()
     for number in range(400):
         at_s = 100.0 - 60.0 * (400 - number)
-        request = replace(REQUEST, max_tokens=2000, arrived_at=at_s)
-        prediction = predictor.predict(request, CANDIDATE, instance, at_s)
+        of = sent(predictor, replace(REQUEST, max_tokens=2000, arrived_at=at_s), instance, at_s)
         ttft_s = PROFILE.prefill_s(500)
-        predictor.observe_dispatch(request, CANDIDATE, instance, prediction, at_s)
-        predictor.observe_ttft(request, CANDIDATE, instance, prediction, ttft_s, at_s + ttft_s)
-        tokens = 100 if number % 4 else 1000
-        predictor.observe_end(request, CANDIDATE, instance, prediction, tokens, 500, 0.0125, at_s + 30.0)
+        predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
+        predictor.observe_end(*of, 100 if number % 4 else 1000, 500, 0.0125, at_s + 30.0)
     request = replace(REQUEST, max_tokens=2000, slo=Slo(e2e_s=0.1 + 400 * 0.0125))
     assert predictor.predict(request, CANDIDATE, instance, 100.0).p_miss == pytest.approx(0.25, abs=0.05)
     capped = replace(request, max_tokens=350)

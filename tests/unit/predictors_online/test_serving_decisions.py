@@ -15,6 +15,7 @@ from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, Request, Slo
+from tests.unit.predictors_online.attempts import sent
 from tests.unit.predictors_online.test_serving_learned import PROFILE, Judge, Words, latency_model, value
 
 OTHER = EngineProfile("o", 4e-3, 25e-3, 3e-4, 2e-7, 4e-9, 30_000, load_s=3.0, slots=2, max_seqs=4)
@@ -73,27 +74,17 @@ def lived(
 ) -> float:
     """The request goes to one of them, and is late, lost, or answered; the moment after that."""
     option = rng.choice(options)
-    candidate, instance, prediction = option.candidate, option.instance, option.prediction
-    assert prediction is not None
-    predictor.observe_dispatch(request, candidate, instance, prediction, now)
+    assert option.prediction is not None
+    of = request, option.candidate, option.instance, option.prediction
+    predictor.observe_dispatch(*of, now)
     late_s = 0.05 * rng.lognormvariate(0.0, 1.0)
     end = rng.random()
     if end < 0.2:
-        predictor.observe_loss(request, candidate, instance, prediction, late_s, False, now + late_s)
+        predictor.observe_loss(*of, late_s, False, now + late_s)
     elif end < 0.9:
-        predictor.observe_ttft(request, candidate, instance, prediction, late_s, now + late_s)
+        predictor.observe_ttft(*of, late_s, now + late_s)
         tpot_s = 0.02 * rng.lognormvariate(0.0, 0.3)
-        tokens = rng.randrange(1, 600)
-        predictor.observe_end(
-            request,
-            candidate,
-            instance,
-            prediction,
-            tokens,
-            request.prompt_tokens,
-            tpot_s,
-            now + late_s + 1.0,
-        )
+        predictor.observe_end(*of, rng.randrange(1, 600), request.prompt_tokens, tpot_s, now + late_s + 1.0)
     return now + late_s + 1.0
 
 
@@ -144,12 +135,10 @@ HERE = Instance("i", "vllm", {"m": Candidate("i", "m", "m")}, profiles={"m": PRO
 
 
 def served(predictor: OnlinePredictor, request: Request, output_tokens: int, *, ended: bool = True) -> None:
-    of = HERE.candidates["m"]
-    prediction = predictor.predict(request, of, HERE, 100.0)
-    predictor.observe_dispatch(request, of, HERE, prediction, 100.0)
-    predictor.observe_ttft(request, of, HERE, prediction, 1.0, 101.0)
+    of = sent(predictor, request, HERE, 100.0)
+    predictor.observe_ttft(*of, 1.0, 101.0)
     if ended:
-        predictor.observe_end(request, of, HERE, prediction, output_tokens, None, 0.01, 105.0)
+        predictor.observe_end(*of, output_tokens, None, 0.01, 105.0)
 
 
 def test_a_session_reaches_beyond_the_hashes() -> None:
@@ -201,17 +190,15 @@ def test_a_request_may_have_two_attempts_at_once() -> None:
         name: Instance(name, "vllm", {"m": Candidate(name, "m", "m")}, profiles={"m": PROFILE})
         for name in names
     }
-    predictions = {}
+    attempts = {}
     for name, instance in fleet.items():
-        predictions[name] = predictor.predict(request, instance.candidates["m"], instance, 100.0)
+        attempts[name] = sent(predictor, request, instance, 100.0)
         instance.dispatched(500)
-        predictor.observe_dispatch(request, instance.candidates["m"], instance, predictions[name], 100.0)
-    quick, slow = fleet["quick"], fleet["slow"]
-    quick.first_token(500, 100)
-    predictor.observe_ttft(request, quick.candidates["m"], quick, predictions["quick"], 0.05, 100.05)
-    slow.released(500, 0, decoding=False)
-    predictor.observe_loss(request, slow.candidates["m"], slow, predictions["slow"], 0.05, False, 100.05)
-    predictor.observe_end(request, quick.candidates["m"], quick, predictions["quick"], 50, 500, 0.01, 100.6)
+    fleet["quick"].first_token(500, 100)
+    predictor.observe_ttft(*attempts["quick"], 0.05, 100.05)
+    fleet["slow"].released(500, 0, decoding=False)
+    predictor.observe_loss(*attempts["slow"], 0.05, False, 100.05)
+    predictor.observe_end(*attempts["quick"], 50, 500, 0.01, 100.6)
     assert not predictor.stats.attempts
     assert all(not each.pending for each in predictor.stats.candidates.values())
     assert all(not each._waiting for each in predictor.stats.histories.values())

@@ -12,7 +12,7 @@ import pytest
 
 from predictors.kernels.length_bins import BINS, bin_of
 from predictors.kernels.reference.model_weights import FIRST_WEIGHT
-from predictors.learned.latency.model import SHAPES, LatencyModel
+from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
@@ -20,6 +20,8 @@ from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Price, PromptFeatures, Request, Slo
+from tests.artifacts import latency_artifact
+from tests.unit.predictors_online.attempts import sent
 
 PROFILE = EngineProfile("p", 2e-3, 10e-3, 1e-4, 1e-7, 1e-9, 100_000)
 REQUEST = Request("r", 100.0, "latency", ("m",), prompt_tokens=500, max_tokens=300)
@@ -35,12 +37,7 @@ def an_instance(name: str = "i", hardware: str | None = "gpu") -> Instance:
 
 def latency_model(ttft: float = 0.0, tpot: float = 0.0) -> LatencyModel:
     """Says medians of these log residuals, with about 0.1 to either side."""
-    arrays = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
-    for name in ("event_scale", "target_scale", "widths"):
-        arrays[name] += 1.0
-    step = log(exp(0.1) - 1.0)  # softplus of it is 0.1
-    arrays["last_bias"][:] = [ttft, step, step, step, step, tpot, step, step, step, step]
-    return LatencyModel("latency-test", arrays)
+    return LatencyModel("latency-test", dict(latency_artifact(ttft, tpot).arrays))
 
 
 class Words:
@@ -81,15 +78,15 @@ def serve(
 ) -> None:
     """One request through the instance, its TTFT a multiple of the idle prefill."""
     request = replace(REQUEST, id=f"{instance.name}-{number}-{at_s}", arrived_at=at_s)
-    of = instance.candidates["m"]
-    prediction = predictor.predict(request, of, instance, at_s)
+    prediction = predictor.predict(request, instance.candidates["m"], instance, at_s)
+    of = request, instance.candidates["m"], instance, prediction
     instance.dispatched(500)
-    predictor.observe_dispatch(request, of, instance, prediction, at_s)
+    predictor.observe_dispatch(*of, at_s)
     ttft_s = PROFILE.prefill_s(500) * ttft_factor * (0.9 + 0.2 * (number * 7 % 10) / 9)
     instance.first_token(500, 100)
-    predictor.observe_ttft(request, of, instance, prediction, ttft_s, at_s + ttft_s)
+    predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
     instance.released(500, 100, decoding=True)
-    predictor.observe_end(request, of, instance, prediction, 100, 500, 0.012, at_s + 2.0)
+    predictor.observe_end(*of, 100, 500, 0.012, at_s + 2.0)
 
 
 def value(number: float | None) -> float:
@@ -140,22 +137,6 @@ def test_tpot_decides_without_a_profile_alone(profiled: bool) -> None:
     assert (value(learned.e2e_s_mean) < 1.02 * value(plain.e2e_s_mean)) == profiled
 
 
-def test_one_by_one_or_all_at_once_is_the_same() -> None:
-    predictor = predictor_with(latency=latency_model(0.3))
-    instances = [an_instance(f"i{number}") for number in range(5)]
-    for number, instance in enumerate(instances):
-        for at in range(number):
-            serve(predictor, instance, 10.0 * at, 1.0, at)
-    options = [Option(each.candidates["m"], each) for each in instances]
-    request = replace(REQUEST, slo=Slo(0.1, 0.02, 3.0), features=prompt_features("one line"))
-    predictor.predict_all(request, options, 100.0)
-    alone = [predictor.predict(request, each.candidate, each.instance, 100.0) for each in options]
-    for each, single in zip(options, alone, strict=True):
-        assert each.prediction is not None
-        assert value(each.prediction.ttft_s_p95) == pytest.approx(value(single.ttft_s_p95), rel=1e-5)
-        assert value(each.prediction.p_miss) == pytest.approx(value(single.p_miss), abs=1e-5)
-
-
 def test_a_constant_error_of_the_model_is_learned() -> None:
     predictor = predictor_with(latency=latency_model(0.7))
     instance = an_instance()
@@ -204,20 +185,19 @@ def test_attempts_that_are_overdue_count_before_they_end() -> None:
     for models in (Models(), Models(latency=latency_model())):
         predictor = OnlinePredictor(models)
         instance = an_instance()
-        of = instance.candidates["m"]
         for number in range(100):
             at_s = 10.0 * number
-            request = replace(REQUEST, id=str(number), arrived_at=at_s)
-            prediction = predictor.predict(request, of, instance, at_s)
-            predictor.observe_dispatch(request, of, instance, prediction, at_s)
+            of = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s), instance, at_s)
             if number % 2:
                 ttft_s = PROFILE.prefill_s(500)
-                predictor.observe_ttft(request, of, instance, prediction, ttft_s, at_s + ttft_s)
+                predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
         predictor.observe_report(instance, 9000.0)
         covered = predictor.coverage()["i"]
         assert value(covered["observed"]) == 100
         assert value(covered["ttft_within_p50"]) < 0.65
-        late = predictor.predict(replace(REQUEST, arrived_at=9000.0), of, instance, 9000.0)
+        late = predictor.predict(
+            replace(REQUEST, arrived_at=9000.0), instance.candidates["m"], instance, 9000.0
+        )
         assert value(late.ttft_s_p95) > 3 * PROFILE.prefill_s(500)
 
 
@@ -231,13 +211,12 @@ def test_an_answer_in_one_piece_is_never_overdue() -> None:
         for number in range(20):
             at_s = 100.0 + 10.0 * number
             request = replace(REQUEST, id=str(number), arrived_at=at_s, engine_streams=False)
-            prediction = predictor.predict(request, of, instance, at_s)
-            predictor.observe_dispatch(request, of, instance, prediction, at_s)
+            attempt = sent(predictor, request, instance, at_s)
             predictor.observe_report(instance, at_s + 8.0)
             if lost:
-                predictor.observe_loss(request, of, instance, prediction, 8.0, False, at_s + 8.0)
+                predictor.observe_loss(*attempt, 8.0, False, at_s + 8.0)
             else:
-                predictor.observe_end(request, of, instance, prediction, 30, 500, None, at_s + 8.0)
+                predictor.observe_end(*attempt, 30, 500, None, at_s + 8.0)
         assert predictor.coverage().get("i", {}).get("observed", 0) == 0
         after = predictor.predict(replace(REQUEST, arrived_at=1000.0), of, instance, 1000.0)
         assert value(after.ttft_s_p50) == pytest.approx(expected, rel=0.01)
@@ -246,17 +225,14 @@ def test_an_answer_in_one_piece_is_never_overdue() -> None:
 def test_what_was_taken_for_overdue_is_corrected_when_it_comes() -> None:
     predictor = predictor_with(latency=latency_model())
     instance = an_instance()
-    of = instance.candidates["m"]
     for number in range(40):
         serve(predictor, instance, 10.0 * number, 1.0, number)
-    request = replace(REQUEST, id="late", arrived_at=1000.0)
-    prediction = predictor.predict(request, of, instance, 1000.0)
-    predictor.observe_dispatch(request, of, instance, prediction, 1000.0)
+    late = sent(predictor, replace(REQUEST, id="late", arrived_at=1000.0), instance, 1000.0)
     predictor.observe_report(instance, 1001.0)
     assert predictor.coverage()["i"]["observed"] == 41
-    predictor.observe_ttft(request, of, instance, prediction, 1.5, 1001.5)
+    predictor.observe_ttft(*late, 1.5, 1001.5)
     assert predictor.coverage()["i"]["observed"] == 41
-    after = predictor.predict(replace(REQUEST, arrived_at=2000.0), of, instance, 2000.0)
+    after = predictor.predict(replace(REQUEST, arrived_at=2000.0), instance.candidates["m"], instance, 2000.0)
     assert value(after.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.3)
 
 
@@ -264,10 +240,7 @@ def test_a_request_given_up_at_once_teaches_nothing_and_one_given_up_late_does()
     for waited_s, learned in ((0.001, 0), (30.0, 1)):
         predictor = predictor_with(latency=latency_model())
         instance = an_instance()
-        of = instance.candidates["m"]
-        prediction = predictor.predict(REQUEST, of, instance, 100.0)
-        predictor.observe_dispatch(REQUEST, of, instance, prediction, 100.0)
-        predictor.observe_loss(REQUEST, of, instance, prediction, waited_s, False, 100.0 + waited_s)
+        predictor.observe_loss(*sent(predictor, REQUEST, instance, 100.0), waited_s, False, 100.0 + waited_s)
         predicted = predictor.coverage().get("i")
         assert (0 if predicted is None else predicted["observed"]) == learned
 

@@ -24,6 +24,7 @@ from predictors.online.tree_times import TreeError
 from router.core.interfaces import Option
 from router.core.state import Instance
 from router.core.types import Candidate, Price, Request, Slo
+from tests.unit.predictors_online.attempts import sent
 from tests.unit.predictors_online.virtual_engine import TRUTH, Run
 
 CODEC = Codec(Learning(UNTRAINED).kinds)
@@ -124,9 +125,7 @@ def test_prompts_that_an_instance_holds_are_exchanged() -> None:
     teacher.sharing.begin()
     instance = same_instance()
     request = replace(REQUEST, prefix=(1, 2**32 - 1, 3), session="0123abcd", prompt_tokens=3000)
-    prediction = teacher.predict(request, instance.candidates["m"], instance, 0.0)
-    of = request, instance.candidates["m"], instance, prediction
-    teacher.observe_dispatch(*of, 0.0)
+    of = sent(teacher, request, instance, 0.0)
     teacher.observe_ttft(*of, 0.2, 0.2)
     teacher.observe_end(*of, 400, 3100, 0.01, 4.0)
     message = teacher.sharing.drain_outgoing(1.0, 2)

@@ -32,34 +32,6 @@ async def test_a_bucket_gives_its_capacity_at_once_and_then_as_it_refills() -> N
     assert level.wait_s == 0.0
 
 
-async def test_all_buckets_or_none() -> None:
-    state, plenty, scarce = MemoryState(), Bucket("plenty", 10.0, 1.0), Bucket("scarce", 1.0, 1.0)
-    await take(state, [(scarce, 1.0)], 0.0)
-    levels = await take(state, [(plenty, 4.0), (scarce, 1.0)], 0.0)
-    assert [level.wait_s for level in levels] == [0.0, pytest.approx(1.0)]
-    (level,) = await take(state, [(plenty, 10.0)], 0.0)
-    assert level.wait_s == 0.0  # nothing had been taken
-
-
-async def test_a_debt_is_paid_before_anything_is_given() -> None:
-    state, bucket = MemoryState(), Bucket("b", 10.0, 1.0)
-    await take(state, [(bucket, 10.0)], 0.0)
-    state.give(bucket, -5.0, 0.0)
-    (level,) = await take(state, [(bucket, 1.0)], 5.0)
-    assert level.wait_s == pytest.approx(1.0)
-    (level,) = await take(state, [(bucket, 1.0)], 6.0)
-    assert level.wait_s == 0.0
-
-
-async def test_giving_back_never_fills_beyond_the_capacity() -> None:
-    state, bucket = MemoryState(), Bucket("b", 10.0, 1.0)
-    state.give(bucket, 100.0, 0.0)
-    await take(state, [(bucket, 1.0)], 0.0)
-    state.give(bucket, 100.0, 0.0)
-    (level,) = await take(state, [(bucket, 0.0)], 0.0)
-    assert level.level == 10.0
-
-
 @given(
     capacity=st.integers(1, 20),
     steps=st.lists(st.floats(0.0, 5.0, allow_nan=False), max_size=60),
