@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.engine import profiles
-from benchmarks.simulator import Fleet, InstanceLoss, Simulation
+from benchmarks.simulator import Fleet, InstanceLoss, Simulation, arrivals
 from benchmarks.workloads.format import WorkloadRequest
 from predictors.learned.models import load_models
 from predictors.online.predictor import OnlinePredictor
@@ -31,7 +31,6 @@ from tests.unit.benchmarks_simulator.scenarios import (
     MIXED,
     QWEN,
     any_wish,
-    asked,
     emulated,
     fleet,
     ollama,
@@ -51,10 +50,10 @@ def simulated_run(
     predictor: Predictors = lambda: None,
     **options: Any,
 ) -> Trace:
-    trace, arrivals = Trace(), asked(requests, of, **options)
+    trace, found = Trace(), list(arrivals(requests, of, **options))
     simulation = Simulation(of, seed=7, losses=losses, predictor=predictor())
     listen(simulation.scheduler, trace.take)
-    trace.add_result(simulation.run(arrivals), [each.request.id for each in arrivals])
+    trace.add_result(simulation.run(found), [each.request.id for each in found])
     return trace
 
 
@@ -67,7 +66,7 @@ def both(
 ) -> Trace:
     """Run a workload both ways, find no difference, and give back what was done."""
     simulated = simulated_run(of, requests, losses, predictor, **options)
-    live = live_run(of, asked(requests, of, **options), 7, losses, predictor())
+    live = live_run(of, list(arrivals(requests, of, **options)), 7, losses, predictor())
     assert len(live.rows) == len(requests)
     found = difference(simulated, live)
     assert found is None, found
@@ -268,5 +267,5 @@ def test_a_misreport_is_found(
     requests = [replace(each, max_tokens=50) for each in requests[:120]]
     simulated = simulated_run(of, requests, losses, predictor, policy="least_load")
     monkeypatch.setattr(Runner, "apply", changed)
-    live = live_run(of, asked(requests, of, policy="least_load"), 7, losses, predictor())
+    live = live_run(of, list(arrivals(requests, of, policy="least_load")), 7, losses, predictor())
     assert found in (difference(simulated, live) or "")
