@@ -40,6 +40,7 @@ class Job:
     logprobs: int | None = None  # number of alternatives for each token; None: not requested
     prompt_logprobs: int | None = None
     echo: bool = False
+    scores: bool = False  # the prompt alone is the answer: one token is made and not shown, as in vLLM
     requested_tokens: int | None = None
 
     @property
@@ -91,6 +92,8 @@ def parse_completion(body: Mapping[str, Any], names: list[str]) -> Job:
         raise Rejected(400, "`logprobs` must be a positive value.", param="logprobs")
     job.logprobs = logprobs
     job.echo = fields.boolean(body, "echo")
+    if job.echo and job.max_tokens == 0:
+        job.scores, job.max_tokens = True, 1
     _check_lengths(job)
     return job
 

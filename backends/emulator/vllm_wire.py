@@ -83,7 +83,7 @@ class VllmWire(Wire):
             return choice.head + choice.answer.escaped(start, stop) + choice.tail
         text = choice.answer.raw(start, stop)
         if start == 0 and self._job.echo:
-            text = self._prompt_text(choice) + text
+            text = self._prompt_text(choice) + ("" if self._job.scores else text)
         return self._event(choice, text, choice if last else None, start, stop)
 
     def closing(self, generation: Generation) -> bytes:
@@ -130,7 +130,7 @@ class VllmWire(Wire):
         }
         if not self._job.chat:
             if self._job.echo:
-                text = self._prompt_text(choice) + text
+                text = self._prompt_text(choice) + ("" if self._job.scores else text)
             return {
                 "index": choice.index,
                 "text": text,
