@@ -12,7 +12,8 @@ takes the greatest share with which the target is kept on the very requests that
 over four times as many requests: a share that overloads the best model keeps the target only until its queue is long. It and
 the other policies are compared with `cost` on the same draws, the first ones.
 
-Finished runs are kept in `DIR/runs.jsonl`, so that an interrupted experiment goes on.
+Finished runs are kept in `DIR/runs.jsonl`, so that an interrupted experiment goes on. `DIR/report.json` has all cases;
+docs/cost_order.json is such a file.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from benchmarks.compare.runs import KeptRuns
 from benchmarks.pages import marked
 from benchmarks.scenarios.answers import Answers, with_answers
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
+from benchmarks.training.about import DECIDING, commit
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.mixes import RoutingMix, unit_draw
 from benchmarks.workloads.sources.generators import Lengths, Process, generate
@@ -175,19 +177,19 @@ class Experiment:
         rows = []
         for tariff in TARIFFS:
             every = self._of(replace(trial, tariff=tariff), self._seeds)
-            row = {"fleet": fleet, "load": load, "tariff": tariff}
+            row = {"fleet": fleet, "load": load, "tariff": tariff, "rate_per_s": trial.rate_per_s}
             row |= {"every draw": every, OURS: ours[tariff], "others": others}
             if split is not None:
                 known = replace(trial, tariff=tariff, policy="latency", split=split)
-                row |= {CLAIRVOYANT: self._of(known, self._other_seeds), "split": split}
+                row |= {CLAIRVOYANT: self._of(known, self._other_seeds)}
             rows.append(row)
         return rows
 
-    def _of(self, trial: Trial, seeds: range) -> dict[str, float]:
-        """The means over these seeds, and the least attainment of any."""
+    def _of(self, trial: Trial, seeds: range) -> dict[str, Any]:
+        """The means over these seeds, and the attainment of each as `draws`."""
         runs = self._runs.of(_draws([trial], seeds))
         means = {name: fmean(each[name] for each in runs) for name in runs[0]}
-        return means | {"least_attainment": min(each["attainment"] for each in runs)}
+        return means | {"draws": [each["attainment"] for each in runs]}
 
     def _capacity(self, model: str) -> float:
         """The requests/s at which one instance of this model just keeps the target."""
@@ -240,10 +242,10 @@ _HEADING = (
 )
 
 
-def table(cases: Sequence[Mapping[str, Any]]) -> str:
-    """One line a case, as Markdown."""
+def table(report: Mapping[str, Any]) -> str:
+    """One line for each case of a `report.json`, and of which commit it is, as Markdown."""
     rows = []
-    for row in cases:
+    for row in report["cases"]:
         every, ours, others, known = row["every draw"], row[OURS], row["others"], row.get(CLAIRVOYANT)
         best = max(others, key=lambda name: others[name]["attainment"])
         compared = ["-", "-"]
@@ -255,13 +257,13 @@ def table(cases: Sequence[Mapping[str, Any]]) -> str:
                 row["fleet"],
                 f"{row['load']:g}",
                 row["tariff"],
-                f"{every['attainment']:.1%}, {every['least_attainment']:.1%}",
+                f"{every['attainment']:.1%}, {min(every['draws']):.1%}",
                 f"{ours['attainment']:.1%}",
                 f"{others[best]['attainment']:.1%} (`{best}`)",
                 *compared,
             ]
         )
-    return marked.table(_HEADING, rows)
+    return f"{marked.table(_HEADING, rows)}\n\nMeasured at commit `{report['commit']}`."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -275,8 +277,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with pool.Processes(args.jobs) as processes:
         cases = Experiment(args.out, args.seeds, args.other_seeds, args.requests, processes).cases()
-    (args.out / "report.json").write_bytes(orjson.dumps(cases, option=orjson.OPT_INDENT_2))
-    print(table(cases))
+    report = {"commit": commit(DECIDING)[:7], "requests": args.requests, "cases": cases}
+    (args.out / "report.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    print(table(report))
     return 0
 
 

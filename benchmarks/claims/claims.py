@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+from benchmarks import cost_order
+from benchmarks.claims import shipped
 from benchmarks.claims.figure import attainment, attainment_by_scenario
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
 from benchmarks.claims.tables import FULL, Figures, block, by_rate, end_to_end, provenance
+from benchmarks.pickers import page as pickers
+
+#: The results of `CLAIMS`.
+RESULTS = "docs/claims.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +105,13 @@ CLAIMS = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What stands between the marks of this name on a page; `write` gets the figures by scenario."""
+    """What stands between the marks of this name on a page. `write` gets what `results` has: the figures by scenario
+    (`RESULTS`), another report, or of a folder of artifacts what each says about itself, by kind."""
 
     name: str
     page: str
-    write: Callable[[Mapping[str, Figures]], str]
+    write: Callable[[Any], str]
+    results: str = RESULTS
 
 
 TABLES = (
@@ -110,7 +119,11 @@ TABLES = (
     Table("end-to-end", "docs/results.md", partial(end_to_end, shown=_SHOWN)),
     Table("full-forms", "docs/results.md", partial(end_to_end, shown=_SHOWN_FULL)),
     Table("block", "docs/results.md", lambda found: block(found["equal-gpus"])),
+    Table("cost-order", "docs/results.md", cost_order.table, "docs/cost_order.json"),
+    Table("predictors", "docs/results.md", shipped.table, "predictors/defaults"),
     Table("provenance", "docs/results.md", provenance),
+    Table("pickers", "docs/pickers.md", pickers.text_of, "docs/pickers.json"),
+    Table("second-look", "docs/pickers.md", pickers.looks_of, "docs/second_look.json"),
 )
 #: By file.
 DRAWINGS: Mapping[str, Callable[[Mapping[str, Figures]], str]] = {

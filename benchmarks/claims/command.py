@@ -13,12 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.claims.claims import CLAIMS, DRAWINGS, TABLES, Claim
+from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES, Claim
 from benchmarks.claims.measured import measured
 from benchmarks.claims.tables import differences
 from benchmarks.pages.marked import replaced
+from benchmarks.training.about import DECIDING, commit
+from predictors.learned.artifact import load, path_of
+from predictors.learned.models import KINDS
 
-RESULTS = Path("docs/claims.json")
 #: The draws of `check`, and the difference in attainment that other floating-point hardware may make.
 _CHECKED_SEEDS = 1
 _SAME = 0.005
@@ -47,30 +49,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"a table has none of these policies: {given.policies}")
     try:
         if given.do == "write":
-            write(Path(), json.loads(RESULTS.read_text(encoding="utf-8")))
+            write(Path())
             return 0
-        kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        results = Path(RESULTS)
+        kept = _read(results) if results.exists() else {}
         found = [_compared(name, chosen, kept, check=given.do == "check") for name in names]
         if given.do == "measure":
-            RESULTS.write_text(_lines(kept), encoding="utf-8")
-            write(Path(), kept)
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            results.write_text(_lines(kept), encoding="utf-8")
+            write(Path())
+    except (OSError, ValueError, LookupError, subprocess.CalledProcessError) as error:
         print(f"benchmarks.claims: {error}", file=sys.stderr)
         return 2
     return int(not all(found))
 
 
-def write(root: Path, results: dict[str, Any]) -> None:
+def write(root: Path) -> None:
     """Put every table into its page, and draw the figures. Raises OSError, and ValueError for results that lack a scenario
     and for a page without marks."""
-    if missing := CLAIMS.keys() - results.keys():
+    results = {file: _read(root / file) for file in {table.results for table in TABLES}}
+    if missing := CLAIMS.keys() - results[RESULTS].keys():
         raise ValueError(f"to be measured first: {', '.join(sorted(missing))}")
     for table in TABLES:
         page = root / table.page
-        text = replaced(page.read_text(encoding="utf-8"), f"claim {table.name}", table.write(results))
+        text = table.write(results[table.results])
+        text = replaced(page.read_text(encoding="utf-8"), f"claim {table.name}", text)
         page.write_text(text, encoding="utf-8")
     for file, draw in DRAWINGS.items():
-        (root / file).write_text(draw(results), encoding="utf-8")
+        (root / file).write_text(draw(results[RESULTS]), encoding="utf-8")
+
+
+def _read(results: Path) -> Any:
+    if results.is_dir():
+        return {kind: load(path_of(results, kind)).about for kind in KINDS}
+    return json.loads(results.read_text(encoding="utf-8"))
 
 
 def _lines(results: dict[str, Any]) -> str:
@@ -100,15 +111,9 @@ def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *
     if policies != claim.policies:
         found.pop("oracle", None)  # the clairvoyant of all policies holds
     for policy in found["policies"].values():
-        policy["commit"] = _commit()
+        policy["commit"] = commit(DECIDING)[:7]
     kept[name] = _merged(claim, kept.get(name, {}), found)
     return True
-
-
-def _commit() -> str:
-    """The last one that changed decisions, predictions or engines."""
-    git = ["git", "log", "-1", "--format=%h", "--", "router", "policies", "predictors", "backends"]
-    return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
 
 
 def _merged(claim: Claim, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,11 @@
-"""`python -m benchmarks.pickers.page RESULTS PAGE`: writes what a results file shows between two marks of a page.
-
-RESULTS is a `report.json` of `python -m benchmarks.pickers`, or such a file kept beside the page; one of `--second-look` has
-marks of its own. Nothing that the page says of results is written by hand.
-"""
+"""What docs/pickers.md shows of a `report.json` of `python -m benchmarks.pickers`, also of one of `--second-look`."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.pages.marked import replaced, table
+from benchmarks.pages.marked import table
 from benchmarks.pickers.command import percent_of, points_of
 from benchmarks.pickers.judge import OURS, RIVALS
 from benchmarks.pickers.second_look import auc_of
@@ -179,26 +172,3 @@ def _counted(cases: Sequence[_Row]) -> str:
         f"{shown.count('less')}; {shown.count('not told apart')} are not told apart. The picker of greatest saving, chosen "
         f"after looking, and `{OURS}` minus it in points: {'; '.join(best)}."
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 2 for files that are not such."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 2:
-        print("usage: python -m benchmarks.pickers.page RESULTS PAGE", file=sys.stderr)
-        return 2
-    results, page = map(Path, given)
-    try:
-        read = json.loads(results.read_text(encoding="utf-8"))
-        looks = "checks" in read["cases"][0]
-        mark, text = ("second look", looks_of(read)) if looks else ("results", text_of(read))
-        found = replaced(page.read_text(encoding="utf-8"), mark, text)
-    except (OSError, ValueError, LookupError) as error:
-        print(f"{results}, {page}: {error}", file=sys.stderr)
-        return 2
-    page.write_text(found, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,6 +19,8 @@ from predictors.training.dataset import Dataset
 ROOT = Path(__file__).resolve().parents[2]
 #: What takes part in training; what is shipped of it must not, or no artifact could name the code that makes it.
 _CODE = ("predictors", "benchmarks", "backends", "policies", "router/core", ":(exclude)predictors/defaults")
+#: What decides, predicts and simulates.
+DECIDING = ("router", "policies", "predictors", "backends")
 _PACKAGES = ("numpy", "scikit-learn", "torch")
 _GIT_S = 20.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.claims import command
-from benchmarks.claims.claims import CLAIMS, DRAWINGS, TABLES
+from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED, measured
 from benchmarks.claims.tables import block, by_rate, differences, end_to_end, provenance
 from benchmarks.pages.marked import replaced
@@ -54,12 +54,13 @@ def report(attained: float, policy: str = "slo") -> dict[str, Any]:
 
 def test_every_page_shows_what_the_results_file_has(tmp_path: Path) -> None:
     shown = {table.page for table in TABLES} | DRAWINGS.keys()
-    for page in shown:
-        (tmp_path / page).parent.mkdir(exist_ok=True, parents=True)
-        shutil.copy(ROOT / page, tmp_path / page)
-    results = json.loads((ROOT / command.RESULTS).read_text())
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    (tmp_path / "predictors").mkdir()
+    (tmp_path / "predictors/defaults").symlink_to(ROOT / "predictors/defaults")
+    results = json.loads((ROOT / RESULTS).read_text())
     assert results.keys() == CLAIMS.keys()
-    command.write(tmp_path, results)
+    command.write(tmp_path)
     for page in shown:
         assert (tmp_path / page).read_text() == (ROOT / page).read_text()
     for name, claim in CLAIMS.items():
@@ -68,6 +69,9 @@ def test_every_page_shows_what_the_results_file_has(tmp_path: Path) -> None:
             assert {rate: len(each["draws"]) for rate, each in found["rates"].items()} == {
                 str(rate): claim.seeds for rate in claim.rates
             }
+    (tmp_path / "docs/pickers.md").write_text("no marks")
+    with pytest.raises(ValueError, match="no marks"):
+        command.write(tmp_path)
 
 
 def test_figures_become_rows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from benchmarks import cost_order
 from benchmarks.cost_order import BEST, CHEAP, Split, Trial, _model, _requests, run
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_split_gives_the_best_model_its_share() -> None:
@@ -73,3 +76,14 @@ def test_the_experiment_has_a_row_for_each_case(
     done = (tmp_path / "runs.jsonl").read_bytes()
     assert cost_order.main(command) == 0  # nothing is run twice
     assert (capsys.readouterr().out, (tmp_path / "runs.jsonl").read_bytes()) == (first, done)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_the_documented_cases_hold() -> None:
+    """The first draw of `cost` in each of them."""
+    report = json.loads((ROOT / "docs/cost_order.json").read_text())
+    for case in report["cases"]:
+        fleet, rate, requests = cost_order.FLEETS[case["fleet"]], case["rate_per_s"], report["requests"]
+        found = run(Trial(fleet, case["tariff"], rate, cost_order.OURS, 0, requests))
+        assert found["attainment"] == pytest.approx(case["every draw"]["draws"][0], abs=0.005), case

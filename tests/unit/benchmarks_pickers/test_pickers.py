@@ -274,19 +274,7 @@ def test_report_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "chosen after looking" in text
 
 
-def test_the_page_says_what_the_results_files_show(tmp_path: Path) -> None:
-    shown = ROOT / "docs/pickers.md"
-    copy = tmp_path / "pickers.md"
-    copy.write_text(shown.read_text())
-    for results in ("docs/pickers.json", "docs/second_look.json"):
-        assert page.main([str(ROOT / results), str(copy)]) == 0
-    assert copy.read_text() == shown.read_text()
-    copy.write_text("no marks")
-    assert page.main([str(ROOT / "docs/pickers.json"), str(copy)]) == 2
-    assert page.main([]) == 2
-
-
-def test_report_of_second_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_of_second_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who can tell good answers from poor ones saves, who cannot or is too dear does not."""
     checks = ((4.0, 4.0, 0.0), (4.0, 4.0, 2.0), (0.1, 0.1, 0.1))
     monkeypatch.setattr(second_look, "_SIMULATED", checks)
@@ -303,12 +291,8 @@ def test_report_of_second_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert length["saves"] != "more"  # lengths say nothing here
     shown = json.loads(json.dumps({"artifacts": "own", **report}))
     assert "simulated, d' 4, told 4.00" in looks_of(shown)
-    results, copy = tmp_path / "report.json", tmp_path / "page.md"
     about = {"held_out": "folds", "parts": 1, "folds": 4, "seeds": 1, "seed": 1}
-    results.write_text(json.dumps({**about, "cases": [shown]}))
-    copy.write_text("<!-- second look: begin --><!-- second look: end -->")
-    assert page.main([str(results), str(copy)]) == 0
-    assert "| simulated, d' 4 (AUC 1.00) | 2 |" in copy.read_text()
+    assert "| simulated, d' 4 (AUC 1.00) | 2 |" in page.looks_of({**about, "cases": [shown]})
 
 
 def test_targets_move_what_a_policy_takes() -> None:
