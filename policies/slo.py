@@ -22,10 +22,11 @@ If more SLOs are missed than predicted (`policies.calibration_guard`), best fit 
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
 
 If no option meets the SLO: the least P(miss), then what it costs others, then the least E2E. If the SLO is lost
-everywhere (P(miss) > 1 - epsilon for all options), all options are equal for this request, so it goes where it costs
-others least. If it costs others something everywhere, or would delay another request's first token, it is deferred: it
-waits in the queue behind requests that can still be in time, until an instance has room. A request without an SLO goes
-where it costs others least, then to the least E2E. Ties: instance, then model name. Deterministic.
+everywhere (1 - P(miss) < r for all options: the scarcer fast instances are, the more of a chance is worth their time), all
+options are equal for this request, so it goes where it costs others least. If it costs others something everywhere, or
+would delay another request's first token, it is deferred: it waits in the queue behind requests that can still be in time,
+until an instance has room. A request without an SLO goes where it costs others least, then to the least E2E. Ties:
+instance, then model name. Deterministic.
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
@@ -151,7 +152,7 @@ class BestFit:
         self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float]
     ) -> Choice:
         """No option meets the SLO."""
-        lost = min(misses) > 1.0 - self.epsilon
+        lost = 1.0 - min(misses) < min(self._scarcity, _MOST_SCARCITY)
         broken = [promises_broken(option, lost=lost) for option in options]
         room = [not lost or has_room(option) for option in options]
 

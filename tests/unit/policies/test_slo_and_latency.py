@@ -97,10 +97,19 @@ def test_a_lost_request_is_deferred_while_no_instance_has_room(busy: dict[str, o
     assert BestFit(0.1).choose(request(), [only], Random(0)).defer
 
 
-def test_a_request_that_may_still_meet_its_slo_is_not_deferred() -> None:
-    options = [option("a", miss=0.5, promised=(0.02,)), option("b", miss=0.6)]
-    choice = BestFit(0.1).choose(request(), options, Random(0))
+def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_scarce() -> None:
+    policy = BestFit(0.1)
+    options = [option("a", miss=0.6, promised=(0.02,)), option("b", miss=0.7, promised=(0.02,))]
+    fine, late = option("fine"), option("late", miss=0.8)
+    for number in range(600):
+        place(policy, request(number), fine)
+    choice = policy.choose(request(), options, Random(0))
     assert (choice.index, choice.defer) == (0, False)
+    for number in range(12):
+        place(policy, request(number), late)
+    assert policy.choose(request(), options, Random(0)).defer
+    options[0].prediction = option("a", miss=0.3).prediction
+    assert not policy.choose(request(), options, Random(0)).defer
 
 
 # --- accepted risk -----------------------------------------------------------------------------
