@@ -27,6 +27,18 @@ export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Make what is in `node` as `children`, which are elements. Sections and tables' regions stay, with their focus and where
+ *  they were scrolled to. */
+export function renew(node, children) {
+  children.forEach((child, at) => {
+    const old = node.children[at];
+    if (!old) node.append(child);
+    else if (child.matches("section, .scroll") && old.className === child.className) renew(old, [...child.children]);
+    else old.replaceWith(child);
+  });
+  while (node.childElementCount > children.length) node.lastElementChild.remove();
+}
+
 /** The head of a view: its name, a description, and controls. */
 export function head(title, about, ...controls) {
   return h("div", { class: "head" }, h("div", null, h("h1", { tabindex: -1 }, title), about && h("p", null, about)), controls);

@@ -1,7 +1,7 @@
 // The records of a time window.
 
 import { admin, poll } from "./api.js";
-import { card, choices, h, head, table, tiles } from "./dom.js";
+import { card, choices, h, head, renew, table, tiles } from "./dom.js";
 import { count, number, percent, ratio, seconds, short, usd } from "./format.js";
 import { histogram } from "./histogram.js";
 import { lines, stacks } from "./timechart.js";
@@ -57,8 +57,8 @@ export async function show(main, { query, signal }) {
     charts.time.forEach((chart) => chart.update(whole));
     charts.prediction.forEach((chart) => chart.update(whole));
     for (const [name, chart] of Object.entries(charts.latency)) chart.update(answer.latency[name]);
-    outcomes.replaceChildren(outcomeTable(answer.totals));
-    spend.replaceChildren(...[["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, answer.spend[by], answer.totals)));
+    renew(outcomes, [outcomeTable(answer.totals)]);
+    renew(spend, [["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, answer.spend[by], answer.totals)));
   };
   again = () => update().catch((error) => { if (!signal.aborted && error.name !== "ApiError" && !("status" in error)) throw error; });
   await poll(signal, REFRESH_MS, update);
