@@ -112,7 +112,10 @@ addEventListener("reachable", ({ detail: answers }) => {
 const THEMES = ["system", "light", "dark"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const themeButton = document.getElementById("theme");
+let again = null;
 const chosenTheme = () => localStorage.getItem("headway.theme") ?? "system";
+  clearTimeout(again);
+  if (!answers) again = setTimeout(() => api.about().catch(() => {}), 2000);
 function useTheme() {
   const chosen = chosenTheme();
   document.documentElement.dataset.theme = chosen === "system" ? (dark.matches ? "dark" : "light") : chosen;
