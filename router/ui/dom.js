@@ -97,6 +97,8 @@ export function field(name, control) {
   return h("label", null, name, control);
 }
 
+/** `chosen` is an option also if it is not among `options`. */
 export function select(name, options, chosen) {
-  return h("select", { name }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+  const all = options.some(([value]) => value === chosen) ? options : [...options, [chosen, chosen]];
+  return h("select", { name }, all.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
 }
