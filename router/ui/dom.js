@@ -50,9 +50,9 @@ export function card(title, ...children) {
 
 /** `columns`: [{name, num, title}]; `rows`: lists of cells (text or nodes), the first is the row's head. */
 export function table(columns, rows, { caption, label } = {}) {
-  const cell = (value, at, heading) => {
-    const tag = at === 0 && heading ? "th" : "td";
-    return h(tag, { class: columns[at].num ? "num" : null, scope: tag === "th" ? "row" : null }, value ?? "—");
+  const cell = (value, at) => {
+    const kind = columns[at].num ? "num" : null;
+    return at ? h("td", { class: kind }, value ?? "—") : h("th", { scope: "row", class: kind }, h("span", { class: "name" }, value ?? "—"));
   };
   return h(
     "div",
@@ -62,7 +62,7 @@ export function table(columns, rows, { caption, label } = {}) {
       null,
       caption && h("caption", null, caption),
       h("thead", null, h("tr", null, columns.map((each) => h("th", { scope: "col", class: each.num ? "num" : null, title: each.title }, each.name)))),
-      h("tbody", null, rows.map((row) => h("tr", { class: row.mark ?? null }, (row.cells ?? row).map((value, at) => cell(value, at, true))))),
+      h("tbody", null, rows.map((row) => h("tr", { class: row.mark ?? null }, (row.cells ?? row).map(cell)))),
     ),
   );
 }

@@ -117,6 +117,12 @@ export function below(svg, area, labels) {
   }
 }
 
+/** As much of a text as has room in `width`. */
+export function cut(text, width) {
+  const most = Math.floor(width / 6.6);
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
 export function nothing(svg, area, text) {
   svg.append(
     s("line", { class: "axis", x1: area.left, x2: area.right, y1: area.bottom, y2: area.bottom }),

@@ -104,7 +104,7 @@ function row() {
   const name = h("span");
   const about = h("small");
   const health = h("span", { class: "badge" });
-  const serves = h("td");
+  const serves = h("span", { class: "long" });
   const flight = h("span");
   const elsewhere = h("small");
   const spark = s("svg", { class: "spark", viewBox: `0 0 ${HISTORY} 24`, preserveAspectRatio: "none", role: "img" });
@@ -116,7 +116,7 @@ function row() {
   const holds = h("td", { class: "num" });
   const past = [];
   const node = h("tr", null,
-    h("th", { scope: "row" }, name, about), h("td", null, health), serves, h("td", { class: "num" }, flight, elsewhere), h("td", null, spark), load,
+    h("th", { scope: "row" }, h("span", { class: "name" }, name, about)), h("td", null, health), h("td", null, serves), h("td", { class: "num" }, flight, elsewhere), h("td", null, spark), load,
     h("td", { class: "num" }, h("span", { class: "meter" }, kv, h("span", { class: "bar-track", "aria-hidden": "true" }, fill))),
     h("td", { class: "num" }, ttft, predicted), holds);
   return {

@@ -76,7 +76,7 @@ function line(row) {
     h("a", { href: `#/requests/${encodeURIComponent(row.id)}`, title: row.id }, moment(row.received_at)),
     outcome(row.outcome),
     row.policy ?? "—",
-    row.instance ? h("span", null, row.model, h("small", null, row.instance)) : h("span", { class: "soft" }, row.model_requested ?? "—"),
+    row.instance ? h("span", { class: "name" }, row.model, h("small", null, row.instance)) : h("span", { class: "name soft" }, row.model_requested ?? "—"),
     h("span", null, seconds(row.ttft_s), predicted(row.predicted_ttft_s_p50, seconds)),
     h("span", null, seconds(row.e2e_s), predicted(row.instance ? row.predicted_e2e_s_p50 : null, seconds)),
     h("span", null, count(row.output_tokens), predicted(row.predicted_output_tokens_p50, count)),
