@@ -13,8 +13,8 @@ from router.store.bins import Bins
 #: Names shown in each split of the spending; the others are summed.
 MAX_NAMES = 20
 
-#: Seconds, 1 ms to 1000 s in steps of 15 %.
-TIME_BINS = Bins.logarithmic(0.001, 1000.0, 16)
+#: Seconds, 1 ms to 10,000 s in steps of 15 %.
+TIME_BINS = Bins.logarithmic(0.001, 10_000.0, 16)
 #: Actual over predicted, 1/20 to 20 in steps of 12 %.
 RATIO_BINS = Bins.logarithmic(0.05, 20.0, 20)
 

@@ -1,5 +1,7 @@
 // All calls to the gateway. Keys stay in this tab (sessionStorage) and are sent only as Authorization.
 
+import { say } from "./dom.js";
+
 const ADMIN = "headway.admin-key";
 const CLIENT = "headway.client-key";
 
@@ -37,19 +39,34 @@ async function ask(path, key, options = {}) {
   try {
     response = await fetch(`../${path}`, { ...options, headers, credentials: "omit", cache: "no-store" });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
     // The browser refuses such a header: the key is wrong, not the gateway.
     if (key && /[^\x20-\x7e]/.test(key)) throw new ApiError(401, "invalid_api_key", "A key has only ASCII characters.");
-    reachable(false);
-    throw new ApiError(0, "unreachable", "The gateway does not answer.");
+    throw away(error);
   }
   reachable(true);
   if (!response.ok) throw await refused(response);
   return response;
 }
 
+/** GET; `form` is the body's: "json" or "blob". */
+async function read(form, path, key, signal) {
+  const response = await ask(path, key, { signal });
+  try {
+    return await response[form]();
+  } catch (error) {
+    throw away(error); // the gateway stopped within its answer
+  }
+}
+
+/** What to throw where the gateway does not answer, or not to the end. */
+function away(error) {
+  if (error.name === "AbortError") return error;
+  reachable(false);
+  return new ApiError(0, "unreachable", "The gateway does not answer.");
+}
+
 async function refused(response) {
-  const text = await response.text();
+  const text = await response.text().catch(() => "");
   try {
     const { error } = JSON.parse(text);
     return new ApiError(response.status, error.code, error.message);
@@ -58,29 +75,20 @@ async function refused(response) {
   }
 }
 
-/** GET under /admin. A 401 also fires the event `locked`. */
-export async function admin(path, signal) {
+/** GET under /admin, a file as a "blob". A 401 also fires the event `locked`. */
+export async function admin(path, signal, form = "json") {
   try {
-    return await (await ask(`admin/${path}`, keys.admin, { signal })).json();
+    return await read(form, `admin/${path}`, keys.admin, signal);
   } catch (error) {
     if (error.status === 401) dispatchEvent(new Event("locked"));
     throw error;
   }
 }
 
-/** A file under /admin, as a blob. */
-export async function adminFile(path, signal) {
-  return (await ask(`admin/${path}`, keys.admin, { signal })).blob();
-}
-
-export async function about() {
-  return (await ask("ui/about.json", "")).json();
-}
+export const about = () => read("json", "ui/about.json", "");
 
 /** GET as a client. */
-export async function client(path, signal) {
-  return (await ask(path, keys.client, { signal })).json();
-}
+export const client = (path, signal) => read("json", path, keys.client, signal);
 
 /** POST as a client; the response, whatever its body is. */
 export function post(path, body, signal) {
@@ -106,16 +114,19 @@ export async function* events(response) {
   }
 }
 
-/** Run `task` now and then every `every_ms` while the page is seen, until `signal` is aborted. */
-export async function poll(signal, every_ms, task) {
+/** Run `task` now and then every `every_ms` while the page is seen, until `signal` is aborted. The text of `alert` is why
+ *  the gateway refused the last run. */
+export async function poll(signal, every_ms, alert, task) {
   while (!signal.aborted) {
     if (document.hidden) await new Promise((go) => document.addEventListener("visibilitychange", go, { once: true, signal }));
     if (signal.aborted) return;
     try {
       await task();
+      say(alert, "");
     } catch (error) {
       if (signal.aborted || error.status === 401) return;
       if (!(error instanceof ApiError)) throw error;
+      if (error.status) say(alert, error.message);
     }
     await new Promise((go) => setTimeout(go, every_ms));
   }

@@ -21,7 +21,14 @@ let about = null;
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  return { name: name in VIEWS ? name : "fleet", rest: decodeURIComponent(rest.join("/")), query: new URLSearchParams(query ?? "") };
+  return { name: Object.hasOwn(VIEWS, name) ? name : "fleet", rest: decoded(rest.join("/")), query: new URLSearchParams(query ?? "") };
+}
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // typed by hand
+  }
 }
 
 async function go({ focus = true } = {}) {
@@ -54,7 +61,9 @@ async function go({ focus = true } = {}) {
   }
 }
 
-addEventListener("hashchange", () => { if (location.hash.startsWith("#/")) go(); });
+addEventListener("hashchange", () => go());
+// What a view that was left had asked for is no error.
+addEventListener("unhandledrejection", (event) => { if (event.reason?.name === "AbortError") event.preventDefault(); });
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
@@ -103,7 +112,10 @@ forget.addEventListener("click", () => { api.keys.forget(); go(); });
 showForget();
 
 // --- whether it answers -----------------------------------------------------------------------------
+let again = null;
 addEventListener("reachable", ({ detail: answers }) => {
+  clearTimeout(again);
+  if (!answers) again = setTimeout(() => api.about().catch(() => {}), 2000);
   say(notice, answers ? "" : "The gateway does not answer; trying again.");
   notice.classList.toggle("shown", !answers);
 });

@@ -27,6 +27,18 @@ export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Make what is in `node` as `children`, which are elements. Sections and tables' regions stay, with their focus and where
+ *  they were scrolled to. */
+export function renew(node, children) {
+  children.forEach((child, at) => {
+    const old = node.children[at];
+    if (!old) node.append(child);
+    else if (child.matches("section, .scroll") && old.className === child.className) renew(old, [...child.children]);
+    else old.replaceWith(child);
+  });
+  while (node.childElementCount > children.length) node.lastElementChild.remove();
+}
+
 /** The head of a view: its name, a description, and controls. */
 export function head(title, about, ...controls) {
   return h("div", { class: "head" }, h("div", null, h("h1", { tabindex: -1 }, title), about && h("p", null, about)), controls);
@@ -38,9 +50,9 @@ export function card(title, ...children) {
 
 /** `columns`: [{name, num, title}]; `rows`: lists of cells (text or nodes), the first is the row's head. */
 export function table(columns, rows, { caption, label } = {}) {
-  const cell = (value, at, heading) => {
-    const tag = at === 0 && heading ? "th" : "td";
-    return h(tag, { class: columns[at].num ? "num" : null, scope: tag === "th" ? "row" : null }, value ?? "—");
+  const cell = (value, at) => {
+    const kind = columns[at].num ? "num" : null;
+    return at ? h("td", { class: kind }, value ?? "—") : h("th", { scope: "row", class: kind }, h("span", { class: "name" }, value ?? "—"));
   };
   return h(
     "div",
@@ -50,7 +62,7 @@ export function table(columns, rows, { caption, label } = {}) {
       null,
       caption && h("caption", null, caption),
       h("thead", null, h("tr", null, columns.map((each) => h("th", { scope: "col", class: each.num ? "num" : null, title: each.title }, each.name)))),
-      h("tbody", null, rows.map((row) => h("tr", { class: row.mark ?? null }, (row.cells ?? row).map((value, at) => cell(value, at, true))))),
+      h("tbody", null, rows.map((row) => h("tr", { class: row.mark ?? null }, (row.cells ?? row).map(cell)))),
     ),
   );
 }
@@ -85,6 +97,8 @@ export function field(name, control) {
   return h("label", null, name, control);
 }
 
+/** `chosen` is an option also if it is not among `options`. */
 export function select(name, options, chosen) {
-  return h("select", { name }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+  const all = options.some(([value]) => value === chosen) ? options : [...options, [chosen, chosen]];
+  return h("select", { name }, all.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
 }

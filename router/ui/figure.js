@@ -1,6 +1,6 @@
 // Shared by all charts: title, legend, a drawing that follows its width, a readout, and the figures as a table.
 
-import { h, s, table } from "./dom.js";
+import { h, renew, s, table } from "./dom.js";
 
 export const HEIGHT = 190;
 const LEFT = 50;
@@ -37,7 +37,7 @@ export function frame(title, note, draw, height = HEIGHT) {
   }
   function fillTable() {
     details.hidden = !shown?.table;
-    if (details.open && shown?.table) data.replaceChildren(table(...shown.table, { label: title }));
+    if (details.open && shown?.table) renew(data, [table(...shown.table, { label: title })]);
   }
   function point() {
     svg.querySelector(".cursor")?.remove();
@@ -115,6 +115,12 @@ export function below(svg, area, labels) {
     svg.append(s("text", { x, y: area.bottom + 17, "text-anchor": "middle" }, text));
     free = x + half + 12;
   }
+}
+
+/** As much of a text as has room in `width`. */
+export function cut(text, width) {
+  const most = Math.floor(width / 6.6);
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
 export function nothing(svg, area, text) {

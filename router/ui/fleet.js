@@ -1,7 +1,7 @@
 // The fleet now: fetched once a second while the page is visible.
 
 import { admin, poll } from "./api.js";
-import { card, facts, h, head, s, say, table, tiles } from "./dom.js";
+import { card, facts, h, head, renew, s, say, table, tiles } from "./dom.js";
 import { count, number, percent, seconds, usd } from "./format.js";
 
 const HISTORY = 120;
@@ -20,6 +20,7 @@ const COLUMNS = [
 ];
 
 export async function show(main, { signal }) {
+  const error = h("p", { class: "error", role: "alert" });
   const figures = h("div");
   const instances = table(COLUMNS, [], { label: "Instances" });
   instances.id = "instances";
@@ -31,6 +32,7 @@ export async function show(main, { signal }) {
   const targets = h("div");
   main.append(
     head("Fleet", "What each instance does now, and how well predictions hold."),
+    error,
     figures,
     card("Instances", instances, empty),
     replicas,
@@ -41,18 +43,26 @@ export async function show(main, { signal }) {
   let turn = 0;
   let modelsShown = "";
   let targetsShown = "";
-  await poll(signal, 1000, async () => {
+  await poll(signal, 1000, error, async () => {
     const fleet = await admin("fleet", signal);
-    if (turn++ % 3 === 0) {
-      const { instances } = await admin(`overview/instances?window_s=${RECENT_S}`, signal);
-      recent = new Map(instances.map((each) => [each.instance, each]));
-      const held = JSON.stringify((await admin("targets", signal)).targets);
-      if (held !== targetsShown) {
-        targetsShown = held;
-        targets.replaceChildren(...targetTable(JSON.parse(held)));
-      }
+    try {
+      if (turn % 3 === 0) await look();
+      turn += 1;
+    } finally {
+      if (!signal.aborted) update(fleet); // also while the database does not answer
     }
-    if (signal.aborted) return;
+  });
+
+  async function look() {
+    const { instances } = await admin(`overview/instances?window_s=${RECENT_S}`, signal);
+    recent = new Map(instances.map((each) => [each.instance, each]));
+    const held = JSON.stringify((await admin("targets", signal)).targets);
+    if (held === targetsShown) return;
+    targetsShown = held;
+    renew(targets, targetTable(JSON.parse(held)));
+  }
+
+  function update(fleet) {
     summary(figures, fleet, recent);
     for (const instance of fleet.instances) {
       if (!rows.has(instance.name)) rows.set(instance.name, row());
@@ -63,12 +73,13 @@ export async function show(main, { signal }) {
     const nodes = names.map((name) => rows.get(name).node);
     if (nodes.length !== body.childElementCount || nodes.some((node, at) => body.children[at] !== node)) body.replaceChildren(...nodes);
     empty.hidden = names.length > 0;
-    if (JSON.stringify(fleet.models) !== modelsShown) {
-      modelsShown = JSON.stringify(fleet.models);
-      models.replaceChildren(modelTable(fleet));
+    const served = JSON.stringify([fleet.models, fleet.instances.map((each) => each.serves)]);
+    if (served !== modelsShown) {
+      modelsShown = served;
+      renew(models, [modelTable(fleet)]);
     }
     replicas.replaceChildren(...sharing(fleet));
-  });
+  }
 }
 
 function summary(node, fleet, recent) {
@@ -93,7 +104,7 @@ function row() {
   const name = h("span");
   const about = h("small");
   const health = h("span", { class: "badge" });
-  const serves = h("td");
+  const serves = h("span", { class: "long" });
   const flight = h("span");
   const elsewhere = h("small");
   const spark = s("svg", { class: "spark", viewBox: `0 0 ${HISTORY} 24`, preserveAspectRatio: "none", role: "img" });
@@ -105,7 +116,7 @@ function row() {
   const holds = h("td", { class: "num" });
   const past = [];
   const node = h("tr", null,
-    h("th", { scope: "row" }, name, about), h("td", null, health), serves, h("td", { class: "num" }, flight, elsewhere), h("td", null, spark), load,
+    h("th", { scope: "row" }, h("span", { class: "name" }, name, about)), h("td", null, health), h("td", null, serves), h("td", { class: "num" }, flight, elsewhere), h("td", null, spark), load,
     h("td", { class: "num" }, h("span", { class: "meter" }, kv, h("span", { class: "bar-track", "aria-hidden": "true" }, fill))),
     h("td", { class: "num" }, ttft, predicted), holds);
   return {

@@ -15,8 +15,9 @@ export const percent = (share, digits = 1) => (known(share) ? `${(share * 100).t
 export function number(value) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
+  if (size < 1e-9) return "0";
   if (size >= 100 || Number.isInteger(value)) return whole.format(value);
-  if (size < 0.01) return value.toFixed(Math.min(9, 1 - Math.floor(Math.log10(size))));
+  if (size < 0.01) return value.toFixed(1 - Math.floor(Math.log10(size)));
   return value.toFixed(size >= 10 ? 1 : size >= 0.1 ? 2 : 3);
 }
 
@@ -28,7 +29,7 @@ export function seconds(value) {
   if (size < 0.9995) return `${Math.round(value * 1000)} ms`;
   if (size < 9.995) return `${value.toFixed(2)} s`;
   if (size < 120) return `${value.toFixed(1)} s`;
-  return size < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
+  return size < 7200 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
 export function usd(value) {

@@ -4,7 +4,7 @@ import { s } from "./dom.js";
 import { below, frame, nothing, rules, steps } from "./figure.js";
 import { count, percent, seconds, short } from "./format.js";
 
-const DECADES = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+const DECADES = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 
 /** `update({histogram: [{low_s, high_s, count}], p50, p95, p99})`. */
 export function histogram(title, k) {

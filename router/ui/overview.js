@@ -1,7 +1,7 @@
 // The records of a time window.
 
 import { admin, poll } from "./api.js";
-import { card, choices, h, head, table, tiles } from "./dom.js";
+import { card, choices, h, head, renew, table, tiles } from "./dom.js";
 import { count, number, percent, ratio, seconds, short, usd } from "./format.js";
 import { histogram } from "./histogram.js";
 import { lines, stacks } from "./timechart.js";
@@ -23,20 +23,22 @@ const PREDICTED = [["ttft", "TTFT", 1], ["e2e", "E2E", 2], ["output_tokens", "Ou
 
 export async function show(main, { query, signal }) {
   let window_s = WINDOWS.some(([value]) => value === query.get("window")) ? query.get("window") : "3600";
+  const error = h("p", { class: "error", role: "alert" });
   const note = h("p", { class: "soft small", role: "status" });
   const figures = h("div", { id: "totals" });
   const outcomes = h("div");
   const spend = h("div", { class: "grid" });
   const charts = build();
-  let again = () => {};
   const pick = (value) => {
     window_s = value;
     history.replaceState(null, "", `#/overview?window=${value}`);
+    note.textContent = "Looking …"; // the figures below are of the window before
+    note.hidden = false;
     again();
   };
   main.append(
     head("Overview", "SLO attainment, latency and cost of recorded requests.", choices("Window", WINDOWS, window_s, pick)),
-    note, figures,
+    error, note, figures,
     h("div", { class: "grid wide" }, charts.time.map((chart) => h("section", { class: "card" }, chart.node))),
     card("Latency", h("div", { class: "grid three" }, Object.values(charts.latency).map((chart) => chart.node))),
     card("Predictions: actual over predicted values",
@@ -57,11 +59,11 @@ export async function show(main, { query, signal }) {
     charts.time.forEach((chart) => chart.update(whole));
     charts.prediction.forEach((chart) => chart.update(whole));
     for (const [name, chart] of Object.entries(charts.latency)) chart.update(answer.latency[name]);
-    outcomes.replaceChildren(outcomeTable(answer.totals));
-    spend.replaceChildren(...[["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, answer.spend[by], answer.totals)));
+    renew(outcomes, [outcomeTable(answer.totals)]);
+    renew(spend, [["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, answer.spend[by], answer.totals)));
   };
-  again = () => update().catch((error) => { if (!signal.aborted && error.name !== "ApiError" && !("status" in error)) throw error; });
-  await poll(signal, REFRESH_MS, update);
+  const again = () => update().catch((failure) => { if (!("status" in failure)) throw failure; });
+  await poll(signal, REFRESH_MS, error, update);
 }
 
 function build() {

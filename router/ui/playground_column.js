@@ -57,6 +57,7 @@ export function column(name, policies, chosen, requestBody) {
     answer.setAttribute("aria-busy", "true");
     stopButton.hidden = false;
     requestAnimationFrame(tick);
+    let failure = null;
     try {
       const response = await post("v1/chat/completions", body, mine.signal);
       run.id = response.headers.get("x-request-id");
@@ -74,14 +75,15 @@ export function column(name, policies, chosen, requestBody) {
         }
         if (event.headway) run.headway = { ...event.headway, output_tokens: event.usage?.completion_tokens ?? null };
       }
-    } catch (failure) {
-      refused(failure);
-      if (failure.name === "AbortError") say(state, "Stopped.");
-    } finally {
-      answer.setAttribute("aria-busy", "false");
-      stopButton.hidden = true;
-      if (under === mine) under = null;
+    } catch (error) {
+      failure = error;
     }
+    if (under && under !== mine) return; // the column shows the next request
+    answer.setAttribute("aria-busy", "false");
+    stopButton.hidden = true;
+    under = null;
+    if (failure) refused(failure);
+    if (failure?.name === "AbortError") say(state, "Stopped.");
     await happened(run);
   }
 
@@ -89,7 +91,7 @@ export function column(name, policies, chosen, requestBody) {
   async function happened(run) {
     if (!run.id) return;
     const facts = run.headway ?? (await record(run.id));
-    if (!facts) return;
+    if (!facts || under) return;
     const expected = facts.predicted ?? {};
     say(clock, "");
     result.replaceChildren(

@@ -3,7 +3,7 @@
 import { admin } from "./api.js";
 import { card, facts, h, head, s, table } from "./dom.js";
 import { candidateTable, comparedTable } from "./explained.js";
-import { below, frame, nothing } from "./figure.js";
+import { below, cut, frame, nothing } from "./figure.js";
 import { count, moment, number, outcome, percent, seconds, usd, words } from "./format.js";
 
 export async function show(main, { rest: id, signal }) {
@@ -91,7 +91,7 @@ function timeline(request) {
       const to = x(each.ended_at ?? end);
       const k = { ok: 2, failed: 4 }[each.ended_how] ?? 3;
       svg.append(
-        s("text", { x: left - 10, y: y + 15, "text-anchor": "end", class: "over-text" }, `${each.number} · ${each.instance}`),
+        s("text", { x: left - 10, y: y + 15, "text-anchor": "end", class: "over-text" }, cut(`${each.number} · ${each.instance}`, left - 10)),
         s("rect", { class: `k${k}`, fill: "currentColor", "fill-opacity": 0.35, x: from, y: y + 4, width: Math.max(1.5, (first ?? to) - from), height: 15, rx: 2 }),
       );
       if (first !== null) svg.append(s("rect", { class: `k${k}`, fill: "currentColor", x: first, y: y + 4, width: Math.max(1.5, to - first), height: 15, rx: 2 }));
@@ -112,7 +112,7 @@ function timeline(request) {
   };
   const { node } = frame("Attempts", null, draw, 46 + 30 * Math.max(1, request.attempts.length));
   const rows = request.attempts.map((each) => [
-    String(each.number), each.instance, each.model, h("span", { class: `badge ${TONES[each.ended_how] ?? ""}` }, words(each.ended_how ?? "under way")),
+    String(each.number), h("span", { class: "name" }, each.instance), h("span", { class: "name" }, each.model), h("span", { class: `badge ${TONES[each.ended_how] ?? ""}` }, words(each.ended_how ?? "under way")),
     ...times(each, start), count(each.output_tokens), usd(each.cost_usd), h("span", { class: each.error ? "long" : null }, each.error ?? ""),
   ]);
   return h("section", { class: "card" }, node, rows.length ? table([{ name: "Attempt" }, { name: "Instance" }, { name: "Model" }, { name: "Ended" }, { name: "Sent after", num: true },

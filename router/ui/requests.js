@@ -1,7 +1,7 @@
 // Recorded requests, newest first, with filters and older pages.
 
 import { admin } from "./api.js";
-import { card, field, h, head, select, table } from "./dom.js";
+import { card, field, h, head, renew, select, table } from "./dom.js";
 import { count, moment, outcome, seconds, usd, words } from "./format.js";
 
 const OUTCOMES = ["ok", "late", "rejected_invalid", "rejected_auth", "rejected_rate", "rejected_budget", "rejected_slo", "rejected_overload", "rejected_no_instance",
@@ -40,7 +40,6 @@ export async function show(main, { about, query, signal }) {
       query.set(name, name === "since" ? Date.now() / 1000 - Number(control.value) : control.value);
     }
     if (more && cursor) query.set("cursor", cursor);
-    older.disabled = true;
     error.textContent = "";
     try {
       const page = await admin(`requests?${query}`, signal);
@@ -51,12 +50,10 @@ export async function show(main, { about, query, signal }) {
       if (!("status" in failure)) throw failure;
       error.textContent = failure.message;
       return;
-    } finally {
-      older.disabled = false;
     }
     older.hidden = cursor === null;
     found.textContent = shown.length ? `${count(shown.length)} requests${cursor ? ", older ones follow" : ""}` : "";
-    rows.replaceChildren(shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, "No request matches. Send one from the playground, or loosen the filters."));
+    renew(rows, [shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, "No request matches. Send one from the playground, or loosen the filters.")]);
   }
 
   const form = h("form", { class: "fields", onsubmit: (event) => { event.preventDefault(); changed(); }, onchange: () => changed() },
@@ -79,7 +76,7 @@ function line(row) {
     h("a", { href: `#/requests/${encodeURIComponent(row.id)}`, title: row.id }, moment(row.received_at)),
     outcome(row.outcome),
     row.policy ?? "—",
-    row.instance ? h("span", null, row.model, h("small", null, row.instance)) : h("span", { class: "soft" }, row.model_requested ?? "—"),
+    row.instance ? h("span", { class: "name" }, row.model, h("small", null, row.instance)) : h("span", { class: "name soft" }, row.model_requested ?? "—"),
     h("span", null, seconds(row.ttft_s), predicted(row.predicted_ttft_s_p50, seconds)),
     h("span", null, seconds(row.e2e_s), predicted(row.instance ? row.predicted_e2e_s_p50 : null, seconds)),
     h("span", null, count(row.output_tokens), predicted(row.predicted_output_tokens_p50, count)),

@@ -1,6 +1,6 @@
 // Results of a command, such as comparisons: from the gateway's directory of reports, or from a local file.
 
-import { admin, adminFile, ApiError } from "./api.js";
+import { admin, ApiError } from "./api.js";
 import { card, h, head, say } from "./dom.js";
 import { moment } from "./format.js";
 
@@ -42,21 +42,25 @@ export async function showResults(main, { rest, signal }, { title, about, list: 
     input.value = ""; // so that the same file can be chosen again after a change
   };
 
-  async function fromGateway(name) {
+  const fetched = (name, file) => admin(`reports/${encodeURIComponent(name)}/${file}`, signal, "blob");
+  async function tried(task) {
     say(error, "");
     try {
-      const text = await (await adminFile(`reports/${encodeURIComponent(name)}/${file}`, signal)).text();
-      open(text, name, drawing && await picture(name));
-      history.replaceState(null, "", `#/${place}/${encodeURIComponent(name)}`);
+      await task();
     } catch (failure) {
       if (!(failure instanceof ApiError)) throw failure;
       say(error, failure.message);
     }
   }
+  const fromGateway = (name) => tried(async () => {
+    const text = await (await fetched(name, file)).text();
+    open(text, name, drawing && await picture(name));
+    history.replaceState(null, "", `#/${place}/${encodeURIComponent(name)}`);
+  });
   /** The drawing's address, which is gone with the view; null without one. */
   async function picture(name) {
     try {
-      const address = URL.createObjectURL(await adminFile(`reports/${encodeURIComponent(name)}/${drawing}`, signal));
+      const address = URL.createObjectURL(await fetched(name, drawing));
       signal.addEventListener("abort", () => URL.revokeObjectURL(address));
       return address;
     } catch (failure) {
@@ -64,11 +68,11 @@ export async function showResults(main, { rest, signal }, { title, about, list: 
       return null;
     }
   }
-  async function keep(name) {
-    const link = h("a", { href: URL.createObjectURL(await adminFile(`reports/${encodeURIComponent(name)}/${save.file}`, signal)), download: `${name}-${save.file}` });
+  const keep = (name) => tried(async () => {
+    const link = h("a", { href: URL.createObjectURL(await fetched(name, save.file)), download: `${name}-${save.file}` });
     link.click();
     URL.revokeObjectURL(link.href);
-  }
+  });
 
   main.append(
     head(title, about),

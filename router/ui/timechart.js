@@ -71,10 +71,14 @@ function times(svg, area, buckets, x) {
 }
 
 function shade(svg, buckets, x, y, [low, high]) {
-  const known = buckets.map((bucket, at) => [x(at), low(bucket), high(bucket)]).filter(([, from]) => from !== null);
-  const upper = known.map(([at, , to]) => `${at.toFixed(1)},${y(to).toFixed(1)}`);
-  const lower = known.map(([at, from]) => `${at.toFixed(1)},${y(from).toFixed(1)}`).reverse();
-  svg.append(s("polygon", { class: "k6", points: [...upper, ...lower].join(" "), fill: "currentColor", "fill-opacity": 0.22 }));
+  let run = [];
+  buckets.forEach((bucket, at) => {
+    if (low(bucket) !== null) run.push([x(at), y(low(bucket)), y(high(bucket))]);
+    if (low(bucket) !== null && at < buckets.length - 1) return;
+    const edges = [...run.map(([along, , to]) => [along, to]), ...run.map(([along, from]) => [along, from]).reverse()];
+    if (run.length) svg.append(s("polygon", { class: "k6", points: edges.map((point) => point.map((value) => value.toFixed(1)).join()).join(" "), fill: "currentColor", "fill-opacity": 0.22 }));
+    run = [];
+  });
 }
 
 function readout(buckets, x, series, form, legend) {

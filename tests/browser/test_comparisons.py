@@ -61,3 +61,12 @@ async def test_a_file_of_ones_own_is_opened_or_refused_in_words(
     await choose.set_input_files(tmp_path / "mine.json")
     await expect(page.page.locator("#cells")).to_contain_text(hostile)
     assert await page.page.locator("main img").count() == 0
+
+
+async def test_a_page_that_cannot_be_saved_is_told(page: Watched) -> None:
+    page.expected = ("404",)
+    error = {"error": {"code": "not_found", "message": "There is no such report"}}
+    await page.page.route("**/report.html", lambda route: route.fulfill(status=404, json=error))
+    await page.go("#/comparisons")
+    await page.page.get_by_role("button", name="Save small as a page").click()
+    await expect(page.page.get_by_role("alert")).to_have_text("There is no such report")

@@ -72,6 +72,42 @@ async def test_a_gateway_that_is_gone_is_told_and_tried_again(page: Watched) -> 
     await expect(page.page.locator("#instances")).to_contain_text("healthy")
 
 
+async def test_the_notice_goes_when_the_gateway_is_back_whatever_is_shown(page: Watched) -> None:
+    page.expected = ("ERR_INTERNET_DISCONNECTED",)
+    await page.go("#/playground")
+    await page.page.context.set_offline(True)
+    await page.page.get_by_role("button", name="Predict").click()
+    notice = page.page.get_by_role("status").first
+    await expect(notice).to_be_visible()
+    await page.page.context.set_offline(False)
+    await expect(notice).to_be_hidden()
+
+
+async def test_the_fleet_stays_while_the_database_does_not_answer(page: Watched) -> None:
+    page.expected = ("503",)
+    error = {"error": {"code": "store_unavailable", "message": "The database does not answer."}}
+    await page.page.route("**/admin/overview**", lambda route: route.fulfill(status=503, json=error))
+    await page.go("#/overview")
+    await expect(page.page.get_by_role("alert")).to_have_text("The database does not answer.")
+    await page.go("#/fleet")
+    await expect(page.page.locator("#instances")).to_contain_text("healthy")
+    await expect(page.page.get_by_role("alert")).to_have_text("The database does not answer.")
+    await page.page.unroute("**/admin/overview**")
+    await expect(page.page.get_by_role("alert")).to_be_hidden()
+
+
+async def test_the_fleet_goes_on_after_an_answer_that_was_cut(page: Watched) -> None:
+    await page.go("#/fleet")
+    await expect(page.page.locator("#instances")).to_contain_text("healthy")
+    await page.page.evaluate(
+        "() => { window.whole = Response.prototype.json; Response.prototype.json = async () => { throw new TypeError('network error'); }; }"
+    )
+    await expect(page.page.get_by_role("status").first).to_contain_text("does not answer")
+    async with page.page.expect_request("**/admin/fleet"):
+        await page.page.evaluate("() => { Response.prototype.json = window.whole; }")
+    await expect(page.page.get_by_role("status").first).to_be_hidden()
+
+
 async def test_a_page_that_nobody_sees_asks_nothing(page: Watched) -> None:
     await page.go("#/fleet")
     await expect(page.page.locator("#instances")).to_contain_text("healthy")

@@ -91,3 +91,19 @@ async def test_a_refusal_is_told_in_words(page: Watched) -> None:
     await expect(page.page.get_by_label("Column A").get_by_role("alert")).to_contain_text(
         "budget unattainable"
     )
+
+
+async def test_a_second_send_replaces_the_first(page: Watched, gateway: Live) -> None:
+    page.expected = ("404",)  # its record may not be there yet when it is first asked for
+    await page.go("#/playground")
+    await page.page.get_by_label("Model").select_option("qwen2.5-7b")
+    await page.page.get_by_label("Maximum output tokens").fill("4000")
+    column = page.page.get_by_label("Column A")
+    for _ in range(2):
+        await page.page.get_by_role("button", name="Send").click()
+        await expect(column.locator(".answer")).to_contain_text("Emulated")
+    await gateway.until(lambda: gateway.instances["slow"].in_flight == 1)
+    await expect(column.locator(".answer")).to_have_attribute("aria-busy", "true")
+    await column.get_by_role("button", name="Stop").click()
+    await expect(column).to_contain_text("Stopped.")
+    await gateway.until(lambda: gateway.instances["slow"].in_flight == 0)

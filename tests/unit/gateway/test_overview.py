@@ -21,6 +21,11 @@ def sorted_in(bins: Bins, value: float) -> int:
     return sum(edge < value for edge in bins.edges)
 
 
+def test_times_of_an_hour_have_a_bin() -> None:
+    low, high = TIME_BINS.bounds(sorted_in(TIME_BINS, 3600.0))
+    assert low < 3600.0 <= high
+
+
 def test_sql_sorts_values_into_the_bins_that_they_belong_to() -> None:
     bins = Bins.logarithmic(0.01, 10.0, 7)
     values = [0.001, 0.01, *(0.01 * 1.1**n for n in range(90)), *bins.edges, 1e9]
