@@ -47,7 +47,7 @@ class VllmWire(Wire):
         self._model = model
         self._id = answer_id
         self._created = int(time.time())
-        self._plain = job.logprobs is None and not job.continuous_usage
+        self._plain = job.logprobs is None and not job.continuous_usage and not job.echo
         self._tool_id = f"chatcmpl-tool-{seed_of(answer_id):016x}"
 
     def prepare(self, choice: Choice) -> None:
