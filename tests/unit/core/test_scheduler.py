@@ -481,3 +481,14 @@ def test_a_context_that_holds_all_the_output_asked_for_is_preferred():
     assert dispatched(s.handle(Arrived(request("r2", max_tokens=500)), 0.0)).candidate.instance == "a"
     # Nobody holds it: the engine has the last word.
     assert dispatched(s.handle(Arrived(request("r3", max_tokens=9000)), 0.0)).candidate.instance == "a"
+
+
+def test_a_request_waits_for_a_context_that_holds_all_the_output_asked_for():
+    s = scheduler(instance("a", context_tokens=1000), instance("b", context_tokens=8000, slots=1))
+    s.handle(Arrived(request("r1", max_tokens=2000)), 0.0)
+    assert s.handle(Arrived(request("r2", max_tokens=2000)), 0.0) == []
+    assert dispatched(s.handle(Arrived(request("r3", max_tokens=500)), 0.0)).candidate.instance == "a"
+    assert s.handle(Ended("r3", 1, OK, output_tokens=1), 0.1)[0].request_id == "r3"
+    sent = dispatched(s.handle(Ended("r1", 1, OK, output_tokens=1), 0.2))
+    assert (sent.request_id, sent.candidate.instance) == ("r2", "b")
+    assert dispatched(s.handle(Arrived(request("r4", max_tokens=9000)), 0.3)).candidate.instance == "a"
