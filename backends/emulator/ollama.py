@@ -248,7 +248,7 @@ class OllamaServer:
             raise Refused(400, "model is required") if chat else Refused(404, "model '' not found")
         model = self._find(name)
         job = native_job(body, model.names, chat=chat)
-        wire = NativeWire(chat, Answering(name, self.speed, raw=job.raw))
+        wire = NativeWire(chat, Answering(name, self.speed, raw=job.raw, logprobs=job.logprobs))
         if job.empty:
             self._load(exchange, model, wire, job)
         else:

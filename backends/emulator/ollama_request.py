@@ -139,7 +139,8 @@ def parse_options(value: Any, names: list[str]) -> Options:
 @dataclass(frozen=True, slots=True)
 class Job:
     """One generation request, checked. `keep_s` is its keep-alive in seconds (None: the server's). `empty`: it has no
-    prompt, and only loads or unloads its model. With `cuts` a prompt that is too long is cut, else refused."""
+    prompt, and only loads or unloads its model. With `cuts` a prompt that is too long is cut, else refused. `logprobs` is
+    the number of alternatives for each token (None: not requested)."""
 
     text: str
     options: Options
@@ -151,6 +152,7 @@ class Job:
     as_json: bool = False
     schema: Mapping[str, Any] | None = None
     cuts: bool = True
+    logprobs: int | None = None
 
 
 def native_job(body: Mapping[str, Any], names: list[str], *, chat: bool) -> Job:
@@ -182,6 +184,7 @@ def native_job(body: Mapping[str, Any], names: list[str], *, chat: bool) -> Job:
         as_json=bool(form),
         schema=form if isinstance(form, Mapping) and form else None,
         cuts=body.get("truncate") is not False,
+        logprobs=(top or 0) if typed_field(body, "logprobs", bool, False) else None,
     )
 
 

@@ -11,7 +11,8 @@ import orjson
 
 from backends.emulator.generation import Choice, Generation, Wire
 from backends.emulator.ollama_catalog import rfc3339
-from backends.emulator.vllm_wire import token_id, token_ids
+from backends.emulator.text import seed_of
+from backends.emulator.vllm_wire import token_id, token_ids, token_logprobs
 from backends.sse_events import END, event
 
 FINGERPRINT = "headway-emulator"  # Ollama itself writes "fp_ollama"
@@ -26,13 +27,14 @@ def openai_error(status: int, message: str) -> bytes:
 @dataclass(slots=True)
 class Answering:
     """What a wire format needs to know of its request. `load_reason` is "load" or "unload" for a request without a
-    prompt. Durations are the model's seconds over `speed`."""
+    prompt. `logprobs` is the number of alternatives for each token (None: not requested). Durations are the model's seconds over `speed`."""
 
     model: str
     speed: float
     prompt: bytes = b""
     load_reason: str | None = None
     raw: bool = False
+    logprobs: int | None = None
     include_usage: bool = False
     started_wall_s: float = field(default_factory=time.time)
 
@@ -79,14 +81,28 @@ class NativeWire(Wire):
             return b""
         middle = b'Z","message":{"role":"assistant","content":"' if self._chat else b'Z","response":"'
         stamp = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds").encode()
-        return choice.head + stamp + middle + choice.answer.escaped(start, stop) + choice.tail
+        line = choice.head + stamp + middle + choice.answer.escaped(start, stop) + choice.tail
+        if self.of.logprobs is None:
+            return line
+        return (
+            line[: -len(b"}\n")]
+            + b',"logprobs":'
+            + orjson.dumps(self._logprobs(choice, start, stop))
+            + b"}\n"
+        )
 
     def closing(self, generation: Generation) -> bytes:
         return orjson.dumps(self._last(generation, "")) + b"\n"
 
     def whole(self, generation: Generation) -> bytes:
         text = "".join(choice.answer.raw(0, choice.produced) for choice in generation.choices)
-        return orjson.dumps(self._last(generation, text))
+        found = self._last(generation, text)
+        if self.of.logprobs is not None and generation.choices:
+            found["logprobs"] = self._logprobs(generation.choices[0], 0, generation.choices[0].produced)
+        return orjson.dumps(found)
+
+    def _logprobs(self, choice: Choice, start: int, stop: int) -> list[dict[str, Any]]:
+        return token_logprobs(choice, start, stop, seed_of(self.of.prompt), self.of.logprobs or 0)
 
     def stream_error(self, status: int, message: str) -> bytes:
         return self.error_body(status, message) + b"\n"

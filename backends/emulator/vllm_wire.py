@@ -36,6 +36,22 @@ def _logprob(seed: int, index: int) -> float:
     return -round(((seed + index * 2654435761) % 1000) / 2000, 4)
 
 
+def token_logprobs(
+    choice: Choice, start: int, stop: int, seed: int, alternatives: int
+) -> list[dict[str, Any]]:
+    """Log probabilities of an answer's tokens in OpenAI's form for chats. The numbers are made up from the position."""
+
+    def entry(token: str, prob: float) -> dict[str, Any]:
+        return {"token": token, "logprob": prob, "bytes": list(token.encode())}
+
+    found = []
+    for index in range(start, stop):
+        token, prob = choice.answer.piece(index), _logprob(seed, index)
+        others = [entry(token if rank == 0 else f" alt{rank}", prob - rank) for rank in range(alternatives)]
+        found.append({**entry(token, prob), "top_logprobs": others})
+    return found
+
+
 class VllmWire(Wire):
     """One request's answer in vLLM's format."""
 
@@ -47,7 +63,7 @@ class VllmWire(Wire):
         self._model = model
         self._id = answer_id
         self._created = int(time.time())
-        self._plain = job.logprobs is None and not job.continuous_usage
+        self._plain = job.logprobs is None and not job.continuous_usage and not job.echo
         self._tool_id = f"chatcmpl-tool-{seed_of(answer_id):016x}"
 
     def prepare(self, choice: Choice) -> None:
@@ -222,9 +238,9 @@ class VllmWire(Wire):
         if count is None or start == stop:
             return None
         seed = seed_of(self._id)
-        tokens = [choice.answer.piece(index) for index in range(start, stop)]
-        probs = [_logprob(seed, index) for index in range(start, stop)]
         if not self._job.chat:
+            tokens = [choice.answer.piece(index) for index in range(start, stop)]
+            probs = [_logprob(seed, index) for index in range(start, stop)]
             offsets = []
             offset = len(choice.answer.raw(0, start))
             for token in tokens:
@@ -239,21 +255,7 @@ class VllmWire(Wire):
                     for token, prob in zip(tokens, probs, strict=True)
                 ],
             }
-
-        def entry(token: str, prob: float) -> dict[str, Any]:
-            return {"token": token, "logprob": prob, "bytes": list(token.encode())}
-
-        return {
-            "content": [
-                {
-                    **entry(token, prob),
-                    "top_logprobs": [
-                        entry(token if rank == 0 else f" alt{rank}", prob - rank) for rank in range(count)
-                    ],
-                }
-                for token, prob in zip(tokens, probs, strict=True)
-            ]
-        }
+        return {"content": token_logprobs(choice, start, stop, seed, count)}
 
     def _prompt_logprobs(self) -> list[dict[str, Any] | None] | None:
         if self._job.prompt_logprobs is None:

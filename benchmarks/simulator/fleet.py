@@ -75,7 +75,7 @@ def open_fleet(
     config, places = _with_places(config)
     found = dict(given or {})
     for each in config.instances:
-        for name in map(each.profile_name, each.serves):
+        for name in (each.profile, *map(each.profile_name, each.serves)):
             if name is not None and name not in found and (profile := profiles.find(name)):
                 found[name] = profile
         missing = each.serves.keys() - each.engine_profiles(found.get)

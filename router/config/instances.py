@@ -207,15 +207,15 @@ class InstanceConfig(EngineConfig):
         return f"{model}-{suffix}@{hardware}" if suffix else f"{model}@{hardware}"
 
     def engine_profiles(self, find: Callable[[str], EngineProfile | None]) -> dict[str, EngineProfile]:
-        """The engine profiles of the served models that have one, by `find` from their names. An engine that batches has one
-        set of weights for all its models, so one without a profile of its own, such as an adapter, has that of the first
-        model with one."""
+        """The engine profiles of the served models that have one, by `find` from their names. A model without a profile of its
+        own has that of the emulated instance. An engine that batches has one set of weights for all its models, so there one
+        without a profile, such as an adapter, has that of the first model with one."""
         names = {model: self.profile_name(model) for model in self.serves}
         found = {model: profile for model, name in names.items() if name and (profile := find(name))}
-        if found and not KINDS[self.protocol].fixed_slots:
-            base = next(iter(found.values()))
-            return {model: found.get(model, base) for model in self.serves}
-        return found
+        base = None if self.profile is None else find(self.profile)
+        if base is None and not KINDS[self.protocol].fixed_slots:
+            base = next(iter(found.values()), None)
+        return found if base is None else {model: found.get(model, base) for model in self.serves}
 
 
 class TemplateConfig(EngineConfig):

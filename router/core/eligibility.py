@@ -164,7 +164,7 @@ def eligible(
         else:
             free.append(Option(candidate, instance))
     if request.max_tokens is not None:
-        free = _roomy(free, most_tokens, out)
+        free, busy = _roomy(free, busy, most_tokens, out)
     refusal = None
     if not free and not busy:
         busy = starting
@@ -202,18 +202,21 @@ def _below(
     return poor, max((quality for quality in found if quality is not None), default=None)
 
 
-def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) -> list[Option]:
+def _roomy(
+    free: list[Option], busy: list[Option], tokens: int, out: list[tuple[Candidate, str]]
+) -> tuple[list[Option], list[Option]]:
     """The options whose context holds the prompt and `max_tokens` of output, or all options if there are none. An engine
     refuses a larger `max_tokens`, even if the answer would be short."""
-    tight = [
-        option
-        for option in free
-        if option.candidate.context_tokens is not None and tokens > option.candidate.context_tokens
-    ]
-    if not tight or len(tight) == len(free):
-        return free
+
+    def holds(option: Option) -> bool:
+        context = option.candidate.context_tokens
+        return context is None or tokens <= context
+
+    tight = [option for option in (*free, *busy) if not holds(option)]
+    if not tight or len(tight) == len(free) + len(busy):
+        return free, busy
     out += [(option.candidate, "context holds the prompt, but not max_tokens too") for option in tight]
-    return [option for option in free if option not in tight]
+    return list(filter(holds, free)), list(filter(holds, busy))
 
 
 def _unable(request: Request, models: Iterable[str], unmet: set[Need]) -> Refusal:

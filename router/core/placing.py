@@ -113,10 +113,15 @@ class Placer:
 
     def dry_run(self, request: Request, now: float) -> Decision:
         """What would be done with `request` now. Changes nothing. Raises Refusal."""
-        found = self.eligible(RequestState(request, 0, RequestMoney(request)), now)
+        state = RequestState(request, 0, RequestMoney(request))
+        found = self.eligible(state, now)
         if found.refusal is not None:
             raise found.refusal
-        options = self._admitted(request, found.free or found.busy, found.passed_over, now)
+        options: list[Option] | Refusal = found.busy
+        if found.free:
+            options = self._admitted(request, found.free, found.passed_over, now)
+        elif isinstance(waiting := self._waiting(state, found.busy, now, late=False), Refusal):
+            options = waiting
         if isinstance(options, Refusal):
             raise options
         decided = self._decider.decide(request, options, now, passed_over=found.passed_over, dry=True)
@@ -187,7 +192,7 @@ class Placer:
     ) -> Queued | Refusal:
         """Put a request into the queue, or leave it there. It is refused if the queue is full, or if its hard SLO would
         pass."""
-        request, waiting_room = state.request, self.waiting
+        waiting_room = self.waiting
         requeued = state.phase is RequestPhase.QUEUED
         if requeued:
             if deferred and state.deferred:
@@ -195,28 +200,9 @@ class Placer:
             if state.deferred or not deferred:
                 return Queued()
             waiting_room.remove(state)
-        floor_s = min(self.predictor.ttft_floor_s(request, each.candidate, each.instance) for each in options)
-        if request.slo is not None and request.slo.e2e_s is not None:
-            self.predictor.predict_all(request, options, now)
-        due_at = state.slack_deadline(admission.least_decode_s(request, options))
-        if request.hard and request.slo is not None:
-            turns = waiting_room.queue.before(request.priority, due_at, request.key, state.models) + 1
-            there = {each.instance.name: each.instance for each in options}.values()
-            if now + admission.wait_s(turns, there, self.settings.confidence) + floor_s > due_at:
-                return refusals.unattainable(
-                    "The hard SLO would pass while the request is queued.", self.drain_s()
-                )
-        waiting = Waiting(
-            request.id,
-            request.key,
-            request.priority,
-            due_at,
-            state.seq,
-            due_at - floor_s,
-            self._work_tokens(request),
-            late=deferred or due_at - floor_s <= now,
-            models=state.models,
-        )
+        waiting = self._waiting(state, options, now, late=deferred)
+        if isinstance(waiting, Refusal):
+            return waiting
         leaving = None
         if len(waiting_room.states) >= self.settings.max_queue and not requeued:
             leaving = waiting_room.gives_way(waiting)
@@ -225,6 +211,34 @@ class Placer:
             waiting_room.remove(leaving)
         waiting_room.add(state, waiting, now, deferred=deferred)
         return Queued(leaving)
+
+    def _waiting(
+        self, state: RequestState, options: Sequence[Option], now: float, *, late: bool
+    ) -> Waiting | Refusal:
+        """A request's place in the queue, or a refusal if its hard SLO would pass there."""
+        request = state.request
+        floor_s = min(self.predictor.ttft_floor_s(request, each.candidate, each.instance) for each in options)
+        if request.slo is not None and request.slo.e2e_s is not None:
+            self.predictor.predict_all(request, options, now)
+        due_at = state.slack_deadline(admission.least_decode_s(request, options))
+        if request.hard and request.slo is not None:
+            turns = self.waiting.queue.before(request.priority, due_at, request.key, state.models) + 1
+            there = {each.instance.name: each.instance for each in options}.values()
+            if now + admission.wait_s(turns, there, self.settings.confidence) + floor_s > due_at:
+                return refusals.unattainable(
+                    "The hard SLO would pass while the request is queued.", self.drain_s()
+                )
+        return Waiting(
+            request.id,
+            request.key,
+            request.priority,
+            due_at,
+            state.seq,
+            due_at - floor_s,
+            self._work_tokens(request),
+            late=late or due_at - floor_s <= now,
+            models=state.models,
+        )
 
     def _may_wait(self, state: RequestState, now: float) -> bool:
         """Whether a request may be deferred although there is a slot: it has time, and the queue has room."""

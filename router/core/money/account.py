@@ -109,7 +109,7 @@ class RequestMoney:
             affordable = candidate.price.affordable_output_tokens(prompt_tokens, left_of_cap_usd)
             if affordable is not None:
                 bound, by_money = self._within(candidate, wanted, affordable // choices)
-                paid = affordable if wanted is None else min(affordable, wanted * choices)
+                paid = affordable
         if left_of_budgets_usd is not None:
             affordable = candidate.price.affordable_output_tokens(prompt_tokens, left_of_budgets_usd)
             if affordable is not None:
@@ -154,10 +154,12 @@ class RequestMoney:
         request, price = self._request, candidate.price
         if self.reservation is None and request.max_cost_usd is None:
             return True
-        prompt_tokens = request.bound_tokens(candidate.model)
+        prompt_tokens, most_tokens = request.bound_tokens(candidate.model), bound.paid_tokens or 0
+        if request.max_tokens is not None:
+            most_tokens = min(most_tokens, request.max_tokens * request.choices)
         self._under_way[attempt] = (
             price.cost_usd(prompt_tokens, 0),
-            price.cost_usd(prompt_tokens, bound.paid_tokens or 0),
+            price.cost_usd(prompt_tokens, most_tokens),
         )
         if self.reservation is None:
             return True

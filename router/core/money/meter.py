@@ -29,12 +29,14 @@ class Verdict(Enum):
 
 class TokenMeter:
     """`tokens` are the output tokens so far (of all choices), `prompt_tokens` is the engine's own count of the prompt
-    (None until it is known). `allowance` is what the attempt may cost for now. `report_usd` is a cost that must be
+    (None until it is known). `tokens` may be an estimate that is too high; `_certain_tokens` of them have surely come.
+    Money bounds the first, the client's own bound the second. `allowance` is what the attempt may cost for now. `report_usd` is a cost that must be
     reported (`Metered`); the reporter then sets it to None."""
 
     __slots__ = (
         "_bound_tokens",
         "_capped",
+        "_certain_tokens",
         "_engine_stops",
         "_left_usd",
         "_out_of_budget",
@@ -52,15 +54,13 @@ class TokenMeter:
     def __init__(
         self, request: Request, candidate: Candidate, bound: OutputBound, allowance: Allowance | None
     ) -> None:
-        wanted = None if request.max_tokens is None else request.max_tokens * request.choices
-        paid: float | None = bound.paid_tokens
-        self._capped = paid is not None
-        if paid is None:
-            paid = math.inf if wanted is None else wanted
-        self._paid_tokens = paid
-        self._wanted_tokens = wanted
+        self._wanted_tokens = math.inf if request.max_tokens is None else request.max_tokens * request.choices
+        self._capped = bound.paid_tokens is not None
+        self._paid_tokens: float = math.inf if bound.paid_tokens is None else bound.paid_tokens
         #: An engine that respects its bound stops by itself. Only one token more shows that it does not.
-        self._engine_stops = bound.max_tokens is not None and bound.max_tokens * request.choices <= paid
+        self._engine_stops = (
+            bound.max_tokens is not None and bound.max_tokens * request.choices <= self._paid_tokens
+        )
         self._price = candidate.price
         self._bound_tokens = request.bound_tokens(candidate.model)
         self._left_usd = bound.left_usd
@@ -68,7 +68,7 @@ class TokenMeter:
         self._report_at_usd = math.inf if allowance is None else allowance.report_at_usd
         self._out_of_budget = False
         self._widest = 1  # the most tokens in one event so far
-        self.tokens = 0
+        self.tokens = self._certain_tokens = 0
         self.prompt_tokens: int | None = None
         self.report_usd: float | None = None
 
@@ -80,19 +80,21 @@ class TokenMeter:
     @property
     def by_money(self) -> bool:
         """Whether money ends the answer here, and not the client's own bound."""
-        return self._out_of_budget or self._wanted_tokens is None or self._limit() < self._wanted_tokens
+        return self._certain_tokens <= self._wanted_tokens
 
-    def count(self, tokens: int, prompt_tokens: int | None) -> None:
-        """With its next event the answer has `tokens` tokens. `prompt_tokens`: the engine's count in that event, if
-        any."""
+    def count(self, tokens: int, prompt_tokens: int | None, certain_tokens: int | None = None) -> None:
+        """With its next event the answer has `tokens` tokens, of which `certain_tokens` are no estimate (None: all).
+        `prompt_tokens`: the engine's count in that event, if any."""
         self._widest = max(self._widest, tokens - self.tokens)
         self.tokens = tokens
+        self._certain_tokens = tokens if certain_tokens is None else certain_tokens
         if prompt_tokens is not None:
             self.prompt_tokens = prompt_tokens
 
-    def passing(self, counts: Sequence[int]) -> int:
+    def passing(self, counts: Sequence[int], *, exact: bool) -> int:
         """How many of the next events pass with nothing to be reported, as `judge` would decide about each, if they are not the
-        end of a choice; these are counted. `counts` are the tokens of the answer after each."""
+        end of a choice; these are counted. `counts` are the tokens of the answer after each; if they are not `exact`, each
+        event surely has one."""
         limit, most_usd = self._limit(), self._report_at_usd
         if self.allowance is not None:
             most_usd = min(most_usd, self.allowance.covered_usd)
@@ -100,11 +102,12 @@ class TokenMeter:
         passed = 0
         for total in counts:
             widest = max(self._widest, total - self.tokens)
+            certain = total if exact else self._certain_tokens + 1
             if total < self.tokens or total > limit or (total == limit and not at_limit):
                 break
-            if self._cost_usd(total + widest) > most_usd:
+            if certain > self._wanted_tokens or self._cost_usd(total + widest) > most_usd:
                 break
-            self.tokens, self._widest = total, widest
+            self.tokens, self._widest, self._certain_tokens = total, widest, certain
             passed += 1
         return passed
 
@@ -112,7 +115,7 @@ class TokenMeter:
         """Decide about the event that was counted last. `complete`: it ends all choices, so no further event must be
         covered. `finished`: the engine itself ends the answer with it."""
         limit = self._limit()
-        if self.tokens > limit:
+        if self.tokens > limit or self._certain_tokens > self._wanted_tokens:
             return Verdict.STOP
         if self.allowance is not None:
             verdict = self._afford(self._cost_usd(self.tokens + (0 if complete else self._widest)))

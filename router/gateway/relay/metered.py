@@ -171,7 +171,7 @@ class MeteredStream:
                 counts.append(others + max(output, number))
         else:
             counts = list(accumulate(made, initial=total))[1:]
-        passing = meter.passing(counts)
+        passing = meter.passing(counts, exact=bool(usages))
         if not passing:
             return b"", None, at
         self._by_choice[choice], self._events[choice] = counts[passing - 1] - others, events + passing
@@ -204,8 +204,8 @@ class MeteredStream:
                 self._final = None
             events[at] = events.get(at, 0) + (made > 0)
         total = sum(by_choice.values())
+        seen = sum(events.values())
         if output is not None:
-            seen = sum(events.values())
             if output < seen and self._choices > 1:
                 self._per_choice = True
             if len(self._ended) >= self._choices and not self._per_choice:
@@ -218,4 +218,4 @@ class MeteredStream:
                 more = max(output, seen) - total
                 by_choice[index_of(choices[-1])] += more
                 total += more
-        self.meter.count(total, counted(usage, "prompt_tokens"))
+        self.meter.count(total, counted(usage, "prompt_tokens"), seen if output is None else None)

@@ -30,11 +30,10 @@ def model_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/models/{model_id:path}")
     async def model(model_id: str, request: Request) -> dict[str, Any]:
-        """One model, by name or alias."""
+        """One model, by name or alias, also with a policy's suffix."""
         names = gateway.rules.routing_rules.names_for(client_key(gateway, request))
-        name = names.name_of(model_id)
-        if name is None:
-            names.resolve(model_id)  # refuses an unknown name
+        found, _ = names.resolve(model_id)
+        if len(found) > 1:
             raise Refusal(
                 404,
                 "model_not_found",
@@ -42,6 +41,6 @@ def model_routes(gateway: Gateway) -> APIRouter:
                 Outcome.REJECTED_INVALID,
                 param="model",
             )
-        return entry(name)
+        return entry(found[0])
 
     return router

@@ -80,11 +80,10 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
         name = wanted.model or wanted.name
         if not name:
             raise invalid_request("model is required", "model")
-        known = names.name_of(name)
-        card = next((card for card in cards(names) if card.name == known), None)
-        if card is None:
+        found, _ = names.resolve(name)
+        if len(found) > 1:
             raise not_found(f"model '{cut(name)}' not found")
-        return show(card, modified_ns())
+        return show(next(card for card in cards(names) if card.name == found[0]), modified_ns())
 
     @router.head("/version", include_in_schema=False)
     @router.get("/version")

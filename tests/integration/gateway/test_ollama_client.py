@@ -97,13 +97,14 @@ async def test_catalogue(api, shared):
     assert listed.models[0].digest
     running = await api.ps()
     assert {model.model for model in running.models} == {"llama-3.1-8b:latest", "qwen2.5-7b:latest"}
-    for name in ("small", "llama-3.1-8b", "llama-3.1-8b:latest"):
+    for name in ("small", "llama-3.1-8b", "llama-3.1-8b:latest", "small:price"):
         card = await api.show(name)
         assert card.details.family == "llama"
         assert "completion" in card.capabilities
-    with pytest.raises(ollama.ResponseError) as unknown:
-        await api.show("gpt-9")
-    assert unknown.value.status_code == 404
+    for name, status in (("gpt-9", 404), ("auto", 404), ("small:nothing", 400)):
+        with pytest.raises(ollama.ResponseError) as unknown:
+            await api.show(name)
+        assert unknown.value.status_code == status
     status, answer = await shared.post("/api/show", {})
     assert (status, answer["error"]) == (400, "model is required")
     assert (await shared.get("/api/version"))[1]["version"]

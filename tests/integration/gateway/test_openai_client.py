@@ -181,7 +181,8 @@ async def test_models(shared):
     async with client(shared) as api:
         assert [model.id async for model in api.models.list()] == ["llama-3.1-8b", "qwen2.5-7b"]
         assert await shared.get("/v1/models/") == await shared.get("/v1/models")
-        assert (await api.models.retrieve("small")).id == "llama-3.1-8b"
+        for name in ("small", "small:price"):
+            assert (await api.models.retrieve(name)).id == "llama-3.1-8b"
         with pytest.raises(openai.NotFoundError):
             await api.models.retrieve("gpt-9")
 

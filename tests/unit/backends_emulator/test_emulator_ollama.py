@@ -80,6 +80,12 @@ async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
         shown = await client.show("tiny")
         assert shown.capabilities is not None
         assert "completion" in shown.capabilities
+        probable = {"model": "tiny", "prompt": "hello", "options": {"num_predict": 5}, "logprobs": True}
+        in_one = (await client.generate(**probable, top_logprobs=2)).logprobs or []
+        assert [len(token.top_logprobs or []) for token in in_one] == [2] * 5
+        assert "".join(token.token for token in in_one) == generated.response
+        streamed = [part.logprobs or [] async for part in await client.generate(**probable, stream=True)]
+        assert [token.token for part in streamed for token in part] == [token.token for token in in_one]
         formed = await client.chat(
             model="tiny", messages=MESSAGES, format="json", options={"emulate_output_tokens": 20}
         )

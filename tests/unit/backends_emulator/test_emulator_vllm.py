@@ -175,6 +175,11 @@ async def test_completions_echo_batches_and_logprobs(vllm: EmulatedInstance) -> 
         assert echoed.choices[0].logprobs is not None
         assert echoed.choices[0].logprobs.tokens == ["Emulated"]
         assert len((echoed.choices[0].logprobs.top_logprobs or [])[0]) == 2
+        stream = await client.completions.create(
+            model="tiny", prompt="before ", echo=True, max_tokens=3, stream=True
+        )
+        streamed = "".join([chunk.choices[0].text async for chunk in stream])
+        assert streamed.startswith("before Emulated")
         scored = await client.completions.create(model="tiny", prompt="before ", echo=True, max_tokens=0)
         assert scored.choices[0].text == "before "
         chatted = await client.chat.completions.create(

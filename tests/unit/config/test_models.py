@@ -192,6 +192,22 @@ instances:
     assert [*ollama.engine_profiles(profiles.find)] == ["llama-3.1-8b"]
 
 
+@pytest.mark.parametrize("emulates", ["vllm", "ollama"])
+def test_a_model_without_a_profile_has_that_of_its_emulated_instance(emulates: str) -> None:
+    text = f"""
+models: [{{name: fast}}, {{name: dear}}]
+instances:
+  - name: e
+    kind: emulated
+    emulates: {emulates}
+    profile: llama-3.1-8b@l4
+    serves: {{fast: a, dear: {{name: b, profile: llama-3.1-8b@h100-80g}}}}
+"""
+    (instance,) = loads(text, "fleet.yaml").instances
+    found = {model: profile.name for model, profile in instance.engine_profiles(profiles.find).items()}
+    assert found == {"fast": "llama-3.1-8b@l4", "dear": "llama-3.1-8b@h100-80g"}
+
+
 def test_an_emulated_instance_may_name_a_profile_for_each_model_only() -> None:
     text = """
 models: [{name: llama-3.1-8b}]

@@ -292,7 +292,10 @@ class Ledger:
                 bounds = [bound.max_tokens, attempt.sent.candidate.context_tokens]
                 least = min((each for each in bounds if each is not None), default=None)
                 assert least is None or least * request.choices <= bound.paid_tokens
-            worst_usd += price.cost_usd(request.prompt_tokens_bound, bound.paid_tokens or 0)
+            most = bound.paid_tokens or 0
+            if request.max_tokens is not None:
+                most = min(most, request.max_tokens * request.choices)
+            worst_usd += price.cost_usd(request.prompt_tokens_bound, most)
         assert worst_usd <= cap_usd + token_usd + _EXACT_USD
 
     def _finished(self, entry: Entry, settlement: Settlement, now: float) -> None:

@@ -300,6 +300,21 @@ def test_a_hard_slo_below_the_floor_is_not_queued():
     assert refusal.code == "slo_unattainable"
 
 
+@pytest.mark.parametrize(("ttft_s", "waits"), [(0.01, False), (1.0, True)])
+def test_a_dry_run_where_every_slot_is_taken_tells_what_a_hard_request_would_get(
+    ttft_s: float, waits: bool
+) -> None:
+    s = scheduler(instance("a", slots=1), predictor=Fixed({"a": 0.5}, floor_s=0.05))
+    s.handle(Arrived(request("r1")), 0.0)
+    hard = request("r2", slo=Slo(ttft_s=ttft_s), hard=True)
+    if waits:
+        s.decide(hard, 0.0)
+    else:
+        with pytest.raises(Refusal, match="while the request is queued"):
+            s.decide(hard, 0.0)
+    assert (s.handle(Arrived(hard), 0.0) == []) is waits
+
+
 def test_leaving_frees_the_slot_for_the_next():
     s = scheduler(instance("a", slots=1))
     s.handle(Arrived(request("r1")), 0.0)
@@ -466,3 +481,14 @@ def test_a_context_that_holds_all_the_output_asked_for_is_preferred():
     assert dispatched(s.handle(Arrived(request("r2", max_tokens=500)), 0.0)).candidate.instance == "a"
     # Nobody holds it: the engine has the last word.
     assert dispatched(s.handle(Arrived(request("r3", max_tokens=9000)), 0.0)).candidate.instance == "a"
+
+
+def test_a_request_waits_for_a_context_that_holds_all_the_output_asked_for():
+    s = scheduler(instance("a", context_tokens=1000), instance("b", context_tokens=8000, slots=1))
+    s.handle(Arrived(request("r1", max_tokens=2000)), 0.0)
+    assert s.handle(Arrived(request("r2", max_tokens=2000)), 0.0) == []
+    assert dispatched(s.handle(Arrived(request("r3", max_tokens=500)), 0.0)).candidate.instance == "a"
+    assert s.handle(Ended("r3", 1, OK, output_tokens=1), 0.1)[0].request_id == "r3"
+    sent = dispatched(s.handle(Ended("r1", 1, OK, output_tokens=1), 0.2))
+    assert (sent.request_id, sent.candidate.instance) == ("r2", "b")
+    assert dispatched(s.handle(Arrived(request("r4", max_tokens=9000)), 0.3)).candidate.instance == "a"

@@ -111,6 +111,19 @@ def test_lists_of_tokens_are_exact() -> None:
     assert stream.meter.tokens == 5
 
 
+@pytest.mark.parametrize("batches", [1, 4])
+def test_events_of_several_tokens_do_not_end_an_answer_before_the_clients_bound(batches: int) -> None:
+    """Their text may hold fewer tokens than it seems to; each event holds at least one."""
+    request = Request("r", 0.0, "p", ("m",), prompt_tokens_bound=BOUND, max_tokens=4)
+    meter = TokenMeter(request, Candidate("i", "m", "m", PRICE), OutputBound(4, False, 90, 1.0), None)
+    stream = MeteredStream(meter, 1, hide_usage=False)
+    for _ in range(batches):
+        stream.take(Batch(said("one two") * (4 // batches)))
+    assert (stream.meter.tokens, stream.stopped) == (8, False)
+    stream.take(Batch(said("one two")))
+    assert (stream.stopped, meter.by_money) == (True, False)
+
+
 def test_what_is_no_event_passes_and_what_is_no_json_does_not() -> None:
     stream = paid(5)
     assert stream.take(Batch(b": still here\n\n")).data == b": still here\n\n"

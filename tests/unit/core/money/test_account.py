@@ -90,7 +90,7 @@ def test_whose_money_does_not_pay_a_candidate(left: float, fields: dict[str, Any
 def test_attempts_share_one_cap() -> None:
     money = RequestMoney(request(max_cost_usd=1000 * USD, max_tokens=100))
     first = money.output_bound(candidate())
-    assert first.paid_tokens == 100
+    assert (first.paid_tokens, first.max_tokens) == (300, 100)
     assert money.begin(1, candidate(), first)
     beside = money.output_bound(candidate("b"))
     assert beside.left_usd == pytest.approx(400 * USD)

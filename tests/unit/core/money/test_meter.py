@@ -88,12 +88,32 @@ def test_a_longer_prompt_takes_from_the_answer_by_price() -> None:
     [
         (capped(5), True),
         (capped(5, max_tokens=5), False),
+        (capped(9, max_tokens=5), False),
         (capped(5, max_tokens=6), True),
         (capped(10, 5, max_tokens=5, choices=2), False),
+        (budgeted(allowed(99), max_tokens=5), False),
     ],
 )
 def test_whose_bound_ends_an_answer(meter: TokenMeter, by_money: bool) -> None:
+    while verdict(meter, meter.tokens + 1) is not Verdict.STOP:
+        assert meter.tokens < 12
     assert meter.by_money is by_money
+
+
+@pytest.mark.parametrize("meter", [capped(50, 5, max_tokens=5), budgeted(allowed(60), max_tokens=5)])
+def test_an_estimate_above_the_clients_bound_is_no_end(meter: TokenMeter) -> None:
+    meter.count(20, None, 5)
+    assert meter.judge(complete=False, finished=False) is Verdict.PASS
+    meter.count(24, None, 6)
+    assert meter.judge(complete=False, finished=False) is Verdict.STOP
+    assert not meter.by_money
+
+
+def test_an_estimate_above_the_cap_ends_the_answer() -> None:
+    meter = capped(20, 5, max_tokens=5)
+    meter.count(21, None, 3)
+    assert meter.judge(complete=False, finished=False) is Verdict.STOP
+    assert meter.by_money
 
 
 # --- what the key's budgets allow ---------------------------------------------------------------------
