@@ -87,7 +87,7 @@ class BatchProblem:
                 )
 
     def solve(self) -> BatchPlan:
-        """The plan. It reads no instance, and may take a second for the largest batch."""
+        """The plan. It reads no instance, and may take some seconds for the largest batch."""
         found = assign([[time_s for time_s, _ in options] for options in self._options], self._ready_s)
         planned = []
         for prompt, options, machine in zip(self._prompts, self._options, found.machines, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,13 @@ def test_many_jobs_end_near_the_bound_where_each_machine_is_best_at_something() 
     times = [[0.01 + length / rate for rate in (1e4, 2e4, 4e4, 8e4)] for length in lengths]
     found = assign([[*row[:3], row[3] + 0.05] for row in times], [0.0, 3.0, 0.0, 5.0])
     assert found.makespan <= 1.01 * found.bound
+
+
+def test_the_bound_is_close_where_machines_differ_in_speed_alone() -> None:
+    random = Random(1)
+    works = [random.lognormvariate(0.0, 1.2) for _ in range(200)]
+    found = assign([[work * slower for slower in (1, 1, 2, 2, 3, 4)] for work in works], [0.0] * 6)
+    assert found.makespan <= 1.003 * found.bound
 
 
 def test_a_job_that_no_machine_can_do_is_refused() -> None:
