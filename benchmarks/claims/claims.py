@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import cost_order
-from benchmarks.claims import shipped
+from benchmarks.claims import goodput, shipped
 from benchmarks.claims.figure import attainment, attainment_by_scenario
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
 from benchmarks.claims.tables import FULL, Figures, block, by_rate, end_to_end, provenance
@@ -16,6 +16,8 @@ from benchmarks.pickers import page as pickers
 
 #: The results of `CLAIMS`.
 RESULTS = "docs/claims.json"
+#: The `results.json` of `headway experiment training`.
+_TRAINING = "docs/experiment_training.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,22 @@ TABLES = (
     Table("cost-order", "docs/results.md", cost_order.table, "docs/cost_order.json"),
     Table("predictors", "docs/results.md", shipped.table, "predictors/defaults"),
     Table("provenance", "docs/results.md", provenance),
+    Table(
+        "goodput-lengths",
+        "docs/experiments.md",
+        partial(goodput.table, section="Goodput: lengths of answers", fleets=["ZeroEval, E2E targets"]),
+        _TRAINING,
+    ),
+    Table(
+        "goodput-parts",
+        "docs/experiments.md",
+        partial(
+            goodput.table,
+            section="Goodput: parts of the latency predictor",
+            fleets=["unequal GPUs, unlike their profiles", "unequal GPUs, no profiles"],
+        ),
+        _TRAINING,
+    ),
     Table("pickers", "docs/pickers.md", pickers.text_of, "docs/pickers.json"),
     Table("second-look", "docs/pickers.md", pickers.looks_of, "docs/second_look.json"),
 )
