@@ -21,12 +21,12 @@ Without that limit packing fills itself: slow instances answer long prompts for 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
 
-If no option meets the SLO: the least P(miss), then what it costs others, then the least E2E. If the SLO is lost
-everywhere (1 - P(miss) < r for all options: the scarcer fast instances are, the more of a chance is worth their time), all
-options are equal for this request, so it goes where it costs others least. If it costs others something everywhere, or
-would delay another request's first token, it is deferred: it waits in the queue behind requests that can still be in time,
-until an instance has room. A request without an SLO goes where it costs others least, then to the least E2E. Ties:
-instance, then model name. Deterministic.
+If no option meets the SLO: the least P(miss), then what it costs others, then the least E2E. The SLO is lost if its chance
+is below r everywhere, or below 0.4 if r is higher: the scarcer fast instances are, the more of a chance is worth their time.
+Then all options are equal for this request, so it goes where it costs others least. If it costs others something
+everywhere, or would delay another request's first token, it is deferred: it waits in the queue behind requests that can
+still be in time, until an instance has room. A request without an SLO goes where it costs others least, then to the least
+E2E. Ties: instance, then model name. Deterministic.
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
@@ -50,6 +50,8 @@ from router.core.types import Candidate, Request
 #: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
 _SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
 _LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
+#: An SLO of which the chance is at least this is never lost: predictions are not so sure.
+_SURE_CHANCE = 0.4
 
 #: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
 _Kind = tuple[float, float]
@@ -152,7 +154,7 @@ class BestFit:
         self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float]
     ) -> Choice:
         """No option meets the SLO."""
-        lost = 1.0 - min(misses) < min(self._scarcity, _MOST_SCARCITY)
+        lost = 1.0 - min(misses) < min(self._scarcity, _SURE_CHANCE)
         broken = [promises_broken(option, lost=lost) for option in options]
         room = [not lost or has_room(option) for option in options]
 

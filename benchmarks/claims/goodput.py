@@ -22,6 +22,7 @@ def table(results: Mapping[str, Any], *, section: str, fleets: Sequence[str]) ->
         interval = "" if here["95 % interval"] is None else f" ({here['95 % interval']})"
         rows.setdefault(here["predictor"], {})[column] = f"{here['attainment (%)']:.1f}{interval}"
         columns[column] = None
-    return marked.table(
+    shown = marked.table(
         ["predictor", *columns], ([name, *(cells[each] for each in columns)] for name, cells in rows.items())
     )
+    return f"{shown}\n\nMeasured at commit `{results['commit'][:7]}`."
