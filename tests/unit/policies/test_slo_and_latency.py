@@ -99,7 +99,7 @@ def test_a_lost_request_is_deferred_while_no_instance_has_room(busy: dict[str, o
 
 def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_scarce() -> None:
     policy = BestFit(0.1)
-    options = [option("a", miss=0.6, promised=(0.02,)), option("b", miss=0.7, promised=(0.02,))]
+    options = [option("a", miss=0.7, promised=(0.02,)), option("b", miss=0.8, promised=(0.02,))]
     fine, late = option("fine"), option("late", miss=0.8)
     for number in range(600):
         place(policy, request(number), fine)
@@ -108,7 +108,7 @@ def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_sc
     for number in range(12):
         place(policy, request(number), late)
     assert policy.choose(request(), options, Random(0)).defer
-    options[0].prediction = option("a", miss=0.3).prediction
+    options[0].prediction = option("a", miss=0.5).prediction
     assert not policy.choose(request(), options, Random(0)).defer
 
 
