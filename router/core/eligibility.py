@@ -239,8 +239,9 @@ def _refusal(
 ) -> Refusal:
     if known and not fits:
         return invalid_request(
-            f"The prompt of about {request.prompt_tokens} tokens is longer than every candidate's context.",
-            "messages",
+            f"The prompt of about {request.longest_prompt_tokens or request.prompt_tokens} tokens is longer than every "
+            "candidate's context.",
+            request.prompt_field,
             "context_length_exceeded",
         )
     if known and not good:

@@ -179,6 +179,7 @@ class Request:
     prompt_tokens_bound: int = 0
     counted: tuple[str, int] | None = None  # a model, and the prompt's tokens by that model's tokenizer
     longest_prompt_tokens: int | None = None
+    prompt_field: str = "messages"  # the field of its body that has the prompt, named in a refusal
     max_tokens: int | None = None
     slo: Slo | None = None
     hard: bool = False

@@ -54,7 +54,7 @@ _MEDIA_MEMBERS = frozenset(
     }
 )
 #: The field of the prompt, by API.
-_PROMPT = {"chat": "messages", "completions": "prompt", "embeddings": "input"}
+PROMPT_FIELDS = {"chat": "messages", "completions": "prompt", "embeddings": "input"}
 #: Templates print JSON with an indent (Llama 3.1: 4 spaces a level), which adds tokens for each member and bracket. In all
 #: vocabularies in use a run of up to 16 spaces is one token.
 _TOKENS_PER_BREAK = 9
@@ -82,7 +82,7 @@ _USUALLY_NOT_PROMPT = frozenset(
 #: Fields that are counted otherwise, by API.
 _SEEN = {
     api: _USUALLY_NOT_PROMPT | ({name} if api == "chat" else {name, "suffix"})
-    for api, name in _PROMPT.items()
+    for api, name in PROMPT_FIELDS.items()
 }
 
 
@@ -119,7 +119,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
     `around_bound` is the result of `bound_around` (None: it is computed here)."""
     if around_bound is None:
         around_bound = bound_around(api, body)
-    prompt = body[_PROMPT[api]]
+    prompt = body[PROMPT_FIELDS[api]]
     if api == "chat":
         texts, media, media_bytes, media_bound = chat_parts(body)
         size = _text_bytes(texts)
@@ -173,7 +173,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
 def bound_around(api: str, body: Mapping[str, Any]) -> int:
     """Upper bound of the tokens of a checked body beside the JSON of its prompt: every other field as JSON, however a
     template prints it, and what the template adds (for each message less than its JSON's punctuation)."""
-    prompt = _PROMPT[api]
+    prompt = PROMPT_FIELDS[api]
     bound = 8 if api != "chat" else TEMPLATE_TOKENS
     for name, value in body.items():
         if name not in _NOT_PROMPT:
@@ -203,7 +203,7 @@ def prompt_texts(api: str, body: Mapping[str, Any]) -> list[str]:
     """All text of a checked body; empty for token ids."""
     if api == "chat":
         return chat_parts(body).texts
-    prompt = body[_PROMPT[api]]
+    prompt = body[PROMPT_FIELDS[api]]
     if isinstance(prompt, str):
         return [prompt]
     return prompt if isinstance(prompt[0], str) else []

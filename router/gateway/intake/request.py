@@ -14,7 +14,7 @@ from router.gateway.fleet.rules import Rules
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
 from router.request.needs import needs_of
-from router.request.prompt import PromptFacts
+from router.request.prompt import PROMPT_FIELDS, PromptFacts
 from router.request.routing_input import from_body, from_headers
 from router.request.routing_params import RoutingParams
 from router.store.records import RequestRecord
@@ -81,6 +81,7 @@ def build_request(
         key=record.key_name,
         decodes=decodes,
         choices=choices,
+        prompt_field=PROMPT_FIELDS[api],
         needs=needs_of(api, body),
         client_streams=stream,
         engine_streams=engine_streams,
@@ -111,6 +112,7 @@ def scheduler_request(
     key: str | None = None,
     decodes: bool = True,
     choices: int = 1,
+    prompt_field: str = "messages",
     hedges: bool = True,
     client_streams: bool = True,
     engine_streams: bool = True,
@@ -131,6 +133,7 @@ def scheduler_request(
         prompt_tokens=facts.tokens,
         prompt_tokens_bound=facts.tokens_bound,
         longest_prompt_tokens=facts.longest_tokens,
+        prompt_field=prompt_field,
         max_tokens=max_tokens,
         slo=params.slo,
         hard=params.hard,

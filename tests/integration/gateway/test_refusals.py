@@ -116,6 +116,21 @@ async def test_a_prompt_over_every_context(shared):
     assert "retry-after" not in {name.lower() for name in headers}
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "prompt"),
+    [
+        ("completions", "prompt", "word " * 20_000),
+        ("completions", "prompt", ["word " * 20_000, "word " * 20_000]),
+        ("embeddings", "input", "word " * 20_000),
+        ("responses", "input", "word " * 20_000),
+    ],
+)
+async def test_the_refusal_names_the_field_and_the_tokens_of_the_longest_prompt(shared, path, field, prompt):
+    status, answer = await shared.post(f"/v1/{path}", {"model": MODELS[0]["name"], field: prompt})
+    assert (status, answer["error"]["param"]) == (400, field), answer
+    assert 20_000 <= int(answer["error"]["message"].split()[4]) < 30_000  # not the sum of both
+
+
 async def test_money_and_quality_out_of_reach(shared):
     await refused(
         shared,
