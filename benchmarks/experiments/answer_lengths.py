@@ -76,34 +76,24 @@ def section(data: Path) -> tuple[Section, Logs]:
         "The length of answers",
         text,
         [
-            Results(
+            Results.of(
                 "The same prompt and model under two hosts",
-                (
-                    "model",
-                    "task",
-                    "hosts",
-                    "prompts",
-                    "mean log ratio",
-                    "sigma of the log ratio",
-                    "equal (%)",
-                ),
                 [
-                    (
-                        each.model,
-                        each.task,
-                        " / ".join(each.hosts),
-                        len(each.logs),
-                        float(each.logs.mean()),
-                        float(each.logs.std(ddof=1)),
-                        float(100 * (each.logs == 0).mean()),
-                    )
+                    {
+                        "model": each.model,
+                        "task": each.task,
+                        "hosts": " / ".join(each.hosts),
+                        "prompts": len(each.logs),
+                        "mean log ratio": float(each.logs.mean()),
+                        "sigma of the log ratio": float(each.logs.std(ddof=1)),
+                        "equal (%)": float(100 * (each.logs == 0).mean()),
+                    }
                     for each in pairs
                 ],
             ),
-            Results(
+            Results.of(
                 "Share of the variance of log output tokens",
-                ("task", *next(iter(shares.values()))),
-                [(task, *found.values()) for task, found in shares.items()],
+                [{"task": task, **found} for task, found in shares.items()],
             ),
         ],
         [

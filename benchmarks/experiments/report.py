@@ -32,6 +32,12 @@ class Results:
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
 
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Mapping[str, Value]]) -> Results:
+        """Rows by column; what a row lacks is unknown."""
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        return cls(title, columns, [[row.get(name) for name in columns] for row in rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
@@ -135,6 +141,11 @@ def _cell(text: str) -> str:
 def _table(results: Results) -> Table:
     rows = [Row([Cell(shown(value)) for value in row]) for row in results.rows]
     return Table([Cell(column) for column in results.columns], rows)
+
+
+def interval(low: float | None, high: float | None, digits: str = ".2f") -> str | None:
+    """The ends of an interval as a cell; None where there is none."""
+    return None if low is None or high is None else f"{low:{digits}} to {high:{digits}}"
 
 
 def shown(value: Value) -> str:
