@@ -27,12 +27,12 @@ def table(abouts: Mapping[str, Mapping[str, Any]]) -> str:
         }
         less = found[f"{ours} - {simple}"]
         rows.append(
-            [
-                what,
-                name,
-                three_digits(found[ours]["value"]),
-                f"{three_digits(found[simple]['value'])} ({simple})",
-                f"{less['value']:+.3g} [{less['low']:+.3g}, {less['high']:+.3g}]",
-            ]
+            {
+                "": what,
+                "figure": name,
+                "shipped": three_digits(found[ours]["value"]),
+                "simple": f"{three_digits(found[simple]['value'])} ({simple})",
+                "difference": f"{less['value']:+.3g} [{less['low']:+.3g}, {less['high']:+.3g}]",
+            }
         )
-    return marked.table(["", "figure", "shipped", "simple", "difference"], rows)
+    return marked.table_of(rows)
