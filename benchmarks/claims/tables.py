@@ -1,4 +1,5 @@
-"""Tables of policies as Markdown, from the figures that `benchmarks.claims.measured` keeps."""
+"""The tables of the documentation as Markdown: of policies from the figures that `benchmarks.claims.measured` keeps, and of
+predictors."""
 
 from __future__ import annotations
 
@@ -103,6 +104,58 @@ def block(figures: Figures) -> str:
                 }
             )
     return marked.table_of(rows)
+
+
+#: What is predicted, the artifact's kind, and of its figures the name, the predictor and the simple one.
+_SHIPPED = (
+    ("output length (tokens)", "length", "MAE", "LSTM", "TF-IDF + ridge on log length"),
+    ("right or wrong, from the prompt", "relevance", "AUC", "relevance", "TF-IDF + logistic regression"),
+    ("KV memory in use (share)", "memory", "MAE", "memory model", "closed form"),
+)
+
+
+def shipped(abouts: Mapping[str, Mapping[str, Any]]) -> str:
+    """The shipped predictors beside the best simple ones, from the figures that the artifacts carry. `abouts`: by kind, what
+    the artifact says about itself."""
+    rows = []
+    for what, kind, name, ours, simple in _SHIPPED:
+        found = {
+            each["of"]: each
+            for each in abouts[kind]["metrics"]
+            if each["name"] == name and each["part"] == "all"
+        }
+        less = found[f"{ours} - {simple}"]
+        rows.append(
+            {
+                "": what,
+                "figure": name,
+                "shipped": three_digits(found[ours]["value"]),
+                "simple": f"{three_digits(found[simple]['value'])} ({simple})",
+                "difference": f"{less['value']:+.3g} [{less['low']:+.3g}, {less['high']:+.3g}]",
+            }
+        )
+    return marked.table_of(rows)
+
+
+def goodput(results: Mapping[str, Any], *, section: str, fleets: Sequence[str]) -> str:
+    """What parts of predictors are worth in goodput, from the `results.json` of `headway experiment training`. A row for each
+    predictor: in each of these fleets and under each policy the attainment in percent, and in brackets the
+    interval of the difference of goodput (requests/s) to the first predictor."""
+    found = next(each["tables"][0] for each in results["sections"] if each["title"] == section)
+    rows: dict[str, dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    for row in found["rows"]:
+        here = dict(zip(found["columns"], row, strict=True))
+        if here["fleet"] not in fleets:
+            continue
+        column = f"`{here['policy']}`" if len(fleets) == 1 else f"{here['fleet']}, `{here['policy']}`"
+        interval = "" if here["95 % interval"] is None else f" ({here['95 % interval']})"
+        rows.setdefault(here["predictor"], {})[column] = f"{here['attainment (%)']:.1f}{interval}"
+        columns[column] = None
+    shown = marked.table(
+        ["predictor", *columns], ([name, *(cells[each] for each in columns)] for name, cells in rows.items())
+    )
+    return f"{shown}\n\nMeasured at commit `{results['commit'][:7]}`."
 
 
 def provenance(results: Mapping[str, Figures]) -> str:

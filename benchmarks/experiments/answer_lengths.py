@@ -148,13 +148,8 @@ def _shares(lengths: Lengths, task: str, noise: float) -> dict[str, float]:
     models = {model: found for model, found in models.items() if len(found) >= 0.98 * most}
     prompts = sorted(set.intersection(*(set(found) for found in models.values())))
     table = np.log([[found[prompt] for prompt in prompts] for found in models.values()])
-    shares = crossed(table, noise)
-    return {
-        "model": shares["rows"],
-        "prompt": shares["columns"],
-        "pair of both": shares["pair"],
-        "noise of one answer": shares["noise"],
-    }
+    names = {"rows": "model", "columns": "prompt", "pair": "pair of both", "noise": "noise of one answer"}
+    return {names[name]: share for name, share in crossed(table, noise).items()}
 
 
 def _lanes(pairs: list[Pair]) -> dict[str, list[charts.Lane]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def write(folder: Path, report: Report) -> Path:
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     (folder / "results.json").write_bytes(orjson.dumps(as_dict(report), option=options) + b"\n")
     (folder / "tables.md").write_text(markdown(report), encoding="utf-8")
-    for chart in _charts(report):
+    for chart in (each for section in report.sections for each in section.charts):
         (folder / "figures" / f"{chart.name}.svg").write_text(
             standalone(chart.drawing.svg(), COLOURS), encoding="utf-8"
         )
@@ -95,10 +95,6 @@ def write(folder: Path, report: Report) -> Path:
         render("experiments/page.html", report=report, table=_table, colours=COLOURS), encoding="utf-8"
     )
     return page
-
-
-def _charts(report: Report) -> Iterable[Chart]:
-    return (chart for section in report.sections for chart in section.charts)
 
 
 def as_dict(report: Report) -> dict[str, Any]:
