@@ -236,34 +236,29 @@ def _draws(trials: Sequence[Trial], seeds: range) -> list[Trial]:
     return [replace(trial, seed=seed) for trial in trials for seed in seeds]
 
 
-_HEADING = (
-    *("best model has", "load", "tariff", "attainment of all draws, least of one", "with the others' draws"),
-    *("best of the others", "quality above the clairvoyant's, points", "spend over its"),
-)
-
-
 def table(report: Mapping[str, Any]) -> str:
     """One line for each case of a `report.json`, and of which commit it is, as Markdown."""
     rows = []
     for row in report["cases"]:
         every, ours, others, known = row["every draw"], row[OURS], row["others"], row.get(CLAIRVOYANT)
         best = max(others, key=lambda name: others[name]["attainment"])
-        compared = ["-", "-"]
+        points, spend = "-", "-"
         if known is not None:
-            points = 100 * (ours["quality"] - known["quality"])
-            compared = [f"{points:+.1f}", f"{ours['usd'] / known['usd']:.2f}"]
+            points = f"{100 * (ours['quality'] - known['quality']):+.1f}"
+            spend = f"{ours['usd'] / known['usd']:.2f}"
         rows.append(
-            [
-                row["fleet"],
-                f"{row['load']:g}",
-                row["tariff"],
-                f"{every['attainment']:.1%}, {min(every['draws']):.1%}",
-                f"{ours['attainment']:.1%}",
-                f"{others[best]['attainment']:.1%} (`{best}`)",
-                *compared,
-            ]
+            {
+                "best model has": row["fleet"],
+                "load": f"{row['load']:g}",
+                "tariff": row["tariff"],
+                "attainment of all draws, least of one": f"{every['attainment']:.1%}, {min(every['draws']):.1%}",
+                "with the others' draws": f"{ours['attainment']:.1%}",
+                "best of the others": f"{others[best]['attainment']:.1%} (`{best}`)",
+                "quality above the clairvoyant's, points": points,
+                "spend over its": spend,
+            }
         )
-    return f"{marked.table(_HEADING, rows)}\n\nMeasured at commit `{report['commit']}`."
+    return f"{marked.table_of(rows)}\n\nMeasured at commit `{report['commit']}`."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -148,6 +148,11 @@ class Interval:
         return cls(len(known), mean, float(stdtrit(degrees, 0.975)) * error)
 
 
+def difference(ours: float | None, theirs: float | None) -> float | None:
+    """The difference of two figures; None where one is not known."""
+    return None if ours is None or theirs is None else ours - theirs
+
+
 def interval(values: Iterable[float | None], *, resampled: bool = False) -> dict[str, Any]:
     """`Interval.of` as reports keep it."""
     return asdict(Interval.of(values, resampled=resampled))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import orjson
@@ -58,6 +58,11 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def aligned_table(rows: Sequence[Mapping[str, str]], left: int = 1) -> list[str]:
+    """Rows by heading as `aligned` lines, the headings first; no line without rows."""
+    return aligned([list(row) for row in rows[:1]] + [list(row.values()) for row in rows], left)
 
 
 def print_json(data: object) -> None:

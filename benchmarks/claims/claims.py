@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from benchmarks import cost_order
-from benchmarks.claims import goodput, shipped
 from benchmarks.claims.figure import attainment, attainment_by_scenario
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
-from benchmarks.claims.tables import FULL, Figures, block, by_rate, end_to_end, provenance
+from benchmarks.claims.tables import FULL, Figures, block, by_rate, end_to_end, goodput, provenance, shipped
 from benchmarks.pickers import page as pickers
 
 #: The results of `CLAIMS`.
@@ -122,19 +121,19 @@ TABLES = (
     Table("full-forms", "docs/results.md", partial(end_to_end, shown=_SHOWN_FULL)),
     Table("block", "docs/results.md", lambda found: block(found["equal-gpus"])),
     Table("cost-order", "docs/results.md", cost_order.table, "docs/cost_order.json"),
-    Table("predictors", "docs/results.md", shipped.table, "predictors/defaults"),
+    Table("predictors", "docs/results.md", shipped, "predictors/defaults"),
     Table("provenance", "docs/results.md", provenance),
     Table(
         "goodput-lengths",
         "docs/experiments.md",
-        partial(goodput.table, section="Goodput: lengths of answers", fleets=["ZeroEval, E2E targets"]),
+        partial(goodput, section="Goodput: lengths of answers", fleets=["ZeroEval, E2E targets"]),
         _TRAINING,
     ),
     Table(
         "goodput-parts",
         "docs/experiments.md",
         partial(
-            goodput.table,
+            goodput,
             section="Goodput: parts of the latency predictor",
             fleets=["unequal GPUs, unlike their profiles", "unequal GPUs, no profiles"],
         ),

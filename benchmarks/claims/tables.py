@@ -1,13 +1,13 @@
-"""Tables of policies as Markdown, from the figures that `benchmarks.claims.measured` keeps."""
+"""The tables of the documentation as Markdown: of policies from the figures that `benchmarks.claims.measured` keeps, and of
+predictors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.compare.cells import excludes_zero
+from benchmarks.compare.cells import not_clearly_behind
 from benchmarks.compare.tables import three_digits
-from benchmarks.measures import Interval
 from benchmarks.pages import marked
 
 #: `policies`: by policy `rates` (by rate: the measures as (mean, half-width of a 95 % interval), the attainment of each
@@ -56,37 +56,33 @@ def end_to_end(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]
                 here = found["rates"][rate]
                 best = figures.get("oracle", {}).get(rate)
                 usd, quality = here.get("cost_usd_per_request"), here.get("quality_mean")
+                bold = "**" if policy in leading else ""
                 rows.append(
-                    [
-                        name,
-                        f"`{policy}`",
-                        f"**{_percent(here['attainment'])}**"
-                        if policy in leading
-                        else _percent(here["attainment"]),
-                        "-" if best is None else f"{100 * (best - here['draws'][0]):.1f}",
-                        *(_quantiles(here, time, ("p50", "p95")) for time in ("ttft_s", "e2e_s")),
-                        "-" if quality is None else f"{quality[0]:.3f}",
-                        "-" if usd is None else three_digits(1000 * usd[0]),
-                        f"{here['spend_over_least']:.2f}" if "spend_over_least" in here else "-",
-                    ]
+                    {
+                        "scenario": name,
+                        "policy": f"`{policy}`",
+                        "attained": f"{bold}{_percent(here['attainment'])}{bold}",
+                        "regret": "-" if best is None else f"{100 * (best - here['draws'][0]):.1f}",
+                        "TTFT p50 / p95 s": _quantiles(here, "ttft_s", ("p50", "p95")),
+                        "E2E p50 / p95 s": _quantiles(here, "e2e_s", ("p50", "p95")),
+                        "quality": "-" if quality is None else f"{quality[0]:.3f}",
+                        "USD/1k": "-" if usd is None else three_digits(1000 * usd[0]),
+                        "over least": f"{here['spend_over_least']:.2f}"
+                        if "spend_over_least" in here
+                        else "-",
+                    }
                 )
                 name = ""
-    headings = ["scenario", "policy", "attained", "regret", "TTFT p50 / p95 s", "E2E p50 / p95 s"]
-    return marked.table([*headings, "quality", "USD/1k", "over least"], rows)
+    return marked.table_of(rows)
 
 
-def _leading(figures: Figures, rate: str) -> set[str]:
+def _leading(figures: Figures, rate: str) -> list[str]:
     """The policy that attains most, and those whose difference to it, draw by draw, has an interval that holds zero."""
-    resampled = figures.get("resampled", False)
-    draws = {policy: found["rates"][rate]["draws"] for policy, found in figures["policies"].items()}
-    best = max(draws.values(), key=sum)
-    return {
-        policy
-        for policy, own in draws.items()
-        if not excludes_zero(
-            Interval.of((mine - most for mine, most in zip(own, best, strict=True)), resampled=resampled)
-        )
+    draws = {
+        policy: dict(enumerate(found["rates"][rate]["draws"]))
+        for policy, found in figures["policies"].items()
     }
+    return not_clearly_behind(draws, resampled=figures.get("resampled", False))
 
 
 def block(figures: Figures) -> str:
@@ -96,18 +92,70 @@ def block(figures: Figures) -> str:
         for at, (policy, found) in enumerate(figures["policies"].items()):
             here = found["rates"][rate]
             rows.append(
-                [
-                    "" if at else f"{rate}/s",
-                    f"`{policy}`",
-                    _percent(here["attainment"]),
-                    *(_quantiles(here, name, ("mean", "p99")) for name in ("ttft_s", "e2e_s")),
-                    _quantiles(here, "tpot_s", ("mean", "p99"), 1e3),
-                    three_digits(1e6 * here["decision_s_p50"][0]),
-                    "" if rate != next(iter(found["rates"])) else f"{found['ttft_capacity']}/s",
-                ]
+                {
+                    "rate": "" if at else f"{rate}/s",
+                    "policy": f"`{policy}`",
+                    "attained": _percent(here["attainment"]),
+                    "TTFT mean / p99 s": _quantiles(here, "ttft_s", ("mean", "p99")),
+                    "E2E mean / p99 s": _quantiles(here, "e2e_s", ("mean", "p99")),
+                    "TPOT mean / p99 ms": _quantiles(here, "tpot_s", ("mean", "p99"), 1e3),
+                    "decision p50 µs": three_digits(1e6 * here["decision_s_p50"][0]),
+                    "capacity": "" if rate != next(iter(found["rates"])) else f"{found['ttft_capacity']}/s",
+                }
             )
-    headings = ["rate", "policy", "attained", "TTFT mean / p99 s", "E2E mean / p99 s", "TPOT mean / p99 ms"]
-    return marked.table([*headings, "decision p50 µs", "capacity"], rows)
+    return marked.table_of(rows)
+
+
+#: What is predicted, the artifact's kind, and of its figures the name, the predictor and the simple one.
+_SHIPPED = (
+    ("output length (tokens)", "length", "MAE", "LSTM", "TF-IDF + ridge on log length"),
+    ("right or wrong, from the prompt", "relevance", "AUC", "relevance", "TF-IDF + logistic regression"),
+    ("KV memory in use (share)", "memory", "MAE", "memory model", "closed form"),
+)
+
+
+def shipped(abouts: Mapping[str, Mapping[str, Any]]) -> str:
+    """The shipped predictors beside the best simple ones, from the figures that the artifacts carry. `abouts`: by kind, what
+    the artifact says about itself."""
+    rows = []
+    for what, kind, name, ours, simple in _SHIPPED:
+        found = {
+            each["of"]: each
+            for each in abouts[kind]["metrics"]
+            if each["name"] == name and each["part"] == "all"
+        }
+        less = found[f"{ours} - {simple}"]
+        rows.append(
+            {
+                "": what,
+                "figure": name,
+                "shipped": three_digits(found[ours]["value"]),
+                "simple": f"{three_digits(found[simple]['value'])} ({simple})",
+                "difference": f"{less['value']:+.3g} [{less['low']:+.3g}, {less['high']:+.3g}]",
+            }
+        )
+    return marked.table_of(rows)
+
+
+def goodput(results: Mapping[str, Any], *, section: str, fleets: Sequence[str]) -> str:
+    """What parts of predictors are worth in goodput, from the `results.json` of `headway experiment training`. A row for each
+    predictor: in each of these fleets and under each policy the attainment in percent, and in brackets the
+    interval of the difference of goodput (requests/s) to the first predictor."""
+    found = next(each["tables"][0] for each in results["sections"] if each["title"] == section)
+    rows: dict[str, dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    for row in found["rows"]:
+        here = dict(zip(found["columns"], row, strict=True))
+        if here["fleet"] not in fleets:
+            continue
+        column = f"`{here['policy']}`" if len(fleets) == 1 else f"{here['fleet']}, `{here['policy']}`"
+        interval = "" if here["95 % interval"] is None else f" ({here['95 % interval']})"
+        rows.setdefault(here["predictor"], {})[column] = f"{here['attainment (%)']:.1f}{interval}"
+        columns[column] = None
+    shown = marked.table(
+        ["predictor", *columns], ([name, *(cells[each] for each in columns)] for name, cells in rows.items())
+    )
+    return f"{shown}\n\nMeasured at commit `{results['commit'][:7]}`."
 
 
 def provenance(results: Mapping[str, Figures]) -> str:

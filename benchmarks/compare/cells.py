@@ -6,10 +6,10 @@ is taken seed by seed, which leaves out what the seeds themselves differ in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.measures import Interval, interval
+from benchmarks.measures import Interval, difference, interval
 from router.core.types import Outcome
 
 Run = Mapping[str, Any]
@@ -75,6 +75,15 @@ def unique(runs: Sequence[Run], key: str) -> list[Any]:
     return list(dict.fromkeys(run[key] for run in runs))
 
 
+def by_rate_and_policy(runs: Sequence[Run]) -> Iterator[tuple[float, str, list[Run]]]:
+    """The runs of each policy at each rate that has some, by rate, then policy in the order of its first run."""
+    for rate in sorted(unique(runs, "rate_per_s")):
+        for policy in unique(runs, "policy"):
+            own = [run for run in runs if run["policy"] == policy and run["rate_per_s"] == rate]
+            if own:
+                yield rate, policy, own
+
+
 def resampled(runs: Sequence[Run]) -> bool:
     """Whether the draws of these runs (or oracles) are of one recorded trace."""
     return any(run.get("resampled") for run in runs)
@@ -99,13 +108,7 @@ def with_savings(runs: Sequence[Run], baseline: str) -> list[Run]:
 def cells(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """One cell for each policy and rate that has runs, by rate, then policy. Figures as Intervals; `outcomes`
     and `instances` are mean shares of requests, `curves` the mean of the seeds' quantiles."""
-    found = []
-    for rate in sorted(unique(runs, "rate_per_s")):
-        for policy in unique(runs, "policy"):
-            own = [run for run in runs if run["policy"] == policy and run["rate_per_s"] == rate]
-            if own:
-                found.append(_cell(policy, rate, own))
-    return found
+    return [_cell(policy, rate, own) for rate, policy, own in by_rate_and_policy(runs)]
 
 
 def _cell(policy: str, rate_per_s: float, runs: Sequence[Run]) -> dict[str, Any]:
@@ -143,35 +146,21 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def paired_differences(runs: Sequence[Run], baseline: str) -> list[dict[str, Any]]:
     """For each rate and each policy but the baseline: its figures less the baseline's, over the seeds that
     both have, as Intervals."""
-    by_key = {(run["policy"], run["rate_per_s"], run["seed"]): run for run in runs}
+    others = {(run["rate_per_s"], run["seed"]): run for run in runs if run["policy"] == baseline}
     found = []
-    for rate in sorted(unique(runs, "rate_per_s")):
-        for policy in unique(runs, "policy"):
-            pairs = [
-                (by_key[policy, rate, seed], by_key[baseline, rate, seed])
-                for seed in unique(runs, "seed")
-                if (policy, rate, seed) in by_key and (baseline, rate, seed) in by_key
-            ]
-            if policy != baseline and pairs:
-                found.append(
-                    {
-                        "policy": policy,
-                        "rate_per_s": rate,
-                        "differences": {
-                            name: interval(
-                                (_difference(MEASURES[name], one, other) for one, other in pairs),
-                                resampled=resampled(runs),
-                            )
-                            for name in PAIRED
-                        },
-                    }
-                )
+    for rate, policy, own in by_rate_and_policy(runs):
+        pairs = [(run, others[rate, run["seed"]]) for run in own if (rate, run["seed"]) in others]
+        if policy == baseline or not pairs:
+            continue
+        differences = {
+            name: interval(
+                (difference(MEASURES[name](one), MEASURES[name](other)) for one, other in pairs),
+                resampled=resampled(runs),
+            )
+            for name in PAIRED
+        }
+        found.append({"policy": policy, "rate_per_s": rate, "differences": differences})
     return found
-
-
-def _difference(measure: Callable[[Run], float | None], one: Run, other: Run) -> float | None:
-    left, right = measure(one), measure(other)
-    return None if left is None or right is None else left - right
 
 
 def excludes_zero(difference: Interval) -> bool:
@@ -187,20 +176,19 @@ def leaders(runs: Sequence[Run], rate_per_s: float, measure: str, *, least: bool
     for run in runs:
         if run["rate_per_s"] == rate_per_s and (value := MEASURES[measure](run)) is not None:
             known.setdefault(run["policy"], {})[run["seed"]] = value
+    return not_clearly_behind(known, resampled=resampled(runs), least=least)
+
+
+def not_clearly_behind(
+    known: Mapping[str, Mapping[Any, float]], *, resampled: bool, least: bool = False
+) -> list[str]:
+    """`leaders` of known values by policy and draw."""
     ordered = sorted(
         known, key=lambda policy: Interval.of(known[policy].values()).mean or 0.0, reverse=not least
     )
-    return [
-        policy
-        for policy in ordered
-        if not excludes_zero(
-            Interval.of(
-                (
-                    value - known[ordered[0]][seed]
-                    for seed, value in known[policy].items()
-                    if seed in known[ordered[0]]
-                ),
-                resampled=resampled(runs),
-            )
-        )
-    ]
+
+    def behind(policy: str) -> Interval:
+        best, own = known[ordered[0]], known[policy]
+        return Interval.of((own[seed] - best[seed] for seed in own if seed in best), resampled=resampled)
+
+    return [policy for policy in ordered if not excludes_zero(behind(policy))]

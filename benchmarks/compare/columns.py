@@ -64,11 +64,6 @@ def mean_of(values: npt.NDArray[Any]) -> float | None:
     return float(known.mean(dtype=np.float64)) if len(known) else None
 
 
-def largest_of(values: npt.NDArray[Any]) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.max()) if len(known) else None
-
-
 def peak_of(arrival_s: Floats, end_s: Floats) -> int:
     """Most requests at once, from arrival to end; one that ends as another comes is gone."""
     starts, ends = np.sort(arrival_s), np.sort(end_s)

@@ -86,24 +86,16 @@ def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     comparison = live.LiveComparison(
         requests, own_rate, target, runs, args.warmup, args.settle, args.max_in_flight
     )
-    folder = RunFolder(
-        args.out / "runs",
-        {
-            "workload": checksum(args.workload),
-            "url": target.base_url,
-            "model": target.model,
-            "slo": target.slo,
-            "speed": target.speed,
-            "limit": args.limit,
-            "emulate_lengths": target.emulate_lengths,
-            "max_in_flight": args.max_in_flight,
-        },
-    )
+    asked = {"url": target.base_url, "model": target.model, "slo": target.slo, "speed": target.speed}
+    settings = {
+        "workload": checksum(args.workload),
+        "limit": args.limit,
+        "emulate_lengths": target.emulate_lengths,
+        "max_in_flight": args.max_in_flight,
+    }
+    folder = RunFolder(args.out / "runs", asked | settings)
     about = {
-        "url": target.base_url,
-        "model": target.model,
-        "slo": target.slo,
-        "speed": target.speed,
+        **asked,
         "workload": {"header": header.as_dict(), "described": describe(requests).as_dict()},
         "command": _command(),
     }

@@ -158,11 +158,7 @@ _PREDICTIONS = (
 
 def predictions_table(report: Report, styles: PolicyStyles) -> Table | None:
     """How good the predictions were and how long decisions took, by rate and policy."""
-    known = [
-        cell
-        for cell in report["cells"]
-        if any(cell["measures"][column.measure]["mean"] is not None for column in _PREDICTIONS)
-    ]
+    known = [cell for cell in report["cells"] if any(column.is_known(cell) for column in _PREDICTIONS)]
     if not known:
         return None
     rows = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.compare.cells import resampled, unique
+from benchmarks.compare.cells import by_rate_and_policy, resampled, unique
 from benchmarks.measures import interval
 
 #: A gap below this share of the offered rate is within the noise: no share of it is reported.
@@ -66,29 +66,24 @@ def regrets(runs: Sequence[Run], oracles: Sequence[Oracle], baseline: str) -> li
     goodput = {(run["policy"], run["rate_per_s"], run["seed"]): run["goodput_per_s"] for run in runs}
     entries = []
     one_trace = resampled(oracles)
-    for rate in sorted(unique(oracles, "rate_per_s")):
-        for policy in unique(runs, "policy"):
-            own = [
-                (one, goodput[policy, rate, one["seed"]], goodput.get((baseline, rate, one["seed"])))
-                for one in oracles
-                if one["rate_per_s"] == rate and goodput.get((policy, rate, one["seed"])) is not None
-            ]
-            if own:
-                entries.append(
-                    {
-                        "policy": policy,
-                        "rate_per_s": rate,
-                        "seeds": [one["seed"] for one, *_ in own],
-                        "clairvoyant": _against(
-                            [(_clairvoyant(one, "goodput_per_s"), *rest) for one, *rest in own],
-                            rate,
-                            one_trace,
-                        ),
-                        "upper_bound": _against(
-                            [(_upper_bound(one), *rest) for one, *rest in own], rate, one_trace
-                        ),
-                    }
-                )
+    for rate, policy, _ in by_rate_and_policy(runs):
+        own = [
+            (one, goodput[policy, rate, one["seed"]], goodput.get((baseline, rate, one["seed"])))
+            for one in oracles
+            if one["rate_per_s"] == rate and goodput.get((policy, rate, one["seed"])) is not None
+        ]
+        if own:
+            found = [(_clairvoyant(one, "goodput_per_s"), *rest) for one, *rest in own]
+            proved = [(_upper_bound(one), *rest) for one, *rest in own]
+            entries.append(
+                {
+                    "policy": policy,
+                    "rate_per_s": rate,
+                    "seeds": [one["seed"] for one, *_ in own],
+                    "clairvoyant": _against(found, rate, one_trace),
+                    "upper_bound": _against(proved, rate, one_trace),
+                }
+            )
     return entries
 
 

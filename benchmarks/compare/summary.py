@@ -20,7 +20,6 @@ from benchmarks.compare.columns import (
     counted,
     five_digits,
     is_one_of,
-    largest_of,
     mean_of,
     peak_of,
     prediction_errors,
@@ -58,8 +57,7 @@ ITL_NOTES: Mapping[str, str] = {
 
 
 def summary_of(result: Result) -> dict[str, Any]:
-    """A simulated run. Keys as `RunSummary`, and more; times in seconds of real hardware.
-    `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
+    """A simulated run; times in seconds of real hardware. `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
 
     `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
     requests but those outside attainment. `hedged` are requests that had a second attempt beside the first.
@@ -109,7 +107,7 @@ def summary_of(result: Result) -> dict[str, Any]:
         **_usage(result.usage),
         "quality_mean": mean_of(columns["quality"]),
         "budget_overruns": int((columns["budget_overrun_usd"] > 0).sum()),
-        "budget_overrun_usd_max": largest_of(columns["budget_overrun_usd"]),
+        "budget_overrun_usd_max": Summary.of(columns["budget_overrun_usd"]).max,
         "retried": int((columns["attempts"] > 1).sum()),
         "hedged": int((columns["hedged"] > 0).sum()),
         "peak_in_flight": peak_of(arrival_s, end_s),

@@ -28,6 +28,10 @@ class Column:
         """`mean`, or `mean ±half width`; a dash where it is not known."""
         return written(cell["measures"][self.measure], self.write, self.scale, interval=self.interval)
 
+    def is_known(self, cell: Cell) -> bool:
+        """Whether the cell has such a figure, be it 0."""
+        return bool(cell["measures"][self.measure]["mean"] is not None)
+
 
 def written(
     figure: Mapping[str, Any], write: Callable[[float], str], scale: float = 1.0, *, interval: bool = True
@@ -107,12 +111,7 @@ ENDINGS_NOTE = (
 
 def columns(cells: Sequence[Cell]) -> list[Column]:
     """The columns that say something of these cells."""
-    shown = []
-    for column in COLUMNS:
-        means = [cell["measures"][column.measure]["mean"] for cell in cells]
-        if any(means) or 0 in means:
-            shown.append(column)
-    return shown
+    return [column for column in COLUMNS if any(column.is_known(cell) for cell in cells)]
 
 
 def spending(cells: Sequence[Cell]) -> list[Column]:

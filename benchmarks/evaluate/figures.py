@@ -181,6 +181,29 @@ def resampled_figure(
     return Figure(name, of, part, value, "", low, high, len(blocks))
 
 
+def soft_auc(quality: np.ndarray, predicted: np.ndarray) -> float:
+    """Probability that a good answer is ranked above a bad one, ties half; NaN where there is only one kind."""
+    return Ranked(quality, predicted).auc(np.ones(len(quality)))
+
+
+class Ranked:
+    """Rows in order of their prediction, sorted once for all resamples."""
+
+    def __init__(self, quality: np.ndarray, predicted: np.ndarray) -> None:
+        self._order = np.argsort(predicted, kind="stable")
+        ranked = predicted[self._order]
+        self._starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
+        self._quality = quality[self._order]
+
+    def auc(self, weights: np.ndarray) -> float:
+        ordered = weights[self._order]
+        good = np.add.reduceat(ordered * self._quality, self._starts)
+        bad = np.add.reduceat(ordered * (1.0 - self._quality), self._starts)
+        below = np.cumsum(bad) - bad
+        pairs = good.sum() * bad.sum()
+        return float((good * (below + bad / 2)).sum() / pairs) if pairs > 0 else float("nan")
+
+
 def pinball(actual: np.ndarray, predicted: np.ndarray, probability: float | np.ndarray) -> np.ndarray:
     """The quantile loss of each value in the unit of `actual`."""
     error = actual - predicted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -22,27 +23,22 @@ ROUNDS = 200
 _MOST_RESIDUAL = 4.0
 
 
-def fit_trees(found: Sequence[Episode], seed: int) -> Baseline:
-    """One model a quantile, of the log residual to the corrected estimate."""
-
-    def fit(
-        features: np.ndarray, residual: np.ndarray, weight: np.ndarray
-    ) -> list[HistGradientBoostingRegressor]:
-        return [
-            HistGradientBoostingRegressor(
-                loss="quantile",
-                quantile=tau,
-                max_iter=ROUNDS,
-                learning_rate=0.07,
-                min_samples_leaf=20,
-                random_state=seed,
-            ).fit(features, residual, weight)
-            for tau in TAUS
-        ]
-
+def grown(seed: int, rows: tuple[np.ndarray, ...], **loss: Any) -> HistGradientBoostingRegressor:
+    """Trees with this loss, fitted to rows, residuals and maybe weights."""
+    trees = HistGradientBoostingRegressor(
+        max_iter=ROUNDS, learning_rate=0.07, min_samples_leaf=20, random_state=seed, **loss
+    )
     # More threads than idle cores wait for each other for minutes.
     with threadpool_limits(limits=1):
-        models = [fit(*_rows(found, time, seed)) for time in range(2)]
+        return trees.fit(*rows)
+
+
+def fit_trees(found: Sequence[Episode], seed: int) -> Baseline:
+    """One model a quantile, of the log residual to the corrected estimate."""
+    models = [
+        [grown(seed, rows, loss="quantile", quantile=tau) for tau in TAUS]
+        for rows in (target_rows(found, time, seed) for time in range(2))
+    ]
 
     def predict(episode: Episode) -> np.ndarray:
         corrections = np.stack([[model.predict(episode.targets) for model in of_time] for of_time in models])
@@ -58,7 +54,7 @@ def fit_linear(found: Sequence[Episode], seed: int) -> Baseline:
     """Ridge on standardised features; its quantiles are those of its residuals."""
     parts = []
     for time in range(2):
-        features, residual, weight = _rows(found, time, seed)
+        features, residual, weight = target_rows(found, time, seed)
         mean, scale = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-3)
         model = Ridge(alpha=1.0).fit((features - mean) / scale, residual, weight)
         left = residual - model.predict((features - mean) / scale)
@@ -75,7 +71,9 @@ def fit_linear(found: Sequence[Episode], seed: int) -> Baseline:
     return predict
 
 
-def _rows(found: Sequence[Episode], time: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def target_rows(
+    found: Sequence[Episode], time: int, seed: int, most: int = _MOST_REQUESTS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(target rows, log residual, weight) of requests whose TTFT (`time` 0) or TPOT (1) is known; every source weighs
     as the square root of its requests, as in training the model."""
     features = np.concatenate([each.targets for each in found])
@@ -84,8 +82,8 @@ def _rows(found: Sequence[Episode], time: int, seed: int) -> tuple[np.ndarray, n
     _, of, counts = np.unique(sources, return_inverse=True, return_counts=True)
     weight = counts[of] ** -0.5
     known = np.flatnonzero(np.isfinite(residual))
-    if len(known) > _MOST_REQUESTS:
-        known = np.random.default_rng(seed).choice(known, _MOST_REQUESTS, replace=False)
+    if len(known) > most:
+        known = np.random.default_rng(seed).choice(known, most, replace=False)
     if not len(known):
         return np.zeros((2, features.shape[1])), np.zeros(2), np.ones(2)
     return features[known], np.clip(residual[known], -_MOST_RESIDUAL, _MOST_RESIDUAL), weight[known]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_figure
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, Ranked, resampled_figure, soft_auc
 from benchmarks.evaluate.picks import (
     BEST_PER_TASK,
     BEST_SINGLE,
@@ -91,29 +91,6 @@ def _judge(
 
 
 # --- accuracy -------------------------------------------------------------------------------------------
-def soft_auc(quality: np.ndarray, predicted: np.ndarray) -> float:
-    """Probability that a good answer is ranked above a bad one, ties half; NaN where there is only one kind."""
-    return _Ranked(quality, predicted).auc(np.ones(len(quality)))
-
-
-class _Ranked:
-    """Rows in order of their prediction, sorted once for all resamples."""
-
-    def __init__(self, quality: np.ndarray, predicted: np.ndarray) -> None:
-        self._order = np.argsort(predicted, kind="stable")
-        ranked = predicted[self._order]
-        self._starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
-        self._quality = quality[self._order]
-
-    def auc(self, weights: np.ndarray) -> float:
-        ordered = weights[self._order]
-        good = np.add.reduceat(ordered * self._quality, self._starts)
-        bad = np.add.reduceat(ordered * (1.0 - self._quality), self._starts)
-        below = np.cumsum(bad) - bad
-        pairs = good.sum() * bad.sum()
-        return float((good * (below + bad / 2)).sum() / pairs) if pairs > 0 else float("nan")
-
-
 def expected_calibration_error(quality: np.ndarray, predicted: np.ndarray) -> float:
     """Mean distance of predicted from actual means over ten bins of equal size, in units of quality."""
     bins = np.array_split(np.argsort(predicted, kind="stable"), _BINS)
@@ -122,24 +99,13 @@ def expected_calibration_error(quality: np.ndarray, predicted: np.ndarray) -> fl
 
 
 def _accuracy(part: str, judged: list[Judged], seed: int) -> list[Figure]:
-    there = [~np.isnan(each.quality) for each in judged]
-
-    def flat(tables: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate([table[mask] for table, mask in zip(tables, there, strict=True)])
-
-    quality = flat([each.quality for each in judged])
-    blocks = flat([np.broadcast_to(each.groups[:, None], each.quality.shape) for each in judged])
-    of_model = flat(
-        [
-            np.broadcast_to([f"{each.name}/{model}" for model in each.models], each.quality.shape)
-            for each in judged
-        ]
-    )
-    predicted = {OURS: flat([each.predicted for each in judged])}
-    baselines = [each.baseline for each in judged if each.baseline is not None]
-    if len(baselines) == len(judged):
-        predicted[BASELINE] = flat(baselines)
-    ranked = {who: _Ranked(quality, values) for who, values in predicted.items()}
+    quality = _flat(judged, lambda each: each.quality)
+    blocks = _flat(judged, lambda each: each.groups[:, None])
+    of_model = _flat(judged, lambda each: np.array([f"{each.name}/{model}" for model in each.models]))
+    predicted = {OURS: _flat(judged, lambda each: each.predicted)}
+    if all(each.baseline is not None for each in judged):
+        predicted[BASELINE] = _flat(judged, lambda each: np.asarray(each.baseline))
+    ranked = {who: Ranked(quality, values) for who, values in predicted.items()}
     errors = {who: (quality - values) ** 2 for who, values in predicted.items()}
     figures: list[Figure] = []
 
@@ -161,6 +127,13 @@ def _accuracy(part: str, judged: list[Judged], seed: int) -> list[Figure]:
         add("AUC", DIFFERENCE, lambda weights: ranked[OURS].auc(weights) - ranked[BASELINE].auc(weights))
         add("Brier score", DIFFERENCE, _mean_of(errors[OURS] - errors[BASELINE]))
     return figures
+
+
+def _flat(judged: list[Judged], table: Callable[[Judged], np.ndarray]) -> np.ndarray:
+    """The cells of tables (P, M), or of what spreads to them, where there is an answer."""
+    return np.concatenate(
+        [np.broadcast_to(table(each), each.quality.shape)[~np.isnan(each.quality)] for each in judged]
+    )
 
 
 def _mean_of(values: np.ndarray) -> Callable[[np.ndarray], float]:
@@ -221,17 +194,11 @@ def _curves(judged: list[Judged]) -> list[Curve]:
     curves = []
     for source in sorted({each.source for each in judged}):
         members = [each for each in judged if each.source == source]
-        there = [~np.isnan(each.quality) for each in members]
-        quality = np.concatenate([each.quality[mask] for each, mask in zip(members, there, strict=True)])
-        predicted = np.concatenate([each.predicted[mask] for each, mask in zip(members, there, strict=True)])
+        quality = _flat(members, lambda each: each.quality)
+        predicted = _flat(members, lambda each: each.predicted)
         bins = [part for part in np.array_split(np.argsort(predicted, kind="stable"), _BINS) if len(part)]
         curves.append(_curve("Reliability", source, [(predicted[part], quality[part]) for part in bins]))
-        tasks = np.concatenate(
-            [
-                np.broadcast_to(each.tasks[:, None], mask.shape)[mask]
-                for each, mask in zip(members, there, strict=True)
-            ]
-        )
+        tasks = _flat(members, lambda each: each.tasks[:, None])
         by_task = [tasks == task for task in np.unique(tasks)]
         enough = [rows for rows in by_task if rows.sum() >= _LEAST_OF_TASK]
         curves.append(

@@ -76,34 +76,24 @@ def section(data: Path) -> tuple[Section, Logs]:
         "The length of answers",
         text,
         [
-            Results(
+            Results.of(
                 "The same prompt and model under two hosts",
-                (
-                    "model",
-                    "task",
-                    "hosts",
-                    "prompts",
-                    "mean log ratio",
-                    "sigma of the log ratio",
-                    "equal (%)",
-                ),
                 [
-                    (
-                        each.model,
-                        each.task,
-                        " / ".join(each.hosts),
-                        len(each.logs),
-                        float(each.logs.mean()),
-                        float(each.logs.std(ddof=1)),
-                        float(100 * (each.logs == 0).mean()),
-                    )
+                    {
+                        "model": each.model,
+                        "task": each.task,
+                        "hosts": " / ".join(each.hosts),
+                        "prompts": len(each.logs),
+                        "mean log ratio": float(each.logs.mean()),
+                        "sigma of the log ratio": float(each.logs.std(ddof=1)),
+                        "equal (%)": float(100 * (each.logs == 0).mean()),
+                    }
                     for each in pairs
                 ],
             ),
-            Results(
+            Results.of(
                 "Share of the variance of log output tokens",
-                ("task", *next(iter(shares.values()))),
-                [(task, *found.values()) for task, found in shares.items()],
+                [{"task": task, **found} for task, found in shares.items()],
             ),
         ],
         [
@@ -158,13 +148,8 @@ def _shares(lengths: Lengths, task: str, noise: float) -> dict[str, float]:
     models = {model: found for model, found in models.items() if len(found) >= 0.98 * most}
     prompts = sorted(set.intersection(*(set(found) for found in models.values())))
     table = np.log([[found[prompt] for prompt in prompts] for found in models.values()])
-    shares = crossed(table, noise)
-    return {
-        "model": shares["rows"],
-        "prompt": shares["columns"],
-        "pair of both": shares["pair"],
-        "noise of one answer": shares["noise"],
-    }
+    names = {"rows": "model", "columns": "prompt", "pair": "pair of both", "noise": "noise of one answer"}
+    return {names[name]: share for name, share in crossed(table, noise).items()}
 
 
 def _lanes(pairs: list[Pair]) -> dict[str, list[charts.Lane]]:

@@ -36,12 +36,12 @@ def lines(
     names = list(dict.fromkeys(name for series in panels.values() for name in series))
     points = [point for series in panels.values() for found in series.values() for point in found]
     drawing = Drawing(caption, _WIDTH if len(panels) > 1 else 560, 330, len(panels))
-    y_low, y_high, _ = padded([y for _, y in points], far_apart=0.0 if log_y else math.inf)
-    if not log_y and min(y for _, y in points) >= 0:
+    xs, ys = zip(*points, strict=True)
+    y_low, y_high, _ = _ends(ys, log=log_y)
+    if not log_y and min(ys) >= 0:
         y_low = 0.0
     for place, (axes, (title, series)) in enumerate(zip(drawing.axes, panels.items(), strict=True)):
-        x_low, x_high, _ = padded([x for x, _ in points], far_apart=0.0 if log_x else math.inf)
-        scale(axes.xaxis, x_low, x_high, 6 if len(panels) < 3 else 4, log=log_x)
+        scale(axes.xaxis, *_ends(xs, log=log_x)[:2], 6 if len(panels) < 3 else 4, log=log_x)
         scale(axes.yaxis, *(y_range or (y_low, y_high)), log=log_y)
         axes.set_xlabel(x_name)
         if title:
@@ -86,7 +86,7 @@ def lanes(
     drawing = Drawing(caption, 480 + _LETTER_PX * max(map(len, rows)), lanes_px(drawn, _GAP_PX) + 90)
     axes = drawing.axes[0]
     values = [each for found in rows.values() for _, *of_lane in found for each in of_lane]
-    low, high, logarithmic = padded([*values, 0.0] if zero else values, far_apart=0.0 if log else math.inf)
+    low, high, logarithmic = _ends([*values, 0.0] if zero else values, log=log)
     scale(axes.xaxis, low, high, 6, log=logarithmic)
     axes.set_xlabel(x_name)
     drawing.lanes(axes, drawn, _GAP_PX)
@@ -145,30 +145,20 @@ def points(
     """Points (x, y, name); those whose names are in `named` are written beside them."""
     names = list(series)
     wanted = set(named)
-    found = [point for each in series.values() for point in each]
+    found = [(*point, _css(names, name)) for name, each in series.items() for point in each]
     drawing = Drawing(
         caption, 560 + (_LETTER_PX * max(map(len, wanted)) if wanted else 0), 400 + (60 if wanted else 0)
     )
     axes = drawing.axes[0]
-    far = (0.0 if log_x else math.inf, 0.0 if log_y else math.inf)
-    for axis, values, far_apart in zip((axes.xaxis, axes.yaxis), zip(*found, strict=True), far, strict=False):
-        low, high, log = padded([*values], far_apart=far_apart)
+    xs, ys, _, _ = zip(*found, strict=True)
+    for axis, values, wanted_log in ((axes.xaxis, xs, log_x), (axes.yaxis, ys, log_y)):
+        low, high, log = _ends(values, log=wanted_log)
         scale(axis, low, high, 6, log=log)
     axes.set_xlabel(x_name)
     drawing.title(axes, y_name, axis=True)
-    for name, each in series.items():
-        for x, y, text in each:
-            drawing.dot(axes, x, y, _css(names, name), f"{text}: {three_digits(x)}, {three_digits(y)}", 4.0)
-    if wanted:
-        drawing.names(
-            axes,
-            [
-                ((x, y), text, _css(names, name))
-                for name, each in series.items()
-                for x, y, text in each
-                if text in wanted
-            ],
-        )
+    for x, y, text, css in found:
+        drawing.dot(axes, x, y, css, f"{text}: {three_digits(x)}, {three_digits(y)}", 4.0)
+    drawing.names(axes, [((x, y), text, css) for x, y, text, css in found if text in wanted])
     if len(names) > 1:
         _legend(drawing, names, square=True)
     return Chart(file, caption, drawing)
@@ -197,6 +187,11 @@ def grid(
                 drawing.text(axes, x + 0.5, y + 0.5, "no")
     _legend(drawing, texts, square=True)
     return Chart(file, caption, drawing)
+
+
+def _ends(values: Sequence[float], *, log: bool) -> tuple[float, float, bool]:
+    """The ends of an axis; by the logarithm only where that is asked for and possible."""
+    return padded(values, far_apart=0.0 if log else math.inf)
 
 
 def _css(names: Sequence[str], name: str) -> str:

@@ -39,30 +39,24 @@ _LOGS = ("vllm_burst",)
 
 def section(requests: int, seed: int, data: Path | None) -> Section:
     """`requests` on one instance under each load, and what published logs show of the same."""
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     shares: dict[str, dict[str, float]] = {}
     fleet = alone(unequal_fleet(), INSTANCE)
     able_per_s = capacities_per_s(seed)[INSTANCE]
     for load in LOADS:
         found = _measured(fleet, load * able_per_s, requests, seed)
         for name, (of_input, of_both, spread) in found.items():
-            rows.append([name, f"{load:g}", of_input, of_both, 1 - of_both, spread])
+            row: dict[str, Value] = {"latency": name, "load": f"{load:g}", "input length": of_input}
+            row |= {"input and output length": of_both, "left": 1 - of_both}
+            rows.append(row | {"p95 / p5 at equal lengths": spread})
             shares[f"{name}, load {load:g}"] = {
                 "input length": max(0.0, of_input),
                 "output length": max(0.0, of_both - max(0.0, of_input)),
                 "what else the engine does": 1 - max(0.0, of_both, of_input),
             }
     tables = [
-        Results(
+        Results.of(
             f"Requests of equal length on {INSTANCE}: share of the variance of log latency that lengths explain",
-            (
-                "latency",
-                "load",
-                "input length",
-                "input and output length",
-                "left",
-                "p95 / p5 at equal lengths",
-            ),
             rows,
         )
     ]

@@ -20,8 +20,8 @@ from benchmarks.compare.summary import summary_of
 from benchmarks.datasets.emulated import true_engine
 from benchmarks.experiments import charts
 from benchmarks.experiments.predictor_parts import Parts
-from benchmarks.experiments.report import Results, Section, Value
-from benchmarks.measures import Interval
+from benchmarks.experiments.report import Results, Section, Value, interval
+from benchmarks.measures import Interval, difference
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.simulator import Simulation, arrivals, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
@@ -163,38 +163,34 @@ def play(
 
 def section(title: str, name: str, text: Sequence[str], found: Played, baseline: str) -> Section:
     """Tables and figures of what was played; differences are to the predictor `baseline`."""
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     lanes: dict[str, dict[str, list[charts.Lane]]] = {policy: {} for policy in POLICIES}
     for (case, policy, predictor), outcomes in found.items():
-        row: list[Value] = [case, policy, predictor, _mean(outcomes, "error", 100)]
-        row += [
-            _mean(outcomes, "within_p95", 100),
-            _mean(outcomes, "attainment", 100),
-            _mean(outcomes, "goodput_per_s"),
-        ]
+        row: dict[str, Value] = {
+            "fleet": case,
+            "policy": policy,
+            "predictor": predictor,
+            "TTFT: median error (%)": _mean(outcomes, "error", 100),
+            "TTFT: within p95 (%)": _mean(outcomes, "within_p95", 100),
+            "attainment (%)": _mean(outcomes, "attainment", 100),
+            "goodput (requests/s)": _mean(outcomes, "goodput_per_s"),
+        }
+        rows.append(row)
         if predictor == baseline:
-            rows.append([*row, None, None])
             continue
-        of_goodput, of_attainment = (
-            Interval.of(
-                _less(ours[measure], theirs[measure])
-                for ours, theirs in zip(outcomes, found[case, policy, baseline], strict=True)
-            )
-            for measure in ("goodput_per_s", "attainment")
-        )
-        rows.append([*row, of_goodput.mean, _interval(of_goodput)])
-        if of_attainment.mean is not None and of_attainment.half_width is not None:
-            middle, half = 100 * of_attainment.mean, 100 * of_attainment.half_width
+        theirs = found[case, policy, baseline]
+        mean, half = _less(outcomes, theirs, "goodput_per_s")
+        row[f"goodput less that of {baseline}"] = mean
+        row["95 % interval"] = None if mean is None or half is None else interval(mean - half, mean + half)
+        mean, half = _less(outcomes, theirs, "attainment")
+        if mean is not None and half is not None:
+            middle, half = 100 * mean, 100 * half
             lanes[policy].setdefault(predictor, []).append((case, middle, middle - half, middle + half))
-    columns = (
-        *("fleet", "policy", "predictor", "TTFT: median error (%)", "TTFT: within p95 (%)", "attainment (%)"),
-        *("goodput (requests/s)", f"goodput less that of {baseline}", "95 % interval"),
-    )
     label = f"Attainment less that of {baseline}"
     return Section(
         title,
         text,
-        [Results(title, columns, rows)],
+        [Results.of(title, rows)],
         [
             charts.lanes(
                 f"{name}_{policy}",
@@ -213,11 +209,10 @@ def _mean(outcomes: Sequence[Outcome], measure: str, times: float = 1.0) -> floa
     return None if mean is None else times * mean
 
 
-def _less(ours: float | None, theirs: float | None) -> float | None:
-    return None if ours is None or theirs is None else ours - theirs
-
-
-def _interval(of: Interval) -> str | None:
-    if of.mean is None or of.half_width is None:
-        return None
-    return f"{of.mean - of.half_width:.2f} to {of.mean + of.half_width:.2f}"
+def _less(
+    ours: Sequence[Outcome], theirs: Sequence[Outcome], measure: str
+) -> tuple[float | None, float | None]:
+    """The mean of the paired differences, and half the width of its interval."""
+    pairs = [(one[measure], other[measure]) for one, other in zip(ours, theirs, strict=True)]
+    found = Interval.of(difference(*pair) for pair in pairs)
+    return found.mean, found.half_width

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,29 +44,34 @@ def prefill_per_s(name: str) -> float:
     return _PROMPT_TOKENS / profile(name).prefill_s(_PROMPT_TOKENS)
 
 
+def speeds(name: str) -> dict[str, Value]:
+    """An engine profile's columns of memory and speed."""
+    return {
+        "KV tokens": profile(name).kv_capacity_tokens,
+        "prefill (tokens/s)": prefill_per_s(name),
+        "decode, 1 sequence (tokens/s)": decode_per_s(name, 1),
+        "decode, 32 sequences (tokens/s)": decode_per_s(name, 32),
+    }
+
+
 def _speed() -> Section:
     curves = {
         kind: [(batch, decode_per_s(f"{MODEL}@{kind}", batch)) for batch in BATCHES if _fits(kind, batch)]
         for kind in KINDS
     }
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     for kind in KINDS:
-        spec, name = HARDWARE[kind], f"{MODEL}@{kind}"
-        prefill, lone, many = prefill_per_s(name), decode_per_s(name, 1), decode_per_s(name, 32)
-        reference = f"{MODEL}@{REFERENCE}"
+        spec, name, reference = HARDWARE[kind], f"{MODEL}@{kind}", f"{MODEL}@{REFERENCE}"
         rows.append(
-            [
-                kind,
-                spec.memory_bytes / 1e9,
-                spec.bytes_per_s / 1e9,
-                spec.flops / 1e12,
-                profile(name).kv_capacity_tokens,
-                prefill,
-                lone,
-                many,
-                prefill / prefill_per_s(reference),
-                many / decode_per_s(reference, 32),
-            ]
+            {
+                "GPU": kind,
+                "memory (GB)": spec.memory_bytes / 1e9,
+                "bandwidth (GB/s)": spec.bytes_per_s / 1e9,
+                "16-bit TFLOP/s": spec.flops / 1e12,
+                **speeds(name),
+                f"prefill / {REFERENCE}": prefill_per_s(name) / prefill_per_s(reference),
+                f"decode of 32 / {REFERENCE}": decode_per_s(name, 32) / decode_per_s(reference, 32),
+            }
         )
     return Section(
         "Hardware: one model on unlike GPUs",
@@ -75,24 +79,7 @@ def _speed() -> Section:
             f"Times are of Headway's engine profiles of {MODEL} with 16-bit weights under vLLM, which are fitted to published"
             f" measurements. Each sequence has {_CONTEXT_TOKENS:,} tokens of context. A curve ends where KV memory does.",
         ],
-        [
-            Results(
-                f"{MODEL} by GPU",
-                (
-                    "GPU",
-                    "memory (GB)",
-                    "bandwidth (GB/s)",
-                    "16-bit TFLOP/s",
-                    "KV tokens",
-                    "prefill (tokens/s)",
-                    "decode, 1 sequence (tokens/s)",
-                    "decode, 32 sequences (tokens/s)",
-                    f"prefill / {REFERENCE}",
-                    f"decode of 32 / {REFERENCE}",
-                ),
-                rows,
-            )
-        ],
+        [Results.of(f"{MODEL} by GPU", rows)],
         [
             charts.lines(
                 "hardware_decode",
@@ -120,19 +107,19 @@ def _measured(data: Path) -> Section:
         for engine, ratios in by_engine.items()
         if all(abs(ratio - 1) < _SAME for ratio in ratios.values())
     }
+    ratios: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for engine, of_engine in by_engine.items():
+        for batch, ratio in of_engine.items() if engine not in copies else ():
+            ratios[engine[1], batch].append(ratio)
     rows: list[list[Value]] = []
     curves: dict[str, list[tuple[float, float]]] = {}
-    for gpus in sorted({gpus for _, gpus in by_engine}):
-        ratios: dict[int, list[float]] = defaultdict(list)
-        for engine, of_engine in by_engine.items():
-            if engine[1] == gpus and engine not in copies:
-                for batch, ratio in of_engine.items():
-                    ratios[batch].append(ratio)
-        for batch in sorted(ratios):
-            low, middle, high = np.quantile(ratios[batch], (0.25, 0.5, 0.75)).tolist()
-            rows.append([gpus, batch, len(ratios[batch]), middle, low, high])
-            curves.setdefault(f"{gpus} GPU{'s' if gpus > 1 else ''}", []).append((batch, middle))
-    own = [(name, get(f"{MODEL}@a100-80g") / get(f"{MODEL}@v100-32g")) for name, get in _TERMS.items()]
+    for (gpus, batch), found in sorted(ratios.items()):
+        low, middle, high = np.quantile(found, (0.25, 0.5, 0.75)).tolist()
+        rows.append([gpus, batch, len(found), middle, low, high])
+        curves.setdefault(f"{gpus} GPU{'s' if gpus > 1 else ''}", []).append((batch, middle))
+    a100, v100 = f"{MODEL}@a100-80g", f"{MODEL}@v100-32g"
+    prefill = prefill_per_s(a100) / prefill_per_s(v100)
+    decode = decode_per_s(a100, 1) / decode_per_s(v100, 1)
     return Section(
         "Hardware, measured: A100 against V100",
         [
@@ -140,9 +127,8 @@ def _measured(data: Path) -> Section:
             " and start-up dominate: it is no decode throughput.",
             f"{len(copies)} of {len(by_engine)} engines have the same throughput on both within {_SAME:.0%} at all batch sizes."
             " One of their columns may be a copy, so they are left out.",
-            "The engine profiles give for llama-3.1-8b: "
-            + ", ".join(f"{name} {ratio:.2f} times" for name, ratio in own)
-            + ".",
+            f"The engine profiles give for llama-3.1-8b: prefill {prefill:.2f} times, decode of one sequence {decode:.2f}"
+            " times.",
         ],
         [
             Results(
@@ -162,12 +148,6 @@ def _measured(data: Path) -> Section:
             )
         ],
     )
-
-
-_TERMS: Mapping[str, Callable[[str], float]] = {
-    "prefill": prefill_per_s,
-    "decode of one sequence": partial(decode_per_s, batch=1),
-}
 
 
 def _formats() -> Section:

@@ -24,7 +24,7 @@ from benchmarks.evaluate.figures import Figure
 from benchmarks.evaluate.times import TIMES, blocks_of, figures_of, known_times
 from benchmarks.experiments import charts
 from benchmarks.experiments.latency_fits import FEATURES, LatencyFit, fit_lstm, fit_trees, predicted_by
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Chart, Results, Section, Value, interval
 from predictors.kernels.levels import TAUS
 from predictors.learned.models import load_models
 from predictors.training.dataset import fraction_of
@@ -89,7 +89,7 @@ def _cells(each: Judged) -> Iterator[Value]:
             yield from [None] * 4
         else:
             error, loss = of_time
-            yield from (loss.rows, 100 * error.value, loss.value, f"{loss.low:.3f} to {loss.high:.3f}")
+            yield from (loss.rows, 100 * error.value, loss.value, interval(loss.low, loss.high, ".3f"))
 
 
 def chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Judged]]]) -> list[Chart]:

@@ -18,7 +18,7 @@ from benchmarks.datasets.public import present, read_public
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.evaluate.length import MAIN_FAMILIES, OURS, WARM_UP, evaluate
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Chart, Results, Section, Value
+from benchmarks.experiments.report import Chart, Results, Section, Value, interval
 from benchmarks.terminal import Progress, prefixed
 from predictors.learned.artifact import Artifact
 from predictors.training.dataset import Dataset, Prompt, fraction_of
@@ -194,7 +194,7 @@ def _figure(found: Evaluation, name: str, of: str, part: str) -> Figure | None:
 
 
 def _interval(each: Figure) -> str | None:
-    return None if each.low is None or each.high is None else f"{each.low:.3g} to {each.high:.3g}"
+    return interval(each.low, each.high, ".3g")
 
 
 def _drawn(prompts: Sequence[Prompt], name: str, seed: int) -> list[Prompt]:

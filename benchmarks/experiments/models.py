@@ -12,7 +12,7 @@ from backends.engine.models import MODELS
 from backends.engine.profiles import name_of
 from benchmarks.datasets.public import read_public
 from benchmarks.experiments import charts
-from benchmarks.experiments.hardware import decode_per_s, prefill_per_s
+from benchmarks.experiments.hardware import decode_per_s, speeds
 from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.workloads.published import EMPTY, Positive, Record, table
 
@@ -34,42 +34,25 @@ def sections(data: Path | None) -> Iterator[Section]:
 
 
 def _speed() -> Section:
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     series: dict[str, list[tuple[float, float, str]]] = {}
     for model in MODELS:
         for text, suffix in FORMATS.items():
             name, gpus = _smallest(f"{model}{suffix}")
+            row: dict[str, Value] = {"model": model, "format": text}
             if name is None:
-                rows.append([model, text, *[None] * 6])
+                rows.append(row)
                 continue
-            weights_gb, lone = profiles.weights_bytes(name) / 1e9, decode_per_s(name, 1)
-            kv_tokens = profiles.profile(name).kv_capacity_tokens
-            rows.append(
-                [model, text, weights_gb, gpus, kv_tokens, prefill_per_s(name), lone, decode_per_s(name, 32)]
-            )
-            series.setdefault(text, []).append((weights_gb, lone, model))
+            weights_gb = profiles.weights_bytes(name) / 1e9
+            rows.append({**row, "weights (GB)": weights_gb, "GPUs": gpus, **speeds(name)})
+            series.setdefault(text, []).append((weights_gb, decode_per_s(name, 1), model))
     return Section(
         "Model size and quantisation: memory and speed",
         [
             f"By Headway's engine profiles on as few {GPU} as hold the weights and 4,096 tokens. Formats of fewer bits read fewer"
             " bytes in each step, so one sequence decodes faster; prefill computes in 16 bits on this GPU and gains little.",
         ],
-        [
-            Results(
-                f"Models and formats of weights on the {GPU}",
-                (
-                    "model",
-                    "format",
-                    "weights (GB)",
-                    "GPUs",
-                    "KV tokens",
-                    "prefill (tokens/s)",
-                    "decode, 1 sequence (tokens/s)",
-                    "decode, 32 sequences (tokens/s)",
-                ),
-                rows,
-            )
-        ],
+        [Results.of(f"Models and formats of weights on the {GPU}", rows)],
         [
             charts.points(
                 "models_speed",

@@ -15,19 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.ensemble import HistGradientBoostingRegressor
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
 from benchmarks.datasets.public import present, read_public
 from benchmarks.datasets.splits import split
+from benchmarks.evaluate.latency_baselines import grown, target_rows
 from benchmarks.evaluate.length import answers_of, shares_of
 from benchmarks.evaluate.times import TIMES, blocks_of, known_times
 from benchmarks.experiments import charts
-from benchmarks.experiments.report import Results, Section
-from benchmarks.experiments.variance import Explained, Share
+from benchmarks.experiments.report import Results, Section, interval
+from benchmarks.experiments.variance import Explained
 from predictors.kernels.levels import P50
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.models import Models, load_models
@@ -44,7 +43,7 @@ _TEST_WORLDS, _TRAIN_WORLDS = 70_000, 80_000
 _HELD_OUT = 0.2
 #: Sets with lengths of whole answers, and prompts of a set that are judged at most.
 _LENGTH_SETS, _MOST_PROMPTS = ("zeroeval", "alpaca_eval", "arena_2023"), 300
-_ROUNDS, _MOST_ROWS = 200, 30_000
+_MOST_ROWS = 30_000
 #: Log seconds (N, 2) of an episode's requests.
 Predict = Callable[[Episode], npt.NDArray[np.float64]]
 
@@ -79,31 +78,20 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
         "What predictors explain",
         text,
         [
-            Results(
+            Results.of(
                 "Share of the variance that each predictor explains (R^2)",
-                (
-                    "quantity",
-                    "source",
-                    "predictor",
-                    "requests",
-                    "of all variance",
-                    "95 % interval",
-                    "inside a run",
-                    "95 % interval, inside a run",
-                    "seen in training",
-                ),
                 [
-                    (
-                        each.what,
-                        each.source,
-                        each.of,
-                        each.whole.rows,
-                        each.whole.value,
-                        _interval(each.whole),
-                        each.inside.value,
-                        _interval(each.inside),
-                        "yes" if each.seen else "no",
-                    )
+                    {
+                        "quantity": each.what,
+                        "source": each.source,
+                        "predictor": each.of,
+                        "requests": each.whole.rows,
+                        "of all variance": each.whole.value,
+                        "95 % interval": interval(each.whole.low, each.whole.high),
+                        "inside a run": each.inside.value,
+                        "95 % interval, inside a run": interval(each.inside.low, each.inside.high),
+                        "seen in training": "yes" if each.seen else "no",
+                    }
                     for each in found
                 ],
             )
@@ -124,10 +112,6 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
             if any((each.what in TIMES) == of_times for each in charted)
         ],
     )
-
-
-def _interval(share: Share) -> str:
-    return f"{share.low:.2f} to {share.high:.2f}"
 
 
 def _lanes(found: Sequence[Explained], *, inside: bool) -> Mapping[str, Sequence[charts.Lane]]:
@@ -232,18 +216,9 @@ def _trained_on(models: Models, kind: str) -> set[str]:
 def _fit_trees(found: Sequence[Episode], seed: int) -> Predict:
     """Boosted trees with the squared loss, which R^2 is about, on the target features that the LSTM's head has too; they
     correct the same estimate."""
-    features = np.concatenate([each.targets for each in found])
-    residual = np.clip(np.concatenate([each.residual for each in found]), -4.0, 4.0)
-    models = []
-    for time in range(len(TIMES)):
-        known = np.flatnonzero(np.isfinite(residual[:, time]))
-        if len(known) > _MOST_ROWS:
-            known = np.random.default_rng(seed).choice(known, _MOST_ROWS, replace=False)
-        model = HistGradientBoostingRegressor(
-            max_iter=_ROUNDS, learning_rate=0.07, min_samples_leaf=20, random_state=seed
-        )
-        with threadpool_limits(limits=1):  # more threads than idle cores wait for each other for minutes
-            models.append(model.fit(features[known], residual[known, time]))
+    models = [
+        grown(seed, target_rows(found, time, seed, _MOST_ROWS)[:2]) for time in range(len(TIMES))
+    ]  # all requests weigh the same
 
     def predict(episode: Episode) -> npt.NDArray[np.float64]:
         corrections = np.stack([model.predict(episode.targets) for model in models], axis=1)

@@ -128,11 +128,7 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
             ],
         ),
         *(
-            Results(
-                f"{name}: the {_MOST_PAIRS} largest",
-                _PAIR_COLUMNS,
-                [_pair(*each) for each in pairs[:_MOST_PAIRS]],
-            )
+            Results.of(f"{name}: the {_MOST_PAIRS} largest", [_pair(*each) for each in pairs[:_MOST_PAIRS]])
             for name, pairs in (
                 ("Lower prices, dearer answers", found),
                 ("Small and chatty, dearer than large and terse at the same provider", talking),
@@ -159,27 +155,16 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
     )
 
 
-_PAIR_COLUMNS = (
-    "offer with the dearer answer",
-    "input / output (USD/M)",
-    "output tokens",
-    "other offer",
-    "its input / output (USD/M)",
-    "its output tokens",
-    "cost ratio of an answer",
-)
-
-
-def _pair(costly: Offer, other: Offer) -> list[Value]:
-    return [
-        costly.name,
-        f"{costly.input_usd:g} / {costly.output_usd:g}",
-        costly.output_tokens,
-        other.name,
-        f"{other.input_usd:g} / {other.output_usd:g}",
-        other.output_tokens,
-        costly.usd / other.usd,
-    ]
+def _pair(costly: Offer, other: Offer) -> dict[str, Value]:
+    return {
+        "offer with the dearer answer": costly.name,
+        "input / output (USD/M)": f"{costly.input_usd:g} / {costly.output_usd:g}",
+        "output tokens": costly.output_tokens,
+        "other offer": other.name,
+        "its input / output (USD/M)": f"{other.input_usd:g} / {other.output_usd:g}",
+        "its output tokens": other.output_tokens,
+        "cost ratio of an answer": costly.usd / other.usd,
+    }
 
 
 def _kind(each: Offer) -> str:

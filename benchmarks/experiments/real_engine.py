@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from statistics import median
 from time import perf_counter
 
@@ -21,14 +20,14 @@ import yaml
 
 from benchmarks.experiments import charts, replays
 from benchmarks.experiments.report import Results, Section, Value
-from benchmarks.experiments.traffic import LATENCIES, Seen, together
+from benchmarks.experiments.traffic import LATENCIES, Seen, background, together
 from benchmarks.measures import Summary, coefficient_of_variation
 from benchmarks.replay.client import Target
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import replay
 from benchmarks.replay.row import Row
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.sources.generators import Lengths, Process, generate
+from benchmarks.workloads.sources.generators import Lengths
 from benchmarks.workloads.text import prompt_text
 from predictors.training.dataset import Attempt, State
 from predictors.training.memory_rows import mean_use
@@ -68,14 +67,8 @@ def sections(target: Target, repeats: int, requests: int, times: int, seed: int)
 
 
 def _others(rate_per_s: float, count: int, seed: int) -> list[WorkloadRequest]:
-    return [
-        replace(each, arrival_s=at_s, max_tokens=MAX_TOKENS, output_tokens=None)
-        for at_s, each in zip(
-            Process("poisson", rate_per_s).times(seed),
-            islice(generate("other", LENGTHS, seed), count),
-            strict=False,
-        )
-    ]
+    drawn = background(rate_per_s, count, seed, "other", LENGTHS)
+    return [replace(each, max_tokens=MAX_TOKENS, output_tokens=None) for each in drawn]
 
 
 class _Engine:
@@ -159,7 +152,7 @@ def _number(value: float | None) -> float:
 
 
 def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     lanes: dict[str, list[charts.Lane]] = {}
     for arm, seen in arms.items():
         for name, column in {**LATENCIES, "output tokens": "output_tokens"}.items():
@@ -168,20 +161,12 @@ def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
             if not found.count:
                 continue
             variance = None if found.std is None else found.std**2
-            rows.append(
-                [
-                    arm,
-                    name,
-                    found.count,
-                    found.mean,
-                    variance,
-                    coefficient_of_variation(values[~np.isnan(values)]),
-                    found.p50,
-                    found.p95,
-                ]
-            )
+            known = values[~np.isnan(values)]
+            row: dict[str, Value] = {"arm": arm, "measure": name, "answers": found.count}
+            row |= {"mean": found.mean, "variance": variance, "CV": coefficient_of_variation(known)}
+            rows.append(row | {"p50": found.p50, "p95": found.p95})
             if name != "output tokens":
-                relative = values[~np.isnan(values)] / median(values[~np.isnan(values)])
+                relative = known / median(known)
                 low, high = np.quantile(relative, (0.05, 0.95)).tolist()
                 lanes.setdefault(name, []).append((arm, 1.0, low, high))
     return Section(
@@ -191,7 +176,7 @@ def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
             " answers, after a first one that does not count. Times are in seconds, as the client saw them.",
             "An engine that keeps prompts in a cache need not compute the same request's prompt again, but that of others.",
         ],
-        [Results("By arm", ("arm", "measure", "answers", "mean", "variance", "CV", "p50", "p95"), rows)],
+        [Results.of("By arm", rows)],
         [
             charts.lanes(
                 "engine_noise",

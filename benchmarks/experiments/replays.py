@@ -87,15 +87,7 @@ def report_of(
                 ("what changes", "measure", "mean", "variance of a request", "CV of a request"),
                 [row for each in found for row in _rows(each)],
             ),
-            Results(
-                f"Each followed request ({found[-1].arm})",
-                (
-                    "request",
-                    "input tokens",
-                    *(f"{measure}, {what}" for measure in MEASURES for what in ("mean", "variance")),
-                ),
-                _by_request(found[-1], chosen, requests),
-            ),
+            Results.of(f"Each followed request ({found[-1].arm})", _by_request(found[-1], chosen, requests)),
         ],
         [
             charts.lanes(
@@ -181,14 +173,15 @@ def _median(values: Sequence[float]) -> float | None:
 
 def _by_request(
     each: Followed, chosen: Sequence[str], requests: Sequence[WorkloadRequest]
-) -> list[list[Value]]:
+) -> list[dict[str, Value]]:
     tokens = {request.id: request.prompt_tokens for request in requests}
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     for place, name in enumerate(chosen):
-        row: list[Value] = [name, tokens[name]]
-        for values in each.values.values():
+        row: dict[str, Value] = {"request": name, "input tokens": tokens[name]}
+        for measure, values in each.values.items():
             known = values[:, place][np.isfinite(values[:, place])]
-            row += [_mean(known), float(known.var(ddof=1)) if len(known) > 1 else None]
+            row[f"{measure}, mean"] = _mean(known)
+            row[f"{measure}, variance"] = float(known.var(ddof=1)) if len(known) > 1 else None
         rows.append(row)
     return rows
 

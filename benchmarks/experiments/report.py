@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,12 @@ class Results:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Mapping[str, Value]]) -> Results:
+        """Rows by column; what a row lacks is unknown."""
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        return cls(title, columns, [[row.get(name) for name in columns] for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ def write(folder: Path, report: Report) -> Path:
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     (folder / "results.json").write_bytes(orjson.dumps(as_dict(report), option=options) + b"\n")
     (folder / "tables.md").write_text(markdown(report), encoding="utf-8")
-    for chart in _charts(report):
+    for chart in (each for section in report.sections for each in section.charts):
         (folder / "figures" / f"{chart.name}.svg").write_text(
             standalone(chart.drawing.svg(), COLOURS), encoding="utf-8"
         )
@@ -89,10 +95,6 @@ def write(folder: Path, report: Report) -> Path:
         render("experiments/page.html", report=report, table=_table, colours=COLOURS), encoding="utf-8"
     )
     return page
-
-
-def _charts(report: Report) -> Iterable[Chart]:
-    return (chart for section in report.sections for chart in section.charts)
 
 
 def as_dict(report: Report) -> dict[str, Any]:
@@ -135,6 +137,11 @@ def _cell(text: str) -> str:
 def _table(results: Results) -> Table:
     rows = [Row([Cell(shown(value)) for value in row]) for row in results.rows]
     return Table([Cell(column) for column in results.columns], rows)
+
+
+def interval(low: float | None, high: float | None, digits: str = ".2f") -> str | None:
+    """The ends of an interval as a cell; None where there is none."""
+    return None if low is None or high is None else f"{low:{digits}} to {high:{digits}}"
 
 
 def shown(value: Value) -> str:

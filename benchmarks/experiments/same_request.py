@@ -73,23 +73,11 @@ def section(repeats: int, seed: int) -> Section:
             "Shares are of the variance of log seconds over all kinds of instance at one load.",
         ],
         [
-            Results(
-                "The same request by instance and load",
-                (
-                    "instance",
-                    "load",
-                    "requests",
-                    *(f"{name} {what}" for name in LATENCIES for what in ("mean (s)", "CV", "p95 / p50")),
-                ),
-                [_row(each) for each in found],
-            ),
+            Results.of("The same request by instance and load", [_row(each) for each in found]),
             Results(
                 "Share of the variance of log latency that the instance explains",
                 ("latency and load", "between instances", "within an instance"),
-                [
-                    (name, share["which instance"], share["what else it does"])
-                    for name, share in shares.items()
-                ],
+                [(name, *share.values()) for name, share in shares.items()],
             ),
         ],
         [
@@ -154,12 +142,13 @@ def _shares(found: list[Probed], name: str) -> dict[str, float]:
     return {"which instance": share, "what else it does": 1 - share}
 
 
-def _row(each: Probed) -> list[Value]:
-    row: list[Value] = [each.instance, f"{each.load:g}", len(each.seconds["E2E"])]
-    for seconds in each.seconds.values():
+def _row(each: Probed) -> dict[str, Value]:
+    requests = len(each.seconds["E2E"])
+    row: dict[str, Value] = {"instance": each.instance, "load": f"{each.load:g}", "requests": requests}
+    for name, seconds in each.seconds.items():
         found = Summary.of(seconds)
         ratio = None if not found.p50 or found.p95 is None else found.p95 / found.p50
-        row += [found.mean, _variation(seconds), ratio]
+        row |= {f"{name} mean (s)": found.mean, f"{name} CV": _variation(seconds), f"{name} p95 / p50": ratio}
     return row
 
 

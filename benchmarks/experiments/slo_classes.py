@@ -30,7 +30,7 @@ def section(requests: int, seed: int) -> Section:
         f"{name} is TTFT {ttft_s:g} s and TPOT {1000 * tpot_s:g} ms"
         for name, (ttft_s, tpot_s) in CLASSES.items()
     )
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     for name in kinds_of(config):
         fleet, able_per_s = alone(config, name), capacities_per_s(seed)[name]
         met: dict[str, list[tuple[float, float]]] = {title: [] for title in panels}
@@ -41,10 +41,11 @@ def section(requests: int, seed: int) -> Section:
                 # A single token has no TPOT.
                 in_time = known & (columns["ttft_s"] <= ttft_s) & ~(np.nan_to_num(columns["tpot_s"]) > tpot_s)
                 met[title].append((load, 100 * float(in_time.mean())))
+        row: dict[str, Value] = {"instance": name, "capacity (requests/s)": able_per_s}
         for title, points in met.items():
             panels[title][name] = points
-        most = [_most(points, able_per_s) for points in met.values()]
-        rows.append([name, able_per_s, *most])
+            row[f"{title} (requests/s)"] = _most(points, able_per_s)
+        rows.append(row)
     return Section(
         "SLO classes: what an instance can do for each",
         [
@@ -54,13 +55,7 @@ def section(requests: int, seed: int) -> Section:
             f"The table has the highest of the tried rates up to which {TARGET:.0%} of the requests are in time; a dash where"
             " none is.",
         ],
-        [
-            Results(
-                f"Requests/s with {TARGET:.0%} in time",
-                ("instance", "capacity (requests/s)", *(f"{name} (requests/s)" for name in CLASSES)),
-                rows,
-            )
-        ],
+        [Results.of(f"Requests/s with {TARGET:.0%} in time", rows)],
         [
             charts.lines(
                 "slo_classes",

@@ -56,16 +56,16 @@ def _fleet(kind: str, name: str, given: dict[str, Any]) -> Fleet:
 
 
 def _simulated(requests: int, seed: int) -> Section:
-    rows: list[list[Value]] = []
+    rows: list[dict[str, Value]] = []
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {f"{name} p95": {} for name in LATENCIES}
     for engine, fleet in _engines().items():
         for rate_per_s in RATES:
             columns = play(fleet, background(rate_per_s, requests, seed), "round_robin", seed).columns
             known = answered(columns)
-            row: list[Value] = [engine, rate_per_s, int(known.sum())]
+            row: dict[str, Value] = {"engine": engine, "requests/s": rate_per_s, "answers": int(known.sum())}
             for name, column in LATENCIES.items():
                 found = Summary.of(columns[column][known])
-                row += [found.p50, found.p95]
+                row |= {f"{name} p50 (s)": found.p50, f"{name} p95 (s)": found.p95}
                 if found.p95 is not None:
                     panels[f"{name} p95"].setdefault(engine, []).append((rate_per_s, found.p95))
             rows.append(row)
@@ -76,18 +76,7 @@ def _simulated(requests: int, seed: int) -> Section:
             " older scheduler of vLLM prefills whole prompts in steps of their own, while decoding waits. Ollama decodes four"
             " sequences at once, of weights with 4 bits.",
         ],
-        [
-            Results(
-                f"{MODEL} on one {GPU}",
-                (
-                    "engine",
-                    "requests/s",
-                    "answers",
-                    *(f"{name} {what} (s)" for name in LATENCIES for what in ("p50", "p95")),
-                ),
-                rows,
-            )
-        ],
+        [Results.of(f"{MODEL} on one {GPU}", rows)],
         [
             charts.lines(
                 "software_engines",

@@ -116,10 +116,12 @@ def answered(columns: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
     return np.asarray(np.isfinite(columns["ttft_s"]) & (columns["output_tokens"] > 0))
 
 
-def background(rate_per_s: float, count: int, seed: int) -> list[WorkloadRequest]:
-    """Independent requests of the usual lengths at a constant rate."""
+def background(
+    rate_per_s: float, count: int, seed: int, name: str = "", lengths: Lengths = USUAL
+) -> list[WorkloadRequest]:
+    """Independent requests of the usual or other lengths at a constant rate. Their ids begin with `name`."""
     times = Process("poisson", rate_per_s).times(seed)
-    requests = generate(f"background{seed}", USUAL, seed)
+    requests = generate(name or f"background{seed}", lengths, seed)
     return [
         replace(request, arrival_s=at_s)
         for at_s, request in zip(times, islice(requests, count), strict=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.stats import rankdata
 
-from benchmarks.evaluate.figures import WHOLE, Figure, resampled_figure
+from benchmarks.evaluate.figures import WHOLE, Figure, resampled_figure, soft_auc
 from benchmarks.judging.answers import Answered, AnswerKey, PairKey
 
 
@@ -37,12 +37,7 @@ def score_agreement(answers: Sequence[Answered], found: Mapping[AnswerKey, float
     sides = np.flatnonzero(stored != 0.5)
 
     def auc(at: np.ndarray) -> float:
-        good = stored[sides[at]] > 0.5
-        count = int(good.sum())
-        if not count or good.all():
-            return float("nan")
-        below = rankdata(judged[sides[at]])[good].sum() - count * (count + 1) / 2
-        return float(below / (count * (~good).sum()))
+        return soft_auc((stored[sides[at]] > 0.5).astype(float), judged[sides[at]])
 
     figures = [
         resampled_figure("Spearman", "judge", WHOLE, prompts, correlation),

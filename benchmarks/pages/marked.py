@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -19,3 +19,8 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [heading, ["---"] * len(heading), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table_of(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table in Markdown of rows by heading, of which there is at least one."""
+    return table(list(rows[0]), (list(row.values()) for row in rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from math import inf
 from pathlib import Path
@@ -16,7 +15,7 @@ from benchmarks.planning.fleet import fleet_data
 from benchmarks.planning.placing import placed
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.report import group_data
-from benchmarks.terminal import aligned
+from benchmarks.terminal import aligned_table
 from benchmarks.workloads.format import WorkloadError
 from policies.placement.hardware_support import missing, support
 from policies.placement.types import Group, Placement, Pool, Shape
@@ -98,23 +97,20 @@ def table(data: Mapping[str, Any]) -> list[str]:
         f"{data['prompts']} prompts of {data['tokens']} tokens for {data['model']} on {data['gpus']} x {data['gpu']}: "
         f"prefilled in {makespan_s:.3f} s; no groups need less than {bound_s:.3f} s"
     )
-    rows = [("tensor", "groups", "prompts", "longest", "shortest", "prefill s")]
-    for tensor, number in sorted(Counter(group["tensor"] for group in data["groups"]).items(), reverse=True):
+    rows = []
+    for tensor in sorted({group["tensor"] for group in data["groups"]}, reverse=True):
         groups = [group for group in data["groups"] if group["tensor"] == tensor]
         tokens = [each for group in groups for each in group["tokens"]]
+        row = {"tensor": tensor, "groups": len(groups), "prompts": len(tokens)}
+        row |= {"longest": max(tokens), "shortest": min(tokens)}
         latest_s = max(group["prefill_s"] for group in groups)
-        rows.append(
-            (
-                str(tensor),
-                str(number),
-                str(len(tokens)),
-                str(max(tokens)),
-                str(min(tokens)),
-                f"{latest_s:.3f}",
-            )
-        )
-    equal = [("equal groups", "prefill s", "of these groups")] + [
-        (f"tensor {each['tensor']}", f"{each['makespan_s']:.3f}", f"{each['makespan_s'] / makespan_s:.2f} x")
+        rows.append({**{name: str(value) for name, value in row.items()}, "prefill s": f"{latest_s:.3f}"})
+    equal = [
+        {
+            "equal groups": f"tensor {each['tensor']}",
+            "prefill s": f"{each['makespan_s']:.3f}",
+            "of these groups": f"{each['makespan_s'] / makespan_s:.2f} x",
+        }
         for each in data["equal_groups"]
     ]
-    return [about, "", *aligned(rows), "", *aligned(equal)]
+    return [about, "", *aligned_table(rows), "", *aligned_table(equal)]

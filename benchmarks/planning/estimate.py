@@ -22,6 +22,7 @@ from policies.placement.candidates import every_shape
 from policies.placement.engine_rate import least_busy_s, requests_per_s
 from policies.placement.outcomes import Aims, Evaluator, Overheads
 from policies.placement.types import Pool, Shape
+from router.core.profile import EngineProfile
 
 #: How long a request without a TTFT and an end-to-end target may wait.
 _PATIENT_S = 60.0
@@ -135,22 +136,21 @@ class Estimate:
         ]
         if not found:
             return None
+
+        def prompt_s(profile: EngineProfile, each: Asked, seats: int) -> float:
+            return 0.0 if each.ttft_s is None else least_busy_s(profile, each.fresh_tokens, 0, seats)
+
+        def total_s(profile: EngineProfile, each: Asked, seats: int) -> float:
+            return least_busy_s(profile, each.fresh_tokens, each.output_tokens, seats)
+
         return GpuSeconds(
-            min(
-                gpus
-                * fmean(
-                    0.0 if each.ttft_s is None else least_busy_s(profile, each.fresh_tokens, 0, seats)
-                    for each in requests
+            *(
+                min(
+                    gpus * fmean(of(profile, each, seats) for each in requests)
+                    for gpus, profile, seats in found
                 )
-                for gpus, profile, seats in found
-            ),
-            min(
-                gpus
-                * fmean(
-                    least_busy_s(profile, each.fresh_tokens, each.output_tokens, seats) for each in requests
-                )
-                for gpus, profile, seats in found
-            ),
+                for of in (prompt_s, total_s)
+            )
         )
 
     def _patience_s(self, request: Asked, model: int) -> float:

@@ -13,7 +13,7 @@ from benchmarks.planning.placing import Block, placed
 from benchmarks.planning.planner import Plan
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.unlike import UnlikeGroup
-from benchmarks.terminal import aligned
+from benchmarks.terminal import aligned_table
 from policies.placement.memory import gb_per_gpu
 from policies.placement.types import Group, Shape
 
@@ -100,48 +100,35 @@ def _kv_gb_per_gpu(problem: PlanningProblem, model: int, shape: Shape, tokens: i
 
 def table(data: dict[str, Any]) -> list[str]:
     """The ranked plans, the groups of the first, and what changes of the cluster would give."""
-    heading: tuple[str, ...] = (
-        "plan",
-        "attainment",
-        "interval",
-        "ttft p95",
-        "GPUs",
-        "USD/h",
-        "load",
-        "groups",
-    )
     rows = [_row(str(place), plan) for place, plan in enumerate(data["plans"], start=1)]
     if data["present"]:
         rows.append(_row("present", data["present"]))
     rows += [_row(each["change"], each) for each in data["what_if"] if "infeasible" not in each]
     if data["objective"] != "throughput":
-        heading, rows = heading[:6] + heading[7:], [row[:6] + row[7:] for row in rows]
-    groups = [
-        ("plan 1", "gpu", "tensor x pipeline", "weights GB", "KV GB", "KV tokens", "USD/h"),
-        *map(_group_row, data["plans"][0]["groups"]),
-    ]
+        for row in rows:
+            del row["load"]
     return [
         f"attainment under the policy {data['policy']}, with the 95 % interval of another draw of the requests",
         _bound_in_words(data),
         "",
-        *aligned([heading, *rows]),
+        *aligned_table(rows),
         *(f"{each['change']}: {each['infeasible']}" for each in data["what_if"] if "infeasible" in each),
         "",
-        *aligned(groups),
+        *aligned_table([_group_row(each) for each in data["plans"][0]["groups"]]),
     ]
 
 
-def _row(name: str, plan: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        name,
-        f"{plan['attainment']:.1%}",
-        f"{plan['low']:.1%} to {plan['high']:.1%}",
-        "" if plan["ttft_s_p95"] is None else f"{plan['ttft_s_p95']:.2f} s",
-        str(plan.get("gpus", "")),
-        "" if plan["usd_per_hour"] is None else f"{plan['usd_per_hour']:.2f}",
-        f"x {plan['multiple']:.2f}",
-        _in_words(plan.get("groups", ())),
-    )
+def _row(name: str, plan: dict[str, Any]) -> dict[str, str]:
+    return {
+        "plan": name,
+        "attainment": f"{plan['attainment']:.1%}",
+        "interval": f"{plan['low']:.1%} to {plan['high']:.1%}",
+        "ttft p95": "" if plan["ttft_s_p95"] is None else f"{plan['ttft_s_p95']:.2f} s",
+        "GPUs": str(plan.get("gpus", "")),
+        "USD/h": "" if plan["usd_per_hour"] is None else f"{plan['usd_per_hour']:.2f}",
+        "load": f"x {plan['multiple']:.2f}",
+        "groups": _in_words(plan.get("groups", ())),
+    }
 
 
 def _bound_in_words(data: dict[str, Any]) -> str:
@@ -158,17 +145,21 @@ def _bound_in_words(data: dict[str, Any]) -> str:
     return f"bound: no placement attains more than {value:.1%}"
 
 
-def _group_row(group: dict[str, Any]) -> tuple[str, ...]:
-    unlike = "stages" in group
-    return (
-        ", ".join(group["models"]),
-        group["gpu"] if unlike else f"{len(group['gpus'])} x {group['gpu']}",
-        f"{len(group['stages'])} unlike stages" if unlike else f"{group['tensor']} x {group['pipeline']}",
-        f"{group['weights_gb_per_gpu']:.1f}",
-        f"{group['kv_cache_gb_per_gpu']:.1f}",
-        str(group["kv_cache_tokens"]),
-        "-" if group["usd_per_hour"] is None else f"{group['usd_per_hour']:.2f}",
-    )
+def _group_row(group: dict[str, Any]) -> dict[str, str]:
+    if "stages" in group:
+        gpus, degrees = group["gpu"], f"{len(group['stages'])} unlike stages"
+    else:
+        gpus = f"{len(group['gpus'])} x {group['gpu']}"
+        degrees = f"{group['tensor']} x {group['pipeline']}"
+    return {
+        "plan 1": ", ".join(group["models"]),
+        "gpu": gpus,
+        "tensor x pipeline": degrees,
+        "weights GB": f"{group['weights_gb_per_gpu']:.1f}",
+        "KV GB": f"{group['kv_cache_gb_per_gpu']:.1f}",
+        "KV tokens": str(group["kv_cache_tokens"]),
+        "USD/h": "-" if group["usd_per_hour"] is None else f"{group['usd_per_hour']:.2f}",
+    }
 
 
 def _in_words(groups: Sequence[dict[str, Any]]) -> str:

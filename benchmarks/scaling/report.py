@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.measures import Interval
 from benchmarks.pages import marked
-from benchmarks.terminal import aligned
+from benchmarks.terminal import aligned_table
 
 Run = Mapping[str, Any]
 
@@ -63,41 +63,30 @@ def _shown(one: Interval, digits: int = 1, scale: float = 1.0) -> str:
     return f"{scale * one.mean:.{digits}f}{half}"
 
 
-_HEAD = (
-    "scaler",
-    "settings",
-    "attainment %",
-    "of static %",
-    "GPU-hours",
-    "USD",
-    "saved: queue %",
-    "saved: kpa %",
-)
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    saved = row["saved"]
-    return [
-        row["scaler"],
-        ", ".join(f"{name} {value:g}" for name, value in row["settings"].items()),
-        _shown(row["attainment"], 2, 100),
-        _shown(row["kept"], 2, 100),
-        _shown(row["gpu_hours"]),
-        _shown(row["usd"], 2),
-        *(_shown(saved[other], 1, 100) if other in saved else "" for other in ("queue", "kpa")),
-    ]
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    found = {
+        "scaler": row["scaler"],
+        "settings": ", ".join(f"{name} {value:g}" for name, value in row["settings"].items()),
+        "attainment %": _shown(row["attainment"], 2, 100),
+        "of static %": _shown(row["kept"], 2, 100),
+        "GPU-hours": _shown(row["gpu_hours"]),
+        "USD": _shown(row["usd"], 2),
+    }
+    for other in ("queue", "kpa"):
+        found[f"saved: {other} %"] = _shown(row["saved"][other], 1, 100) if other in row["saved"] else ""
+    return found
 
 
 def markdown(report: Mapping[str, Any]) -> str:
     """A table for each case."""
     found = rows(report)
     return "\n".join(
-        f"### {case}\n\n{marked.table(_HEAD, [_cells(row) for row in found if row['case'] == case])}\n"
+        f"### {case}\n\n{marked.table_of([_cells(row) for row in found if row['case'] == case])}\n"
         for case in dict.fromkeys(row["case"] for row in found)
     )
 
 
 def table(report: Mapping[str, Any]) -> str:
     """The same in columns of equal width."""
-    found = [("case", *_HEAD), *((row["case"], *_cells(row)) for row in rows(report))]
-    return "\n".join(aligned(found, left=len(found[0])))
+    found = [{"case": row["case"], **_cells(row)} for row in rows(report)]
+    return "\n".join(aligned_table(found, left=len(found[0])))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.evaluate.figures import Evaluation, Figure
+from benchmarks.evaluate.figures import Evaluation, Figure, soft_auc
 from benchmarks.evaluate.relevance import (
     BEST_PER_TASK,
     BEST_SINGLE,
@@ -13,7 +13,6 @@ from benchmarks.evaluate.relevance import (
     OURS,
     evaluate,
     expected_calibration_error,
-    soft_auc,
 )
 from benchmarks.evaluate.relevance_baseline import BASELINE
 from predictors.learned.artifact import Artifact
