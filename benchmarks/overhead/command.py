@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def _micro() -> tuple[str, Mapping[str, Any]]:
     from benchmarks.overhead import micro
 
     costs = micro.measure()
-    return micro.text(costs), {"micro": [cost.as_dict() for cost in costs]}
+    return micro.text(costs), {"micro": [asdict(cost) for cost in costs]}
 
 
 def _say(message: str, code: int) -> int:

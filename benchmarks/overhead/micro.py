@@ -10,7 +10,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -18,7 +18,6 @@ from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from timeit import Timer
-from typing import Any
 
 import policies
 from backends.engine import profiles
@@ -51,17 +50,11 @@ class Cost:
     median_us: float
     least_us: float
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def measure(least_s: float = 0.1, records: int = 500) -> list[Cost]:
     """Time every step, each repetition for about `least_s` seconds; the store with `records` a batch."""
-    costs = []
-    for name, step, calls in steps():
-        costs.append(_time(name, step, calls, least_s))
-    costs.append(asyncio.run(write_to_sqlite(records)))
-    return costs
+    costs = [_time(name, step, calls, least_s) for name, step, calls in steps()]
+    return [*costs, asyncio.run(write_to_sqlite(records))]
 
 
 def text(costs: list[Cost]) -> str:

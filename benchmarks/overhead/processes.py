@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import orjson
 import yaml
 
 from benchmarks.overhead import usage, wire
-from benchmarks.overhead.plan import Plan, Result
+from benchmarks.overhead.plan import RESULTS, Plan, Result
 
 _START_S = 30.0
 _END_S = 10.0
@@ -107,17 +107,28 @@ def allow_many_files() -> None:
 
 
 @contextmanager
+def running(
+    command: Sequence[str], cores: frozenset[int] | None, log: Path | None = None, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of this machine on these cores, its output in `log` if `options` (of Popen) say nothing else. It is ended
+    with the block."""
+    with nullcontext() if log is None else log.open("wb") as output, pinned(cores):
+        process = subprocess.Popen(command, **{"stdout": output, "stderr": output, **options})  # noqa: S603
+    with process:
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+@contextmanager
 def upstream(cores: Cores) -> Iterator[Target]:
     """The canned engine, two instances of it."""
     command = [sys.executable, "-m", "benchmarks.overhead.upstream"]
-    with pinned(cores.upstream):
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (our own program)
-    with process:
-        try:
-            ports = orjson.loads(_line(process, "the canned engine"))["ports"]
-            yield Target("direct", tuple(ports), (process.pid,))
-        finally:
-            end(process)
+    pipe = subprocess.PIPE
+    with running(command, cores.upstream, stdin=pipe, stdout=pipe) as process:
+        ports = orjson.loads(_line(process, "the canned engine"))["ports"]
+        yield Target("direct", tuple(ports), (process.pid,))
 
 
 def fleet_of(engine: Target, directory: Path, variant: str = "headway") -> dict[str, Any]:
@@ -153,17 +164,11 @@ def gateway(fleet: Mapping[str, Any], directory: Path, cores: Cores) -> Iterator
     command = [sys.executable, "-m", "router.cli", "serve", "--config", str(path), "--log-level", "error"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     log = directory / "headway.log"
-    with log.open("wb") as errors, pinned(cores.target):
-        process = subprocess.Popen(  # noqa: S603 (our own program)
-            command, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=environment
-        )
-    with process:
-        try:
-            line = _line(process, "the gateway", log)
-            port = int(line.strip().rpartition(b":")[2])
-            yield Target("headway", (port,), tuple(usage.tree(process.pid)))
-        finally:
-            end(process)
+    with running(
+        command, cores.target, log, stdout=subprocess.PIPE, cwd=directory, env=environment
+    ) as process:
+        port = int(_line(process, "the gateway", log).strip().rpartition(b":")[2])
+        yield Target("headway", (port,), tuple(usage.tree(process.pid)))
 
 
 @contextmanager
@@ -175,14 +180,9 @@ def peer(name: str, engine: Target, directory: Path, cores: Cores) -> Iterator[T
     port = free_port()
     log = directory / f"{name}.log"
     command = [program, *PEERS[name](engine.ports, port, directory)]
-    with log.open("wb") as errors, pinned(cores.target):
-        process = subprocess.Popen(command, stdout=errors, stderr=errors)  # noqa: S603 (a program of this machine)
-    with process:
-        try:
-            wait_for_port(process, port, name, log)
-            yield Target(name, (port,), tuple(usage.tree(process.pid)))
-        finally:
-            end(process)
+    with running(command, cores.target, log) as process:
+        wait_for_port(process, port, name, log)
+        yield Target(name, (port,), tuple(usage.tree(process.pid)))
 
 
 def _nginx(engines: Sequence[int], port: int, directory: Path) -> list[str]:
@@ -236,7 +236,7 @@ def generate(plan: Plan, cores: Cores) -> Result:
         try:
             run = subprocess.run(
                 [sys.executable, "-m", "benchmarks.overhead.load"],
-                input=plan.dump(),
+                input=orjson.dumps(plan),
                 capture_output=True,
                 timeout=limit_s,
                 check=False,
@@ -245,7 +245,7 @@ def generate(plan: Plan, cores: Cores) -> Result:
             raise StartError(f"the load generator did not end within {limit_s:.0f} s") from None
     if run.returncode:
         raise StartError(_last_line(run.stderr) or "the load generator failed")
-    return Result.parse(run.stdout)
+    return RESULTS.validate_json(run.stdout)
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from benchmarks.overhead.plan import Plan, Result
 from benchmarks.overhead.processes import VARIANTS, Target
@@ -62,24 +63,16 @@ def _per(seconds: float, count: int) -> float | None:
     return seconds * 1e6 / count if count and seconds else None
 
 
-_LATENCY = (
-    Figure("p50 us", lambda r: r.latency.p50_us),
-    Figure("p99 us", lambda r: r.latency.p99_us),
-    Figure("added p50 us", lambda r: r.latency.p50_us, added=True),
-    Figure("added p99 us", lambda r: r.latency.p99_us, added=True),
-)
-_TTFT = (
-    Figure("TTFT p50 us", lambda r: r.ttft.p50_us),
-    Figure("TTFT p99 us", lambda r: r.ttft.p99_us),
-    Figure("added TTFT p50 us", lambda r: r.ttft.p50_us, added=True),
-    Figure("added TTFT p99 us", lambda r: r.ttft.p99_us, added=True),
-)
-_RELAY = (
-    Figure("relay p50 us", lambda r: r.relay.p50_us),
-    Figure("relay p99 us", lambda r: r.relay.p99_us),
-    Figure("added relay p50 us", lambda r: r.relay.p50_us, added=True),
-    Figure("added relay p99 us", lambda r: r.relay.p99_us, added=True),
-)
+def _times(name: str, of: str) -> tuple[Figure, ...]:
+    """p50 and p99 of a `Spread` of the result, and what is added to both."""
+    return tuple(
+        Figure(f"{added}{name}{share} us", attrgetter(f"{of}.{share}_us"), added=bool(added))
+        for added in ("", "added ")
+        for share in ("p50", "p99")
+    )
+
+
+_LATENCY, _TTFT, _RELAY = _times("", "latency"), _times("TTFT ", "ttft"), _times("relay ", "relay")
 _CPU_A_REQUEST = Figure("CPU us a request", lambda r: _per(r.target_cpu_s, r.answers))
 _CPU_A_CHUNK = Figure("CPU us a chunk", lambda r: _per(r.target_cpu_s, r.chunks))
 _CHUNKS = Figure("chunks/s", lambda r: r.chunks / r.window_s)
