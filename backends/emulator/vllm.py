@@ -290,20 +290,17 @@ class VllmServer:
         if dimensions is None:
             dimensions = EMBEDDING_DIMENSIONS
         if not 1 <= dimensions <= 8192:
-            raise Rejected(
-                400, f"dimensions must be between 1 and 8192, got {dimensions}.", param="dimensions"
-            )
+            raise fields.invalid(f"dimensions must be between 1 and 8192, got {dimensions}.", "dimensions")
         form = body.get("encoding_format", "float")
         if form not in {"float", "base64"}:
             raise fields.validation("encoding_format", "Input should be float or base64")
         for prompt in prompts:
             if prompt.tokens > self.max_model_len - 1:
-                raise Rejected(
-                    400,
+                raise fields.invalid(
                     f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
                     f"{prompt.tokens} tokens in the input for embedding generation. Please reduce the length of "
                     "the input.",
-                    param="input",
+                    "input",
                 )
         job, served = Job(chat=False, prompts=prompts), self._model_of(name)
         sequences = (new_sequence(prompt.data, prompt.tokens, 0, served) for prompt in prompts)
