@@ -91,13 +91,18 @@ def json_records(path: Path, kind: type[Read]) -> Iterator[Read]:
     return (checked(data, kind, f"{path}, line {number}") for number, data in json_lines(path))
 
 
-def json_list(path: Path, kind: type[Read]) -> Iterable[Read]:
-    """The objects of a JSON file that holds a list of them."""
+def json_value(path: Path) -> Any:
+    """What a JSON file holds."""
     with open_text(path) as text:
         try:
-            data = orjson.loads(text.read())
-        except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
+            return orjson.loads(text.read())
+        except (orjson.JSONDecodeError, UnicodeDecodeError, EOFError, OSError) as error:
             raise WorkloadError(f"{path}: not valid JSON ({error})") from None
+
+
+def json_list(path: Path, kind: type[Read]) -> Iterable[Read]:
+    """The objects of a JSON file that holds a list of them."""
+    data = json_value(path)
     if not isinstance(data, list):
         raise WorkloadError(f"{path}: must be a list of JSON objects")
     return (checked(item, kind, f"{path}, item {number}") for number, item in enumerate(data, start=1))

@@ -21,6 +21,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
@@ -72,9 +73,7 @@ def read(data: Path, split: Splitter) -> list[Study]:
     states: dict[str, list[State]] = defaultdict(list)
     for state in table(data / FOLDER / "engine_state.csv.gz", EngineState):
         states[state.scale].append(_state(state))
-    plain = by_load(
-        [Level(name, tuple(map(_request, found)), tuple(states[name])) for name, found in requests.items()]
-    )
+    plain = by_load([_level(name, found, states[name]) for name, found in requests.items()])
     parts = split([level.name for level in plain])
     share = _prompt_share([level for level in plain if level.name in parts.fit])
     texts: dict[Text, list[float]] = defaultdict(list)
@@ -86,19 +85,16 @@ def read(data: Path, split: Splitter) -> list[Study]:
     unseen = sum(_text(row) not in known for name in parts.test for row in requests[name])
     of_all = sum(len(requests[name]) for name in parts.test)
     levels = {
-        level.name: Level(
-            level.name,
-            tuple(
-                Measured(
-                    one.arrival_s,
-                    max(1, round(share * one.prompt_tokens)),
-                    _known(_text(row), known),
-                    one.ttft_s,
-                    one.e2e_s,
+        level.name: replace(
+            level,
+            requests=tuple(
+                replace(
+                    one,
+                    prompt_tokens=max(1, round(share * one.prompt_tokens)),
+                    output_tokens=_known(_text(row), known),
                 )
                 for one, row in zip(level.requests, requests[level.name], strict=True)
             ),
-            level.states,
         )
         for level in plain
     }
@@ -118,8 +114,10 @@ def read(data: Path, split: Splitter) -> list[Study]:
     return [Study("vllm_burst", levels, parts, limits, notes=notes)]
 
 
-def _request(row: Request) -> Measured:
-    return Measured(row.arrival_s, row.in_tokens, None, row.ttft_s, row.e2e_s)
+def _level(name: str, rows: Sequence[Request], states: Sequence[State]) -> Level:
+    """A level as published: prompt tokens that are not the engine's, no output tokens."""
+    requests = (Measured(row.arrival_s, row.in_tokens, None, row.ttft_s, row.e2e_s) for row in rows)
+    return Level(name, tuple(requests), tuple(states))
 
 
 def _state(row: EngineState) -> State:
