@@ -50,14 +50,12 @@ def fleet_from(args: argparse.Namespace) -> FleetConfig:
             check_url(url, option)
     models = [{"name": name, "family": family_of(name)} for name in args.model]
     served = {name: {"name": name} for name in args.model}
+    key = {} if args.api_key_env is None else {"api_key_env": args.api_key_env}
     instances = [
-        {"name": f"{kind}-{number}", "kind": kind, "url": url, "serves": served}
+        {"name": f"{kind}-{number}", "kind": kind, "url": url, "serves": served, **key}
         for kind, urls in (("vllm", args.vllm), ("ollama", args.ollama))
         for number, url in enumerate(urls)
     ]
-    for each in instances:
-        if args.api_key_env is not None:
-            each["api_key_env"] = args.api_key_env
     return loads(yaml.safe_dump({"models": models, "instances": instances}), "command line")
 
 
