@@ -71,7 +71,7 @@ class OllamaOptions(BaseModel):
 
 
 class OllamaServer:
-    """One emulated Ollama; `handle` answers one HTTP request (`servers.EngineServer`)."""
+    """One emulated Ollama; `handle` answers one HTTP request (`instance.EngineServer`)."""
 
     OPTIONS: ClassVar[type[BaseModel]] = OllamaOptions
     PORT: ClassVar = 11434

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.checks import add_number
-from benchmarks.reproduce.alpaserve_cases import Case, read
 from benchmarks.reproduce.alpaserve_methods import Reproduction, reproduce
 from benchmarks.reproduce.alpaserve_planners import Against, Draw, against, draws
-from benchmarks.reproduce.alpaserve_workload import DEFAULT, workload
+from benchmarks.reproduce.alpaserve_workload import DEFAULT, Case, read, workload
 from benchmarks.terminal import Progress, aligned, print_json, shown_progress
 from benchmarks.workloads.format import WorkloadError
 

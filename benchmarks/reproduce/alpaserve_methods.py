@@ -6,8 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.reproduce.alpaserve_cases import Case
-from benchmarks.reproduce.alpaserve_workload import BURSTS, DEFAULT, IDLE, Assumptions, Workload, workload
+from benchmarks.reproduce.alpaserve_workload import (
+    BURSTS,
+    DEFAULT,
+    IDLE,
+    Assumptions,
+    Case,
+    Workload,
+    workload,
+)
 from policies.placement.alpaserve import alpaserve, alpaserve_star, score
 from policies.placement.feasibility import obstacles
 from policies.placement.memory import Fit, gb_per_gpu, group_gb

@@ -15,7 +15,7 @@ from rich.progress import TimeRemainingColumn
 
 from benchmarks.checks import check_options, option
 from benchmarks.terminal import print_json, progress_bar
-from benchmarks.workloads import describe, figure
+from benchmarks.workloads import describe
 from benchmarks.workloads.build import plan
 from benchmarks.workloads.format import MOST_TOKENS, WorkloadError, read, read_header, write
 from benchmarks.workloads.mixes import RoutingMix, parse_amounts
@@ -208,7 +208,7 @@ def _show(args: argparse.Namespace) -> int:
     else:
         print(describe.text(header, description))
     if args.out is not None:
-        figure.plot(args.out, header, description)
+        describe.plot(args.out, header, description)
         if not args.json:
             print(f"plot written to {args.out}")
     return 0
