@@ -12,6 +12,7 @@ import hmac
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, Strict
@@ -89,8 +90,8 @@ class VllmServer:
         self.live: set[Generation] = set()
         self._started = int(time.time())
         self._routes: dict[tuple[str, str], Callable[[Exchange], None]] = {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/completions"): self._completion,
+            ("POST", "/v1/chat/completions"): partial(self._generate, parse_chat),
+            ("POST", "/v1/completions"): partial(self._generate, parse_completion),
             ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/tokenize"): self._tokenize,
             ("GET", "/v1/models"): self._models,
@@ -202,17 +203,10 @@ class VllmServer:
         return name if name in self._names else self.model
 
     # --- generation ---
-    def _chat(self, exchange: Exchange) -> None:
+    def _generate(self, parse: Callable[[Mapping[str, Any], list[str]], Job], exchange: Exchange) -> None:
         body = fields.json_object(exchange)
         name = self._check_model(body)
-        self._generate(exchange, parse_chat(body, self._names[self._model_of(name)]), name)
-
-    def _completion(self, exchange: Exchange) -> None:
-        body = fields.json_object(exchange)
-        name = self._check_model(body)
-        self._generate(exchange, parse_completion(body, self._names[self._model_of(name)]), name)
-
-    def _generate(self, exchange: Exchange, job: Job, name: str) -> None:
+        job = parse(body, self._names[self._model_of(name)])
         check_context(job, self.max_model_len)
         prefix = "chatcmpl" if job.chat else "cmpl"
         wire = VllmWire(job, name, f"{prefix}-{exchange.headers.get('x-request-id') or uuid.uuid4().hex}")

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from benchmarks.checks import whole_number
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
-from benchmarks.reproduce.helix_placements import CLUSTERS, placement_rows
+from benchmarks.reproduce.command import report
+from benchmarks.reproduce.helix_placements import CLUSTERS, PlacementRow, placement_rows
 from benchmarks.reproduce.helix_placements import table as placement_table
-from benchmarks.terminal import aligned, print_json, shown_progress
+from benchmarks.terminal import aligned, shown_progress
 from benchmarks.workloads.format import WorkloadError
 from policies.placement.max_flow import max_flow
 
@@ -81,37 +82,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints all rows. Exit status 1 if one is out of its bound."""
+    """Prints all rows, or our placements. Exit status 1 if a row is out of its bound, or a placement is not better than the
+    published one."""
     folder = args.data / "helix"
+    placements: list[PlacementRow] = []
+    rows: list[Row] = []
+    try:
+        with shown_progress("placing" if args.place else "simulating Helix") as progress:
+            if args.place:
+                placements += placement_rows(
+                    folder, args.clusters, args.seed, args.processes, args.cpu_s, progress
+                )
+            else:
+                rows += rows_of(folder, args.sections, args.seed, args.processes, progress)
+    except (OSError, KeyError, ValueError) as error:
+        raise WorkloadError(f"{folder}: {error}") from error
     if args.place:
-        return _place(folder, args)
-    try:
-        with shown_progress("simulating Helix") as progress:
-            rows = list(rows_of(folder, args.sections, args.seed, args.processes, progress))
-    except (OSError, KeyError, ValueError) as error:
-        raise WorkloadError(f"{folder}: {error}") from error
-    if args.json:
-        facts = [asdict(row) | {"deviation": row.deviation, "within_bound": row.within_bound} for row in rows]
-        print_json(facts)
-    else:
-        print("\n".join(table(rows)))
-    return 0 if all(row.within_bound for row in rows) else 1
-
-
-def _place(folder: Path, args: argparse.Namespace) -> int:
-    """Prints our placements. Exit status 1 if one is not better than the published one."""
-    try:
-        with shown_progress("placing") as progress:
-            found = list(
-                placement_rows(folder, args.clusters, args.seed, args.processes, args.cpu_s, progress)
-            )
-    except (OSError, KeyError, ValueError) as error:
-        raise WorkloadError(f"{folder}: {error}") from error
-    if args.json:
-        print_json([asdict(row) | {"gain": row.gain} for row in found])
-    else:
-        print("\n".join(placement_table(found)))
-    return 0 if all(row.gain > 0 for row in found) else 1
+        return report(args, placements, placement_table, lambda row: row.gain > 0, "gain")
+    return report(args, rows, table, lambda row: row.within_bound, "deviation", "within_bound")
 
 
 def rows_of(

@@ -196,8 +196,8 @@ class _Builder:
             timed = self._drawn(process, trace.traffic, rate_per_s)
         else:
             timed = self._sliced(trace.requests)
-        times = _times_of(timed)
-        return streams.at(lambda: iter(requests), times), trace.traffic is None
+        of_trace = streams.at(lambda: iter(requests), lambda: (each.arrival_s for each in timed()))
+        return of_trace, trace.traffic is None
 
     def _further(self, name: str, rate_per_s: float) -> tuple[Stream, bool]:
         """A part of a mix that is not the base: from its beginning, with its own lengths and arrivals (a set
@@ -347,10 +347,6 @@ class _Builder:
             value = min(choice, bound) if bound else choice
         self._details["max_tokens"] = value
         return streams.each(stream, lambda request: replace(request, max_tokens=value))
-
-
-def _times_of(stream: Stream) -> Callable[[], Iterator[float]]:
-    return lambda: (request.arrival_s for request in stream())
 
 
 def _seed_of_part(seed: int, name: str) -> int:
