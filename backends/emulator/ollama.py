@@ -54,6 +54,11 @@ VERSION = "0.17.0-headway-emulator"
 EMBEDDING_DIMENSIONS = 256
 _BUSY = "server busy, please try again.  maximum pending requests exceeded"
 _UNBOUNDED_TOKENS = 1 << 40
+#: Figures of the engine that `state` shows.
+_STATE = (
+    *("loads_total", "unloads_total", "prefix_queries_total", "prefix_hits_total"),
+    *("prompt_tokens_total", "generation_tokens_total"),
+)
 
 
 class OllamaOptions(BaseModel):
@@ -182,16 +187,9 @@ class OllamaServer:
     def state(self) -> dict[str, Any]:
         """The state that tests read (a real Ollama does not report it)."""
         engine = self.engine
-        return {
-            "running": engine.running,
-            "waiting": engine.waiting + len(self._loading),
-            "loads_total": engine.loads_total,
-            "unloads_total": engine.unloads_total,
-            "prefix_queries_total": engine.prefix_queries_total,
-            "prefix_hits_total": engine.prefix_hits_total,
-            "prompt_tokens_total": engine.prompt_tokens_total,
-            "generation_tokens_total": engine.generation_tokens_total,
-        }
+        waiting = engine.waiting + len(self._loading)
+        figures = {name: getattr(engine, name) for name in _STATE}
+        return {"running": engine.running, "waiting": waiting, **figures}
 
     def close(self) -> None:
         self.driver.close()

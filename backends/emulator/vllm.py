@@ -40,6 +40,11 @@ from router.core.profile import EngineProfile
 
 VERSION = "0.32.0+headway.emulator"
 EMBEDDING_DIMENSIONS = 256
+#: Figures of the engine that `state` shows.
+_STATE = (
+    *("running", "waiting", "kv_usage", "preemptions_total", "prefix_queries_total", "prefix_hits_total"),
+    *("prompt_tokens_total", "generation_tokens_total"),
+)
 _SHED_MESSAGE = "The server is overloaded: too many requests are in flight. Please retry later."
 
 
@@ -134,17 +139,7 @@ class VllmServer:
 
     def state(self) -> dict[str, Any]:
         """The state that tests read, without scraping."""
-        engine = self.engine
-        return {
-            "running": engine.running,
-            "waiting": engine.waiting,
-            "kv_usage": engine.kv_usage,
-            "preemptions_total": engine.preemptions_total,
-            "prefix_queries_total": engine.prefix_queries_total,
-            "prefix_hits_total": engine.prefix_hits_total,
-            "prompt_tokens_total": engine.prompt_tokens_total,
-            "generation_tokens_total": engine.generation_tokens_total,
-        }
+        return {name: getattr(self.engine, name) for name in _STATE}
 
     def close(self) -> None:
         self.driver.close()

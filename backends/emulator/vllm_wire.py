@@ -154,15 +154,8 @@ class VllmWire(Wire):
                 "prompt_logprobs": self._prompt_logprobs(),
                 "prompt_token_ids": None,
             }
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": text,
-            "refusal": None,
-            "annotations": None,
-            "audio": None,
-            "function_call": None,
-            "reasoning": None,
-        }
+        unset = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
+        message: dict[str, Any] = {"role": "assistant", "content": text, **unset}
         if self._job.tool is not None:
             message["content"] = ""
             message["tool_calls"] = [

@@ -85,11 +85,7 @@ def _as_json(row: Row) -> dict[str, object]:
     case = row.case
     return {
         "case": case.number,
-        "algorithm": case.algorithm,
-        "model_set": case.model_set,
-        "gap_s": case.gap_s,
-        "trace": case.trace,
-        "slo_scale": case.slo_scale,
+        **{name: getattr(case, name) for name in ("algorithm", "model_set", "gap_s", "trace", "slo_scale")},
         "published": in_words(case),
         "reproduced": row.reproduced,
         "within_bound": row.within_bound,
