@@ -206,7 +206,7 @@ class EmulatedInstance:
         elif fault.kind is FaultKind.KILL:
             self.kill()
         else:
-            self.faults.arm(fault)
+            self.faults.append(fault)
 
     def kill(self) -> None:
         """Act like a SIGKILL, seen from outside: connections are reset and nothing listens. `start` starts it again
@@ -285,7 +285,7 @@ class EmulatedInstance:
         elif exchange.method != "GET":
             exchange.respond_json(405, {"error": "GET, POST or DELETE"})
             return
-        exchange.respond_json(200, {"armed": self.faults.armed()})
+        exchange.respond_json(200, {"armed": list(self.faults)})
 
     def _arm_late(self, fault: Fault) -> None:
         if self._app is not None:

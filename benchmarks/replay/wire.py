@@ -1,13 +1,12 @@
 """A measuring HTTP/1.1 client: what arrives is stamped and metered where the socket is read.
 
 A general client wakes a task for each chunk, which costs more than everything that is measured here; this
-one wakes its caller once, when the answer has ended. TCP_NODELAY is on, connections are reused if wished.
+one wakes its caller once, when the answer has ended. TCP_NODELAY is on (the event loop sets it), connections are reused if wished.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections.abc import Mapping
@@ -91,9 +90,6 @@ class _Connection(asyncio.Protocol):
     # --- asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
