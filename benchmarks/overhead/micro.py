@@ -23,6 +23,7 @@ import policies
 from backends.engine import profiles
 from backends.scanning import SseScanner
 from benchmarks.overhead import wire
+from benchmarks.terminal import aligned
 from predictors.learned.models import UNTRAINED, Models, load_models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
@@ -59,10 +60,8 @@ def measure(least_s: float = 0.1, records: int = 500) -> list[Cost]:
 
 def text(costs: list[Cost]) -> str:
     """A table."""
-    width = max(len(cost.step) for cost in costs)
-    lines = [f"{'step':{width}}  {'median us':>9}  {'least us':>9}"]
-    lines += [f"{cost.step:{width}}  {cost.median_us:9.2f}  {cost.least_us:9.2f}" for cost in costs]
-    return "\n".join(lines)
+    rows = [(cost.step, f"{cost.median_us:.2f}", f"{cost.least_us:.2f}") for cost in costs]
+    return "\n".join(aligned([("step", "median us", "least us"), *rows]))
 
 
 def steps() -> Iterator[tuple[str, Callable[[], object], int]]:

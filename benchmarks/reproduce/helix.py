@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -117,44 +117,28 @@ def placement_rows(
         for (cluster, model), key in _PUBLISHED_AS.items():
             if clusters is None or cluster in clusters:
                 progress(f"placing {model} on {cluster}")
-                problem = _problem(published, cluster, model)
+                machines, facts = published.cluster(cluster, model), published.models[model]
+                throughput = facts.throughput(machines.counts())
+                problem = Problem(machines, facts.model, throughput, published.lengths)
                 helix = float(published.expected[key][THROUGHPUT])
-                yield _placement_row(cluster, model, helix, problem, executor, processes, cpu_s, seed)
-
-
-def _problem(published: Published, cluster: str, model: str) -> Problem:
-    machines, found = published.cluster(cluster, model), published.models[model]
-    return Problem(machines, found.model, found.throughput(machines.counts()), published.lengths)
-
-
-def _placement_row(
-    cluster: str,
-    model: str,
-    published: float,
-    problem: Problem,
-    executor: Executor,
-    processes: int,
-    cpu_s: float,
-    seed: int,
-) -> PlacementRow:
-    began_s = monotonic()
-    found = best_placement(problem, cpu_s, executor, processes, seed)
-    wall_s = monotonic() - began_s
-    placement = found.candidate.placement
-    same = Candidate("", placement, max_flow(placement, problem.cluster, problem.model, problem.throughput))
-    score = partial(problem.score, seconds=OFFLINE_S, seed=seed)
-    ours, with_max_flow = executor.map(score, (found.candidate, same))
-    return PlacementRow(
-        cluster,
-        model,
-        published,
-        round(ours, 1),
-        round(with_max_flow, 1),
-        found.simulations,
-        round(found.cpu_s),
-        round(wall_s),
-        found.candidate.name,
-    )
+                began_s = monotonic()
+                found = best_placement(problem, cpu_s, executor, processes, seed)
+                wall_s = monotonic() - began_s
+                placement = found.candidate.placement
+                flow = max_flow(placement, problem.cluster, problem.model, problem.throughput)
+                score = partial(problem.score, seconds=OFFLINE_S, seed=seed)
+                ours, with_max_flow = executor.map(score, (found.candidate, Candidate("", placement, flow)))
+                yield PlacementRow(
+                    cluster,
+                    model,
+                    helix,
+                    round(ours, 1),
+                    round(with_max_flow, 1),
+                    found.simulations,
+                    round(found.cpu_s),
+                    round(wall_s),
+                    found.candidate.name,
+                )
 
 
 def placement_table(rows: Sequence[PlacementRow]) -> list[str]:
