@@ -187,7 +187,24 @@ def peer(name: str, engine: Target, directory: Path, cores: Cores) -> Iterator[T
 
 def _nginx(engines: Sequence[int], port: int, directory: Path) -> list[str]:
     configuration = directory / "nginx.conf"
-    configuration.write_text(_nginx_configuration(engines, port, directory))
+    servers = " ".join(f"server 127.0.0.1:{engine};" for engine in engines)
+    configuration.write_text(f"""
+daemon off; worker_processes 1; worker_rlimit_nofile 16384; pid {directory}/nginx.pid;
+events {{ worker_connections 8192; multi_accept on; }}
+http {{
+  access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k;
+  client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
+  fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;
+  upstream engines {{ least_conn; {servers} keepalive 1024; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_read_timeout 600s;
+    }}
+  }}
+}}
+""")
     return ["-p", str(directory), "-e", "stderr", "-c", str(configuration)]
 
 
@@ -206,27 +223,6 @@ PEERS: dict[str, Callable[[Sequence[int], int, Path], list[str]]] = {
     "nginx": _nginx,
     "vllm-router": _vllm_router,
 }
-
-
-def _nginx_configuration(engines: Sequence[int], port: int, directory: Path) -> str:
-    servers = " ".join(f"server 127.0.0.1:{engine};" for engine in engines)
-    return f"""
-daemon off; worker_processes 1; worker_rlimit_nofile 16384; pid {directory}/nginx.pid;
-events {{ worker_connections 8192; multi_accept on; }}
-http {{
-  access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k;
-  client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
-  fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;
-  upstream engines {{ least_conn; {servers} keepalive 1024; keepalive_requests 1000000000; }}
-  server {{
-    listen 127.0.0.1:{port} backlog=4096;
-    location / {{
-      proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection "";
-      proxy_buffering off; proxy_read_timeout 600s;
-    }}
-  }}
-}}
-"""
 
 
 def generate(plan: Plan, cores: Cores) -> Result:
