@@ -46,37 +46,29 @@ def simulate(
         replicas[request.replica].append(index)
     served: dict[int, Served] = {}
     for indices in replicas.values():
-        served.update(_one_replica(profile, requests, indices, prefix_caching))
+        sequences: dict[int, EngineSequence] = {}
+        try:
+            engine = Engine(profile, prefix_caching=prefix_caching, every_token=False)
+            for index in indices:
+                each = requests[index]
+                tokens = each.prompt_tokens, each.output_tokens or 1
+                sequences[index] = EngineSequence(str(index), *tokens, each.prefix)
+                engine.submit(sequences[index], each.arrival_s)
+        except (PromptTooLong, ValueError) as error:
+            raise WorkloadError(f"the engine model cannot run this: {error}") from None
+        progress = []
+        while (next_s := engine.next_at()) is not None:
+            progress += engine.advance(next_s)
+        progress += engine.advance(float("inf"))
+        ended_at_s = {int(name): at_s for name, at_s, _, finished in progress if finished is not None}
+        admissions = sorted(each.admitted_at_s or 0.0 for each in sequences.values())
+        ends = sorted(ended_at_s.values())
+        for index, sequence in sequences.items():
+            first_s = sequence.first_token_at_s
+            assert first_s is not None  # noqa: S101 (it has ended)
+            streams = bisect_right(admissions, first_s) - bisect_left(ends, first_s)
+            served[index] = Served(first_s, ended_at_s[index], streams)
     return [served[index] for index in range(len(requests))]
-
-
-def _one_replica(
-    profile: EngineProfile, requests: Sequence[Measured], indices: Sequence[int], prefix_caching: bool
-) -> dict[int, Served]:
-    sequences: dict[str, EngineSequence] = {}
-    progress = []
-    try:
-        engine = Engine(profile, prefix_caching=prefix_caching, every_token=False)
-        for index in indices:
-            each = requests[index]
-            sequence = EngineSequence(str(index), each.prompt_tokens, each.output_tokens or 1, each.prefix)
-            engine.submit(sequence, each.arrival_s)
-            sequences[sequence.id] = sequence
-    except (PromptTooLong, ValueError) as error:
-        raise WorkloadError(f"the engine model cannot run this: {error}") from None
-    while (next_s := engine.next_at()) is not None:
-        progress += engine.advance(next_s)
-    progress += engine.advance(float("inf"))
-    ended_at_s = {name: at_s for name, at_s, _, finished in progress if finished is not None}
-    admissions = sorted(each.admitted_at_s or 0.0 for each in sequences.values())
-    ends = sorted(ended_at_s.values())
-    found = {}
-    for name, sequence in sequences.items():
-        first_s = sequence.first_token_at_s
-        assert first_s is not None  # noqa: S101 (it has ended)
-        streams = bisect_right(admissions, first_s) - bisect_left(ends, first_s)
-        found[int(name)] = Served(first_s, ended_at_s[name], streams)
-    return found
 
 
 #: The median relative error that is aimed at on levels that were not fitted.
