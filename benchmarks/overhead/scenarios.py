@@ -1,4 +1,4 @@
-"""What is measured: the loads, and the figures read off their results."""
+"""What is measured: the loads, the figures read off their results, and their runs pass by pass over all targets in turn."""
 
 from __future__ import annotations
 
