@@ -1,4 +1,5 @@
-"""The published cases of AlpaServe and AlpaServe* (`alpaserve_cases.json`), and what they leave open, and is assumed here: the GPU, the stage times and the requests.
+"""The published cases of AlpaServe and AlpaServe* (`alpaserve_cases.json`). What they leave open is assumed here: the GPU, the
+stage times and the requests.
 
 The cases fit 8 x A100-40GB only (docs/reproductions.md). A request makes 20 tokens, one at a time. A stage reads its
 weights once for each token at the A100's data-sheet bandwidth times the share that `backends.engine.hardware` has for

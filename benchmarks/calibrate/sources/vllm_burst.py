@@ -171,17 +171,11 @@ def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 def _known(text: Text, known: Mapping[Text, int]) -> int:
     """Tokens of this text, or of the nearest one by the logarithms of its two numbers."""
-    if text in known:
-        return known[text]
-    return known[
-        min(
-            known,
-            key=lambda other: (
-                math.dist(*([math.log(n + 10) for n in each] for each in (text, other))),
-                other,
-            ),
-        )
-    ]
+
+    def distance(other: Text) -> tuple[float, Text]:
+        return math.dist(*([math.log(n + 10) for n in each] for each in (text, other))), other
+
+    return known[text if text in known else min(known, key=distance)]
 
 
 def _kv_capacity(levels: Sequence[Level]) -> tuple[int, ...]:
