@@ -32,16 +32,8 @@ _ROUTING = (
 )
 #: Fields of `BuildOptions` that are named as they are typed.
 _SAME = (
-    "seed",
-    "rate_scale",
-    "limit",
-    "arrivals",
-    "cv",
-    "depth",
-    "turns",
-    "prompts",
-    "lengths",
-    "length_wins",
+    *("seed", "rate_scale", "limit", "arrivals", "cv", "depth", "turns"),
+    *("prompts", "lengths", "length_wins"),
 )
 
 

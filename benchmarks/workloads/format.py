@@ -173,17 +173,8 @@ class Header:
 
 #: Members of a request in the order of the file.
 _MEMBERS = (
-    *(
-        "id",
-        "arrival_s",
-        "prompt",
-        "prompt_tokens",
-        "max_tokens",
-        "output_tokens",
-        "quality",
-        "prefix_hashes",
-    ),
-    *("session", "routing", "source"),
+    *("id", "arrival_s", "prompt", "prompt_tokens", "max_tokens", "output_tokens"),
+    *("quality", "prefix_hashes", "session", "routing", "source"),
 )
 
 
