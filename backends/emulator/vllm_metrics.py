@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
+from itertools import count, takewhile
 
 from backends.emulator.generation import Choice
 from backends.engine.batching import Engine
@@ -61,14 +62,8 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
 
 def one_two_five(most: int) -> tuple[int, ...]:
     """1, 2, 5, 10, 20, ... up to `most`, the buckets of vLLM's token histograms."""
-    found: list[int] = []
-    scale = 1
-    while True:
-        for mantissa in (1, 2, 5):
-            if mantissa * scale > most:
-                return tuple(found)
-            found.append(mantissa * scale)
-        scale *= 10
+    scales = takewhile(lambda scale: scale <= most, (10**power for power in count()))
+    return tuple(mantissa * scale for scale in scales for mantissa in (1, 2, 5) if mantissa * scale <= most)
 
 
 class Histogram:
@@ -225,8 +220,8 @@ class VllmMetrics:
         for name, values in self._histograms.items():
             family(name, "histogram", _HISTOGRAMS[name][0])
             below = 0
-            for bound, count in zip((*map(float, values.bounds), "+Inf"), values.counts, strict=True):
-                below += count
+            for bound, inside in zip((*map(float, values.bounds), "+Inf"), values.counts, strict=True):
+                below += inside
                 sample(f"{name}_bucket", below, le=str(bound))
             sample(f"{name}_count", below)
             sample(f"{name}_sum", values.total)
