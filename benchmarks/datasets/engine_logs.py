@@ -9,23 +9,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
 from benchmarks.datasets.terms import TERMS
-from benchmarks.workloads.published import Record, table
+from benchmarks.workloads.published import grouped, table
 from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.core.profile import EngineProfile
 
 _REQUESTS = "requests.csv.gz"
-Row = TypeVar("Row", bound=Record)
-Key = TypeVar("Key")
 
 #: Constants of the engine of vllm_burst: `headway calibrate --source vllm_burst`, fitted on speeds 100, 400, 500,
 #: 700, 800, 1500 and 2000; median errors on 200, 600 and 1000 were 15 % (TTFT) and 8 % (E2E). See
@@ -50,8 +47,8 @@ BURST_PROMPT_SHARE = 0.7985
 def read_vllm_burst(folder: Path) -> Dataset:
     """Llama-3.2-1B on one GPU of 24 GB under BurstGPT's arrivals. Prompt tokens are scaled to the engine's;
     output tokens are not published. Times are the client's."""
-    requests = _by(table(folder / _REQUESTS, vllm_burst.Request), attrgetter("scale"))
-    states = _by(table(folder / "engine_state.csv.gz", vllm_burst.EngineState), attrgetter("scale"))
+    requests = grouped(table(folder / _REQUESTS, vllm_burst.Request), attrgetter("scale"))
+    states = grouped(table(folder / "engine_state.csv.gz", vllm_burst.EngineState), attrgetter("scale"))
     runs, attempts, seen = [], [], []
     for scale in sorted(requests, key=float):
         run = Run(
@@ -94,7 +91,7 @@ def read_aibrix(folder: Path) -> Dataset:
     """Llama-3.1-8B on eight vLLM replicas, prompts of 21,000 tokens of users that come back."""
     runs: list[Run] = []
     attempts: list[Attempt] = []
-    configurations = _by(table(folder / _REQUESTS, aibrix.Request), attrgetter("release", "config"))
+    configurations = grouped(table(folder / _REQUESTS, aibrix.Request), attrgetter("release", "config"))
     for (release, config), found in sorted(configurations.items()):
         engine = replace(
             profile(aibrix.NEAREST),
@@ -103,7 +100,7 @@ def read_aibrix(folder: Path) -> Dataset:
             max_batched_tokens=32_000 if release == "v0.2.1" else 8192,
         )
         cache = _cache(config, engine.kv_capacity_tokens * aibrix.REPLICAS)
-        levels = _by(found, attrgetter("qps"))
+        levels = grouped(found, attrgetter("qps"))
         for qps in sorted(levels):
             run = Run(
                 f"aibrix/{release}/{config}/{qps:g}",
@@ -178,7 +175,7 @@ def read_helix(folder: Path) -> Dataset:
     """LLaMA-30B and 70B, pipeline parallel over clusters of one kind of GPU, each seen as one engine without
     a profile. A fifth of the requests is not published: they load the engine, unseen."""
     runs, attempts = [], []
-    setups = _by(
+    setups = grouped(
         (row for row in table(folder / _REQUESTS, helix.Request) if row.gpu != "mixed"),
         attrgetter("setup", "model", "gpu", "policy", "mode"),
     )
@@ -215,13 +212,6 @@ def _attempt(
     """An attempt that was dispatched at `at_s`, with the tokens of its prompt and answer, and what else is `known`."""
     known = {"cached_tokens": 0, **known}
     return Attempt(run.id, run.model, at_s, prompt, at_s + ttft_s, at_s + e2e_s, output, **known)
-
-
-def _by(rows: Iterable[Row], key: Callable[[Row], Key]) -> defaultdict[Key, list[Row]]:
-    parts: defaultdict[Key, list[Row]] = defaultdict(list)
-    for row in rows:
-        parts[key(row)].append(row)
-    return parts
 
 
 def _dataset(name: str, runs: list[Run], attempts: list[Attempt], states: list[State]) -> Dataset:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -36,6 +37,8 @@ class Record(BaseModel):
 
 
 Read = TypeVar("Read", bound=Record)
+Row = TypeVar("Row")
+Key = TypeVar("Key")
 
 
 def open_text(path: Path) -> io.TextIOWrapper:
@@ -114,3 +117,11 @@ def checked(data: Mapping[str, Any], kind: type[Read], where: str) -> Read:
         return kind.model_validate(data)
     except ValidationError as error:
         raise WorkloadError(f"{where}: {problem(error)}") from None
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> defaultdict[Key, list[Row]]:
+    """The rows by what `key` gives of each, in their order."""
+    parts: defaultdict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[key(row)].append(row)
+    return parts

@@ -23,13 +23,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
 from benchmarks.calibrate.measured import Level, Measured, State
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study, by_load
-from benchmarks.workloads.published import Count, Number, Record, table
+from benchmarks.workloads.published import Count, Number, Record, grouped, table
 
 FOLDER = "vllm_burst_llama32_1b"
 MAX_TOKENS = 1024
@@ -67,12 +68,9 @@ class EngineState(Record):
 
 def read(data: Path, split: Splitter) -> list[Study]:
     """One study. A WorkloadError for tables that are not as published."""
-    requests: dict[str, list[Request]] = defaultdict(list)
-    for row in table(data / FOLDER / "requests.csv.gz", Request):
-        requests[row.scale].append(row)
-    states: dict[str, list[State]] = defaultdict(list)
-    for state in table(data / FOLDER / "engine_state.csv.gz", EngineState):
-        states[state.scale].append(_state(state))
+    requests = grouped(table(data / FOLDER / "requests.csv.gz", Request), attrgetter("scale"))
+    seen = grouped(table(data / FOLDER / "engine_state.csv.gz", EngineState), attrgetter("scale"))
+    states = {name: list(map(_state, seen[name])) for name in requests}
     plain = by_load([_level(name, found, states[name]) for name, found in requests.items()])
     parts = split([level.name for level in plain])
     share = _prompt_share([level for level in plain if level.name in parts.fit])
