@@ -101,8 +101,7 @@ def _engine(instance: InstanceConfig) -> dict[str, Any]:
 
 
 def _instance(engine: dict[str, Any]) -> EmulatedInstance:
-    from backends.emulator.instance import EmulatedInstance
-    from backends.emulator.servers import SERVERS
+    from backends.emulator.instance import SERVERS, EmulatedInstance
 
     option = SERVERS[engine["kind"]].CONTEXT_OPTION
     options = {} if option is None else {option: engine["context"]}

@@ -75,28 +75,16 @@ def _integer(name: str, value: Any, least: int) -> int:
     return value
 
 
-class FaultBoard:
-    """The faults armed on one instance."""
-
-    def __init__(self) -> None:
-        self._armed: deque[Fault] = deque()
-
-    def arm(self, fault: Fault) -> None:
-        self._armed.append(fault)
-
-    def clear(self) -> None:
-        self._armed.clear()
-
-    def armed(self) -> list[Fault]:
-        return list(self._armed)
+class FaultBoard(deque[Fault]):
+    """The faults armed on one instance, in the order in which they hit."""
 
     def take(self) -> Fault | None:
         """The fault that hits the request that arrives now; None without one."""
-        if not self._armed:
+        if not self:
             return None
-        fault = self._armed[0]
+        fault = self[0]
         if fault.count is not None:
             fault.count -= 1
             if fault.count <= 0:
-                self._armed.popleft()
+                self.popleft()
         return fault

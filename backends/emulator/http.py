@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -199,9 +198,6 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server.connections.add(self)
         self._arm_idle()
         if self._server.refusing:  # it was accepted at the moment when the listener closed

@@ -1,7 +1,7 @@
 """The emulated Ollama server: its routes over one slot engine model.
 
 A model loads at its first use and unloads when its keep-alive is over. Another `num_ctx` (or another load-time option)
-forces a reload (`ollama_loading`). A prompt longer than the context is cut without a message.
+forces a reload (`ollama_models`). A prompt longer than the context is cut without a message.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from backends.emulator.driver import Driver
 from backends.emulator.faults import FaultBoard, FaultKind
 from backends.emulator.generation import Choice, Generation, Wire, new_sequence
 from backends.emulator.http import Exchange
-from backends.emulator.ollama_catalog import Entry
-from backends.emulator.ollama_loading import LoadQueue, Model
+from backends.emulator.ollama_models import Entry, LoadQueue, Model
 from backends.emulator.ollama_request import (
     Job,
     Refused,
@@ -54,6 +53,11 @@ VERSION = "0.17.0-headway-emulator"
 EMBEDDING_DIMENSIONS = 256
 _BUSY = "server busy, please try again.  maximum pending requests exceeded"
 _UNBOUNDED_TOKENS = 1 << 40
+#: Figures of the engine that `state` shows.
+_STATE = (
+    *("loads_total", "unloads_total", "prefix_queries_total", "prefix_hits_total"),
+    *("prompt_tokens_total", "generation_tokens_total"),
+)
 
 
 class OllamaOptions(BaseModel):
@@ -71,7 +75,7 @@ class OllamaOptions(BaseModel):
 
 
 class OllamaServer:
-    """One emulated Ollama; `handle` answers one HTTP request (`servers.EngineServer`)."""
+    """One emulated Ollama; `handle` answers one HTTP request (`instance.EngineServer`)."""
 
     OPTIONS: ClassVar[type[BaseModel]] = OllamaOptions
     PORT: ClassVar = 11434
@@ -182,16 +186,9 @@ class OllamaServer:
     def state(self) -> dict[str, Any]:
         """The state that tests read (a real Ollama does not report it)."""
         engine = self.engine
-        return {
-            "running": engine.running,
-            "waiting": engine.waiting + len(self._loading),
-            "loads_total": engine.loads_total,
-            "unloads_total": engine.unloads_total,
-            "prefix_queries_total": engine.prefix_queries_total,
-            "prefix_hits_total": engine.prefix_hits_total,
-            "prompt_tokens_total": engine.prompt_tokens_total,
-            "generation_tokens_total": engine.generation_tokens_total,
-        }
+        waiting = engine.waiting + len(self._loading)
+        figures = {name: getattr(engine, name) for name in _STATE}
+        return {"running": engine.running, "waiting": waiting, **figures}
 
     def close(self) -> None:
         self.driver.close()

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from backends.emulator.generation import Choice, Generation, Wire
-from backends.emulator.ollama_catalog import rfc3339
+from backends.emulator.ollama_models import rfc3339
 from backends.emulator.text import seed_of
 from backends.emulator.vllm_wire import token_id, token_ids, token_logprobs
 from backends.sse_events import END, event
@@ -84,12 +84,8 @@ class NativeWire(Wire):
         line = choice.head + stamp + middle + choice.answer.escaped(start, stop) + choice.tail
         if self.of.logprobs is None:
             return line
-        return (
-            line[: -len(b"}\n")]
-            + b',"logprobs":'
-            + orjson.dumps(self._logprobs(choice, start, stop))
-            + b"}\n"
-        )
+        logprobs = orjson.dumps(self._logprobs(choice, start, stop))
+        return line.removesuffix(b"}\n") + b',"logprobs":' + logprobs + b"}\n"
 
     def closing(self, generation: Generation) -> bytes:
         return orjson.dumps(self._last(generation, "")) + b"\n"

@@ -24,6 +24,11 @@ class Rejected(Exception):
         self.param = param
 
 
+def invalid(message: str, param: str) -> Rejected:
+    """A parameter with a value that vLLM refuses."""
+    return Rejected(400, message, param=param)
+
+
 def validation(loc: str, message: str) -> Rejected:
     """A type error in the words of the body's schema check."""
     return Rejected(
@@ -72,7 +77,7 @@ def number_between(body: Mapping[str, Any], name: str, least: float, most: float
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise validation(name, "Input should be a valid number")
     if not least <= value <= most:
-        raise Rejected(400, f"{name} must be in [{least}, {most}], got {value}.", param=name)
+        raise invalid(f"{name} must be in [{least}, {most}], got {value}.", name)
 
 
 def strings(body: Mapping[str, Any], name: str) -> list[str]:
@@ -118,15 +123,14 @@ def forced_tool(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool] | None:
     tools = body.get("tools")
     choice = body.get("tool_choice")
     if tools == []:
-        raise Rejected(
-            400,
+        raise invalid(
             "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.",
-            param="tools",
+            "tools",
         )
     if choice in {None, "none", "auto"} if isinstance(choice, str | None) else False:
         return None
     if not isinstance(tools, list):
-        raise Rejected(400, "When using `tool_choice`, `tools` must be set.", param="tool_choice")
+        raise invalid("When using `tool_choice`, `tools` must be set.", "tool_choice")
     functions = [
         tool["function"]
         for tool in tools
@@ -142,14 +146,10 @@ def forced_tool(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool] | None:
         for function in functions:
             if function["name"] == name:
                 return function, True
-        raise Rejected(
-            400,
-            "The tool specified in `tool_choice` does not match any of the specified `tools`",
-            param="tool_choice",
+        raise invalid(
+            "The tool specified in `tool_choice` does not match any of the specified `tools`", "tool_choice"
         )
-    raise Rejected(
-        400, "Invalid value for `tool_choice`: only named tools, none, auto or required.", param="tool_choice"
-    )
+    raise invalid("Invalid value for `tool_choice`: only named tools, none, auto or required.", "tool_choice")
 
 
 def tool_arguments(function: Mapping[str, Any]) -> str:

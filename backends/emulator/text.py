@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from statistics import NormalDist
 from typing import Any
 
@@ -169,17 +170,11 @@ class Answer:
 
 def embedding(text: str | bytes, dimensions: int, model: str = "") -> list[float]:
     """A unit vector that depends only on the text and the model."""
-    values: list[float] = []
-    counter = 0
-    data = encoded(text)
-    key = blake2b(model.encode(), digest_size=32).digest()
-    while len(values) < dimensions:
-        digest = blake2b(data + counter.to_bytes(4, "big"), key=key, digest_size=64).digest()
-        values.extend(
-            (int.from_bytes(digest[at : at + 4], "big") + 0.5) / 2**31 - 1.0 for at in range(0, 64, 4)
-        )
-        counter += 1
-    values = values[:dimensions]
+    data, key = encoded(text), blake2b(model.encode(), digest_size=32).digest()
+    counters = (number.to_bytes(4, "big") for number in range(-(-dimensions // 16)))
+    digests = (blake2b(data + counter, key=key, digest_size=64).digest() for counter in counters)
+    numbers = (int.from_bytes(digest[at : at + 4], "big") for digest in digests for at in range(0, 64, 4))
+    values = [(number + 0.5) / 2**31 - 1.0 for number in islice(numbers, dimensions)]
     norm = math.sqrt(sum(value * value for value in values))
     return [value / norm for value in values]
 

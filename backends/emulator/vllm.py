@@ -12,6 +12,7 @@ import hmac
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, Strict
@@ -39,6 +40,11 @@ from router.core.profile import EngineProfile
 
 VERSION = "0.32.0+headway.emulator"
 EMBEDDING_DIMENSIONS = 256
+#: Figures of the engine that `state` shows.
+_STATE = (
+    *("running", "waiting", "kv_usage", "preemptions_total", "prefix_queries_total", "prefix_hits_total"),
+    *("prompt_tokens_total", "generation_tokens_total"),
+)
 _SHED_MESSAGE = "The server is overloaded: too many requests are in flight. Please retry later."
 
 
@@ -57,7 +63,7 @@ class VllmOptions(BaseModel):
 
 
 class VllmServer:
-    """One emulated vLLM; `handle` answers one HTTP request (`servers.EngineServer`). Several models share one engine
+    """One emulated vLLM; `handle` answers one HTTP request (`instance.EngineServer`). Several models share one engine
     (`backends.engine.shared`): the first one is the base, whose name the metrics have."""
 
     OPTIONS: ClassVar[type[BaseModel]] = VllmOptions
@@ -89,8 +95,8 @@ class VllmServer:
         self.live: set[Generation] = set()
         self._started = int(time.time())
         self._routes: dict[tuple[str, str], Callable[[Exchange], None]] = {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/completions"): self._completion,
+            ("POST", "/v1/chat/completions"): partial(self._generate, parse_chat),
+            ("POST", "/v1/completions"): partial(self._generate, parse_completion),
             ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/tokenize"): self._tokenize,
             ("GET", "/v1/models"): self._models,
@@ -133,17 +139,7 @@ class VllmServer:
 
     def state(self) -> dict[str, Any]:
         """The state that tests read, without scraping."""
-        engine = self.engine
-        return {
-            "running": engine.running,
-            "waiting": engine.waiting,
-            "kv_usage": engine.kv_usage,
-            "preemptions_total": engine.preemptions_total,
-            "prefix_queries_total": engine.prefix_queries_total,
-            "prefix_hits_total": engine.prefix_hits_total,
-            "prompt_tokens_total": engine.prompt_tokens_total,
-            "generation_tokens_total": engine.generation_tokens_total,
-        }
+        return {name: getattr(self.engine, name) for name in _STATE}
 
     def close(self) -> None:
         self.driver.close()
@@ -202,17 +198,10 @@ class VllmServer:
         return name if name in self._names else self.model
 
     # --- generation ---
-    def _chat(self, exchange: Exchange) -> None:
+    def _generate(self, parse: Callable[[Mapping[str, Any], list[str]], Job], exchange: Exchange) -> None:
         body = fields.json_object(exchange)
         name = self._check_model(body)
-        self._generate(exchange, parse_chat(body, self._names[self._model_of(name)]), name)
-
-    def _completion(self, exchange: Exchange) -> None:
-        body = fields.json_object(exchange)
-        name = self._check_model(body)
-        self._generate(exchange, parse_completion(body, self._names[self._model_of(name)]), name)
-
-    def _generate(self, exchange: Exchange, job: Job, name: str) -> None:
+        job = parse(body, self._names[self._model_of(name)])
         check_context(job, self.max_model_len)
         prefix = "chatcmpl" if job.chat else "cmpl"
         wire = VllmWire(job, name, f"{prefix}-{exchange.headers.get('x-request-id') or uuid.uuid4().hex}")
@@ -290,20 +279,17 @@ class VllmServer:
         if dimensions is None:
             dimensions = EMBEDDING_DIMENSIONS
         if not 1 <= dimensions <= 8192:
-            raise Rejected(
-                400, f"dimensions must be between 1 and 8192, got {dimensions}.", param="dimensions"
-            )
+            raise fields.invalid(f"dimensions must be between 1 and 8192, got {dimensions}.", "dimensions")
         form = body.get("encoding_format", "float")
         if form not in {"float", "base64"}:
             raise fields.validation("encoding_format", "Input should be float or base64")
         for prompt in prompts:
             if prompt.tokens > self.max_model_len - 1:
-                raise Rejected(
-                    400,
+                raise fields.invalid(
                     f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
                     f"{prompt.tokens} tokens in the input for embedding generation. Please reduce the length of "
                     "the input.",
-                    param="input",
+                    "input",
                 )
         job, served = Job(chat=False, prompts=prompts), self._model_of(name)
         sequences = (new_sequence(prompt.data, prompt.tokens, 0, served) for prompt in prompts)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
+from itertools import count, takewhile
 
 from backends.emulator.generation import Choice
 from backends.engine.batching import Engine
@@ -60,14 +62,8 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
 
 def one_two_five(most: int) -> tuple[int, ...]:
     """1, 2, 5, 10, 20, ... up to `most`, the buckets of vLLM's token histograms."""
-    found: list[int] = []
-    scale = 1
-    while True:
-        for mantissa in (1, 2, 5):
-            if mantissa * scale > most:
-                return tuple(found)
-            found.append(mantissa * scale)
-        scale *= 10
+    scales = takewhile(lambda scale: scale <= most, (10**power for power in count()))
+    return tuple(mantissa * scale for scale in scales for mantissa in (1, 2, 5) if mantissa * scale <= most)
 
 
 class Histogram:
@@ -160,34 +156,39 @@ class VllmMetrics:
         engine = self._engine
         out: list[str] = []
 
-        def family(name: str, kind: str, text: str) -> None:
-            out.append(f"# HELP vllm:{name} {text}\n# TYPE vllm:{name} {kind}\n")
-
         def sample(name: str, value: float, **labels: str) -> None:
             pairs = {"engine": "0", **labels, "model_name": _escape(self._model)}
             inside = ",".join(f'{key}="{pairs[key]}"' for key in sorted(pairs))
             out.append(f"vllm:{name}{{{inside}}} {float(value)}\n")
 
-        def scalar(name: str, kind: str, text: str, value: float) -> None:
-            family(name, kind, text)
-            sample(name, value)
+        def family(
+            name: str, kind: str, text: str, value: float | None = None, **by_label: Mapping[str, float]
+        ) -> None:
+            """A family's head, its `value`, and its values by one more label."""
+            out.append(f"# HELP vllm:{name} {text}\n# TYPE vllm:{name} {kind}\n")
+            if value is not None:
+                sample(name, value)
+            for label, values in by_label.items():
+                for each, number in values.items():
+                    sample(name, number, **{label: each})
+
+        def counter(
+            name: str, text: str, value: float | None = None, **by_label: Mapping[str, float]
+        ) -> None:
+            family(f"{name}_total", "counter", text, value, **by_label)
 
         for what in ("flops", "read_bytes", "write_bytes"):
-            scalar(
-                f"estimated_{what}_per_gpu_total", "counter", f"Estimated {what} per GPU (not modelled).", 0
-            )
-        scalar(
-            "num_requests_running", "gauge", "Number of requests in model execution batches.", engine.running
-        )
-        scalar("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", engine.waiting)
-        family("num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.")
-        sample("num_requests_waiting_by_reason", engine.waiting, reason="capacity")
-        sample("num_requests_waiting_by_reason", 0, reason="deferred")
-        family("engine_sleep_state", "gauge", "Engine sleep state.")
-        for state, value in (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0)):
-            sample("engine_sleep_state", value, sleep_state=state)
-        scalar("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage)
-        counters = (
+            counter(f"estimated_{what}_per_gpu", f"Estimated {what} per GPU (not modelled).", 0)
+        running, waiting = engine.running, engine.waiting
+        family("num_requests_running", "gauge", "Number of requests in model execution batches.", running)
+        family("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", waiting)
+        by_reason = {"capacity": waiting, "deferred": 0}
+        text = "Number of waiting requests by reason."
+        family("num_requests_waiting_by_reason", "gauge", text, reason=by_reason)
+        states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+        family("engine_sleep_state", "gauge", "Engine sleep state.", sleep_state=states)
+        family("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage)
+        for name, text, value in (
             ("prefix_cache_queries", "Prefix cache queries, in queried tokens.", engine.prefix_queries_total),
             ("prefix_cache_hits", "Prefix cache hits, in cached tokens.", engine.prefix_hits_total),
             ("external_prefix_cache_queries", "External prefix cache queries (not modelled).", 0),
@@ -196,36 +197,22 @@ class VllmMetrics:
             ("mm_cache_hits", "Multi-modal cache hits (not modelled).", 0),
             ("num_preemptions", "Cumulative number of preemption from the engine.", engine.preemptions_total),
             ("prompt_tokens", "Number of prefill tokens processed.", engine.prompt_tokens_total),
-        )
-        for name, text, value in counters:
-            scalar(f"{name}_total", "counter", text, value)
+        ):
+            counter(name, text, value)
         cached = self._cached_tokens_total
-        family("prompt_tokens_by_source_total", "counter", "Number of prompt tokens by source.")
-        sample("prompt_tokens_by_source_total", engine.prompt_tokens_total - cached, source="local_compute")
-        sample("prompt_tokens_by_source_total", cached, source="local_cache_hit")
-        sample("prompt_tokens_by_source_total", 0, source="external_kv_transfer")
-        scalar(
-            "prompt_tokens_cached_total",
-            "counter",
-            "Number of cached prompt tokens (local + external).",
-            cached,
-        )
-        family("prompt_tokens_cached_by_source_total", "counter", "Prefix-cache hit tokens by cache tier.")
-        sample("prompt_tokens_cached_by_source_total", cached, source="device")
-        scalar(
-            "generation_tokens_total",
-            "counter",
-            "Number of generation tokens processed.",
-            engine.generation_tokens_total,
-        )
-        family("request_success_total", "counter", "Count of successfully processed requests.")
-        for reason in _FINISHED_REASONS:
-            sample("request_success_total", self._success[reason], finished_reason=reason)
-        family(
-            "admission_rejections_total",
-            "counter",
-            "Admission attempts rejected by a queue limit, by reason.",
-        )
+        by_source = {
+            "local_compute": engine.prompt_tokens_total - cached,
+            "local_cache_hit": cached,
+            "external_kv_transfer": 0,
+        }
+        counter("prompt_tokens_by_source", "Number of prompt tokens by source.", source=by_source)
+        counter("prompt_tokens_cached", "Number of cached prompt tokens (local + external).", cached)
+        by_tier = {"device": cached}
+        counter("prompt_tokens_cached_by_source", "Prefix-cache hit tokens by cache tier.", source=by_tier)
+        counter("generation_tokens", "Number of generation tokens processed.", engine.generation_tokens_total)
+        ended = {reason: self._success[reason] for reason in _FINISHED_REASONS}
+        counter("request_success", "Count of successfully processed requests.", finished_reason=ended)
+        counter("admission_rejections", "Admission attempts rejected by a queue limit, by reason.")
         out.append(
             f'vllm:admission_rejections_total{{model_name="{_escape(self._model)}",reason="max_num_queued_reqs"}}'
             f" {float(self.rejections_total)}\n"
@@ -233,8 +220,8 @@ class VllmMetrics:
         for name, values in self._histograms.items():
             family(name, "histogram", _HISTOGRAMS[name][0])
             below = 0
-            for bound, count in zip((*map(float, values.bounds), "+Inf"), values.counts, strict=True):
-                below += count
+            for bound, inside in zip((*map(float, values.bounds), "+Inf"), values.counts, strict=True):
+                below += inside
                 sample(f"{name}_bucket", below, le=str(bound))
             sample(f"{name}_count", below)
             sample(f"{name}_sum", values.total)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backends.emulator import openai_fields as fields
-from backends.emulator.openai_fields import Rejected
 from backends.emulator.text import BYTES_PER_TOKEN, chat_text, count_tokens, encoded, requested_output_tokens
 
 
@@ -52,7 +51,7 @@ def parse_chat(body: Mapping[str, Any], names: list[str]) -> Job:
     """A job from the body of /v1/chat/completions. Raises Rejected."""
     messages = fields.messages_of(body)
     if not messages:
-        raise Rejected(400, "messages must not be empty", param="messages")
+        raise fields.invalid("messages must not be empty", "messages")
     data = encoded(chat_text(messages))
     job = Job(chat=True, prompts=[Prompt(data, count_tokens(data))])
     _parse_common(body, job, names)
@@ -65,11 +64,9 @@ def parse_chat(body: Mapping[str, Any], names: list[str]) -> Job:
     top = fields.integer(body, "top_logprobs")
     wanted = fields.boolean(body, "logprobs")
     if top is not None and top > 0 and not wanted:
-        raise Rejected(
-            400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs"
-        )
+        raise fields.invalid("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
     if top is not None and (top < 0 or top > 20):
-        raise Rejected(400, "`top_logprobs` must be a positive value or -1.", param="top_logprobs")
+        raise fields.invalid("`top_logprobs` must be a positive value or -1.", "top_logprobs")
     job.logprobs = (top or 0) if wanted else None
     _check_lengths(job)
     return job
@@ -78,18 +75,16 @@ def parse_chat(body: Mapping[str, Any], names: list[str]) -> Job:
 def parse_completion(body: Mapping[str, Any], names: list[str]) -> Job:
     """A job from the body of /v1/completions. Raises Rejected."""
     if "prompt" not in body or body["prompt"] is None:
-        raise Rejected(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+        raise fields.invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if body.get("suffix"):
-        raise Rejected(
-            400, "suffix is only supported for models with FIM completion rendering", param="suffix"
-        )
+        raise fields.invalid("suffix is only supported for models with FIM completion rendering", "suffix")
     job = Job(chat=False, prompts=prompts_of(body["prompt"], "prompt"))
     _parse_common(body, job, names)
     if body.get("max_tokens", ...) is ...:
         job.max_tokens = 16  # the default of this endpoint
     logprobs = fields.integer(body, "logprobs")
     if logprobs is not None and not 0 <= logprobs <= 20:
-        raise Rejected(400, "`logprobs` must be a positive value.", param="logprobs")
+        raise fields.invalid("`logprobs` must be a positive value.", "logprobs")
     job.logprobs = logprobs
     job.echo = fields.boolean(body, "echo")
     if job.echo and job.max_tokens == 0:
@@ -130,22 +125,20 @@ def _parse_common(body: Mapping[str, Any], job: Job, names: list[str]) -> None:
     options = body.get("stream_options")
     if options is not None:
         if not job.stream:
-            raise Rejected(
-                400, "Stream options can only be defined when `stream=True`.", param="stream_options"
-            )
+            raise fields.invalid("Stream options can only be defined when `stream=True`.", "stream_options")
         if not isinstance(options, Mapping):
             raise fields.validation("stream_options", "Input should be a valid dictionary")
         job.include_usage = fields.boolean(options, "include_usage")
         job.continuous_usage = job.include_usage and fields.boolean(options, "continuous_usage_stats")
     job.n = 1 if (n := fields.integer(body, "n")) is None else n
     if not 1 <= job.n <= 128:
-        raise Rejected(400, f"n must be at least 1 and at most 128, got {job.n}.", param="n")
+        raise fields.invalid(f"n must be at least 1 and at most 128, got {job.n}.", "n")
     job.max_tokens = fields.integer(body, "max_tokens")
     job.min_tokens = fields.integer(body, "min_tokens") or 0
     job.ignore_eos = fields.boolean(body, "ignore_eos")
     job.stops = fields.strings(body, "stop")
     if "" in job.stops:
-        raise Rejected(400, "stop cannot contain an empty string.", param="stop")
+        raise fields.invalid("stop cannot contain an empty string.", "stop")
     job.as_json = fields.wants_json(body)
     job.schema = fields.wanted_schema(body)
     fields.number_between(body, "temperature", 0.0, 2.0)
@@ -155,11 +148,9 @@ def _parse_common(body: Mapping[str, Any], job: Job, names: list[str]) -> None:
     job.prompt_logprobs = fields.integer(body, "prompt_logprobs")
     if job.prompt_logprobs is not None:
         if job.stream and (job.prompt_logprobs > 0 or job.prompt_logprobs == -1):
-            raise Rejected(
-                400, "`prompt_logprobs` are not available when `stream=True`.", param="prompt_logprobs"
-            )
+            raise fields.invalid("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
         if job.prompt_logprobs < -1:
-            raise Rejected(400, "`prompt_logprobs` must be a positive value or -1.", param="prompt_logprobs")
+            raise fields.invalid("`prompt_logprobs` must be a positive value or -1.", "prompt_logprobs")
     extra = body.get("vllm_xargs")
     if extra is not None:
         if not isinstance(extra, Mapping):
@@ -167,21 +158,20 @@ def _parse_common(body: Mapping[str, Any], job: Job, names: list[str]) -> None:
         try:
             job.requested_tokens = requested_output_tokens(extra.get("emulate_output_tokens"), names)
         except ValueError as error:
-            raise Rejected(400, str(error), param="vllm_xargs.emulate_output_tokens") from None
+            raise fields.invalid(str(error), "vllm_xargs.emulate_output_tokens") from None
 
 
 def _check_lengths(job: Job) -> None:
     if job.max_tokens is not None and job.max_tokens < 1:
-        raise Rejected(400, f"max_tokens must be at least 1, got {job.max_tokens}.", param="max_tokens")
+        raise fields.invalid(f"max_tokens must be at least 1, got {job.max_tokens}.", "max_tokens")
     if job.min_tokens < 0:
-        raise Rejected(
-            400, f"min_tokens must be greater than or equal to 0, got {job.min_tokens}.", param="min_tokens"
+        raise fields.invalid(
+            f"min_tokens must be greater than or equal to 0, got {job.min_tokens}.", "min_tokens"
         )
     if job.max_tokens is not None and job.min_tokens > job.max_tokens:
-        raise Rejected(
-            400,
+        raise fields.invalid(
             f"min_tokens must be less than or equal to max_tokens={job.max_tokens}, got {job.min_tokens}.",
-            param="min_tokens",
+            "min_tokens",
         )
 
 
@@ -190,11 +180,10 @@ def check_context(job: Job, max_model_len: int) -> None:
     longest = max(prompt.tokens for prompt in job.prompts)
     wanted = job.max_tokens if job.max_tokens is not None else 1
     if longest + wanted > max_model_len:
-        raise Rejected(
-            400,
+        raise fields.invalid(
             f"This model's maximum context length is {max_model_len} tokens. However, you requested {wanted} "
             f"output tokens and your prompt contains at least {longest} input tokens, for a total of at least "
             f"{longest + wanted} tokens. Please reduce the length of the input prompt or the number of requested "
             "output tokens.",
-            param="input_tokens",
+            "input_tokens",
         )

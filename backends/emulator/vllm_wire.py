@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -154,15 +155,8 @@ class VllmWire(Wire):
                 "prompt_logprobs": self._prompt_logprobs(),
                 "prompt_token_ids": None,
             }
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": text,
-            "refusal": None,
-            "annotations": None,
-            "audio": None,
-            "function_call": None,
-            "reasoning": None,
-        }
+        unset = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
+        message: dict[str, Any] = {"role": "assistant", "content": text, **unset}
         if self._job.tool is not None:
             message["content"] = ""
             message["tool_calls"] = [
@@ -241,13 +235,9 @@ class VllmWire(Wire):
         if not self._job.chat:
             tokens = [choice.answer.piece(index) for index in range(start, stop)]
             probs = [_logprob(seed, index) for index in range(start, stop)]
-            offsets = []
-            offset = len(choice.answer.raw(0, start))
-            for token in tokens:
-                offsets.append(offset)
-                offset += len(token)
+            lengths = map(len, tokens[:-1])
             return {
-                "text_offset": offsets,
+                "text_offset": list(accumulate(lengths, initial=len(choice.answer.raw(0, start)))),
                 "token_logprobs": probs,
                 "tokens": tokens,
                 "top_logprobs": [
@@ -260,20 +250,14 @@ class VllmWire(Wire):
     def _prompt_logprobs(self) -> list[dict[str, Any] | None] | None:
         if self._job.prompt_logprobs is None:
             return None
-        data = self._job.prompts[0].data
-        found: list[dict[str, Any] | None] = [None]
-        for index in range(1, self._job.prompts[0].tokens):
-            piece = data[index * 4 : index * 4 + 4]
-            found.append(
-                {
-                    str(token_id(piece)): {
-                        "logprob": _logprob(17, index),
-                        "rank": 1,
-                        "decoded_token": piece.decode("utf-8", "replace"),
-                    }
-                }
-            )
-        return found
+        prompt = self._job.prompts[0]
+        pieces = [prompt.data[index * 4 : index * 4 + 4] for index in range(prompt.tokens)]
+
+        def entry(index: int, piece: bytes) -> dict[str, Any]:
+            text = piece.decode("utf-8", "replace")
+            return {str(token_id(piece)): {"logprob": _logprob(17, index), "rank": 1, "decoded_token": text}}
+
+        return [None, *(entry(index, piece) for index, piece in enumerate(pieces) if index)]
 
 
 def token_id(piece: bytes) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from benchmarks.checks import check_options, check_out, names
 from benchmarks.replay.command import RESULTS_KEY
 from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError, writing
-from benchmarks.workloads.published import json_lines
+from benchmarks.workloads.published import grouped, json_lines
 from router.config.fields import Count
 
 #: Requests to fit about ten constants to.
@@ -141,10 +141,7 @@ def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine")
     """One engine's study of all levels in `files`."""
     if not files:
         raise WorkloadError("nothing to fit: give files or --source")
-    found: dict[str, list[Level]] = defaultdict(list)
-    for path in files:
-        for level in read_levels(path):
-            found[level.name].append(level)
+    found = grouped((level for path in files for level in read_levels(path)), attrgetter("name"))
     levels = by_load([level for same in found.values() for level in same])
     study = Study(name, {level.name: level for level in levels}, split([level.name for level in levels]))
     if len(levels) < 2:

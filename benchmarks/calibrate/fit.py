@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from benchmarks.calibrate.errors import residuals
 from benchmarks.calibrate.profile import CHUNKED, CONSTANTS, Constants
@@ -90,36 +90,33 @@ class _Spent(Exception):
     """All evaluations are used up."""
 
 
+@dataclass(slots=True)
 class _Cost:
     """The residuals of constants given by their logarithms, and the best that were seen."""
 
-    def __init__(
-        self,
-        study: Study,
-        start: Constants,
-        evaluations: int,
-        on_evaluation: Callable[[float], None],
-    ) -> None:
-        self._study = study
-        self._levels = study.part(study.split.fit)
-        self._start = start
-        self._evaluations = evaluations
-        self._on_evaluation = on_evaluation
-        self.tried = 0
-        self.origin = start.logs()
-        self.first = self.least = math.inf
-        self.at = self.origin
+    study: Study
+    start: Constants
+    evaluations: int
+    on_evaluation: Callable[[float], None]
+    origin: list[float] = field(init=False)
+    at: list[float] = field(init=False)
+    tried: int = 0
+    first: float = math.inf
+    least: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.origin = self.at = self.start.logs()
 
     def residuals(self, logs: Iterable[float]) -> list[float]:
         """Raises _Spent when there is no evaluation left."""
-        if self.tried >= self._evaluations:
+        if self.tried >= self.evaluations:
             raise _Spent
         self.tried += 1
         at = [float(value) for value in logs]
-        found = residuals(self._study, self._levels, self._start.with_logs(at))
+        found = residuals(self.study, self.study.part(self.study.split.fit), self.start.with_logs(at))
         found += [_PRIOR * (value - origin) for value, origin in zip(at, self.origin, strict=True)]
         cost = math.fsum(each * each for each in found)
-        self._on_evaluation(cost)
+        self.on_evaluation(cost)
         if self.tried == 1:
             self.first = cost
         if cost < self.least:

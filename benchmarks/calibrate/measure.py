@@ -30,7 +30,8 @@ import uvloop
 from backends.metrics import MetricsReader
 from benchmarks.calibrate.measured import Level, Measured, State, write_file
 from benchmarks.checks import positive_numbers
-from benchmarks.replay.client import Target, body_of, check_url, key_from, send, wire_for
+from benchmarks.replay.client import Target, body_of, check_url, key_from, wire_for
+from benchmarks.replay.pace import LEAD_S, Pacer
 from benchmarks.replay.row import Row
 from benchmarks.replay.wire import Wire
 from benchmarks.workloads.arrivals import poisson
@@ -121,23 +122,10 @@ async def _level(name: str, requests: Sequence[WorkloadRequest], wire: Wire, tar
     """Send each at its own time and wait for all. A WorkloadError if nothing was answered in full."""
     states: list[State] = []
     rows: list[Row] = []
-    start_at = time.perf_counter() + 0.1
-
-    async def one(each: WorkloadRequest, body: bytes) -> None:
-        scheduled_at = start_at + each.arrival_s
-        await asyncio.sleep(max(0.0, scheduled_at - time.perf_counter()))
-        # Timers of whole milliseconds may wake us too early.
-        while time.perf_counter() < scheduled_at:  # noqa: ASYNC110 (less than a millisecond)
-            await asyncio.sleep(0)
-        row = Row(each.id, each.arrival_s, time.perf_counter() - start_at)
-        await send(wire, target, row, body, scheduled_at)
-        rows.append(row)
-
+    start_at = time.perf_counter() + LEAD_S
     watcher = asyncio.create_task(_watch(target, start_at, states))
     try:
-        async with asyncio.TaskGroup() as tasks:
-            for each in requests:
-                tasks.create_task(one(each, exact_body(each, target)))
+        await Pacer(wire, target, rows.append, body=exact_body).run(requests, start_at)
     finally:
         watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):

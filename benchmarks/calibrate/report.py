@@ -120,14 +120,9 @@ def _one(result: Result) -> str:
         + "".join(f" | {metric.upper():>5} {'p90':>6} {'bias':>6}" for metric in TARGETS)
         + " | queue peak: measured, simulated",
     ]
+    kinds = dict.fromkeys(study.split.fit, "fitted") | dict.fromkeys(study.split.test, "held out")
     for level in result.levels:
-        kind = (
-            "held out"
-            if level.level in study.split.test
-            else "fitted"
-            if level.level in study.split.fit
-            else "-"
-        )
+        kind = kinds.get(level.level, "-")
         lines.append(
             f"  {level.level:<18} {kind:<8} {level.rate_per_s:>7.3f} {level.requests:>5}"
             + "".join(f" | {_cells(level.errors.get(metric))}" for metric in TARGETS)

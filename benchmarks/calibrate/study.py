@@ -63,23 +63,19 @@ def splitter(fit: Sequence[str] | None, test: Sequence[str] | None) -> Splitter:
     load the middle one is held out, of two the lower. The splitter raises a WorkloadError for names that do not fit."""
 
     def split(names: Sequence[str]) -> Split:
+        for each in (*(fit or ()), *(test or ())):
+            if each not in names:
+                raise WorkloadError(f"no level {each!r}: there are {', '.join(names)}")
+        both = sorted(set(fit or ()) & set(test or ()))
+        if both:
+            raise WorkloadError(f"level {both[0]!r} cannot be fitted and held out")
+        held = test
         if fit is None and test is None:
-            held = set(names[1::3] if len(names) > 2 else names[:-1])
-            chosen = Split(
-                tuple(each for each in names if each not in held),
-                tuple(each for each in names if each in held),
-            )
-        else:
-            for each in (*(fit or ()), *(test or ())):
-                if each not in names:
-                    raise WorkloadError(f"no level {each!r}: there are {', '.join(names)}")
-            both = sorted(set(fit or ()) & set(test or ()))
-            if both:
-                raise WorkloadError(f"level {both[0]!r} cannot be fitted and held out")
-            chosen = Split(
-                tuple(fit if fit is not None else (each for each in names if each not in (test or ()))),
-                tuple(test if test is not None else (each for each in names if each not in (fit or ()))),
-            )
+            held = names[1::3] if len(names) > 2 else names[:-1]
+        chosen = Split(
+            tuple(fit if fit is not None else (each for each in names if each not in (held or ()))),
+            tuple(held if held is not None else (each for each in names if each not in (fit or ()))),
+        )
         if not chosen.fit:
             raise WorkloadError("no level is left to fit")
         return chosen

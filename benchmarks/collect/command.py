@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.progress import Progress as ProgressBar
 from rich.progress import TimeElapsedColumn
 
 from benchmarks.checks import add_number, check_out, positive_numbers, whole_numbers
@@ -177,7 +178,8 @@ async def _collect(
     settings = Settings(
         args.requests, args.max_tokens, args.timeout_s, args.report_s, args.seed, args.emulate_lengths
     )
-    with _Bar() as bar:
+    with progress_bar("{task.fields[note]}", TimeElapsedColumn()) as shown:
+        bar = _Bar(shown)
         async with open_engines(fleet, os.environ) as engines:
             collection = await collect(
                 engines, levels, questions.every, settings, stop=stop, show=bar.show, on_progress=bar.update
@@ -196,16 +198,9 @@ async def _collect(
 class _Bar:
     """A progress bar on a terminal; elsewhere only what must be shown."""
 
-    def __init__(self) -> None:
-        self._bar = progress_bar("{task.fields[note]}", TimeElapsedColumn())
-        self._task = self._bar.add_task("collecting", total=None, note="")
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
+        self._task = bar.add_task("collecting", total=None, note="")
 
     def show(self, line: str) -> None:
         self._bar.console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)

@@ -111,32 +111,26 @@ async def collect(
     on_progress: Callable[[Progress], None],
 ) -> Collection:
     """Do all of it, or as much as is done when `stop` is set. `show` gets one line about each engine that does not answer."""
-    driver = _Driver(levels, questions, settings, show, on_progress)
+    order = list(questions)
+    Random(settings.seed).shuffle(order)
+    driver = _Driver(levels, order, settings, show, on_progress)
     driver.collection.finished = await until_stopped(stop, driver.all(engines))
     return driver.collection
 
 
+@dataclass(slots=True)
 class _Driver:
-    def __init__(
-        self,
-        levels: Sequence[Level],
-        questions: Sequence[Question],
-        settings: Settings,
-        show: Callable[[str], None],
-        on_progress: Callable[[Progress], None],
-    ) -> None:
-        self.collection = Collection()
-        self.progress = Progress(0)
-        self._levels = levels
-        self._settings = settings
-        self._show = show
-        self._on_progress = on_progress
-        self._questions = list(questions)
-        Random(settings.seed).shuffle(self._questions)
+    levels: Sequence[Level]
+    questions: Sequence[Question]
+    settings: Settings
+    show: Callable[[str], None]
+    on_progress: Callable[[Progress], None]
+    collection: Collection = field(default_factory=Collection)
+    progress: Progress = field(default_factory=lambda: Progress(0))
 
     async def all(self, engines: Sequence[Engine]) -> None:
         candidates = sum(len(each.candidates) for each in engines)
-        self.progress.planned = candidates * len(self._levels) * self._settings.requests
+        self.progress.planned = candidates * len(self.levels) * self.settings.requests
         async with asyncio.TaskGroup() as tasks:
             for each in engines:
                 tasks.create_task(self._engine(each), name=each.name)
@@ -144,22 +138,22 @@ class _Driver:
     async def _engine(self, engine: Engine) -> None:
         """All of one engine: its models one after another, so that none is loaded and dropped in between."""
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(self.settings.timeout_s):
                 healthy = await engine.backend.probe()
         except (UpstreamError, TimeoutError):
             healthy = False
         if not healthy:
-            self._leave_out(engine, engine.candidates, len(self._levels), "does not answer")
+            self._leave_out(engine, engine.candidates, len(self.levels), "does not answer")
             return
         for candidate in engine.candidates:
             await self._candidate(engine, candidate)
 
     async def _candidate(self, engine: Engine, candidate: Candidate) -> None:
         answered = False
-        for number, level in enumerate((*self._levels, None)):
+        for number, level in enumerate((*self.levels, None)):
             # At first, and after a level whose last request was not answered: overloaded, or gone?
             if not answered and (reason := await self._warm_up(engine, candidate)) is not None:
-                self._leave_out(engine, [candidate], len(self._levels) - number, reason)
+                self._leave_out(engine, [candidate], len(self.levels) - number, reason)
                 return
             if level is not None:
                 run = await self._run(engine, candidate, number, level)
@@ -170,9 +164,9 @@ class _Driver:
         if len(candidates) < len(engine.candidates):
             name = f"{name} ({', '.join(each.model for each in candidates)})"
         self.collection.left_out[name] = reason
-        self._show(f"{name} {reason}; left out from here on")
-        self.progress.planned -= len(candidates) * levels * self._settings.requests
-        self._on_progress(self.progress)
+        self.show(f"{name} {reason}; left out from here on")
+        self.progress.planned -= len(candidates) * levels * self.settings.requests
+        self.on_progress(self.progress)
 
     async def _warm_up(self, engine: Engine, candidate: Candidate) -> str | None:
         """Send one short request. Returns why the candidate does not answer; None if it does."""
@@ -182,10 +176,10 @@ class _Driver:
         return f"cannot be asked: {reply.error or 'no answer in time'}"
 
     async def _run(self, engine: Engine, candidate: Candidate, number: int, level: Level) -> Run:
-        settings = self._settings
+        settings = self.settings
         questions = itertools.islice(
-            itertools.cycle(self._questions),
-            (first := number * settings.requests % len(self._questions)),
+            itertools.cycle(self.questions),
+            (first := number * settings.requests % len(self.questions)),
             first + settings.requests,
         )
         times = level.times(Random(f"{settings.seed}/{engine.name}/{candidate.model}/{level.name}"))
@@ -206,7 +200,7 @@ class _Driver:
         return run
 
     async def _send(self, run: Run, question: Question, places: asyncio.Semaphore | None) -> None:
-        settings = self._settings
+        settings = self.settings
         max_tokens = min(question.max_tokens or settings.max_tokens, settings.max_tokens)
         sent = Sent(question, max_tokens, time.perf_counter(), Reply())
         run.sent.append(sent)
@@ -219,7 +213,7 @@ class _Driver:
                 places.release()
             self.progress.ended += 1
             self.progress.failed += sent.reply.ended_how is not EndedHow.OK
-            self._on_progress(self.progress)
+            self.on_progress(self.progress)
 
     async def _ask(
         self,
@@ -232,7 +226,7 @@ class _Driver:
     ) -> Reply:
         """Ask within the time limit. One that is given up, by us or by the limit, ends as `cancelled`."""
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(self.settings.timeout_s):
                 await engine.client.ask(candidate, prompt, max_tokens, reply, output_tokens)
         except TimeoutError:
             reply.ended_at = time.perf_counter()
@@ -250,7 +244,7 @@ class _Driver:
                 report = LoadReport()
             if (report.running, report.waiting, report.kv_usage) != (None, None, None):
                 run.reports.append((time.perf_counter(), report))
-            await asyncio.sleep(self._settings.report_s)
+            await asyncio.sleep(self.settings.report_s)
 
 
 def _emulated_tokens(question: Question, candidate: Candidate) -> int | None:

@@ -50,14 +50,12 @@ def fleet_from(args: argparse.Namespace) -> FleetConfig:
             check_url(url, option)
     models = [{"name": name, "family": family_of(name)} for name in args.model]
     served = {name: {"name": name} for name in args.model}
+    key = {} if args.api_key_env is None else {"api_key_env": args.api_key_env}
     instances = [
-        {"name": f"{kind}-{number}", "kind": kind, "url": url, "serves": served}
+        {"name": f"{kind}-{number}", "kind": kind, "url": url, "serves": served, **key}
         for kind, urls in (("vllm", args.vllm), ("ollama", args.ollama))
         for number, url in enumerate(urls)
     ]
-    for each in instances:
-        if args.api_key_env is not None:
-            each["api_key_env"] = args.api_key_env
     return loads(yaml.safe_dump({"models": models, "instances": instances}), "command line")
 
 
@@ -76,21 +74,21 @@ async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> A
             stack.push_async_callback(backend.aclose)
             client = _client(each, url, environment)
             stack.push_async_callback(client.aclose)
-            engines.append(_engine(each, config, client, backend))
+            engines.append(
+                Engine(
+                    name=each.name,
+                    kind=each.protocol,
+                    candidates=tuple(config.candidates(each).values()),
+                    client=client,
+                    backend=backend,
+                    hardware=each.hardware_name,
+                    speed=each.speed,
+                    profiles={
+                        name: known.name for name, known in each.engine_profiles(profiles.find).items()
+                    },
+                )
+            )
         yield engines
-
-
-def _engine(instance: InstanceConfig, config: FleetConfig, client: Client, backend: Backend) -> Engine:
-    return Engine(
-        name=instance.name,
-        kind=instance.protocol,
-        candidates=tuple(config.candidates(instance).values()),
-        client=client,
-        backend=backend,
-        hardware=instance.hardware_name,
-        speed=instance.speed,
-        profiles={model: profile.name for model, profile in instance.engine_profiles(profiles.find).items()},
-    )
 
 
 def _client(instance: InstanceConfig, url: str, environment: Mapping[str, str]) -> Client:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -52,7 +52,12 @@ def read_questions(path: Path) -> Questions:
     if first is not None and VERSION_KEY in first:
         header = workloads.read_header(path)
         found = [
-            _question(prompt_text(each, header.seed), each.max_tokens, each.output_tokens, each.session)
+            _question(
+                prompt_text(each, header.seed),
+                max_tokens=each.max_tokens,
+                output_tokens=each.output_tokens,
+                session=each.session,
+            )
             for each in workloads.read(path)
         ]
         licence = header.licence
@@ -79,7 +84,7 @@ def _plain(path: Path, number: int, line: bytes) -> Question:
 class _Line(BaseModel):
     """An object of a JSON-lines file; further members are left alone."""
 
-    prompt: Annotated[Text, Field(pattern=r"\S")]
+    text: Annotated[Text, Field(alias="prompt", pattern=r"\S")]
     max_tokens: Tokens | None = None
     output_tokens: OutputTokens | None = None
     session: Text | None = None
@@ -88,18 +93,11 @@ class _Line(BaseModel):
 
 def _json(path: Path, number: int, line: bytes) -> Question:
     try:
-        found = _Line.model_validate_json(line)
+        return _question(**dict(_Line.model_validate_json(line)))
     except ValidationError as error:
         raise WorkloadError(f"{path}, line {number}: {problem(error)}") from None
-    return _question(found.prompt, found.max_tokens, found.output_tokens, found.session, found.task)
 
 
-def _question(
-    text: str,
-    max_tokens: int | None = None,
-    output_tokens: int | Mapping[str, int] | None = None,
-    session: str | None = None,
-    task: str | None = None,
-) -> Question:
+def _question(text: str, **known: Any) -> Question:
     identity = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Question(identity, text, max_tokens, output_tokens, session, task)
+    return Question(identity, text, **known)

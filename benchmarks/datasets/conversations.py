@@ -19,12 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from benchmarks.datasets.groups import groups
 from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.published import json_lines, open_text
+from benchmarks.workloads.published import json_lines, json_value
 from benchmarks.workloads.sources.arena import CHARACTERS_PER_TOKEN
 from benchmarks.workloads.sources.prompt_sets import prompt_id, tokens_of_characters
 from predictors.learned.names import family_of
@@ -167,11 +165,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     elif ".jsonl" in path.name:
         yield from (row for _, row in json_lines(path))
     else:
-        with open_text(path) as text:
-            try:
-                found = orjson.loads(text.read())
-            except (orjson.JSONDecodeError, UnicodeDecodeError, EOFError, OSError) as error:
-                raise WorkloadError(f"{path}: not valid JSON ({error})") from None
+        found = json_value(path)
         if isinstance(found, list):
             yield from map(_object, found)
 

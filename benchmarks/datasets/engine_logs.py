@@ -9,22 +9,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
 from benchmarks.datasets.terms import TERMS
-from benchmarks.workloads.published import Record, table
+from benchmarks.workloads.published import grouped, table
 from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.core.profile import EngineProfile
 
 _REQUESTS = "requests.csv.gz"
-Row = TypeVar("Row", bound=Record)
-Key = TypeVar("Key")
 
 #: Constants of the engine of vllm_burst: `headway calibrate --source vllm_burst`, fitted on speeds 100, 400, 500,
 #: 700, 800, 1500 and 2000; median errors on 200, 600 and 1000 were 15 % (TTFT) and 8 % (E2E). See
@@ -49,8 +47,8 @@ BURST_PROMPT_SHARE = 0.7985
 def read_vllm_burst(folder: Path) -> Dataset:
     """Llama-3.2-1B on one GPU of 24 GB under BurstGPT's arrivals. Prompt tokens are scaled to the engine's;
     output tokens are not published. Times are the client's."""
-    requests = _by(table(folder / _REQUESTS, vllm_burst.Request), lambda row: row.scale)
-    states = _by(table(folder / "engine_state.csv.gz", vllm_burst.EngineState), lambda row: row.scale)
+    requests = grouped(table(folder / _REQUESTS, vllm_burst.Request), attrgetter("scale"))
+    states = grouped(table(folder / "engine_state.csv.gz", vllm_burst.EngineState), attrgetter("scale"))
     runs, attempts, seen = [], [], []
     for scale in sorted(requests, key=float):
         run = Run(
@@ -63,21 +61,15 @@ def read_vllm_burst(folder: Path) -> Dataset:
             profile_values=asdict(BURST_PROFILE),
         )
         runs.append(run)
-        attempts += [
-            _attempt(
-                run,
-                row.arrival_s,
-                max(1, round(BURST_PROMPT_SHARE * row.in_tokens)),
-                row.ttft_s,
-                row.e2e_s,
-                None,
-                max_tokens=row.max_tokens,
+        for row in sorted(requests[scale], key=attrgetter("arrival_s")):
+            tokens = max(1, round(BURST_PROMPT_SHARE * row.in_tokens))
+            most = row.max_tokens
+            attempts.append(
+                _attempt(run, row.arrival_s, tokens, row.ttft_s, row.e2e_s, None, max_tokens=most)
             )
-            for row in sorted(requests[scale], key=lambda row: row.arrival_s)
-        ]
         seen += [  # the usage is published in per cent
             State(run.id, row.t_s, row.num_running, row.num_pending, min(1.0, row.kv_usage / 100))
-            for row in sorted(states[scale], key=lambda row: row.t_s)
+            for row in sorted(states[scale], key=attrgetter("t_s"))
         ]
     return _dataset("vllm_burst", runs, attempts, seen)
 
@@ -99,7 +91,7 @@ def read_aibrix(folder: Path) -> Dataset:
     """Llama-3.1-8B on eight vLLM replicas, prompts of 21,000 tokens of users that come back."""
     runs: list[Run] = []
     attempts: list[Attempt] = []
-    configurations = _by(table(folder / _REQUESTS, aibrix.Request), lambda row: (row.release, row.config))
+    configurations = grouped(table(folder / _REQUESTS, aibrix.Request), attrgetter("release", "config"))
     for (release, config), found in sorted(configurations.items()):
         engine = replace(
             profile(aibrix.NEAREST),
@@ -108,7 +100,7 @@ def read_aibrix(folder: Path) -> Dataset:
             max_batched_tokens=32_000 if release == "v0.2.1" else 8192,
         )
         cache = _cache(config, engine.kv_capacity_tokens * aibrix.REPLICAS)
-        levels = _by(found, lambda row: row.qps)
+        levels = grouped(found, attrgetter("qps"))
         for qps in sorted(levels):
             run = Run(
                 f"aibrix/{release}/{config}/{qps:g}",
@@ -123,7 +115,7 @@ def read_aibrix(folder: Path) -> Dataset:
                 profile_values=asdict(engine),
             )
             runs.append(run)
-            level = sorted(levels[qps], key=lambda row: row.launch_s)
+            level = sorted(levels[qps], key=attrgetter("launch_s"))
             if round(qps - _AIBRIX_STEP, 1) not in levels:
                 # A rate that is not in the folder came before this one, for as long, with the same users in the same order.
                 for row in level[: max(0, round(len(level) * (1 - _AIBRIX_STEP / qps)))]:
@@ -170,31 +162,22 @@ def _aibrix_level(run: Run, level: list[aibrix.Request], cache: PooledCache) -> 
     ends_s: dict[str, float] = {}
     for row in level:
         launch_s, user, prompt = row.launch_s, row.user_id, row.prompt_tokens
-        ttft_s = row.ttft_s
-        e2e_s = ttft_s + row.generation_s
+        e2e_s = row.ttft_s + row.generation_s
         found = cache.found(user, prompt) if ends_s.get(user, 0.0) <= launch_s else 0
         # Its blocks are taken, and others' dropped, when it starts.
         cache.add(user, prompt)
         ends_s[user] = launch_s + e2e_s
-        yield _attempt(
-            run,
-            launch_s,
-            prompt,
-            ttft_s,
-            e2e_s,
-            row.generation_tokens,
-            cached_tokens=found,
-            session=user,
-        )
+        known = {"cached_tokens": found, "session": user}
+        yield _attempt(run, launch_s, prompt, row.ttft_s, e2e_s, row.generation_tokens, **known)
 
 
 def read_helix(folder: Path) -> Dataset:
     """LLaMA-30B and 70B, pipeline parallel over clusters of one kind of GPU, each seen as one engine without
     a profile. A fifth of the requests is not published: they load the engine, unseen."""
     runs, attempts = [], []
-    setups = _by(
+    setups = grouped(
         (row for row in table(folder / _REQUESTS, helix.Request) if row.gpu != "mixed"),
-        lambda row: (row.setup, row.model, row.gpu, row.policy, row.mode),
+        attrgetter("setup", "model", "gpu", "policy", "mode"),
     )
     for (setup, model, gpu, policy, mode), found in sorted(setups.items()):
         if len(found) < helix.LEAST_REQUESTS:
@@ -209,10 +192,9 @@ def read_helix(folder: Path) -> Dataset:
             level=f"{model}@{gpu}/{policy}-{mode}",
         )
         runs.append(run)
-        for row in sorted(found, key=lambda row: row.dispatch_s):
-            ttft_s, e2e_s = row.ttft_s, row.e2e_s
+        for row in sorted(found, key=attrgetter("dispatch_s")):
             tokens = max(1, row.out_tokens)
-            attempts.append(_attempt(run, row.dispatch_s, row.in_tokens, ttft_s, e2e_s, tokens))
+            attempts.append(_attempt(run, row.dispatch_s, row.in_tokens, row.ttft_s, row.e2e_s, tokens))
     return _dataset("helix", runs, attempts, [])
 
 
@@ -225,36 +207,11 @@ ENGINE_LOGS: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
 
 
 def _attempt(
-    run: Run,
-    dispatched_s: float,
-    prompt_tokens: int,
-    ttft_s: float,
-    e2e_s: float,
-    output_tokens: int | None,
-    *,
-    max_tokens: int | None = None,
-    cached_tokens: int | None = 0,
-    session: str | None = None,
+    run: Run, at_s: float, prompt: int, ttft_s: float, e2e_s: float, output: int | None, **known: Any
 ) -> Attempt:
-    return Attempt(
-        run.id,
-        run.model,
-        dispatched_s,
-        prompt_tokens,
-        dispatched_s + ttft_s,
-        dispatched_s + e2e_s,
-        output_tokens,
-        max_tokens,
-        cached_tokens,
-        session=session,
-    )
-
-
-def _by(rows: Iterable[Row], key: Callable[[Row], Key]) -> defaultdict[Key, list[Row]]:
-    parts: defaultdict[Key, list[Row]] = defaultdict(list)
-    for row in rows:
-        parts[key(row)].append(row)
-    return parts
+    """An attempt that was dispatched at `at_s`, with the tokens of its prompt and answer, and what else is `known`."""
+    known = {"cached_tokens": 0, **known}
+    return Attempt(run.id, run.model, at_s, prompt, at_s + ttft_s, at_s + e2e_s, output, **known)
 
 
 def _dataset(name: str, runs: list[Run], attempts: list[Attempt], states: list[State]) -> Dataset:

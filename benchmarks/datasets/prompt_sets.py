@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,14 +77,8 @@ class _Scored(_Row):
     score: Annotated[Share | None, EMPTY]
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What a row has about one answer."""
-
-    output_tokens: int | None = None
-    capped: bool = False
-    quality: float | None = None
-    quality_kind: str | None = None
+#: What a row has about one answer: its tokens, whether they were cut, its quality, and the kind of that.
+_Facts = tuple[int | None, bool, float | None, str | None]
 
 
 def _zeroeval(row: _Correct) -> _Facts:
@@ -109,23 +102,16 @@ def _arena(row: _Graded) -> _Facts | None:
 
 def _facts(tokens: int | None, cap: int | None, quality: float | None, kind: str) -> _Facts:
     capped = tokens is not None and cap is not None and tokens >= cap
-    return _Facts(tokens or None, capped, quality, kind if quality is not None else None)
+    return tokens or None, capped, quality, kind if quality is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSet:
-    """A folder of prompts and answers. `answer` reads a row of answers, None to leave it out."""
-
-    row: type[_Row]
-    answer: Callable[[Any], _Facts | None]
-
-
-PROMPT_SETS: dict[str, PromptSet] = {
-    "zeroeval": PromptSet(_Correct, _zeroeval),
-    "alpaca_eval": PromptSet(_Wins, _alpaca_eval),
-    "arena_2023": PromptSet(_Graded, _arena),
-    "llmrouter": PromptSet(_Scored, lambda row: _facts(None, None, row.score, "score")),
-    "routellm": PromptSet(_Correct, lambda row: _facts(row.out_tokens, None, row.correct, "correct")),
+#: By name of the set: the rows of its answers, and what reads one (None: it is left out).
+PROMPT_SETS: dict[str, tuple[type[_Row], Callable[[Any], _Facts | None]]] = {
+    "zeroeval": (_Correct, _zeroeval),
+    "alpaca_eval": (_Wins, _alpaca_eval),
+    "arena_2023": (_Graded, _arena),
+    "llmrouter": (_Scored, lambda row: _facts(None, None, row.score, "score")),
+    "routellm": (_Correct, lambda row: _facts(row.out_tokens, None, row.correct, "correct")),
 }
 
 
@@ -159,20 +145,12 @@ def read_prompt_sets(folders: Mapping[str, Path]) -> Dataset:
 
 def _answers(name: str, folder: Path) -> Iterator[Answer]:
     families = _families(folder / _MODELS)
-    reader = PROMPT_SETS[name]
-    for row in table(folder / _RESPONSES, reader.row):
-        facts = reader.answer(row)
-        if facts is None:
-            continue
-        yield Answer(
-            f"{name}/{row.prompt_id}",
-            row.model,
-            family_of(row.model) or families.get(row.model),
-            facts.output_tokens,
-            facts.capped,
-            facts.quality,
-            facts.quality_kind,
-        )
+    rows, facts_of = PROMPT_SETS[name]
+    for row in table(folder / _RESPONSES, rows):
+        facts = facts_of(row)
+        if facts is not None:
+            family = family_of(row.model) or families.get(row.model)
+            yield Answer(f"{name}/{row.prompt_id}", row.model, family, *facts)
 
 
 class _Model(Record):

@@ -6,7 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from operator import attrgetter
 
+from benchmarks.workloads.published import grouped
 from predictors.training.dataset import Dataset, DatasetError, Run, fraction_of, split_prompts
 
 #: (run, time on its clock) -> whether it belongs to a part.
@@ -40,12 +42,9 @@ def digest(part: Dataset, *, of_prompts: bool) -> str:
 
 def split_runs_and_time(data: Dataset, held_out: float, seed: int) -> tuple[Dataset, Dataset]:
     """By source: whole levels where it has several, else the last part in time."""
-    by_source: dict[str, list[Run]] = defaultdict(list)
-    for run in data.runs:
-        by_source[run.source].append(run)
     out: set[str] = set()
     cuts: dict[str, float] = {}
-    for source, runs in by_source.items():
+    for source, runs in grouped(data.runs, attrgetter("source")).items():
         levels = {run.level for run in runs}
         if None in levels or len(levels) < 2:
             cuts.update(_cuts(data, runs, held_out))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from rich.progress import TimeRemainingColumn
 from benchmarks.checks import add_number
 from benchmarks.overhead import report
 from benchmarks.overhead.processes import StartError
-from benchmarks.overhead.runs import TARGETS, Measured, measure, run_count
-from benchmarks.overhead.scenarios import SCENARIOS
+from benchmarks.overhead.scenarios import SCENARIOS, TARGETS, Measured, measure, run_count
 from benchmarks.terminal import INTERRUPTED, progress_bar
 
 
@@ -95,7 +95,7 @@ def _micro() -> tuple[str, Mapping[str, Any]]:
     from benchmarks.overhead import micro
 
     costs = micro.measure()
-    return micro.text(costs), {"micro": [cost.as_dict() for cost in costs]}
+    return micro.text(costs), {"micro": [asdict(cost) for cost in costs]}
 
 
 def _say(message: str, code: int) -> int:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -145,33 +145,23 @@ class _Client:
     def __init__(self, counter: Counter, engine: _Engine) -> None:
         self._counter = counter
         self._engine = engine
-        self._found: dict[str, Counts] = {}
-        self._failed: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._running: Future[dict[str, Counts]] | None = None
 
     def begin(self, server: GatewayServer, port: int) -> None:
         """Called in the gateway's event loop when it serves."""
         loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, args=(loop, server, port))
-        self._thread.start()
+        self._running = ThreadPoolExecutor(1).submit(self._run, loop, server, port)
 
     def result(self) -> dict[str, Counts]:
-        if self._thread is not None:
-            self._thread.join()
-        if self._failed is not None:
-            raise self._failed
-        return self._found
+        return {} if self._running is None else self._running.result()
 
-    def _run(self, loop: asyncio.AbstractEventLoop, server: GatewayServer, port: int) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop, server: GatewayServer, port: int) -> dict[str, Counts]:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=30.0) as connection:
-                json = wire.request(port, stream=False, chunks=16)
-                self._found["json_request"] = self._least(loop, connection, json, _REQUESTS)
+                json = self._least(loop, connection, wire.request(port, stream=False, chunks=16), _REQUESTS)
                 streams = [wire.request(port, stream=True, chunks=n, pace_us=1) for n in _CHUNKS]
                 few, many = (self._least(loop, connection, stream, _STREAMS) for stream in streams)
-                self._found["streamed_chunk"] = _each(few, many, _CHUNKS)
-        except BaseException as error:  # noqa: BLE001 (raised by `result`)
-            self._failed = error
+                return {"json_request": json, "streamed_chunk": _each(few, many, _CHUNKS)}
         finally:
             server.should_exit = True
 

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -30,11 +29,8 @@ _LEAST_S, _MOST_S = 1.0, 2.0  # of load before the kill
 _LONGEST_ANSWER_S = 10.0
 
 
-@dataclass(slots=True)
-class Answers:
-    """When each request was answered, by its id."""
-
-    at: dict[str, float] = field(default_factory=dict)
+#: When each request was answered, by its id.
+Answers = dict[str, float]
 
 
 async def _client(
@@ -51,7 +47,7 @@ async def _client(
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 named = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
                 await reader.readexactly(int(named["content-length"]))
-                answers.at[named["x-request-id"]] = time.monotonic()
+                answers[named["x-request-id"]] = time.monotonic()
         finally:
             writer.close()
             await writer.wait_closed()
@@ -91,7 +87,7 @@ def _one(engine: Target, rate: float, load_s: float, *, both: bool, locked: bool
         with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
             rows = {row[0] for row in database.execute("SELECT id FROM requests")}
     return sorted(
-        killed_at - at for request_id, at in answers.at.items() if request_id not in rows and at <= killed_at
+        killed_at - at for request_id, at in answers.items() if request_id not in rows and at <= killed_at
     )
 
 

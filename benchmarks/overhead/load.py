@@ -14,8 +14,9 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
+from collections.abc import Callable
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import httptools
 import orjson
@@ -23,7 +24,7 @@ import uvloop
 
 from backends.sse_events import END
 from benchmarks.overhead import usage, wire
-from benchmarks.overhead.plan import Plan, Result, Spread
+from benchmarks.overhead.plan import PLANS, Plan, Result, Spread
 
 #: Beyond an answer's own length, so long may it take to come to its end.
 _PATIENCE_S = 5.0
@@ -258,62 +259,54 @@ class Load:
             self._due_ns.append(due_ns)
 
     async def _measure(self) -> Result:
-        plan = self.plan
-        await asyncio.sleep(plan.warmup_s)
-        gauges = _Gauges(plan)
-        self.measuring = True
-        await asyncio.sleep(plan.duration_s)
-        self.measuring = False
-        readings = gauges.read()
+        figures = await self._window()
         self._stopping = True
-        until = time.monotonic() + plan.stream_s + _PATIENCE_S
-        while any(client.busy for client in self._clients) and time.monotonic() < until:  # noqa: ASYNC110 (once)
-            await asyncio.sleep(0.005)
+        await self._until(
+            lambda: not any(client.busy for client in self._clients), self.plan.stream_s + _PATIENCE_S, 0.005
+        )
         never_sent = len(self._due_ns)
         self.started += never_sent
-        return self._result(readings, never_sent + sum(client.busy for client in self._clients), 0)
+        return self._result(figures, never_sent + sum(client.busy for client in self._clients), 0)
 
     async def _hold(self) -> Result:
         plan = self.plan
-        until = time.monotonic() + plan.warmup_s + 4 * _PATIENCE_S
-        while self.begun < plan.connections and time.monotonic() < until:  # noqa: ASYNC110 (once)
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(plan.warmup_s)
-        gauges = _Gauges(plan)
-        self.measuring = True
-        await asyncio.sleep(plan.duration_s)
-        self.measuring = False
+        await self._until(lambda: self.begun >= plan.connections, plan.warmup_s + 4 * _PATIENCE_S, 0.02)
+        figures = await self._window()
         held = sum(client.busy and client.chunks > 0 for client in self._clients)
         incomplete = sum(client.busy and not client.chunks for client in self._clients)
-        result = self._result(gauges.read(), incomplete, held)
+        result = self._result(figures, incomplete, held)
         self._stopping = True
         return result
 
-    def _result(self, readings: _Readings, incomplete: int, held: int) -> Result:
-        window_s, target_s, bench_s, load_s, foreign_cores, memory = readings
+    async def _until(self, done: Callable[[], bool], longest_s: float, look_s: float) -> None:
+        until = time.monotonic() + longest_s
+        while not done() and time.monotonic() < until:  # noqa: ASYNC110 (once)
+            await asyncio.sleep(look_s)
+
+    async def _window(self) -> dict[str, Any]:
+        """The measured window; what its gauges read."""
+        await asyncio.sleep(self.plan.warmup_s)
+        gauges = _Gauges(self.plan)
+        self.measuring = True
+        await asyncio.sleep(self.plan.duration_s)
+        self.measuring = False
+        return gauges.read()
+
+    def _result(self, figures: dict[str, Any], incomplete: int, held: int) -> Result:
         return Result(
-            window_s=window_s,
+            **figures,
             answers=self.answers,
             chunks=self.chunks,
             started=self.started,
             completed=self.completed,
             incomplete=incomplete,
             held=held,
-            target_cpu_s=target_s,
-            bench_cpu_s=bench_s,
-            load_cpu_s=load_s,
-            foreign_cores=foreign_cores,
-            rss_mib=memory["rss_mib"] if memory else None,
-            pss_mib=memory["pss_mib"] if memory else None,
             errors=dict(self._errors),
             latency=Spread.of_ns(self.latencies_ns.tolist()),
             ttft=Spread.of_ns(self.ttfts_ns.tolist()),
             relay=Spread.of_ns(self.relays_ns.tolist()),
             lag=Spread.of_ns(self.lags_ns.tolist()),
         )
-
-
-_Readings = tuple[float, float, float, float, float | None, usage.Memory | None]
 
 
 class _Gauges:
@@ -332,7 +325,8 @@ class _Gauges:
             usage.cpu_s([os.getpid()]),
         )
 
-    def read(self) -> _Readings:
+    def read(self) -> dict[str, Any]:
+        """Fields of `Result`."""
         ended, busy_s = self._look(), usage.machine_busy_s()
         window_s, target_s, bench_s, load_s = (
             now - then for now, then in zip(ended, self._began, strict=True)
@@ -341,7 +335,14 @@ class _Gauges:
         if busy_s is not None and self._busy_s is not None:
             foreign_cores = max(0.0, busy_s - self._busy_s - target_s - bench_s - load_s) / window_s
         pids = self._plan.target_pids
-        return window_s, target_s, bench_s, load_s, foreign_cores, usage.memory(pids) if pids else None
+        return {
+            "window_s": window_s,
+            "target_cpu_s": target_s,
+            "bench_cpu_s": bench_s,
+            "load_cpu_s": load_s,
+            "foreign_cores": foreign_cores,
+            **(usage.memory(pids) if pids else dict.fromkeys(("rss_mib", "pss_mib"))),
+        }
 
 
 async def run(plan: Plan) -> Result:
@@ -351,14 +352,14 @@ async def run(plan: Plan) -> Result:
 
 def main() -> int:
     """Read the plan, run it, print the result; the exit code."""
-    plan = Plan.parse(sys.stdin.buffer.read())
+    plan = PLANS.validate_json(sys.stdin.buffer.read())
     gc.disable()
     try:
         result = uvloop.run(run(plan))
     except OSError as error:
         print(f"the load generator cannot connect: {error}", file=sys.stderr)
         return 1
-    sys.stdout.buffer.write(orjson.dumps(result.as_dict()))
+    sys.stdout.buffer.write(orjson.dumps(result))
     return 0
 
 

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -18,12 +18,12 @@ from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from timeit import Timer
-from typing import Any
 
 import policies
 from backends.engine import profiles
 from backends.scanning import SseScanner
 from benchmarks.overhead import wire
+from benchmarks.terminal import aligned
 from predictors.learned.models import UNTRAINED, Models, load_models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
@@ -51,25 +51,17 @@ class Cost:
     median_us: float
     least_us: float
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def measure(least_s: float = 0.1, records: int = 500) -> list[Cost]:
     """Time every step, each repetition for about `least_s` seconds; the store with `records` a batch."""
-    costs = []
-    for name, step, calls in steps():
-        costs.append(_time(name, step, calls, least_s))
-    costs.append(asyncio.run(write_to_sqlite(records)))
-    return costs
+    costs = [_time(name, step, calls, least_s) for name, step, calls in steps()]
+    return [*costs, asyncio.run(write_to_sqlite(records))]
 
 
 def text(costs: list[Cost]) -> str:
     """A table."""
-    width = max(len(cost.step) for cost in costs)
-    lines = [f"{'step':{width}}  {'median us':>9}  {'least us':>9}"]
-    lines += [f"{cost.step:{width}}  {cost.median_us:9.2f}  {cost.least_us:9.2f}" for cost in costs]
-    return "\n".join(lines)
+    rows = [(cost.step, f"{cost.median_us:.2f}", f"{cost.least_us:.2f}") for cost in costs]
+    return "\n".join(aligned([("step", "median us", "least us"), *rows]))
 
 
 def steps() -> Iterator[tuple[str, Callable[[], object], int]]:

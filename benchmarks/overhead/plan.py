@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-import orjson
 from pydantic import TypeAdapter
 
 from benchmarks.measures import Summary
@@ -38,13 +36,6 @@ class Plan:
     def stream_s(self) -> float:
         """How long one answer takes by its pace."""
         return self.chunks * self.pace_us * 1e-6
-
-    def dump(self) -> bytes:
-        return orjson.dumps(self)
-
-    @classmethod
-    def parse(cls, data: bytes) -> Plan:
-        return _PLANS.validate_json(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +91,6 @@ class Result:
         """Answers that went wrong in any way."""
         return sum(self.errors.values()) + self.incomplete
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
-    @classmethod
-    def parse(cls, data: bytes) -> Result:
-        return _RESULTS.validate_json(data)
-
-
-_PLANS, _RESULTS = TypeAdapter(Plan), TypeAdapter(Result)
+#: What reads them.
+PLANS, RESULTS = TypeAdapter(Plan), TypeAdapter(Result)

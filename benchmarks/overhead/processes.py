@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import orjson
 import yaml
 
 from benchmarks.overhead import usage, wire
-from benchmarks.overhead.plan import Plan, Result
+from benchmarks.overhead.plan import RESULTS, Plan, Result
 
 _START_S = 30.0
 _END_S = 10.0
@@ -107,17 +107,28 @@ def allow_many_files() -> None:
 
 
 @contextmanager
+def running(
+    command: Sequence[str], cores: frozenset[int] | None, log: Path | None = None, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of this machine on these cores, its output in `log` if `options` (of Popen) say nothing else. It is ended
+    with the block."""
+    with nullcontext() if log is None else log.open("wb") as output, pinned(cores):
+        process = subprocess.Popen(command, **{"stdout": output, "stderr": output, **options})  # noqa: S603
+    with process:
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+@contextmanager
 def upstream(cores: Cores) -> Iterator[Target]:
     """The canned engine, two instances of it."""
     command = [sys.executable, "-m", "benchmarks.overhead.upstream"]
-    with pinned(cores.upstream):
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (our own program)
-    with process:
-        try:
-            ports = orjson.loads(_line(process, "the canned engine"))["ports"]
-            yield Target("direct", tuple(ports), (process.pid,))
-        finally:
-            end(process)
+    pipe = subprocess.PIPE
+    with running(command, cores.upstream, stdin=pipe, stdout=pipe) as process:
+        ports = orjson.loads(_line(process, "the canned engine"))["ports"]
+        yield Target("direct", tuple(ports), (process.pid,))
 
 
 def fleet_of(engine: Target, directory: Path, variant: str = "headway") -> dict[str, Any]:
@@ -153,17 +164,11 @@ def gateway(fleet: Mapping[str, Any], directory: Path, cores: Cores) -> Iterator
     command = [sys.executable, "-m", "router.cli", "serve", "--config", str(path), "--log-level", "error"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     log = directory / "headway.log"
-    with log.open("wb") as errors, pinned(cores.target):
-        process = subprocess.Popen(  # noqa: S603 (our own program)
-            command, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=environment
-        )
-    with process:
-        try:
-            line = _line(process, "the gateway", log)
-            port = int(line.strip().rpartition(b":")[2])
-            yield Target("headway", (port,), tuple(usage.tree(process.pid)))
-        finally:
-            end(process)
+    with running(
+        command, cores.target, log, stdout=subprocess.PIPE, cwd=directory, env=environment
+    ) as process:
+        port = int(_line(process, "the gateway", log).strip().rpartition(b":")[2])
+        yield Target("headway", (port,), tuple(usage.tree(process.pid)))
 
 
 @contextmanager
@@ -175,19 +180,31 @@ def peer(name: str, engine: Target, directory: Path, cores: Cores) -> Iterator[T
     port = free_port()
     log = directory / f"{name}.log"
     command = [program, *PEERS[name](engine.ports, port, directory)]
-    with log.open("wb") as errors, pinned(cores.target):
-        process = subprocess.Popen(command, stdout=errors, stderr=errors)  # noqa: S603 (a program of this machine)
-    with process:
-        try:
-            wait_for_port(process, port, name, log)
-            yield Target(name, (port,), tuple(usage.tree(process.pid)))
-        finally:
-            end(process)
+    with running(command, cores.target, log) as process:
+        wait_for_port(process, port, name, log)
+        yield Target(name, (port,), tuple(usage.tree(process.pid)))
 
 
 def _nginx(engines: Sequence[int], port: int, directory: Path) -> list[str]:
     configuration = directory / "nginx.conf"
-    configuration.write_text(_nginx_configuration(engines, port, directory))
+    servers = " ".join(f"server 127.0.0.1:{engine};" for engine in engines)
+    configuration.write_text(f"""
+daemon off; worker_processes 1; worker_rlimit_nofile 16384; pid {directory}/nginx.pid;
+events {{ worker_connections 8192; multi_accept on; }}
+http {{
+  access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k;
+  client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
+  fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;
+  upstream engines {{ least_conn; {servers} keepalive 1024; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_read_timeout 600s;
+    }}
+  }}
+}}
+""")
     return ["-p", str(directory), "-e", "stderr", "-c", str(configuration)]
 
 
@@ -208,27 +225,6 @@ PEERS: dict[str, Callable[[Sequence[int], int, Path], list[str]]] = {
 }
 
 
-def _nginx_configuration(engines: Sequence[int], port: int, directory: Path) -> str:
-    servers = " ".join(f"server 127.0.0.1:{engine};" for engine in engines)
-    return f"""
-daemon off; worker_processes 1; worker_rlimit_nofile 16384; pid {directory}/nginx.pid;
-events {{ worker_connections 8192; multi_accept on; }}
-http {{
-  access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k;
-  client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
-  fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;
-  upstream engines {{ least_conn; {servers} keepalive 1024; keepalive_requests 1000000000; }}
-  server {{
-    listen 127.0.0.1:{port} backlog=4096;
-    location / {{
-      proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection "";
-      proxy_buffering off; proxy_read_timeout 600s;
-    }}
-  }}
-}}
-"""
-
-
 def generate(plan: Plan, cores: Cores) -> Result:
     """Run the load generator. Raises StartError if it fails."""
     limit_s = plan.warmup_s + plan.duration_s + plan.stream_s + 60.0
@@ -236,7 +232,7 @@ def generate(plan: Plan, cores: Cores) -> Result:
         try:
             run = subprocess.run(
                 [sys.executable, "-m", "benchmarks.overhead.load"],
-                input=plan.dump(),
+                input=orjson.dumps(plan),
                 capture_output=True,
                 timeout=limit_s,
                 check=False,
@@ -245,7 +241,7 @@ def generate(plan: Plan, cores: Cores) -> Result:
             raise StartError(f"the load generator did not end within {limit_s:.0f} s") from None
     if run.returncode:
         raise StartError(_last_line(run.stderr) or "the load generator failed")
-    return Result.parse(run.stdout)
+    return RESULTS.validate_json(run.stdout)
 
 
 def free_port() -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from benchmarks.overhead.plan import Result
 from benchmarks.overhead.processes import PEERS, Cores
-from benchmarks.overhead.runs import TARGETS, Measured
-from benchmarks.overhead.scenarios import SCENARIOS, Figure, Scenario
+from benchmarks.overhead.scenarios import SCENARIOS, TARGETS, Figure, Measured, Scenario
 from benchmarks.terminal import aligned
 
 #: From this share of its core on, the engine or the load generator is what limits a run.
@@ -65,7 +64,8 @@ def over_passes(figure: Figure, target: str, results: Mapping[str, Sequence[Resu
 
 def text(measured: Measured) -> str:
     """All tables and what must be said with them."""
-    parts = [f"{_machine()}; {measured.cores.text()}", *_missing(measured)]
+    parts = [f"{_machine()}; {measured.cores.text()}"]
+    parts += [f"without {name}: {reason}" for name, reason in measured.missing.items()]
     for name, results in measured.results.items():
         parts += ["", *_table(SCENARIOS[name], results), *notes(results, measured.cores)]
     parts += ["", *_ratios(measured)]
@@ -89,14 +89,14 @@ def as_json(measured: Measured, settings: Mapping[str, Any]) -> dict[str, Any]:
                 "title": SCENARIOS[name].title,
                 "figures": {
                     figure.name: {
-                        target: {"median": passes.median, "least": passes.least, "most": passes.most}
+                        target: asdict(passes)
                         for target in results
                         if (passes := over_passes(figure, target, results)) is not None
                     }
                     for figure in SCENARIOS[name].figures
                 },
                 "notes": notes(results, measured.cores),
-                "passes": {target: [each.as_dict() for each in runs] for target, runs in results.items()},
+                "passes": {target: [asdict(each) for each in runs] for target, runs in results.items()},
             }
             for name, results in measured.results.items()
         },
@@ -196,10 +196,6 @@ def _ratios(measured: Measured) -> list[str]:
 def _ratio(ours: Passes | None, theirs: Passes | None) -> str:
     comparable = ours is not None and theirs is not None and theirs.median > 0
     return f"{ours.median / theirs.median:.2f}" if comparable and ours and theirs else "-"
-
-
-def _missing(measured: Measured) -> list[str]:
-    return [f"without {name}: {reason}" for name, reason in measured.missing.items()]
 
 
 def _machine() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -215,14 +214,9 @@ def _redis(folder: Path, cores: Cores) -> Iterator[_Redis]:
     port = processes.free_port()
     log = folder / "redis.log"
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
-    with log.open("wb") as output, processes.pinned(cores.load):
-        process = subprocess.Popen([*command, "--appendonly", "yes"], stdout=output)  # noqa: S603 (our own program)
-    with process:
-        try:
-            processes.wait_for_port(process, port, "Redis", log)
-            yield _Redis(port, process.pid)
-        finally:
-            processes.end(process)
+    with processes.running([*command, "--appendonly", "yes"], cores.load, log) as process:
+        processes.wait_for_port(process, port, "Redis", log)
+        yield _Redis(port, process.pid)
 
 
 if __name__ == "__main__":

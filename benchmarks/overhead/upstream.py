@@ -14,6 +14,7 @@ import gc
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import cast
 
 import httptools
@@ -174,18 +175,10 @@ async def serve(ports: Sequence[int]) -> None:
 
 async def until_stdin_closes(loop: asyncio.AbstractEventLoop) -> None:
     """Wait for the parent to close our stdin, or to die."""
-    ended = asyncio.Event()
-
-    class Watch(asyncio.Protocol):
-        def connection_lost(self, exc: Exception | None) -> None:
-            del exc
-            ended.set()
-
-    transport, _ = await loop.connect_read_pipe(Watch, sys.stdin)
-    try:
-        await ended.wait()
-    finally:
-        transport.close()
+    reader = asyncio.StreamReader()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    with closing(pipe):
+        await reader.read()
 
 
 def main() -> int:

@@ -33,23 +33,6 @@ class KvCacheFull(Exception):
 class Query:
     """A request from its arrival to its last token. `tokens` and `context_tokens` are those of its present iteration."""
 
-    __slots__ = (
-        "context_tokens",
-        "created_s",
-        "entered_s",
-        "hop",
-        "hops",
-        "input_tokens",
-        "iteration",
-        "left_s",
-        "number",
-        "output_tokens",
-        "place",
-        "sends_at",
-        "stays_s",
-        "tokens",
-    )
-
     def __init__(self, number: int, input_tokens: int, output_tokens: int, created_s: float) -> None:
         self.number = number
         self.input_tokens = input_tokens
@@ -70,23 +53,6 @@ class Query:
 class Link:
     """A directed link. `waiting` are the requests that will take it; `entry` is the receiver's layer, counted from
     its first, at which they enter, `layers` how many they take there."""
-
-    __slots__ = (
-        "bandwidth",
-        "entry",
-        "flow",
-        "free_bandwidth",
-        "latency_s",
-        "layers",
-        "load",
-        "number",
-        "planned_bandwidth",
-        "receiver",
-        "sender",
-        "sending",
-        "token_bytes",
-        "waiting",
-    )
 
     def __init__(
         self, number: int, sender: Node, receiver: Node, bandwidth: float, latency_s: float, token_bytes: int
@@ -109,30 +75,6 @@ class Link:
 
 class Node:
     """The source, the sink or a machine with its layers. `layer`, counted from its first, is the one it works on."""
-
-    __slots__ = (
-        "arrived_tokens",
-        "batch",
-        "decode_context",
-        "decode_requests",
-        "decode_s",
-        "first_layer",
-        "free_in",
-        "free_out",
-        "incoming",
-        "kv_room",
-        "kv_used",
-        "layer",
-        "layers",
-        "links",
-        "nic",
-        "number",
-        "outbox",
-        "prompt_requests",
-        "prompt_s",
-        "prompt_tokens",
-        "queues",
-    )
 
     def __init__(self, number: int, nic: float) -> None:
         self.number = number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.replay.client import Target, body_of, send, slo_of, wire_for
@@ -14,7 +14,7 @@ from benchmarks.replay.wire import Wire
 from benchmarks.workloads.format import WorkloadRequest
 
 #: Between the start and the first request: time to prepare, so that the first one is not late.
-_LEAD_S = 0.1
+LEAD_S = 0.1
 
 
 @dataclass(slots=True)
@@ -46,8 +46,9 @@ async def replay(
     came to its end.
     """
     async with wire_for(target) as wire:
-        pacer = _Pacer(wire, target, max_in_flight, on_row, on_progress)
-        return await until_stopped(stop or asyncio.Event(), pacer.run(requests))
+        pacer = Pacer(wire, target, on_row, on_progress, max_in_flight)
+        running = pacer.run(requests, time.perf_counter() + LEAD_S)
+        return await until_stopped(stop or asyncio.Event(), running)
 
 
 async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
@@ -65,32 +66,31 @@ async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) ->
         await asyncio.gather(working, stopped, return_exceptions=True)
 
 
-class _Pacer:
-    """One run: the loop that waits for the next arrival, and the tasks of what is in flight."""
+@dataclass(slots=True)
+class Pacer:
+    """One run: the loop that waits for the next arrival, and the tasks of what is in flight. `body` makes a request's body."""
 
-    def __init__(
-        self,
-        wire: Wire,
-        target: Target,
-        max_in_flight: int | None,
-        on_row: Callable[[Row], None],
-        on_progress: Callable[[Progress], None],
-    ) -> None:
-        self._wire = wire
-        self._target = target
-        self._places = asyncio.Semaphore(max_in_flight) if max_in_flight else None
-        self._on_row = on_row
-        self._on_progress = on_progress
-        self._progress = Progress()
+    wire: Wire
+    target: Target
+    on_row: Callable[[Row], None]
+    on_progress: Callable[[Progress], None] = lambda _: None
+    max_in_flight: int | None = None
+    body: Callable[[WorkloadRequest, Target], bytes] = body_of
+    progress: Progress = field(default_factory=Progress, init=False)
+    _places: asyncio.Semaphore | None = field(default=None, init=False)
 
-    async def run(self, requests: Iterable[WorkloadRequest]) -> None:
-        """Returns when every request has ended. A fault of our own in one of them ends the run."""
-        speed, clock = self._target.speed, time.perf_counter
-        start_at = clock() + _LEAD_S
+    def __post_init__(self) -> None:
+        if self.max_in_flight:
+            self._places = asyncio.Semaphore(self.max_in_flight)
+
+    async def run(self, requests: Iterable[WorkloadRequest], start_at: float) -> None:
+        """Returns when every request has ended. `start_at` is on `time.perf_counter`. A fault of our own in one of them ends
+        the run."""
+        speed, clock = self.target.speed, time.perf_counter
         async with asyncio.TaskGroup() as tasks:
             for request in requests:
                 # The body is made before its time has come.
-                body = body_of(request, self._target)
+                body = self.body(request, self.target)
                 scheduled_at = start_at + request.arrival_s / speed
                 await asyncio.sleep(max(0.0, scheduled_at - clock()))
                 # Timers of whole milliseconds may wake us too early.
@@ -102,19 +102,19 @@ class _Pacer:
                     id=request.id,
                     scheduled_s=request.arrival_s,
                     sent_s=(clock() - start_at) * speed,
-                    slo=slo_of(request, self._target),
+                    slo=slo_of(request, self.target),
                 )
-                self._progress.sent += 1
-                self._on_progress(self._progress)
+                self.progress.sent += 1
+                self.on_progress(self.progress)
                 tasks.create_task(self._one(row, body, scheduled_at))
 
     async def _one(self, row: Row, body: bytes, scheduled_at: float) -> None:
         try:
-            await send(self._wire, self._target, row, body, scheduled_at)
+            await send(self.wire, self.target, row, body, scheduled_at)
         finally:
             if self._places is not None:
                 self._places.release()
-        self._progress.ended += 1
-        self._progress.complete += row.complete
-        self._on_row(row)
-        self._on_progress(self._progress)
+        self.progress.ended += 1
+        self.progress.complete += row.complete
+        self.on_row(row)
+        self.on_progress(self.progress)

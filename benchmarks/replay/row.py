@@ -124,9 +124,5 @@ def to_slo(targets: Mapping[str, float] | None) -> Slo | None:
     """Targets in milliseconds as the core's SLO in seconds."""
     if not targets:
         return None
-
-    def seconds(name: str) -> float | None:
-        value = targets.get(name)
-        return None if value is None else value / 1000
-
-    return Slo(seconds("ttft_ms"), seconds("tpot_ms"), seconds("e2e_ms"))
+    values = (targets.get(name) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
+    return Slo(*(None if value is None else value / 1000 for value in values))

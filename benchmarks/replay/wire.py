@@ -1,23 +1,23 @@
 """A measuring HTTP/1.1 client: what arrives is stamped and metered where the socket is read.
 
-A general client wakes a task for each chunk, which costs more than everything that is measured here; this
-one wakes its caller once, when the answer has ended. TCP_NODELAY is on, connections are reused if wished.
+A general client wakes a task for each chunk, which costs more than everything that is measured here; this one is on the
+gateway's own connections to engines (`backends.http1`) and wakes its caller once, when the answer has ended. TCP_NODELAY is on
+(the event loop sets it), connections are reused if wished.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 from urllib.parse import urlsplit
 
-import httptools
-
+from backends.http1 import Connection, ConnectionLost
 from benchmarks.replay.stream import StreamMeter
+from router.core.errors import UpstreamError
 
 #: Idle connections go before servers drop them (vLLM's and uvicorn's keep-alive is 5 s).
 KEEPALIVE_S = 2.0
@@ -39,135 +39,90 @@ class Answer:
     error: str | None = None
 
 
-class _Connection(asyncio.Protocol):
-    """One connection: idle, or in one exchange whose answer it gathers."""
+class _Connection(Connection):
+    """A connection as the gateway has them, whose answer is stamped and metered where the socket is read."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self.closed = False
-        self.idle_since = 0.0
-        self._ended: asyncio.Future[None] | None = None
+    def __init__(self, wire: Wire, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(wire, loop)
         self._begin(StreamMeter())
 
     def _begin(self, meter: StreamMeter) -> None:
         self.answer = Answer()
-        self.reusable = False
+        self.untouched = True  # no byte of the answer has come
         self._meter = meter
-        self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
         self._size = 0
-        self._framed = False
-        self._head_complete = False
-        self._complete = False
-        self.untouched = True  # no byte of the answer has come
+        self._now = 0.0
+        self._done: asyncio.Future[None] = self.loop.create_future()
 
-    async def exchange(self, request: bytes, meter: StreamMeter, timeout_s: float) -> Answer:
-        """Send `request` and gather its answer, a stream into `meter`."""
+    async def exchange(self, head: bytes, body: bytes, meter: StreamMeter, timeout_s: float) -> Answer:
+        """Send a request and gather its answer, a stream into `meter`."""
         self._begin(meter)
-        transport = self._transport
-        if transport is None or self.closed or transport.is_closing():
+        self.send(head, body)
+        if self.ended:
             self.answer.error = "connection closed while idle"
             return self.answer
-        ended = self._ended = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._fail, f"no complete answer within {timeout_s:g} s")
+        self.listener = self._read
+        timer = self.loop.call_later(timeout_s, self._give_up, f"no complete answer within {timeout_s:g} s")
         try:
-            transport.write(request)
-            await ended
+            await self._done
         except asyncio.CancelledError:
-            self.close()
+            self.abort()
             raise
         finally:
             timer.cancel()
-            self._ended = None
+            self.release()
         return self.answer
 
-    def close(self) -> None:
-        """Drop the connection."""
-        self.closed = True
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- asyncio.Protocol
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
     def data_received(self, data: bytes) -> None:
-        now = time.perf_counter()
-        if self._ended is None:
-            self.close()  # bytes that nobody asked for
-            return
-        self.untouched = False
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail("the answer is not valid HTTP/1.1")
-            return
-        answer = self.answer
-        if self._parts and answer.streamed:
-            self._meter.feed(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts), now)
-            self._parts.clear()
-        answer.ended_at = now
-        if self._complete:
-            self._finish()
+        self._now = time.perf_counter()
+        if self.idle_since is None:
+            self.untouched, self.answer.ended_at = False, self._now
+        super().data_received(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-        if self._ended is None:
-            return
-        if exc is None and self._head_complete and not self._framed:
-            self._finish()  # a body that ends with its connection
-        else:
-            self._fail("connection closed before the answer ended")
-
-    # --- httptools
     def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
         key = name.decode("latin-1").lower()
-        if key in ("content-length", "transfer-encoding"):
-            self._framed = True
         if key in _WANTED_HEADERS or key.startswith("x-headway-"):
             self.answer.headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status < 200:
-            self._framed = False
+        super().on_headers_complete()
+        if not self.head_complete:
             self.answer.headers.clear()
             return
-        self._head_complete = True
-        self.answer.status = status
+        self.answer.status = self.status
         content_type = self.answer.headers.pop("content-type", "")
-        self.answer.streamed = status == 200 and content_type.startswith("text/event-stream")
+        self.answer.streamed = self.status == 200 and content_type.startswith("text/event-stream")
 
-    def on_body(self, data: bytes) -> None:
-        self._parts.append(data)
-        if not self.answer.streamed:
-            self._size += len(data)
-            if self._size > _BODY_LIMIT_BYTES:
-                self._fail("the answer is too large")
+    def _read(self) -> None:
+        """More of the answer has come, or its end."""
+        answer = self.answer
+        try:
+            while data := self.take():
+                if answer.streamed:
+                    self._meter.feed(data, self._now)
+                    continue
+                self._parts.append(data)
+                self._size += len(data)
+                if self._size > _BODY_LIMIT_BYTES:
+                    self._give_up("the answer is too large")
+                    return
+            if data is None:
+                return
+            answer.data = b"".join(self._parts)
+        except UpstreamError as error:
+            lost = isinstance(error, ConnectionLost)
+            reason = (
+                "connection closed before the answer ended" if lost else "the answer is not valid HTTP/1.1"
+            )
+            answer.error = answer.error or reason
+        if not self._done.done():
+            self._done.set_result(None)
 
-    def on_message_complete(self) -> None:
-        if self._head_complete:
-            self._complete = True
-            self.reusable = self._parser.should_keep_alive()
-
-    # --- the end
-    def _finish(self) -> None:
-        if not self.answer.streamed:
-            self.answer.data = b"".join(self._parts)
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
-
-    def _fail(self, reason: str) -> None:
-        self.reusable = False
-        if self.answer.error is None:
-            self.answer.error = reason
-        self.close()
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+    def _give_up(self, reason: str) -> None:
+        self.answer.error = self.answer.error or reason
+        self.abort()
 
 
 class Wire:
@@ -196,60 +151,56 @@ class Wire:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for connection in self._all:
-            connection.close()
-        self._all.clear()
-        self._idle.clear()
+        for connection in list(self._all):
+            connection.abort()
         # One turn of the loop lets the transports close.
         await asyncio.sleep(0)
 
     async def post(self, body: bytes, request_id: str, meter: StreamMeter) -> Answer:
         """One exchange. A reused connection that turns out to be closed is replaced once."""
-        request = b"%s\r\nx-request-id: %s\r\ncontent-length: %d\r\n\r\n%s" % (
+        head = b"%s\r\nx-request-id: %s\r\ncontent-length: %d\r\n\r\n" % (
             self._head,
             request_id.encode("ascii", "replace").replace(b"\r", b"").replace(b"\n", b""),
             len(body),
-            body,
         )
         connection = self._take_idle()
         if connection is not None:
-            answer = await self._exchange(connection, request, meter)
+            answer = await connection.exchange(head, body, meter, self._timeout_s)
             if answer.error is None or not connection.untouched or answer.error.startswith("no complete"):
                 return answer
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await self._connect()
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self, loop), self._host, self._port, ssl=self._tls
+                )
         except TimeoutError:
             return Answer(error=f"no connection within {CONNECT_TIMEOUT_S:g} s")
         except OSError as error:
             return Answer(error=f"connection failed: {error.strerror or type(error).__name__}")
-        return await self._exchange(connection, request, meter)
-
-    async def _exchange(self, connection: _Connection, request: bytes, meter: StreamMeter) -> Answer:
-        try:
-            return await connection.exchange(request, meter, self._timeout_s)
-        finally:
-            if connection.reusable and self._reuse and not connection.closed:
-                connection.idle_since = time.perf_counter()
-                self._idle.append(connection)
-            else:
-                connection.close()
-                self._all.discard(connection)
+        self._all.add(connection)
+        return await connection.exchange(head, body, meter, self._timeout_s)
 
     def _take_idle(self) -> _Connection | None:
         oldest = time.perf_counter() - KEEPALIVE_S
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed and connection.idle_since > oldest:
+            if not connection.closed and (connection.idle_since or 0.0) > oldest:
                 return connection
-            connection.close()
-            self._all.discard(connection)
+            connection.close_idle()
         return None
 
-    async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: _Connection(loop), self._host, self._port, ssl=self._tls
-        )
-        self._all.add(connection)
-        return connection
+    # --- used by connections
+    def keep(self, connection: Any) -> None:
+        """Its answer has come to its end."""
+        if self._reuse:
+            connection.idle_since = time.perf_counter()
+            self._idle.append(connection)
+        else:
+            connection.close_idle()
+
+    def forget(self, connection: Any) -> None:
+        """It is closed."""
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)

@@ -10,8 +10,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from benchmarks.reproduce.alpaserve_cases import Case
-from benchmarks.reproduce.alpaserve_workload import DEFAULT, Workload, workload
+from benchmarks.reproduce.alpaserve_workload import DEFAULT, Case, workload
 from policies.placement.alpaserve import alpaserve
 from policies.placement.attainment_bound import most_servable
 from policies.placement.evolution import evolve
@@ -92,40 +91,27 @@ def _mean(rows: Sequence[Attained]) -> Attained:
 
 def _draw(case: Case, data: Path, seed: int, requests: int, evolved: bool) -> Draw:
     load = workload(case, DEFAULT, seed, requests, data)
-    searched = load.evaluator()
+    cluster, models = load.cluster, case.models
+    searched, evaluate = load.evaluator(), load.evaluator()
     began = time.perf_counter()
-    plan = local_search(load.cluster, case.models, searched, Random(seed))
+    plan = local_search(cluster, models, searched, Random(seed))
     seconds = time.perf_counter() - began
-    seen = load.evaluator()
-    attained = _attained(load, seen, plan.outcome.attainment, searched.evaluations, seconds, seed, evolved)
-    unseen = workload(case, DEFAULT, seed + _HELD_OUT, requests, data).evaluator()
-    return Draw(attained, plan.placement, seen, unseen)
-
-
-def _attained(
-    load: Workload,
-    evaluate: Evaluator,
-    headway: float,
-    evaluations: int,
-    seconds: float,
-    seed: int,
-    evolved: bool,
-) -> Attained:
-    cluster, models = load.cluster, load.case.models
     greedy = alpaserve(cluster, models, evaluate)
     split = split_by_size(cluster.pools[0], models, evaluate)
     every = exhaustive(cluster, models, evaluate, most=_EXHAUSTIVE)
-    random = random_search(cluster, models, evaluate, Random(seed), evaluations)
+    random = random_search(cluster, models, evaluate, Random(seed), searched.evaluations)
     evolution = evolve(greedy, Fit(models), evaluate, Random(seed)) if evolved else None
-    return Attained(
+    attained = Attained(
         alpaserve=greedy.outcome.attainment,
         beam=alpaserve(cluster, models, evaluate, beam=3).outcome.attainment,
         split=None if split is None else split.outcome.attainment,
         evolved=None if evolution is None else evolution.outcome.attainment,
-        headway=headway,
+        headway=plan.outcome.attainment,
         random=random.outcome.attainment,
         exhaustive=None if every is None else every.outcome.attainment,
         bound=most_servable(cluster, models, load.arrivals.counts) / len(load.arrivals),
-        evaluations=evaluations,
+        evaluations=searched.evaluations,
         seconds=seconds,
     )
+    unseen = workload(case, DEFAULT, seed + _HELD_OUT, requests, data).evaluator()
+    return Draw(attained, plan.placement, evaluate, unseen)

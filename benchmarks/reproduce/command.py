@@ -11,9 +11,12 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.terminal import print_json
 from benchmarks.workloads.format import WorkloadError
 
 #: The line in the help by module, which has `add_arguments(parser)` and `run(args) -> int`.
@@ -53,3 +56,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"headway reproduce {args.system}: {error}", file=sys.stderr)
         return 2
     return code
+
+
+def report(
+    args: argparse.Namespace,
+    rows: Sequence[Any],
+    table: Callable[[Sequence[Any]], list[str]],
+    fine: Callable[[Any], bool],
+    *derived: str,
+) -> int:
+    """Print a system's rows: as a table, or as JSON with what is `derived` from them. Exit status 1 if one is not fine."""
+    if args.json:
+        print_json([asdict(row) | {name: getattr(row, name) for name in derived} for row in rows])
+    else:
+        print("\n".join(table(rows)))
+    return 0 if all(map(fine, rows)) else 1

@@ -1,22 +1,35 @@
-"""`headway reproduce helix`: every simulation of Helix's artifact evaluation (sections 6.3 to 6.7), ours beside theirs."""
+"""`headway reproduce helix`: every simulation of Helix's artifact evaluation (sections 6.3 to 6.7), ours beside theirs.
+
+With `--place` Headway's own placements on Helix's clusters, beside the published ones. Both are measured alike: decode tokens per
+second of the offline simulation, on the published seed, which the search does not use.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from benchmarks.checks import whole_number
+from benchmarks.pipelines.planning import Candidate, Problem, best_placement
 from benchmarks.pipelines.published import THROUGHPUT, Published
-from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
-from benchmarks.reproduce.helix_placements import CLUSTERS, placement_rows
-from benchmarks.reproduce.helix_placements import table as placement_table
-from benchmarks.terminal import aligned, print_json, shown_progress
+from benchmarks.pipelines.simulate import (
+    FIRST_REQUESTS,
+    OFFLINE_S,
+    SCHEDULERS,
+    Outcome,
+    PlacedModel,
+    max_flow_scheduler,
+)
+from benchmarks.reproduce.command import report
+from benchmarks.terminal import aligned, shown_progress
 from benchmarks.workloads.format import WorkloadError
 from policies.placement.max_flow import max_flow
 
@@ -59,6 +72,95 @@ class Row:
         return abs(self.deviation) <= self.bound
 
 
+#: Section and command of the published figure of each cluster and model.
+_PUBLISHED_AS = {
+    ("single24", "llama30b"): ("6.3", "step3_simulation.py helix llama30b offline"),
+    ("single24", "llama70b"): ("6.3", "step3_simulation.py helix llama70b offline"),
+    ("geo24", "llama30b"): ("6.4", "step3_simulation.py helix llama30b offline"),
+    ("geo24", "llama70b"): ("6.4", "step3_simulation.py helix llama70b offline"),
+    ("het42", "llama70b"): ("6.5", "step3_simulation.py helix offline"),
+}
+CLUSTERS = tuple(dict.fromkeys(cluster for cluster, _ in _PUBLISHED_AS))
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRow:
+    """Helix's placement and ours, in decode tokens per second. `with_max_flow`: our layers and links, requests by a maximum
+    flow as Helix divides them. `cpu_s` is the time of all processes."""
+
+    cluster: str
+    model: str
+    published: float
+    ours: float
+    with_max_flow: float
+    simulations: int
+    cpu_s: float
+    wall_s: float
+    plan: str
+
+    @property
+    def gain(self) -> float:
+        return self.ours / self.published - 1
+
+
+def placement_rows(
+    folder: Path,
+    clusters: Sequence[str] | None,
+    seed: int,
+    processes: int,
+    cpu_s: float,
+    progress: Callable[[str], None],
+) -> Iterator[PlacementRow]:
+    """A row for each cluster and model, as it is found. `cpu_s` of CPU time for each."""
+    published = Published(folder)
+    with ProcessPoolExecutor(processes, get_context("spawn")) as executor:
+        for (cluster, model), key in _PUBLISHED_AS.items():
+            if clusters is None or cluster in clusters:
+                progress(f"placing {model} on {cluster}")
+                machines, facts = published.cluster(cluster, model), published.models[model]
+                throughput = facts.throughput(machines.counts())
+                problem = Problem(machines, facts.model, throughput, published.lengths)
+                helix = float(published.expected[key][THROUGHPUT])
+                began_s = monotonic()
+                found = best_placement(problem, cpu_s, executor, processes, seed)
+                wall_s = monotonic() - began_s
+                placement = found.candidate.placement
+                flow = max_flow(placement, problem.cluster, problem.model, problem.throughput)
+                score = partial(problem.score, seconds=OFFLINE_S, seed=seed)
+                ours, with_max_flow = executor.map(score, (found.candidate, Candidate("", placement, flow)))
+                yield PlacementRow(
+                    cluster,
+                    model,
+                    helix,
+                    round(ours, 1),
+                    round(with_max_flow, 1),
+                    found.simulations,
+                    round(found.cpu_s),
+                    round(wall_s),
+                    found.candidate.name,
+                )
+
+
+def placement_table(rows: Sequence[PlacementRow]) -> list[str]:
+    """The rows as text, and the plans."""
+    text = [("cluster", "model", "Helix", "ours", "gain", "with max flow", "simulations", "CPU s", "wall s")]
+    text += [
+        (
+            row.cluster,
+            row.model,
+            f"{row.published:.1f}",
+            f"{row.ours:.1f}",
+            f"{row.gain:+.1%}",
+            f"{row.with_max_flow:.1f}",
+            str(row.simulations),
+            f"{row.cpu_s:.0f}",
+            f"{row.wall_s:.0f}",
+        )
+        for row in rows
+    ]
+    return [*aligned(text), "", *(f"{row.cluster} {row.model}: {row.plan}" for row in rows)]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway reproduce helix`."""
     parser.add_argument(
@@ -81,37 +183,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints all rows. Exit status 1 if one is out of its bound."""
+    """Prints all rows, or our placements. Exit status 1 if a row is out of its bound, or a placement is not better than the
+    published one."""
     folder = args.data / "helix"
+    placements: list[PlacementRow] = []
+    rows: list[Row] = []
+    try:
+        with shown_progress("placing" if args.place else "simulating Helix") as progress:
+            if args.place:
+                placements += placement_rows(
+                    folder, args.clusters, args.seed, args.processes, args.cpu_s, progress
+                )
+            else:
+                rows += rows_of(folder, args.sections, args.seed, args.processes, progress)
+    except (OSError, KeyError, ValueError) as error:
+        raise WorkloadError(f"{folder}: {error}") from error
     if args.place:
-        return _place(folder, args)
-    try:
-        with shown_progress("simulating Helix") as progress:
-            rows = list(rows_of(folder, args.sections, args.seed, args.processes, progress))
-    except (OSError, KeyError, ValueError) as error:
-        raise WorkloadError(f"{folder}: {error}") from error
-    if args.json:
-        facts = [asdict(row) | {"deviation": row.deviation, "within_bound": row.within_bound} for row in rows]
-        print_json(facts)
-    else:
-        print("\n".join(table(rows)))
-    return 0 if all(row.within_bound for row in rows) else 1
-
-
-def _place(folder: Path, args: argparse.Namespace) -> int:
-    """Prints our placements. Exit status 1 if one is not better than the published one."""
-    try:
-        with shown_progress("placing") as progress:
-            found = list(
-                placement_rows(folder, args.clusters, args.seed, args.processes, args.cpu_s, progress)
-            )
-    except (OSError, KeyError, ValueError) as error:
-        raise WorkloadError(f"{folder}: {error}") from error
-    if args.json:
-        print_json([asdict(row) | {"gain": row.gain} for row in found])
-    else:
-        print("\n".join(placement_table(found)))
-    return 0 if all(row.gain > 0 for row in found) else 1
+        return report(args, placements, placement_table, lambda row: row.gain > 0, "gain")
+    return report(args, rows, table, lambda row: row.within_bound, "deviation", "within_bound")
 
 
 def rows_of(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -115,20 +114,18 @@ def read_and_prepare(
     base = read_data(args.data, args) if args.data else Dataset()
     if kind.of_prompts:
         return join_and_group([base, log]), lambda part: part
-    sample = partial(
-        _with_replay,
-        runs={run.id for run in log.runs},
-        share=_BASE_SHARE if args.base_share is None else args.base_share,
-        most=args.per_stratum or _PER_STRATUM,
-        seed=args.seed,
-    )
+    runs = {run.id for run in log.runs}
+
+    def sample(part: Dataset) -> Dataset:
+        return replayed(
+            part.keep(prompt=lambda _: False, run=lambda run: run.id in runs),
+            part.keep(run=lambda run: run.id not in runs),
+            base_share=_BASE_SHARE if args.base_share is None else args.base_share,
+            per_stratum=args.per_stratum or _PER_STRATUM,
+            seed=args.seed,
+        )
+
     return join_and_group([base, log]), sample
-
-
-def _with_replay(part: Dataset, *, runs: set[str], share: float, most: int, seed: int) -> Dataset:
-    log = part.keep(prompt=lambda _: False, run=lambda run: run.id in runs)
-    base = part.keep(run=lambda run: run.id not in runs)
-    return replayed(log, base, base_share=share, per_stratum=most, seed=seed)
 
 
 def _show(made: Evaluated, *, final: bool) -> None:

@@ -87,11 +87,8 @@ def zeroeval_rows(paths: Sequence[Path], task: str) -> Iterator[_Row]:
             quality = (request.quality or {}).get(name)
             kind = None if quality is None else "correct"
             capped = tokens >= MAX_OUTPUT_TOKENS
-            yield (
-                request.prompt or "",
-                task,
-                Answer("", name, family_of(name), tokens, capped, quality, kind),
-            )
+            answer = Answer("", name, family_of(name), tokens, capped, quality, kind)
+            yield request.prompt or "", task, answer
 
 
 def _routellm(environment: Mapping[str, str]) -> Iterator[_Row]:

@@ -14,10 +14,7 @@ from collections.abc import Callable, Iterator
 
 def poisson(random_: random.Random, rate_per_s: float) -> Iterator[float]:
     """Independent exponential gaps (CV 1)."""
-    at_s = 0.0
-    while True:
-        at_s += random_.expovariate(rate_per_s)
-        yield at_s
+    return itertools.accumulate(iter(lambda: random_.expovariate(rate_per_s), None))
 
 
 def gamma(random_: random.Random, rate_per_s: float, cv: float) -> Iterator[float]:
@@ -27,10 +24,7 @@ def gamma(random_: random.Random, rate_per_s: float, cv: float) -> Iterator[floa
     """
     shape = 1 / (cv * cv)
     scale = 1 / (rate_per_s * shape)
-    at_s = 0.0
-    while True:
-        at_s += random_.gammavariate(shape, scale)
-        yield at_s
+    return itertools.accumulate(iter(lambda: random_.gammavariate(shape, scale), None))
 
 
 def day_cycle(
@@ -39,9 +33,7 @@ def day_cycle(
     """A Poisson process whose rate swings as a sine around `rate_per_s`, from (1 - depth) to (1 + depth)
     times it, starting at the low; drawn by thinning (Lewis and Shedler, 1979)."""
     peak = rate_per_s * (1 + depth)
-    at_s = 0.0
-    while True:
-        at_s += random_.expovariate(peak)
+    for at_s in poisson(random_, peak):
         rate = rate_per_s * (1 - depth * math.cos(2 * math.pi * at_s / period_s))
         if random_.random() * peak < rate:
             yield at_s

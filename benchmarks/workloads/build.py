@@ -13,8 +13,7 @@ from benchmarks.workloads import streams
 from benchmarks.workloads.clients import ClientPool
 from benchmarks.workloads.fetch import Loaded, load
 from benchmarks.workloads.format import MOST_TOKENS, Header, WorkloadError, WorkloadRequest
-from benchmarks.workloads.heading import header
-from benchmarks.workloads.options import BuildOptions
+from benchmarks.workloads.options import BuildOptions, header
 from benchmarks.workloads.restrict import restrict
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Process, conversations, generate
@@ -196,8 +195,8 @@ class _Builder:
             timed = self._drawn(process, trace.traffic, rate_per_s)
         else:
             timed = self._sliced(trace.requests)
-        times = _times_of(timed)
-        return streams.at(lambda: iter(requests), times), trace.traffic is None
+        of_trace = streams.at(lambda: iter(requests), lambda: (each.arrival_s for each in timed()))
+        return of_trace, trace.traffic is None
 
     def _further(self, name: str, rate_per_s: float) -> tuple[Stream, bool]:
         """A part of a mix that is not the base: from its beginning, with its own lengths and arrivals (a set
@@ -347,10 +346,6 @@ class _Builder:
             value = min(choice, bound) if bound else choice
         self._details["max_tokens"] = value
         return streams.each(stream, lambda request: replace(request, max_tokens=value))
-
-
-def _times_of(stream: Stream) -> Callable[[], Iterator[float]]:
-    return lambda: (request.arrival_s for request in stream())
 
 
 def _seed_of_part(seed: int, name: str) -> int:

@@ -40,24 +40,22 @@ class Loaded:
 def load(source: Source, files: Sequence[Path], choices: Choices, environment: Mapping[str, str]) -> Loaded:
     """Read a source by the first route that is open: `files`, HEADWAY_DATA, download. Only the data folder has
     native lengths; other routes estimate them and say so."""
+    reader = source.read_original
     if files:
-        paths = _given(files, source.patterns)
-        reader, route = source.read_original, "file"
-        by_name, prepared = (
-            {path.name: path for path in paths},
-            [Path(name).name for name in source.folder_files],
-        )
+        paths, route = _given(files, source.patterns), "file"
+        by_name = {path.name: path for path in paths}
+        prepared = [Path(name).name for name in source.folder_files]
         if by_name.keys() == set(prepared):
-            reader = source.read_folder
-            paths = [by_name[name] for name in prepared]
+            reader, paths = source.read_folder, [by_name[name] for name in prepared]
     elif (folder := _folder(source, environment)) is not None:
         paths, reader, route = folder, source.read_folder, "folder"
     else:
-        _check_original(source, choices)
+        paths, route = [], "download"
+    original = route != "folder" and reader == source.read_original
+    if original and choices.quality and not source.original_quality:
+        raise WorkloadError(f"{source.name}: --quality needs the data folder (set HEADWAY_DATA)")
+    if route == "download":
         paths = [download(url, source.sha256.get(url), environment) for url in source.urls(choices)]
-        reader, route = source.read_original, "download"
-    if route == "file" and reader == source.read_original:
-        _check_original(source, choices)
     contents = reader(source.name, paths, choices)
     if not isinstance(contents, list):
         return Loaded([], route, _checksums(paths), contents)
@@ -65,12 +63,6 @@ def load(source: Source, files: Sequence[Path], choices: Choices, environment: M
         raise WorkloadError(f"{paths[0]}: no requests in it")
     estimated = choices.native_lengths and reader == source.read_original and not source.lengths_unknown
     return Loaded(contents, route, _checksums(paths), lengths_estimated=estimated)
-
-
-def _check_original(source: Source, choices: Choices) -> None:
-    """Raises WorkloadError where quality is requested and the published files have none."""
-    if choices.quality and not source.original_quality:
-        raise WorkloadError(f"{source.name}: --quality needs the data folder (set HEADWAY_DATA)")
 
 
 def _checksums(paths: Sequence[Path]) -> dict[str, str]:

@@ -171,6 +171,13 @@ class Header:
         }
 
 
+#: Members of a request in the order of the file.
+_MEMBERS = (
+    *("id", "arrival_s", "prompt", "prompt_tokens", "max_tokens", "output_tokens"),
+    *("quality", "prefix_hashes", "session", "routing", "source"),
+)
+
+
 def write(path: Path, header: Header, requests: Iterable[WorkloadRequest]) -> int:
     """Write a workload, request by request; returns how many. A failed write leaves no file behind."""
     count = 0
@@ -179,25 +186,10 @@ def write(path: Path, header: Header, requests: Iterable[WorkloadRequest]) -> in
         with written_whole(path) as part, part.open("wb") as out:
             out.write(orjson.dumps(header.as_dict()) + b"\n")
             for request in requests:
-                out.write(orjson.dumps(_as_dict(request)) + b"\n")
+                row = {name: getattr(request, name) for name in _MEMBERS}
+                out.write(orjson.dumps({**row, "arrival_s": round(request.arrival_s, 6)}) + b"\n")
                 count += 1
     return count
-
-
-def _as_dict(request: WorkloadRequest) -> dict[str, Any]:
-    return {
-        "id": request.id,
-        "arrival_s": round(request.arrival_s, 6),
-        "prompt": request.prompt,
-        "prompt_tokens": request.prompt_tokens,
-        "max_tokens": request.max_tokens,
-        "output_tokens": request.output_tokens,
-        "quality": request.quality,
-        "prefix_hashes": request.prefix_hashes,
-        "session": request.session,
-        "routing": request.routing,
-        "source": request.source,
-    }
 
 
 def read_header(path: Path) -> Header:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -36,6 +37,8 @@ class Record(BaseModel):
 
 
 Read = TypeVar("Read", bound=Record)
+Row = TypeVar("Row")
+Key = TypeVar("Key")
 
 
 def open_text(path: Path) -> io.TextIOWrapper:
@@ -91,13 +94,18 @@ def json_records(path: Path, kind: type[Read]) -> Iterator[Read]:
     return (checked(data, kind, f"{path}, line {number}") for number, data in json_lines(path))
 
 
-def json_list(path: Path, kind: type[Read]) -> Iterable[Read]:
-    """The objects of a JSON file that holds a list of them."""
+def json_value(path: Path) -> Any:
+    """What a JSON file holds."""
     with open_text(path) as text:
         try:
-            data = orjson.loads(text.read())
-        except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
+            return orjson.loads(text.read())
+        except (orjson.JSONDecodeError, UnicodeDecodeError, EOFError, OSError) as error:
             raise WorkloadError(f"{path}: not valid JSON ({error})") from None
+
+
+def json_list(path: Path, kind: type[Read]) -> Iterable[Read]:
+    """The objects of a JSON file that holds a list of them."""
+    data = json_value(path)
     if not isinstance(data, list):
         raise WorkloadError(f"{path}: must be a list of JSON objects")
     return (checked(item, kind, f"{path}, item {number}") for number, item in enumerate(data, start=1))
@@ -109,3 +117,11 @@ def checked(data: Mapping[str, Any], kind: type[Read], where: str) -> Read:
         return kind.model_validate(data)
     except ValidationError as error:
         raise WorkloadError(f"{where}: {problem(error)}") from None
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> defaultdict[Key, list[Row]]:
+    """The rows by what `key` gives of each, in their order."""
+    parts: defaultdict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[key(row)].append(row)
+    return parts

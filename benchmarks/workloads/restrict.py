@@ -154,12 +154,9 @@ def _with_output_bound(request: WorkloadRequest, most: int) -> WorkloadRequest:
     rewritten = rewrite_length_wishes(request.prompt, most)
     if rewritten == request.prompt:
         return request
-    own_length = count_tokens(request.prompt) == request.prompt_tokens
-    return replace(
-        request,
-        prompt=rewritten,
-        prompt_tokens=count_tokens(rewritten) if own_length else request.prompt_tokens,
-    )
+    if count_tokens(request.prompt) == request.prompt_tokens:
+        request = replace(request, prompt_tokens=count_tokens(rewritten))
+    return replace(request, prompt=rewritten)
 
 
 def with_prompt_tokens(request: WorkloadRequest, prompt_tokens: int) -> WorkloadRequest:

@@ -133,15 +133,7 @@ def _router(*, by_user: bool) -> Callable[[str], int]:
 
 
 def _request(row: Request, route: Callable[[str], int]) -> Measured:
-    user, ttft_s = row.user_id, row.ttft_s
-    prompt = row.prompt_tokens
-    blocks = tuple(int(user) << 16 | block for block in range(prompt // BLOCK_TOKENS))
-    return Measured(
-        row.launch_s,
-        prompt,
-        max(1, row.generation_tokens),
-        ttft_s,
-        ttft_s + row.generation_s,
-        route(user),
-        blocks,
-    )
+    prompt, output = row.prompt_tokens, max(1, row.generation_tokens)
+    blocks = tuple(int(row.user_id) << 16 | block for block in range(prompt // BLOCK_TOKENS))
+    e2e_s = row.ttft_s + row.generation_s
+    return Measured(row.launch_s, prompt, output, row.ttft_s, e2e_s, route(row.user_id), blocks)

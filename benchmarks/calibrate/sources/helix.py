@@ -73,7 +73,9 @@ def _level(name: str, run: Sequence[Request]) -> Level:
         round(median(lengths))
         for lengths in ([row.in_tokens for row in run], [row.out_tokens for row in run])
     )
-    requests = [_request(row) for row in run]
+    requests = [
+        Measured(row.dispatch_s, row.in_tokens, max(1, row.out_tokens), row.ttft_s, row.e2e_s) for row in run
+    ]
     for before, after in pairwise(run):
         missing = range(before.query_id + 1, after.query_id)
         start_s, end_s = before.dispatch_s, after.dispatch_s
@@ -81,13 +83,3 @@ def _level(name: str, run: Sequence[Request]) -> Level:
             at_s = start_s + (end_s - start_s) * place / (len(missing) + 1)
             requests.append(Measured(at_s, prompt_tokens, output_tokens))
     return Level(name, tuple(sorted(requests, key=lambda each: each.arrival_s)))
-
-
-def _request(row: Request) -> Measured:
-    return Measured(
-        row.dispatch_s,
-        row.in_tokens,
-        max(1, row.out_tokens),
-        row.ttft_s,
-        row.e2e_s,
-    )

@@ -21,14 +21,16 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
 from benchmarks.calibrate.measured import Level, Measured, State
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study, by_load
-from benchmarks.workloads.published import Count, Number, Record, table
+from benchmarks.workloads.published import Count, Number, Record, grouped, table
 
 FOLDER = "vllm_burst_llama32_1b"
 MAX_TOKENS = 1024
@@ -66,15 +68,10 @@ class EngineState(Record):
 
 def read(data: Path, split: Splitter) -> list[Study]:
     """One study. A WorkloadError for tables that are not as published."""
-    requests: dict[str, list[Request]] = defaultdict(list)
-    for row in table(data / FOLDER / "requests.csv.gz", Request):
-        requests[row.scale].append(row)
-    states: dict[str, list[State]] = defaultdict(list)
-    for state in table(data / FOLDER / "engine_state.csv.gz", EngineState):
-        states[state.scale].append(_state(state))
-    plain = by_load(
-        [Level(name, tuple(map(_request, found)), tuple(states[name])) for name, found in requests.items()]
-    )
+    requests = grouped(table(data / FOLDER / "requests.csv.gz", Request), attrgetter("scale"))
+    seen = grouped(table(data / FOLDER / "engine_state.csv.gz", EngineState), attrgetter("scale"))
+    states = {name: list(map(_state, seen[name])) for name in requests}
+    plain = by_load([_level(name, found, states[name]) for name, found in requests.items()])
     parts = split([level.name for level in plain])
     share = _prompt_share([level for level in plain if level.name in parts.fit])
     texts: dict[Text, list[float]] = defaultdict(list)
@@ -86,19 +83,16 @@ def read(data: Path, split: Splitter) -> list[Study]:
     unseen = sum(_text(row) not in known for name in parts.test for row in requests[name])
     of_all = sum(len(requests[name]) for name in parts.test)
     levels = {
-        level.name: Level(
-            level.name,
-            tuple(
-                Measured(
-                    one.arrival_s,
-                    max(1, round(share * one.prompt_tokens)),
-                    _known(_text(row), known),
-                    one.ttft_s,
-                    one.e2e_s,
+        level.name: replace(
+            level,
+            requests=tuple(
+                replace(
+                    one,
+                    prompt_tokens=max(1, round(share * one.prompt_tokens)),
+                    output_tokens=_known(_text(row), known),
                 )
                 for one, row in zip(level.requests, requests[level.name], strict=True)
             ),
-            level.states,
         )
         for level in plain
     }
@@ -118,8 +112,10 @@ def read(data: Path, split: Splitter) -> list[Study]:
     return [Study("vllm_burst", levels, parts, limits, notes=notes)]
 
 
-def _request(row: Request) -> Measured:
-    return Measured(row.arrival_s, row.in_tokens, None, row.ttft_s, row.e2e_s)
+def _level(name: str, rows: Sequence[Request], states: Sequence[State]) -> Level:
+    """A level as published: prompt tokens that are not the engine's, no output tokens."""
+    requests = (Measured(row.arrival_s, row.in_tokens, None, row.ttft_s, row.e2e_s) for row in rows)
+    return Level(name, tuple(requests), tuple(states))
 
 
 def _state(row: EngineState) -> State:
@@ -173,17 +169,11 @@ def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 def _known(text: Text, known: Mapping[Text, int]) -> int:
     """Tokens of this text, or of the nearest one by the logarithms of its two numbers."""
-    if text in known:
-        return known[text]
-    return known[
-        min(
-            known,
-            key=lambda other: (
-                math.dist(*([math.log(n + 10) for n in each] for each in (text, other))),
-                other,
-            ),
-        )
-    ]
+
+    def distance(other: Text) -> tuple[float, Text]:
+        return math.dist(*([math.log(n + 10) for n in each] for each in (text, other))), other
+
+    return known[text if text in known else min(known, key=distance)]
 
 
 def _kv_capacity(levels: Sequence[Level]) -> tuple[int, ...]:

@@ -115,7 +115,7 @@ async def test_failures_and_time_outs_are_kept_as_what_they_are(engines: Engines
 
         def arm(now: Progress, engine: EmulatedInstance = engine, waiting: list[Any] = waiting) -> None:
             if waiting and now.ended == now.sent:
-                engine.faults.arm(waiting.pop(0))
+                engine.faults.append(waiting.pop(0))
 
         questions = [Question(f"q{n}", f"What of {n}?", max_tokens=16) for n in range(8)]
         found = await collected(
@@ -174,7 +174,7 @@ async def test_an_engine_that_dies_on_the_way_is_left_out_by_name(engines: Engin
 
     def kill(now: Progress) -> None:
         if now.ended == 2:
-            engine.faults.arm(fault("status", count=None))
+            engine.faults.append(fault("status", count=None))
 
     at = [Level(concurrency=number + 1) for number in range(levels)]
     found = await collected(fleet(engine), at, on_progress=kill, show=told.append)

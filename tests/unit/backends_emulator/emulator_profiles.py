@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from backends.emulator import EmulatedInstance
@@ -23,14 +24,4 @@ QUICK = EngineProfile(
     slots=2,
 )
 #: The same with 0.2 s a step: time enough to look at an answer in the middle.
-SLOW = EngineProfile(
-    name="slow-1b@bench",
-    overhead_s=0.2,
-    floor_s=0.0,
-    per_token_s=0.0,
-    per_kv_token_s=0.0,
-    per_pair_s=0.0,
-    kv_capacity_tokens=4096,
-    load_s=0.05,
-    slots=2,
-)
+SLOW = replace(QUICK, name="slow-1b@bench", overhead_s=0.2)

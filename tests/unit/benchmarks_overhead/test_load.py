@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from benchmarks.overhead import load, processes, wire
-from benchmarks.overhead.plan import Plan, Result
+from benchmarks.overhead.plan import RESULTS, Plan
 from benchmarks.overhead.processes import Cores, StartError, Target
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -45,7 +45,7 @@ def test_closed_loop_json_in_a_process_of_its_own(engine: Target) -> None:
     assert result.latency.p50_us > 0
     assert result.bench_cpu_s > 0
     assert result.load_cpu_s > 0
-    assert result == Result.parse(orjson.dumps(result.as_dict()))
+    assert result == RESULTS.validate_json(orjson.dumps(result))
 
 
 async def test_every_chunk_of_every_stream_is_seen(engine: Target) -> None:
