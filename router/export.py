@@ -96,14 +96,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _time(text: str) -> float:
-    """An ISO date or time as seconds since the epoch; UTC if it has no offset."""
+    """An ISO date or time as seconds since the epoch; UTC if it has no offset. No row is older than the epoch."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time such as 2026-11-22 or 2026-11-22T10:30"
         ) from None
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    return max(0.0, (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
 
 
 def _store_url(args: argparse.Namespace) -> str:

@@ -157,8 +157,14 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 
 def driver_errors(url: URL) -> tuple[type[Exception], ...]:
     """The errors of using a database: SQLAlchemy's, the network's, and the driver's own where SQLAlchemy does not
-    translate them (while connecting)."""
-    errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, TimeoutError, sqlite3.Error)
+    translate them: while connecting, and for a text that is not valid Unicode."""
+    errors: tuple[type[Exception], ...] = (
+        SQLAlchemyError,
+        OSError,
+        TimeoutError,
+        sqlite3.Error,
+        UnicodeEncodeError,
+    )
     if url.get_backend_name() == "postgresql":
         import asyncpg  # type: ignore[import-untyped]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from router.store.entries import REQUEST_COLUMNS, Entry
 
 _DAY_S = 86_400.0
+_EPOCH = date(1970, 1, 1).toordinal()
 _DAYS_KEPT = 2
 _INT64_MAX = 2**63 - 1
 
@@ -75,8 +76,8 @@ class Totals:
 
 @lru_cache(maxsize=64)
 def _day(number: int) -> str:
-    """A day (UTC) by its number since the epoch."""
-    return datetime.fromtimestamp(number * _DAY_S, UTC).strftime("%Y-%m-%d")
+    """A day (UTC) by its number since the epoch. Raises OverflowError or ValueError outside of the years 1 to 9999."""
+    return date.fromordinal(_EPOCH + number).isoformat()
 
 
 def today(now: float) -> str:

@@ -46,12 +46,13 @@ def main(end: socket.socket) -> None:
         end.sendall(b"\n")
         gc.freeze()
         gc.disable()  # rows have no cycles
-        while head := requests.readline():
-            run_id, arrived, finished, dropped, count = orjson.loads(head)
-            lines = [requests.readline() for _ in range(count)]
-            answer = _answer(commits, Run(run_id, arrived, finished, dropped), lines)
-            with suppress(OSError):  # nobody waits for it any more
-                end.sendall(orjson.dumps(answer) + b"\n")
+        with suppress(ConnectionError):  # the serving process was killed before it read an answer
+            while head := requests.readline():
+                run_id, arrived, finished, dropped, count = orjson.loads(head)
+                lines = [requests.readline() for _ in range(count)]
+                answer = _answer(commits, Run(run_id, arrived, finished, dropped), lines)
+                with suppress(OSError):  # nobody waits for it any more
+                    end.sendall(orjson.dumps(answer) + b"\n")
 
 
 def _open(run_file: str | None, **settings: Any) -> Commits:

@@ -131,6 +131,16 @@ def test_rows_are_chosen_by_time_and_policy(
     assert ids(export(*of, "spend"), "requests") == [4, 6, 3, 7, 1, 1, 3]
     assert ids(export(*of, "spend", *day), "day") == ["1970-01-02"]
     assert ids(export(*of, "requests", "--since", "2100-01-01")) == []
+    assert ids(export(*of, "spend", "--until", "0001-01-01"), "day") == []
+    assert len(ids(export(*of, "spend", "--since", "0001-01-01T00:00+14:00"), "day")) == 7
+
+
+def test_a_name_that_is_no_text_is_one_line(
+    tmp_path: Path, recorded: list[RequestRecord], store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--format", "csv", "--out", str(tmp_path / "out"), "--policy", "\udcff")
+    assert main(["export", "--url", store_url, *out]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_what_cannot_be_done_is_one_line(

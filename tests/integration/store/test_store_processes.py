@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import pytest
 
-from router.store.database import StoreError
+from router.store.database import StoreError, create_engine, parse_url
 from router.store.queries import Store
 from router.store.runs import Lost
+from router.store.sqlite_file import SqliteFile
+from router.store.writer import record_line
+from router.store.writer_settings import writer_settings
 from tests.integration.store.test_store_outage import everything_is_there, locked
 from tests.processes import is_running
 from tests.records import MakeRecord, put
@@ -217,3 +222,31 @@ async def test_a_database_in_memory_is_a_file_until_the_end(make_record: MakeRec
     assert path.exists()
     await store.close()
     assert not path.parent.exists()
+
+
+async def test_a_writer_process_whose_answer_nobody_reads_ends_without_an_error(
+    tmp_path: Path, make_record: MakeRecord
+) -> None:
+    """The socket of a process that is killed with an unread answer is reset, not closed."""
+    url = parse_url(f"sqlite:///{tmp_path / 'headway.db'}")
+    await (await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")).close()
+    engine = create_engine(url)
+    settings = writer_settings(url, engine, SqliteFile(tmp_path / "headway.db", engine), None)
+    await engine.dispose()
+    line = record_line(make_record(1), keep_prompts=False)
+    assert line is not None
+    ours, theirs = socket.socketpair()
+    ours.settimeout(20)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "router.store.writer_main", str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stderr=subprocess.PIPE,
+    )
+    theirs.close()
+    ours.sendall(orjson.dumps(settings) + b"\n")
+    assert ours.recv(1) == b"\n"
+    ours.sendall(orjson.dumps(("run", 1, 1, 0, 1)) + b"\n" + line)
+    assert ours.recv(1, socket.MSG_PEEK)
+    ours.close()
+    assert process.communicate(timeout=20)[1] == b""
+    assert process.returncode == 0

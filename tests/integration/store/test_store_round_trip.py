@@ -230,7 +230,7 @@ async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path, make_r
 
 
 async def test_what_no_row_can_hold_is_in_no_row(store_url, tmp_path):
-    """PostgreSQL refuses a NUL; that is no outage."""
+    """PostgreSQL refuses a NUL, and each driver half a surrogate pair; that is no outage."""
     store = await Store.open(store_url, state_dir=tmp_path)
     try:
         assert await store.request("req\0", any_key=True) is None
@@ -238,5 +238,10 @@ async def test_what_no_row_can_hold_is_in_no_row(store_url, tmp_path):
         assert not await store.add_feedback("\0", 1.0, None)
         for name in ("policy", "model", "instance", "key", "cursor"):
             assert (await store.requests(**{name: "a\0b"})).requests == []
+            assert (await store.requests(**{name: "\udcff"})).requests == []
+        assert await store.spending(keys=["\udcff"]) == []
     finally:
         await store.close()
+    reader = await Store.open_readonly(store_url)
+    assert await reader.request("\udcff", any_key=True) is None
+    await reader.close()

@@ -12,7 +12,7 @@ import pytest
 
 from router.store.commits import Commits, Run, Written
 from router.store.database import create_engine, parse_url
-from router.store.entries import Entry, from_line
+from router.store.entries import REQUEST_COLUMNS, Entry, from_line
 from router.store.faults import LostFileError, file_fault
 from router.store.queries import Store
 from router.store.sqlite_commits import SqliteDatabase
@@ -132,6 +132,17 @@ def test_a_bad_row_is_corrected_or_refused_and_takes_no_other_with_it(
     ids = [row[0] for row in read(tmp_path, "SELECT id FROM requests ORDER BY id")]
     assert ids == [f"req_{number:08d}" for number in range(21) if number not in {7, 9}]
     assert spent(tmp_path) == [("run", 19, 19.0)]
+
+
+@pytest.mark.parametrize("received_at", [4e18, 253_402_300_800.0, -1e15])
+def test_a_time_that_has_no_day_takes_no_other_row_with_it(
+    database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path, received_at: float
+) -> None:
+    good, bad = entries([1, 2])
+    row = list(bad.request)
+    row[REQUEST_COLUMNS.index("received_at")] = received_at
+    assert Commits(database).write(RUN, [bad._replace(request=tuple(row)), good]) == Written(1, 1)
+    assert read(tmp_path, "SELECT id FROM requests") == [(good.id,)]
 
 
 def test_a_file_that_is_not_ours_is_not_written(
