@@ -42,7 +42,7 @@ class InstanceSettings(BaseModel):
     models: Annotated[dict[str, str], Field(min_length=1)] | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    speed: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    speed: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] = 1.0
     api_key_env: str | None = None
     keep_alive_s: Annotated[float, Field(ge=0, strict=False)] | None = None
     on_stop: OnStop = "error"

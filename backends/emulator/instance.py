@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -113,8 +114,8 @@ class EmulatedInstance:
     ) -> None:
         if kind not in SERVERS:
             raise ValueError(f"unknown kind {kind!r}: {' or '.join(SERVERS)}")
-        if not speed > 0:
-            raise ValueError("speed must be greater than 0")
+        if not 0 < speed < math.inf:
+            raise ValueError("speed must be a number greater than 0")
         self.name = name
         self.kind = kind
         self.speed = speed

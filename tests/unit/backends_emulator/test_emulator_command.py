@@ -30,6 +30,7 @@ def test_list_names_all_profiles(capsys: pytest.CaptureFixture[str]) -> None:
         ((), "--profile is needed"),
         (("--profile", "llama-3.1-8b@a100"), "llama-3.1-8b@a100-80g"),
         (("--profile", "llama-3.1-8b@a100-80g", "--speed", "0"), "speed"),
+        (("--profile", "llama-3.1-8b@a100-80g", "--speed", "inf"), "speed: must be a finite number"),
         (("--profile", "llama-3.1-8b@a100-80g", "--api-key-env", "NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE"),
         (("--profile", "llama-3.1-8b@a100-80g", "--max-model-len", "9000000"), "KV memory"),
         (("--config", "/does/not/exist.yaml"), "cannot read"),
