@@ -138,7 +138,7 @@ def test_tpot_decides_without_a_profile_alone(profiled: bool) -> None:
             instance.profiles.clear()
         predicted.append(each.predict(request, candidate("i"), known(each, instance), 100.0))
     plain, learned = predicted
-    assert value(learned.tpot_s) > 1.1 * value(plain.tpot_s)
+    assert value(learned.tpot_s) > 1.03 * value(plain.tpot_s)
     assert (value(learned.p_miss) == value(plain.p_miss)) == profiled
     assert (value(learned.e2e_s_mean) < 1.02 * value(plain.e2e_s_mean)) == profiled
 
@@ -408,7 +408,7 @@ def test_of_many_candidates_the_model_predicts_those_that_physics_ranks_first() 
         assert each.prediction is not None
         physical = plain.predict(REQUEST, each.candidate, each.instance, 100.0)
         ratio = value(each.prediction.ttft_s_p50) / value(physical.ttft_s_p50)
-        assert ratio == pytest.approx(exp(1.0) if at < 64 else 1.0, rel=0.05)
+        assert ratio > 2.0 if at < 64 else ratio == pytest.approx(1.0, rel=0.05)
 
 
 @pytest.mark.parametrize("ttft_s", [None, 1e-6, 0.05, 1e6])
