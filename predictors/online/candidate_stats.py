@@ -6,7 +6,6 @@ from collections import deque
 
 from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, step_costs
 from predictors.kernels import InstanceHistory, ModelWeight, Shrinkage, StratifiedResiduals
-from predictors.kernels.reference.model_weights import FIRST_WEIGHT, PROFILED_WEIGHT
 from predictors.online.calibration import GroupCalibration
 from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import ModelLengths
@@ -88,12 +87,7 @@ class CandidateStats:
         self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
         self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
         self.shrinkage = Shrinkage()
-        self.weights = self.first_weights()
+        self.weights = ModelWeight(), ModelWeight()  # of the latency model, for TTFT and for TPOT
         self.group_key = group_key  # model and hardware
         self.group = group
         self.pending: deque[PendingTtft] = deque()  # in order of dispatch
-
-    def first_weights(self) -> tuple[ModelWeight, ModelWeight]:
-        """The weights of a latency model of which nothing is known here, for TTFT and for TPOT."""
-        first = FIRST_WEIGHT if self.profile is None else PROFILED_WEIGHT
-        return ModelWeight(first), ModelWeight(first)

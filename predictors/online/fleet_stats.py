@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from predictors.analytic.physical import PrefillRate
-from predictors.kernels import InstanceHistory, LearnedLengths
+from predictors.kernels import InstanceHistory, LearnedLengths, ModelWeight
 from predictors.learned.models import Models
 from predictors.online.calibration import Accuracy, GroupCalibration
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
@@ -124,7 +124,7 @@ class FleetStats:
         for (instance, _), stats in self.candidates.items():
             stats.history = None if models.latency is None else self.history(instance)
             stats.group = self._groups.setdefault(stats.group_key, GroupCalibration())
-            stats.weights = stats.first_weights()
+            stats.weights = ModelWeight(), ModelWeight()
         for lengths in self.lengths.all():
             lengths.learned = LearnedLengths()
 

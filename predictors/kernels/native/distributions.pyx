@@ -261,7 +261,7 @@ cdef enum:  # `predictors.kernels.reference.model_weights.PREDICTIONS`
 
 assert model_weights.PREDICTIONS == ("served", "physical", "model")
 cdef const double[::1] LEVELS = np.array(levels.TAUS)
-cdef double RATE = model_weights.RATE, SHARE = model_weights.SHARE
+cdef double FIRST_WEIGHT = model_weights.FIRST_WEIGHT, RATE = model_weights.RATE, SHARE = model_weights.SHARE
 cdef double LEAST_LOSS = model_weights.LEAST_LOSS, MOST_CHANGE = model_weights.MOST_CHANGE
 cdef long MEMORY = model_weights.MEMORY
 
@@ -270,12 +270,11 @@ cdef class ModelWeight:
     """See `reference.model_weights`."""
 
     cdef readonly double value
-    cdef double _first, _loss
+    cdef double _loss
     cdef long _observed
 
-    def __init__(self, double first):
-        self.value = self._first = first
-        self._loss, self._observed = 0.0, 0
+    def __init__(self):
+        self.value, self._loss, self._observed = FIRST_WEIGHT, 0.0, 0
 
     def learn(self, tuple quantiles, double actual):
         cdef double physical, model, change, odds
@@ -286,7 +285,7 @@ cdef class ModelWeight:
         self._loss += (0.5 * (physical + model) - self._loss) / min(self._observed, MEMORY)
         change = RATE * (model - physical) / at_least(self._loss, LEAST_LOSS)
         odds = exp(at_most(at_least(change, -MOST_CHANGE), MOST_CHANGE)) * (1.0 - self.value)
-        self.value = (1.0 - SHARE) * self.value / (self.value + odds) + SHARE * self._first
+        self.value = (1.0 - SHARE) * self.value / (self.value + odds) + SHARE * FIRST_WEIGHT
 
 
 cdef double loss_of(tuple quantiles, Py_ssize_t prediction, double actual) except? -1.0:

@@ -15,9 +15,8 @@ from predictors.kernels.levels import TAUS
 
 #: The predictions of one log error, in the order in which their quantiles are kept.
 PREDICTIONS = ("served", "physical", "model")
-#: The model's weight before anything is observed: where the engine has no profile, and where it has one, which makes the physical
-#: estimate good from the start.
-FIRST_WEIGHT, PROFILED_WEIGHT = 0.9, 0.5
+#: The model's weight before anything is observed.
+FIRST_WEIGHT = 0.9
 #: Losses of neighbours in time are alike. A quicker RATE follows spells of load.
 RATE, SHARE = 0.15, 0.01
 #: Observations over which the mean loss averages, and its least value: a smaller difference shows nothing.
@@ -30,10 +29,10 @@ class ModelWeight:
     """The weight of the latency model, 0 to 1, for one time (TTFT or TPOT) at one instance and model. The physical estimate has
     the rest."""
 
-    __slots__ = ("_first", "_loss", "_observed", "value")
+    __slots__ = ("_loss", "_observed", "value")
 
-    def __init__(self, first: float) -> None:
-        self.value = self._first = first
+    def __init__(self) -> None:
+        self.value = FIRST_WEIGHT
         self._loss = 0.0
         self._observed = 0
 
@@ -46,7 +45,7 @@ class ModelWeight:
         self._loss += (0.5 * (physical + model) - self._loss) / min(self._observed, MEMORY)
         change = RATE * (model - physical) / max(self._loss, LEAST_LOSS)
         odds = exp(min(max(change, -MOST_CHANGE), MOST_CHANGE)) * (1.0 - self.value)
-        self.value = (1.0 - SHARE) * self.value / (self.value + odds) + SHARE * self._first
+        self.value = (1.0 - SHARE) * self.value / (self.value + odds) + SHARE * FIRST_WEIGHT
 
 
 def _loss(quantiles: Sequence[float], actual: float) -> float:

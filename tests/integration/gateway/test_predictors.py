@@ -46,13 +46,16 @@ async def test_what_the_artifact_says_changes_the_prediction(tmp_path):
     async def ttft_s(median: float, where: str) -> float:
         folder = write(tmp_path / where, latency_artifact(ttft=median))
         async with live(tmp_path / where, vllm("a"), predictors={"directory": str(folder)}) as gw:
+            for _ in range(12):
+                await gw.chat(model="llama-3.1-8b")
             _, told = await gw.post(
                 "/v1/routing/predict",
                 {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "x"}]},
             )
             return float(told["candidates"][0]["predicted"]["ttft_s_p50"])
 
-    assert await ttft_s(3.0, "three") > exp(1.0) * await ttft_s(0.0, "zero")
+    # Real engines and real times: no two runs are alike.
+    assert await ttft_s(3.0, "three") > exp(1.5) * await ttft_s(0.0, "zero")
 
 
 async def test_feedback_moves_the_predicted_quality_and_outlives_the_process(tmp_path):

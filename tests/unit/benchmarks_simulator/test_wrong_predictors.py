@@ -18,7 +18,6 @@ import pytest
 
 from benchmarks.simulator import Fleet, Simulation
 from benchmarks.workloads.format import WorkloadRequest
-from predictors.kernels.reference.model_weights import PROFILED_WEIGHT
 from predictors.learned.models import UNTRAINED, load_models
 from predictors.online.predictor import OnlinePredictor
 from tests.unit.benchmarks_simulator.scenarios import MIXED, fleet, workload
@@ -117,10 +116,7 @@ def test_a_latency_model_of_something_else_is_found_out(bent: dict[str, float]) 
 def test_the_shipped_latency_model_has_the_larger_weight_here() -> None:
     predictor = OnlinePredictor(load_models())
     assert reach("slo", predictor).covered[1] > 0.9
-    weights = [each["ttft"] for each in predictor.latency_weights().values()]
-    observed = [weight for weight in weights if weight != PROFILED_WEIGHT]
-    assert observed
-    assert min(observed) > PROFILED_WEIGHT
+    assert all(weights["ttft"] > 0.5 for weights in predictor.latency_weights().values())
 
 
 # --- what is bent afterwards costs ----------------------------------------------------------------------

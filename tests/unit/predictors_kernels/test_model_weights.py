@@ -9,14 +9,14 @@ import pytest
 from predictors.kernels import ModelWeight
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference import model_weights
+from predictors.kernels.reference.model_weights import FIRST_WEIGHT
 
-FIRST_WEIGHT = 0.7
 SPREAD = (-0.13, 0.0, 0.13, 0.17, 0.24)  # of a normal distribution of deviation 0.1, about
 
 
 @pytest.fixture(params=[ModelWeight, model_weights.ModelWeight])
 def weight(request: pytest.FixtureRequest) -> ModelWeight:
-    found: ModelWeight = request.param(FIRST_WEIGHT)
+    found: ModelWeight = request.param()
     return found
 
 
@@ -53,7 +53,7 @@ def test_what_was_wrong_for_long_counts_again_soon(weight: ModelWeight) -> None:
 
 def test_scales_do_not_matter() -> None:
     """Losses are relative to their own mean, so a noisy instance is learned as fast as a quiet one."""
-    quiet, noisy = ModelWeight(FIRST_WEIGHT), ModelWeight(FIRST_WEIGHT)
+    quiet, noisy = ModelWeight(), ModelWeight()
     for at in range(20):
         actual = (at * 7 % 10 - 4.5) / 50.0
         quiet.learn(predicted(0.3, 0.1), actual)

@@ -266,7 +266,7 @@ def test_served_quantiles(data: st.DataObject, count: int) -> None:
     observed = data.draw(st.lists(st.tuples(learned, learned), min_size=count, max_size=count))
 
     def served(module: Any, kind: Any, weight: Any) -> Any:
-        weights = [tuple(after(weight(0.9), each) for each in both) for both in observed]
+        weights = [tuple(after(weight(), each) for each in both) for both in observed]
         return module.served_quantiles(raw, kind(given_), places, weights, offsets)
 
     found = served(distributions, estimates.Estimates, distributions.ModelWeight)
@@ -426,7 +426,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
     network = networks.LatencyNetwork(LATENCY)
     table = distributions.LengthTable(PRIOR_SHARES)
     rows = np.zeros((2, latency_networks.TARGETS))
-    weights = [(distributions.ModelWeight(0.9),) * 2]
+    weights = [(distributions.ModelWeight(),) * 2]
 
     def one() -> Any:
         return estimates.Estimates([made_estimate((1.0, 1.0), window([]), window([]))])
@@ -450,7 +450,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [0], weights, [([0.0],) * 2]),
         lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [1], weights, [([0.0] * 5,) * 2]),
         lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [0], [], []),
-        lambda: distributions.ModelWeight(0.9).learn((0.0,) * 5, 0.0),
+        lambda: distributions.ModelWeight().learn((0.0,) * 5, 0.0),
         lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], [], [], np.zeros((0, 2, 5)), []),
         lambda: distributions.p_miss(
             Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((0, 2, 5)), [0]

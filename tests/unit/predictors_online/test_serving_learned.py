@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from predictors.kernels.length_bins import BINS, bin_of
-from predictors.kernels.reference.model_weights import FIRST_WEIGHT, PROFILED_WEIGHT
+from predictors.kernels.reference.model_weights import FIRST_WEIGHT
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
@@ -101,20 +101,14 @@ def known(predictor: OnlinePredictor, instance: Instance) -> Instance:
     return instance
 
 
-@pytest.mark.parametrize("profiled", [True, False])
-def test_what_the_latency_model_says_is_served(profiled: bool) -> None:
-    """At first by a weight that is smaller where the engine has a profile."""
-    instance = an_instance()
-    if not profiled:
-        instance.profiles = {}
-    weight = PROFILED_WEIGHT if profiled else FIRST_WEIGHT
+def test_what_the_latency_model_says_is_served() -> None:
     plain, predicted = (
-        each.predict(REQUEST, candidate("i"), instance, 100.0)
+        each.predict(REQUEST, candidate("i"), an_instance(), 100.0)
         for each in (OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2)))
     )
     ttft_s, tpot_s = value(plain.ttft_s_p50), value(plain.tpot_s)
-    assert value(predicted.ttft_s_p50) == pytest.approx(ttft_s * exp(weight * 0.5), rel=1e-3)
-    assert value(predicted.tpot_s) == pytest.approx(tpot_s * exp(weight * -0.2), rel=1e-3)
+    assert value(predicted.ttft_s_p50) == pytest.approx(ttft_s * exp(FIRST_WEIGHT * 0.5), rel=1e-3)
+    assert value(predicted.tpot_s) == pytest.approx(tpot_s * exp(FIRST_WEIGHT * -0.2), rel=1e-3)
     assert value(predicted.ttft_s_p50) < value(predicted.ttft_s_p95) < 2 * value(predicted.ttft_s_p50)
 
 
@@ -138,7 +132,7 @@ def test_tpot_decides_without_a_profile_alone(profiled: bool) -> None:
             instance.profiles.clear()
         predicted.append(each.predict(request, candidate("i"), known(each, instance), 100.0))
     plain, learned = predicted
-    assert value(learned.tpot_s) > 1.03 * value(plain.tpot_s)
+    assert value(learned.tpot_s) > 1.1 * value(plain.tpot_s)
     assert (value(learned.p_miss) == value(plain.p_miss)) == profiled
     assert (value(learned.e2e_s_mean) < 1.02 * value(plain.e2e_s_mean)) == profiled
 
@@ -408,7 +402,7 @@ def test_of_many_candidates_the_model_predicts_those_that_physics_ranks_first() 
         assert each.prediction is not None
         physical = plain.predict(REQUEST, each.candidate, each.instance, 100.0)
         ratio = value(each.prediction.ttft_s_p50) / value(physical.ttft_s_p50)
-        assert ratio > 2.0 if at < 64 else ratio == pytest.approx(1.0, rel=0.05)
+        assert ratio == pytest.approx(exp(1.0) if at < 64 else 1.0, rel=0.05)
 
 
 @pytest.mark.parametrize("ttft_s", [None, 1e-6, 0.05, 1e6])
