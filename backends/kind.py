@@ -24,7 +24,7 @@ class EngineKind:
 
     `adapter` creates the backend of one instance: `adapter(kind, endpoint, **settings)`.
     `health_path` answers a GET with 200 while the engine is healthy.
-    `emulator` names the emulated server with the kind's wire format (`backends.emulator.instance`).
+    `emulator` names the emulated server with the kind's wire format (`backends.emulator.servers`).
     `unsupported` are needs that the engine always refuses: such requests go to other instances.
     `chat_bound` is the field that bounds a chat's output if the client's body has none.
     `tokenizes`: the engine counts a prompt's tokens at `/tokenize`.

@@ -101,7 +101,8 @@ def _engine(instance: InstanceConfig) -> dict[str, Any]:
 
 
 def _instance(engine: dict[str, Any]) -> EmulatedInstance:
-    from backends.emulator.instance import SERVERS, EmulatedInstance
+    from backends.emulator.instance import EmulatedInstance
+    from backends.emulator.servers import SERVERS
 
     option = SERVERS[engine["kind"]].CONTEXT_OPTION
     options = {} if option is None else {option: engine["context"]}

@@ -15,7 +15,8 @@ import uvloop
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backends.emulator.instance import SERVERS, EmulatedInstance, OnStop, start_all, stop_all
+from backends.emulator.instance import EmulatedInstance, OnStop, start_all, stop_all
+from backends.emulator.servers import SERVERS
 from backends.engine.profiles import UnknownProfile, names
 
 STOP_GRACE_S = 5.0

@@ -17,69 +17,15 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel
 
 from backends.emulator.faults import Fault, FaultBoard, FaultKind, parse_fault
-from backends.emulator.generation import Generation
 from backends.emulator.http import Exchange, Server
-from backends.emulator.ollama import OllamaServer
-from backends.emulator.vllm import VllmServer
+from backends.emulator.servers import SERVERS, EngineServer
 from backends.engine.profiles import profile as profile_of
 from router.core.profile import EngineProfile
-
-
-class EngineServer(Protocol):
-    """One emulated engine. `profiles` are by served name, `options` is an instance of `OPTIONS`."""
-
-    healthy: bool
-    live: set[Generation]
-
-    def handle(self, exchange: Exchange) -> None:
-        """Answer one request, now or later."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """The state that tests read."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class EngineServerType(Protocol):
-    """A class of emulated engines.
-
-    `PORT` is the engine's usual port. `KEEP_ALIVE_S` is how long it keeps an idle connection (None: without limit).
-    `CONTEXT_OPTION` is the option that bounds a model's context (None: each request has its own bound). `clock` drives
-    the engine model, in seconds.
-    """
-
-    OPTIONS: type[BaseModel]
-    PORT: int
-    KEEP_ALIVE_S: float | None
-    CONTEXT_OPTION: str | None
-
-    def __call__(
-        self,
-        profiles: Mapping[str, EngineProfile],
-        options: Any,
-        speed: float,
-        faults: FaultBoard,
-        clock: Callable[[], float],
-    ) -> EngineServer: ...
-
-    def check(self, profiles: Mapping[str, EngineProfile], options: Any) -> None:
-        """Raises ValueError for models or options with which it cannot start."""
-        ...
-
-
-SERVERS: dict[str, EngineServerType] = {
-    "vllm": VllmServer,
-    "ollama": OllamaServer,
-}
-
 
 logger = logging.getLogger("headway.emulator")
 
@@ -91,7 +37,7 @@ OnStop = Literal["finish", "error", "cut", "hang"]
 class EmulatedInstance:
     """One emulated engine on one port.
 
-    `kind` is a name in `SERVERS`. `models` maps served names to profile names (or profiles); a vLLM
+    `kind` is a name in `servers.SERVERS`. `models` maps served names to profile names (or profiles); a vLLM
     serves them by one engine. With `speed` 10 it is ten times as fast as its hardware. `keep_alive_s` is how long an
     idle connection stays open (None: as long as the real engine keeps it). `clock` drives the engine's model, in
     seconds. `options` are those of the server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with

@@ -1,7 +1,7 @@
 """The emulated Ollama server: its routes over one slot engine model.
 
 A model loads at its first use and unloads when its keep-alive is over. Another `num_ctx` (or another load-time option)
-forces a reload (`ollama_models`). A prompt longer than the context is cut without a message.
+forces a reload (`ollama_loading`). A prompt longer than the context is cut without a message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from backends.emulator.driver import Driver
 from backends.emulator.faults import FaultBoard, FaultKind
 from backends.emulator.generation import Choice, Generation, Wire, new_sequence
 from backends.emulator.http import Exchange
-from backends.emulator.ollama_models import Entry, LoadQueue, Model
+from backends.emulator.ollama_catalog import Entry
+from backends.emulator.ollama_loading import LoadQueue, Model
 from backends.emulator.ollama_request import (
     Job,
     Refused,
@@ -75,7 +76,7 @@ class OllamaOptions(BaseModel):
 
 
 class OllamaServer:
-    """One emulated Ollama; `handle` answers one HTTP request (`instance.EngineServer`)."""
+    """One emulated Ollama; `handle` answers one HTTP request (`servers.EngineServer`)."""
 
     OPTIONS: ClassVar[type[BaseModel]] = OllamaOptions
     PORT: ClassVar = 11434

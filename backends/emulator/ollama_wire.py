@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from backends.emulator.generation import Choice, Generation, Wire
-from backends.emulator.ollama_models import rfc3339
+from backends.emulator.ollama_catalog import rfc3339
 from backends.emulator.text import seed_of
 from backends.emulator.vllm_wire import token_id, token_ids, token_logprobs
 from backends.sse_events import END, event

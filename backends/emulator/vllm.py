@@ -63,7 +63,7 @@ class VllmOptions(BaseModel):
 
 
 class VllmServer:
-    """One emulated vLLM; `handle` answers one HTTP request (`instance.EngineServer`). Several models share one engine
+    """One emulated vLLM; `handle` answers one HTTP request (`servers.EngineServer`). Several models share one engine
     (`backends.engine.shared`): the first one is the base, whose name the metrics have."""
 
     OPTIONS: ClassVar[type[BaseModel]] = VllmOptions

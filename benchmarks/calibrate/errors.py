@@ -1,7 +1,5 @@
 """How far a simulation is from what was measured: the loss of the fit and the errors of the report.
 
-Measured arrivals go through the engine model: what this profile would have made of them.
-
 Relative errors, |simulated / measured - 1|. The loss is of their logarithms, robust, each metric on the scale
 of the error that we want of it, so that no metric is bought with another one.
 """
@@ -9,67 +7,16 @@ of the error that we want of it, so that no metric is bought with another one.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from backends.engine import Engine, PromptTooLong
-from backends.engine import Sequence as EngineSequence
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
+from benchmarks.calibrate.simulate import simulate
 from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantiles
-from benchmarks.workloads.format import WorkloadError
-from router.core.profile import EngineProfile
-
-
-class Served(NamedTuple):
-    """When a request got its first and its last token, on the arrivals' clock, in seconds, and how many
-    requests its engine was running at the first, this one included."""
-
-    first_token_at_s: float
-    ended_at_s: float
-    streams: int
-
-
-def simulate(
-    profile: EngineProfile, requests: Sequence[Measured], *, prefix_caching: bool = False
-) -> list[Served]:
-    """Serve `requests` (sorted by arrival, output lengths known), each on its replica. One entry a request, in
-    the same order. A WorkloadError for a prompt or limits that the engine cannot take."""
-    replicas: dict[int, list[int]] = defaultdict(list)
-    for index, request in enumerate(requests):
-        replicas[request.replica].append(index)
-    served: dict[int, Served] = {}
-    for indices in replicas.values():
-        sequences: dict[int, EngineSequence] = {}
-        try:
-            engine = Engine(profile, prefix_caching=prefix_caching, every_token=False)
-            for index in indices:
-                each = requests[index]
-                tokens = each.prompt_tokens, each.output_tokens or 1
-                sequences[index] = EngineSequence(str(index), *tokens, each.prefix)
-                engine.submit(sequences[index], each.arrival_s)
-        except (PromptTooLong, ValueError) as error:
-            raise WorkloadError(f"the engine model cannot run this: {error}") from None
-        progress = []
-        while (next_s := engine.next_at()) is not None:
-            progress += engine.advance(next_s)
-        progress += engine.advance(float("inf"))
-        ended_at_s = {int(name): at_s for name, at_s, _, finished in progress if finished is not None}
-        admissions = sorted(each.admitted_at_s or 0.0 for each in sequences.values())
-        ends = sorted(ended_at_s.values())
-        for index, sequence in sequences.items():
-            first_s = sequence.first_token_at_s
-            assert first_s is not None  # noqa: S101 (it has ended)
-            streams = bisect_right(admissions, first_s) - bisect_left(ends, first_s)
-            served[index] = Served(first_s, ended_at_s[index], streams)
-    return [served[index] for index in range(len(requests))]
-
 
 #: The median relative error that is aimed at on levels that were not fitted.
 TARGETS: Mapping[str, float] = {"ttft": 0.15, "e2e": 0.10, "tpot": 0.08}

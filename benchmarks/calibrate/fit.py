@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.calibrate.errors import residuals
+from benchmarks.calibrate.measured import Level
 from benchmarks.calibrate.profile import CHUNKED, CONSTANTS, Constants
 from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantile
@@ -98,6 +99,7 @@ class _Cost:
     start: Constants
     evaluations: int
     on_evaluation: Callable[[float], None]
+    levels: list[Level] = field(init=False)
     origin: list[float] = field(init=False)
     at: list[float] = field(init=False)
     tried: int = 0
@@ -105,6 +107,7 @@ class _Cost:
     least: float = math.inf
 
     def __post_init__(self) -> None:
+        self.levels = self.study.part(self.study.split.fit)
         self.origin = self.at = self.start.logs()
 
     def residuals(self, logs: Iterable[float]) -> list[float]:
@@ -113,7 +116,7 @@ class _Cost:
             raise _Spent
         self.tried += 1
         at = [float(value) for value in logs]
-        found = residuals(self.study, self.study.part(self.study.split.fit), self.start.with_logs(at))
+        found = residuals(self.study, self.levels, self.start.with_logs(at))
         found += [_PRIOR * (value - origin) for value, origin in zip(at, self.origin, strict=True)]
         cost = math.fsum(each * each for each in found)
         self.on_evaluation(cost)

@@ -57,7 +57,8 @@ ITL_NOTES: Mapping[str, str] = {
 
 
 def summary_of(result: Result) -> dict[str, Any]:
-    """A simulated run; times in seconds of real hardware. `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
+    """A simulated run. Keys as `RunSummary`, and more; times in seconds of real hardware.
+    `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
 
     `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
     requests but those outside attainment. `hedged` are requests that had a second attempt beside the first.

@@ -10,7 +10,8 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from benchmarks.reproduce.alpaserve_workload import DEFAULT, Case, workload
+from benchmarks.reproduce.alpaserve_cases import Case
+from benchmarks.reproduce.alpaserve_workload import DEFAULT, workload
 from policies.placement.alpaserve import alpaserve
 from policies.placement.attainment_bound import most_servable
 from policies.placement.evolution import evolve

@@ -1,5 +1,4 @@
-"""The published cases of AlpaServe and AlpaServe* (`alpaserve_cases.json`). What they leave open is assumed here: the GPU, the
-stage times and the requests.
+"""What the published cases leave open, and is assumed here: the GPU, the stage times and the requests.
 
 The cases fit 8 x A100-40GB only (docs/reproductions.md). A request makes 20 tokens, one at a time. A stage reads its
 weights once for each token at the A100's data-sheet bandwidth times the share that `backends.engine.hardware` has for
@@ -14,93 +13,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError
 
 from backends.engine.hardware import ATTENTION_S, HARDWARE, HOST_S
-from benchmarks.checks import problem
-from benchmarks.workloads.format import WorkloadError, reading
+from benchmarks.reproduce.alpaserve_cases import Case
 from benchmarks.workloads.published import Number, Record, table
 from policies.placement.arrivals import Arrivals
 from policies.placement.outcomes import Evaluator
-from policies.placement.types import Cluster, GpuKind, Group, Model, Placement, Pool, Shape
-
-FILE = "alpaserve_cases.json"
-
-
-class PublishedGroup(BaseModel):
-    """Tensor degree, pipeline degree and the places of the models in their set."""
-
-    tensor: int = Field(alias="op")
-    pipeline: int = Field(alias="pp")
-    models: tuple[int, ...]
-
-
-class Case(BaseModel):
-    """One published placement. `gap_s`: mean time between requests, which is how the published `rate` acts. `groups`: none
-    if it was found infeasible. `number`, `models` and `output_tokens` come from the rest of the file."""
-
-    algorithm: str
-    model_set: str
-    gap_s: float = Field(alias="rate")
-    trace: str
-    slo_scale: float
-    feasible: bool
-    groups: tuple[PublishedGroup, ...]
-    gpus: int = Field(alias="devices")
-    number: int = 0
-    models: tuple[Model, ...] = ()
-    output_tokens: int = 0
-
-    @property
-    def star(self) -> bool:
-        """Whether it is of AlpaServe*."""
-        return self.algorithm == "AlpaServe*"
-
-    @property
-    def workload(self) -> tuple[str, float, float]:
-        """Cases of one workload are planned for the same requests."""
-        return self.model_set, self.gap_s, self.slo_scale
-
-    def published(self, kind: GpuKind) -> Placement:
-        """The published placement on GPUs of a kind."""
-        groups = (Group(Shape(kind, each.tensor, each.pipeline), each.models) for each in self.groups)
-        return Placement(tuple(groups)).sorted()
-
-
-class _Model(BaseModel):
-    name: str
-    weights_gb_fp16: float
-
-
-class _File(BaseModel):
-    output_length: int
-    model_sets: dict[str, list[_Model]]
-    cases: list[Case]
-
-
-def read(data: Path) -> list[Case]:
-    """All cases, as published. Raises WorkloadError."""
-    path = data / FILE
-    try:
-        with reading(path):
-            content = _File.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise WorkloadError(f"{path}: {problem(error)}") from None
-    sets = {
-        name: tuple(Model(each.name, each.weights_gb_fp16) for each in models)
-        for name, models in content.model_sets.items()
-    }
-    return [
-        case.model_copy(
-            update={
-                "number": number,
-                "models": sets[case.model_set],
-                "output_tokens": content.output_length,
-            }
-        )
-        for number, case in enumerate(content.cases)
-    ]
-
+from policies.placement.types import Cluster, GpuKind, Pool, Shape
 
 #: NVIDIA's data sheet of the A100-40GB (SXM).
 _READ_BYTES_PER_S = 1.555e12 * HARDWARE["a100-80g"].reached.memory

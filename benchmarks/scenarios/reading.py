@@ -30,7 +30,7 @@ import policies
 from benchmarks.checks import first_problem
 from benchmarks.scenarios.answers import Answers
 from benchmarks.scenarios.scenario import Loss, Scenario
-from benchmarks.workloads import command as workload_command
+from benchmarks.workloads import arguments
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.options import BuildOptions
 from router.config import ConfigError, FleetConfig, Problem, loads
@@ -195,10 +195,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _parsed(line: str) -> tuple[str, BuildOptions]:
     parser = _Parser(prog="workload", add_help=False)
-    workload_command.add_options(parser)
+    arguments.add_options(parser)
     parser.set_defaults(seed=None)
     args = parser.parse_args(shlex.split(line))
     if args.seed is not None:
         raise WorkloadError("workload: --seed: the scenario's seeds are used")
     args.seed = 0
-    return args.name, workload_command.options(args)
+    return args.name, arguments.options(args)

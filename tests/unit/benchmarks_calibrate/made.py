@@ -8,9 +8,9 @@ from dataclasses import replace
 from random import Random
 
 from benchmarks.calibrate import command
-from benchmarks.calibrate.errors import simulate
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
+from benchmarks.calibrate.simulate import simulate
 from router.core.profile import EngineProfile
 
 TRUTH = Constants(

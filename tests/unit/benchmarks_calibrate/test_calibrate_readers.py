@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from benchmarks.calibrate.command import read_levels
-from benchmarks.calibrate.errors import simulate
 from benchmarks.calibrate.measured import Level, Measured, State, read_file, write_file
+from benchmarks.calibrate.simulate import simulate
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Split, by_load, splitter
 from benchmarks.replay.command import RESULTS_KEY

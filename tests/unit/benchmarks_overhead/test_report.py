@@ -10,7 +10,8 @@ import orjson
 from benchmarks.overhead import report
 from benchmarks.overhead.plan import Result, Spread
 from benchmarks.overhead.processes import Cores
-from benchmarks.overhead.scenarios import SCENARIOS, Measured, run_count
+from benchmarks.overhead.runs import Measured, run_count
+from benchmarks.overhead.scenarios import SCENARIOS
 
 GOOD = Result(
     window_s=2.0,

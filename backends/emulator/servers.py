@@ -1,0 +1,65 @@
+"""The emulated servers by name, and their common interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from backends.emulator.faults import FaultBoard
+from backends.emulator.generation import Generation
+from backends.emulator.http import Exchange
+from backends.emulator.ollama import OllamaServer
+from backends.emulator.vllm import VllmServer
+from router.core.profile import EngineProfile
+
+
+class EngineServer(Protocol):
+    """One emulated engine. `profiles` are by served name, `options` is an instance of `OPTIONS`."""
+
+    healthy: bool
+    live: set[Generation]
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or later."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """The state that tests read."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EngineServerType(Protocol):
+    """A class of emulated engines.
+
+    `PORT` is the engine's usual port. `KEEP_ALIVE_S` is how long it keeps an idle connection (None: without limit).
+    `CONTEXT_OPTION` is the option that bounds a model's context (None: each request has its own bound). `clock` drives
+    the engine model, in seconds.
+    """
+
+    OPTIONS: type[BaseModel]
+    PORT: int
+    KEEP_ALIVE_S: float | None
+    CONTEXT_OPTION: str | None
+
+    def __call__(
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: Any,
+        speed: float,
+        faults: FaultBoard,
+        clock: Callable[[], float],
+    ) -> EngineServer: ...
+
+    def check(self, profiles: Mapping[str, EngineProfile], options: Any) -> None:
+        """Raises ValueError for models or options with which it cannot start."""
+        ...
+
+
+SERVERS: dict[str, EngineServerType] = {
+    "vllm": VllmServer,
+    "ollama": OllamaServer,
+}
