@@ -9,6 +9,7 @@ import { lines, stacks } from "./timechart.js";
 const WINDOWS = [["900", "15 min"], ["3600", "1 h"], ["21600", "6 h"], ["86400", "24 h"], ["604800", "7 d"]];
 const BUCKETS = 60;
 const REFRESH_MS = 5000;
+const RATE_S = 5; // a rate over less time says nothing
 
 /** Groups of outcomes: name for people, colour, and what is in them. */
 export const ANSWERED = [["ok", "ok", 2], ["late", "late", 3], ["cut_short", "cut short", 5], ["stopped", "stopped by the client", 6]];
@@ -54,10 +55,7 @@ export async function show(main, { query, signal }) {
     note.textContent = sampled ? `Estimated from ${percent(answer.sampled_share, 0)} of ${count(answer.requests)} requests.` : answer.requests ? "" : "No request was recorded in this window.";
     note.hidden = !note.textContent;
     figures.replaceChildren(totals(answer));
-    // A bucket that has only begun has no meaningful rate.
-    const whole = answer.buckets.filter((bucket, at) => at < answer.buckets.length - 1 || bucket.seconds > answer.bucket_s / 4);
-    charts.time.forEach((chart) => chart.update(whole));
-    charts.prediction.forEach((chart) => chart.update(whole));
+    [...charts.time, ...charts.prediction].forEach((chart) => chart.update(answer.buckets));
     for (const [name, chart] of Object.entries(charts.latency)) chart.update(answer.latency[name]);
     renew(outcomes, [outcomeTable(answer.totals)]);
     renew(spend, [["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, answer.spend[by], answer.totals)));
@@ -67,12 +65,13 @@ export async function show(main, { query, signal }) {
 }
 
 function build() {
-  const per = (amount) => (bucket) => (bucket.seconds ? bucket[amount] / bucket.seconds : null);
+  const rate = (of) => (bucket) => (bucket.seconds < RATE_S ? null : of(bucket));
+  const per = (amount) => rate((bucket) => bucket[amount] / bucket.seconds);
   const group = ([key, name, k]) => ({ name, k, of: (bucket) => bucket.groups[key] ?? 0 });
   return {
     time: [
       lines("SLO attainment", { note: "Offered requests that met all their SLOs; refused requests count as missed.", form: (value) => percent(value, 0), top: 1, series: [{ name: "attainment", k: 2, of: (bucket) => bucket.attainment }] }),
-      lines("Goodput", { note: "Requests a second that met all their SLOs, beside all requests.", form: number, series: [{ name: "all requests /s", k: 6, of: per("requests") }, { name: "goodput /s", k: 2, of: (bucket) => (bucket.offered ? bucket.goodput_per_s : null) }] }),
+      lines("Goodput", { note: "Requests a second that met all their SLOs, beside all requests.", form: number, series: [{ name: "all requests /s", k: 6, of: per("requests") }, { name: "goodput /s", k: 2, of: rate((bucket) => (bucket.offered ? bucket.goodput_per_s : null)) }] }),
       stacks("Answered", { note: "Requests that decoded, by outcome.", form: short, series: ANSWERED.map(group) }),
       stacks("Ended before decoding", { note: "Requests without any token, by reason.", form: short, series: BEFORE.map(group) }),
       lines("Time to the first token", { form: seconds, series: [["p99", 4], ["p95", 3], ["p50", 1]].map(([name, k]) => ({ name, k, of: (bucket) => bucket.ttft_s[name] })) }),
