@@ -8,6 +8,8 @@ const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFra
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
 export const count = (value) => (known(value) ? whole.format(value) : NONE);
+/** A count with what is counted: "1 request", "2 requests". */
+export const counted = (value, thing) => `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
 export const short = (value) => (!known(value) ? NONE : Math.abs(value) < 10_000 ? number(value) : compact.format(value));
 export const percent = (share, digits = 1) => (known(share) ? `${(share * 100).toFixed(digits)} %` : NONE);
 

@@ -1,7 +1,7 @@
 // One plan: the drawing of its cluster, and a table of the ranked placements.
 
 import { card, facts, h, table } from "./dom.js";
-import { count, number, percent, ratio, seconds, usd } from "./format.js";
+import { count, counted, number, percent, ratio, seconds, usd } from "./format.js";
 
 export const VERSION = 1;
 
@@ -33,7 +33,7 @@ function aboutBatch(plan) {
   return [
     ["Model", plan.model],
     ["Cluster", `${count(plan.gpus)} × ${plan.gpu}`],
-    ["Batch", `${count(plan.prompts)} prompts of ${count(plan.tokens)} tokens`],
+    ["Batch", `${counted(plan.prompts, "prompt")} of ${counted(plan.tokens, "token")}`],
     ["Prefilled in", seconds(plan.makespan_s)],
     ["Bound", `${seconds(plan.bound_s)} (no groups need less)`],
   ];

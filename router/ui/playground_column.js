@@ -3,7 +3,7 @@
 import { client, events, post } from "./api.js";
 import { field, h, say, select } from "./dom.js";
 import { candidateTable, comparedTable } from "./explained.js";
-import { count, outcome, seconds, usd, words } from "./format.js";
+import { count, counted, outcome, seconds, usd, words } from "./format.js";
 
 /** `requestBody(policy)` returns the body of the request. */
 export function column(name, policies, chosen, requestBody) {
@@ -33,7 +33,7 @@ export function column(name, policies, chosen, requestBody) {
     const mine = (under = new AbortController());
     try {
       const decided = await (await post("v1/routing/predict", requestBody(policy.value), mine.signal)).json();
-      say(state, `${words(decided.policy)} would send it to ${decided.instance}, ${decided.model} (prompt: ${count(decided.prompt_tokens)} tokens).`);
+      say(state, `${words(decided.policy)} would send it to ${decided.instance}, ${decided.model} (prompt: ${counted(decided.prompt_tokens, "token")}).`);
       candidates.replaceChildren(candidateTable(decided.candidates, `Candidates ${name}`));
     } catch (failure) {
       refused(failure);

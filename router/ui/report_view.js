@@ -1,7 +1,7 @@
 // One comparison: its settings, a table of policies by metrics, and curves over the rate.
 
 import { card, facts, field, h, select, table } from "./dom.js";
-import { count, number, percent, seconds, usd } from "./format.js";
+import { counted, number, percent, seconds, usd } from "./format.js";
 import { ratechart } from "./ratechart.js";
 
 export const VERSION = 3;
@@ -42,7 +42,7 @@ export function reportView(report, name) {
   ];
   return [
     card(null, h("h2", { tabindex: -1 }, name), about(report)),
-    card("Policies and metrics", h("div", { class: "fields" }, field("Rate", at)), h("p", { class: "soft small" }, `Mean over ${count(report.seeds.length || 1)} seeds ± half of the 95 % interval. The best in each column is in bold.`), shown),
+    card("Policies and metrics", h("div", { class: "fields" }, field("Rate", at)), h("p", { class: "soft small" }, `Mean over ${counted(report.seeds.length || 1, "seed")} ± half of the 95 % interval. The best in each column is in bold.`), shown),
     h("div", { class: "grid wide" }, charts.map((chart) => h("section", { class: "card" }, chart.node))),
     capacityCard(report),
   ];
@@ -57,7 +57,7 @@ function lowest(report) {
 function about(report) {
   const header = report.workload?.header ?? {};
   return facts([
-    ["Workload", [header.source, header.requests && `${count(header.requests)} requests`].filter(Boolean).join(", ") || "—"],
+    ["Workload", [header.source, header.requests && counted(header.requests, "request")].filter(Boolean).join(", ") || "—"],
     ["Scenario", report.scenario],
     ["Instances", report.fleet ? String(report.fleet.length) : report.url],
     ["Seeds", report.seeds.join(", ")],

@@ -4,7 +4,7 @@ import { admin } from "./api.js";
 import { card, facts, h, head, s, table } from "./dom.js";
 import { candidateTable, comparedTable } from "./explained.js";
 import { below, cut, frame, nothing } from "./figure.js";
-import { count, moment, number, outcome, percent, seconds, usd, words } from "./format.js";
+import { count, counted, moment, number, outcome, percent, seconds, usd, words } from "./format.js";
 
 export async function show(main, { rest: id, signal }) {
   const back = h("p", null, h("a", { href: "#/requests" }, "All requests"));
@@ -39,7 +39,7 @@ function about(request) {
     ["Served by", request.instance ? `${request.instance}, ${request.model}` : "no instance"],
     ["SLO", slo.length ? `${slo.map(([name, value]) => `${name} ${seconds(value)}`).join(", ")}: ${met}` : "none"],
     ["Money cap", request.max_cost_usd === null ? "none" : usd(request.max_cost_usd)],
-    ["Prompt", `${count(request.prompt_tokens)} tokens`],
+    ["Prompt", counted(request.prompt_tokens, "token")],
     ["Waited in the queue", seconds(request.queue_wait_s)],
     ["Ended", [request.finish_reason, request.error_code].filter(Boolean).join(", ") || words(request.outcome)],
     ["Drawn with probability", request.propensity !== null && request.propensity < 1 && number(request.propensity)],

@@ -2,7 +2,7 @@
 
 import { admin } from "./api.js";
 import { card, field, h, head, renew, select, table } from "./dom.js";
-import { count, moment, outcome, seconds, usd, words } from "./format.js";
+import { count, counted, moment, outcome, seconds, usd, words } from "./format.js";
 
 const OUTCOMES = ["ok", "late", "rejected_invalid", "rejected_auth", "rejected_rate", "rejected_budget", "rejected_slo", "rejected_overload", "rejected_no_instance",
   "expired_in_queue", "expired_before_first_token", "expired_mid_decode", "budget_exhausted_mid_decode", "backend_error", "client_cancelled"];
@@ -52,7 +52,7 @@ export async function show(main, { about, query, signal }) {
       return;
     }
     older.hidden = cursor === null;
-    found.textContent = shown.length ? `${count(shown.length)} requests${cursor ? ", older ones follow" : ""}` : "";
+    found.textContent = shown.length ? `${counted(shown.length, "request")}${cursor ? ", older ones follow" : ""}` : "";
     renew(rows, [shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, "No request matches. Send one from the playground, or loosen the filters.")]);
   }
 

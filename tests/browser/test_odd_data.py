@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
         ("usd(1e-9)", "$0.000000001"),
         ("usd(1e6)", "$1,000,000"),
         ("seconds(null)", "—"),
+        ("counted(1, 'token')", "1 token"),
+        ("counted(1200, 'token')", "1,200 tokens"),
     ],
 )
 async def test_numbers_of_every_size_can_be_read(page: Watched, call: str, text: str) -> None:
