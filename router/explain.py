@@ -79,13 +79,14 @@ _REASONS_SHOWN = 3
 
 
 def why(decision: KeptDecision) -> list[str]:
-    """A few lines: the chosen candidate and its prediction, the next best and why it was not chosen, and the reasons
-    against the others."""
+    """A few lines: the chosen candidate and its prediction, the best of the others and why it was not chosen, and the
+    reasons against the rest."""
     candidates = decision["candidates"]
     chosen = next((each for each in candidates if each["chosen"]), None)
     if chosen is None:
-        return []
-    shown = [f"sent to {_place(chosen)} by {decision['policy']}{_expected(chosen)}"]
+        shown, following_is = ["no candidate could take it"], "nearest"
+    else:
+        shown, following_is = [f"sent to {_place(chosen)} by {decision['policy']}{_expected(chosen)}"], "next"
     propensity = decision["propensity"]
     if propensity is not None and propensity < 1.0:
         shown.append(f"drawn with probability {propensity:.3g}")
@@ -94,7 +95,7 @@ def why(decision: KeptDecision) -> list[str]:
     following = min(scored, key=lambda each: each["score"] or 0.0, default=None)
     if following is not None:
         others.remove(following)
-        shown.append(f"next {_place(following)}: {following['reason']}{_expected(following)}")
+        shown.append(f"{following_is} {_place(following)}: {following['reason']}{_expected(following)}")
     by_reason: dict[str, list[str]] = {}
     for each in others:
         by_reason.setdefault(each["reason"] or "not chosen", []).append(_place(each))

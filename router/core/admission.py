@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 from router.core.interfaces import Option
 from router.core.state import Instance
-from router.core.types import Candidate, Request
+from router.core.types import Candidate, Considered, Request
 
 _ROUNDING = 1e-9
 #: The shortest decode time to expect, as a share of the predicted median.
@@ -25,12 +25,20 @@ def keeping(options: Sequence[Option], confidence: float) -> tuple[list[Option],
     epsilon = 1.0 - confidence + _ROUNDING
     kept, risky = [], []
     for option in options:
-        miss = _p_miss(option)
-        if miss <= epsilon:
+        if _p_miss(option) <= epsilon:
             kept.append(option)
         else:
-            risky.append((option.candidate, f"would miss its hard SLO with probability {miss:.2f}"))
+            risky.append((option.candidate, _risk(option)))
     return kept, risky
+
+
+def too_risky(option: Option) -> Considered:
+    """An option that is not taken for a hard SLO, scored by the probability of a miss."""
+    return Considered(option.candidate, option.prediction, _p_miss(option), _risk(option))
+
+
+def _risk(option: Option) -> str:
+    return f"would miss its hard SLO with probability {_p_miss(option):.2f}"
 
 
 def _p_miss(option: Option) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -42,10 +42,7 @@ class Decided:
             Considered(each.candidate, each.prediction, score, reason)
             for each, score, reason in zip(self.options, choice.scores, choice.reasons, strict=True)
         ]
-        considered += [
-            Considered(each.candidate, each.prediction, None, "no free slot") for each in self.busy
-        ]
-        considered += [Considered(candidate, None, None, reason) for candidate, reason in self.passed_over]
+        considered += unavailable(self.busy, self.passed_over)
         return Decision(
             self.policy,
             self.at_s,
@@ -54,6 +51,14 @@ class Decided:
             choice.propensity,
             tuple([load_features(load, self.at_s) for load in self.loads]),
         )
+
+
+def unavailable(busy: Sequence[Option], passed_over: Sequence[tuple[Candidate, str]]) -> Iterator[Considered]:
+    """The candidates that could not be chosen, as they are recorded."""
+    for each in busy:
+        yield Considered(each.candidate, each.prediction, None, "no free slot")
+    for candidate, reason in passed_over:
+        yield Considered(candidate, None, None, reason)
 
 
 class Decider:

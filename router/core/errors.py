@@ -11,7 +11,7 @@ UpstreamError               one attempt failed; the scheduler may try another ca
 from __future__ import annotations
 
 from router.core.quoting import cut
-from router.core.types import Outcome
+from router.core.types import Decision, Outcome
 
 #: Most characters of an error's message, and of its field and code. Quoted values are cut earlier (`core.quoting`); this
 #: limits the rest.
@@ -23,8 +23,11 @@ class Refusal(Exception):
     """A request gets an error instead of an answer.
 
     `status` is the HTTP status, `code` the `error.code`, `param` the field at fault, and `retry_after_s` the Retry-After.
-    If `should_retry` is False, the response has `x-should-retry: false`.
+    If `should_retry` is False, the response has `x-should-retry: false`. `decision` says what speaks against each candidate,
+    where the request was refused for lack of one; it is for the record.
     """
+
+    decision: Decision | None = None
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from router.core import admission, hedging, refusals
-from router.core.deciding import Decided, Decider
+from router.core.deciding import Decided, Decider, unavailable
 from router.core.eligibility import Eligible, eligible
 from router.core.errors import Refusal
 from router.core.fleet import Fleet
@@ -71,6 +71,14 @@ class Placer:
 
     def place_among(self, state: RequestState, found: Eligible, now: float) -> Placement:
         """The same, for a given result of `eligible`."""
+        placement = self._place_among(state, found, now)
+        if isinstance(placement, Refusal):
+            against = (*map(admission.too_risky, found.free), *unavailable(found.busy, found.passed_over))
+            if against:
+                placement.decision = Decision(state.request.policy, now, None, against, None, ())
+        return placement
+
+    def _place_among(self, state: RequestState, found: Eligible, now: float) -> Placement:
         request = state.request
         if found.refusal is not None:
             return found.refusal

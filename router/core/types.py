@@ -266,13 +266,13 @@ class Considered(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """One decision. `propensity` is the probability with which the policy chose this candidate. `loads` are the
-    engines' load features at the decision, one row for each considered candidate, with the columns of
-    `router.core.state.LOAD_FEATURES`."""
+    """One decision. `chosen` is None if no candidate could take the request. `propensity` is the probability with which
+    the policy chose this candidate. `loads` are the engines' load features at the decision, one row for each considered
+    candidate, with the columns of `router.core.state.LOAD_FEATURES`."""
 
     policy: str
     at_s: float
-    chosen: int
+    chosen: int | None
     considered: tuple[Considered, ...]
     propensity: float | None
     loads: tuple[tuple[float | None, ...], ...]

@@ -101,7 +101,7 @@ def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> tu
     kept: Sequence[int] = range(len(considered))
     if len(considered) > keep:
         kept = sorted(kept, key=lambda i: (i != chosen, *_rank(considered[i])))[:keep]
-        chosen = 0  # the chosen one ranks first
+        chosen = None if chosen is None else 0  # the chosen one ranks first
     known_loads = len(loads)
     rows = []
     for i in kept:

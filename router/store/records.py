@@ -140,6 +140,7 @@ class RequestRecord:
     span_ids: dict[int, int | None] | None = None  # of attempts, by number, if it is traced
     settlement: Settlement | None = None  # what `complete` copies
     undescribed: Sequence[AttemptState] = ()  # whose decisions `describe` adds
+    refused: Decision | None = None  # the last decision, where no candidate could take the request
     prediction: Prediction | None = None  # of the chosen candidate
 
     def complete(self) -> None:
@@ -150,6 +151,8 @@ class RequestRecord:
         self.settlement = None
         answer, attempts = settlement.answer, settlement.attempts
         self.undescribed = attempts
+        if settlement.refusal is not None:
+            self.refused = settlement.refusal.decision
         self.outcome = settlement.outcome
         self.error_code = settlement.error_code
         self.slo_met = settlement.slo_met
@@ -192,6 +195,9 @@ class RequestRecord:
         """Add the decisions of the attempts, once. Their reasons are made by a policy, so this may raise anything."""
         attempts, self.undescribed = self.undescribed, ()
         self.decisions += [state.decision for state in attempts]
+        if self.refused is not None:
+            self.decisions.append(self.refused)
+            self.refused = None
 
     def set_prediction(self, prediction: Prediction) -> PredictionValues:
         """Copy the prediction of the chosen candidate; its values."""

@@ -166,6 +166,26 @@ async def test_a_hard_slo_out_of_reach(shared):
         assert headers["x-should-retry"] == "false"
         row = await shared.row(headers["x-request-id"])
         assert (row["slo_met"], row["slo_ttft_s"]) == (False, pytest.approx(1e-5))
+        _, told = await shared.get(f"/admin/requests/{row['id']}")
+        assert told["why"][0] == "no candidate could take it"
+        assert told["why"][1].startswith("nearest ")
+        for each in told["candidates"]:
+            assert (each["chosen"], each["score"]) == (False, each["predicted"]["p_miss"])
+            assert each["reason"].startswith("would miss its hard SLO with probability ")
+
+
+async def test_a_refusal_tells_what_speaks_against_each_candidate(shared):
+    headers = await refused(
+        shared,
+        400,
+        "quality_unattainable",
+        "rejected_invalid",
+        "routing.min_quality",
+        routing={"min_quality": 0.99},
+    )
+    _, told = await shared.get(f"/admin/requests/{headers['x-request-id']}")
+    assert {each["reason"] for each in told["candidates"]} == {"quality below 0.99"}
+    assert told["decisions"][0]["decided_after_s"] >= 0
 
 
 async def test_a_soft_slo_never_ends_a_request(shared):
