@@ -71,24 +71,17 @@ class Placer:
 
     def place_among(self, state: RequestState, found: Eligible, now: float) -> Placement:
         """The same, for a given result of `eligible`."""
-        placement = self._place_among(state, found, now)
-        if isinstance(placement, Refusal):
-            against = (*map(admission.too_risky, found.free), *unavailable(found.busy, found.passed_over))
-            if against:
-                placement.decision = Decision(state.request.policy, now, None, against, None, ())
-        return placement
-
-    def _place_among(self, state: RequestState, found: Eligible, now: float) -> Placement:
         request = state.request
         if found.refusal is not None:
-            return found.refusal
+            return _against(found.refusal, request, found, now)
         if not found.free:
-            return self._wait(state, found.busy, now, deferred=False)
+            placement = self._wait(state, found.busy, now, deferred=False)
+            return _against(placement, request, found, now) if isinstance(placement, Refusal) else placement
         options = found.free
         if request.hard:
             admitted = self._admitted(request, options, found.passed_over, now)
             if isinstance(admitted, Refusal):
-                return admitted
+                return _against(admitted, request, found, now)
             options = admitted
         decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=found.passed_over)
         if decided.choice.defer and not request.hard and self._may_wait(state, now):
@@ -261,3 +254,11 @@ class Placer:
         usual = self.usual_tokens if request.decodes else 0.0
         bound = math.inf if request.max_tokens is None else float(request.max_tokens)
         return request.prompt_tokens + request.choices * min(usual, bound) + 1.0
+
+
+def _against(refusal: Refusal, request: Request, found: Eligible, now: float) -> Refusal:
+    """The refusal, with what speaks against each candidate."""
+    against = (*map(admission.too_risky, found.free), *unavailable(found.busy, found.passed_over))
+    if against:
+        refusal.decision = Decision(request.policy, now, None, against, None, ())
+    return refusal
