@@ -17,6 +17,7 @@ from backends import bounded_json
 from backends.endpoint import Endpoint, EngineClient
 from backends.json_calls import JsonCall, sound_answer
 from backends.kind import EngineKind, KindSettings
+from backends.listing import listed, mismatches
 from backends.ndjson import NdjsonScanner
 from backends.ollama_bodies import chat_body, embed_body, embeddings_answer, generate_body, whole_answer
 from backends.stream import StreamedCall
@@ -119,6 +120,14 @@ class OllamaBackend:
                 if local_name(candidate.upstream_model) in loaded
             )
         )
+
+    async def mismatches(self) -> list[str]:
+        entries = await listed(self._client.control, "/api/tags", "models")
+        # Its context is what a request asks for (`num_ctx`).
+        contexts = {name: None for each in entries if isinstance(name := each.get("name"), str)}
+        known = {local_name(name) for name in contexts}
+        absent = [each for each in self._candidates if local_name(each.upstream_model) not in known]
+        return list(mismatches(absent, contexts))
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -14,6 +14,7 @@ from backends.endpoint import Endpoint, EngineClient
 from backends.engine_numbers import token_count
 from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
+from backends.listing import listed, mismatches
 from backends.metrics import MetricsReader
 from backends.scanning import SseScanner
 from backends.stream import StreamedCall
@@ -102,6 +103,7 @@ class OpenAIBackend:
         self._heads = {api: client.head(path) for api, path in PATHS.items()}
         self._tokenize_head = client.head("/tokenize")
         self._tokenizes = kind.tokenizes
+        self._candidates = tuple(endpoint.candidates)
         self._metrics = MetricsReader()
         self._skip_scrapes = 0
 
@@ -178,6 +180,14 @@ class OpenAIBackend:
             self._skip_scrapes = _SCRAPES_SKIPPED
             return LoadReport()
         return self._metrics.read(text)
+
+    async def mismatches(self) -> list[str]:
+        entries = await listed(self._client.control, "/v1/models", "data")
+        # vLLM tells `max_model_len`.
+        contexts = {
+            name: each.get("max_model_len") for each in entries if isinstance(name := each.get("id"), str)
+        }
+        return list(mismatches(self._candidates, contexts))
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config", metavar="FLEET", help="fleet file to check")
     what.add_argument("--schema", action="store_true", help="print the fleet file's JSON schema and exit")
+    parser.add_argument(
+        "--engines", action="store_true", help="ask each engine whether it serves what the file says"
+    )
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -67,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
             *warnings(config, os.environ),
             *_of_the_store(config, args.config),
             *_of_the_state(config, args.config),
+            *(asyncio.run(_of_the_engines(config)) if args.engines else ()),
         ]
     except ConfigError as error:
         raise located(error, args.config) from None
@@ -219,6 +223,29 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
         raise ConfigError(source, [Problem(("state", "url"), f"the shared state refuses: {error}")]) from None
     except StateError as error:
         yield f"the shared state does not answer here ({error})"
+
+
+async def _of_the_engines(config: FleetConfig) -> list[str]:
+    """Warnings about engines that do not answer, or whose models are not those of the file."""
+    from router.core.errors import UpstreamError
+    from router.wiring import create_backend
+
+    async def ask(instance: InstanceConfig, url: str) -> list[str]:
+        try:
+            backend = create_backend(instance, config, url, os.environ)
+        except ConfigError:
+            return []  # a secret or a file is missing here: there is a warning
+        async with contextlib.aclosing(backend):
+            try:
+                found = (
+                    await backend.mismatches() if await backend.probe() else ["the engine does not answer here"]
+                )
+            except UpstreamError as error:
+                found = [str(error)]
+        return [f"instance {instance.name}: {each}" for each in found]
+
+    asked = [ask(each, each.url) for each in config.instances if each.url is not None]
+    return [warning for found in await asyncio.gather(*asked) for warning in found]
 
 
 def _table(config: FleetConfig) -> Table:

@@ -397,6 +397,10 @@ class Backend(Protocol):
         """The engine's load report; empty if the engine reports nothing."""
         ...
 
+    async def mismatches(self) -> list[str]:
+        """What the engine says of its models that does not agree with the fleet file, a sentence each."""
+        ...
+
     async def aclose(self) -> None:
         """Close pooled connections."""
         ...

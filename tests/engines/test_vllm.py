@@ -35,6 +35,7 @@ from tests.contract.backends.engine_suite import (  # noqa: F401 (collected here
     test_an_unknown_model_is_a_failed_attempt,
     test_events_are_openai_s,
     test_many_at_once,
+    test_models_that_do_not_agree_are_told,
     test_probe_and_load,
     test_prompt_tokens,
 )

@@ -60,6 +60,8 @@ class Monitor:
                         level, "instance %s %s", name, "answers" if healthy else "does not answer its probe"
                     )
                     was_healthy = healthy
+                    for mismatch in (await self._in_time(backend.mismatches) or ()) if healthy else ():
+                        logger.warning("instance %s: %s", name, mismatch)
             await asyncio.sleep(self.interval_s)
 
     async def _round(self, name: str, backend: Backend) -> bool:

@@ -130,6 +130,15 @@ async def test_an_aborted_stream_frees_the_engine(served: Served, backend: Backe
             await asyncio.sleep(0.1)
 
 
+async def test_models_that_do_not_agree_are_told(served: Served, backend: Backend) -> None:
+    assert await backend.mismatches() == []
+    unlike = replace(served, model="nobody").backend()
+    (told,) = await unlike.mismatches()
+    await unlike.aclose()
+    assert told.startswith("the engine lists no model 'nobody'; it lists ")
+    assert served.model in told
+
+
 async def test_probe_and_load(served: Served, backend: Backend) -> None:
     await streamed(backend, served.chat(bound=8))
     assert await backend.probe()

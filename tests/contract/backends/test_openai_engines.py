@@ -145,3 +145,33 @@ async def test_a_refusal_that_quotes_our_own_headers_shows_no_secret(kind: str, 
     for secret in ("sk-0123456789", "a-token-of-ours", "and-another"):
         assert secret not in str(caught.value)
     assert status == 500 or "application/json" in str(caught.value)  # the rest stands
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (200, b'{"data": [{"id": "engine-model", "max_model_len": 4096}]}', ["4096 tokens"]),
+        (200, b'{"data": [{"id": "engine-model", "max_model_len": 1000000}, {"id": "b"}]}', []),
+        (200, b'{"data": [{"id": "engine-model"}, 7, {"id": 7}, {}]}', []),
+        (
+            200,
+            b'{"data": [%s]}' % b", ".join(b'{"id": "m%d"}' % n for n in range(7)),
+            ["'m0', 'm1', 'm2', 'm3', 'm4' and 2 more"],
+        ),
+        (200, b'{"data": []}', []),
+        (200, b'{"data": 1}', []),
+        (200, b"[]", []),
+        (200, b"oops", []),
+        (404, b"", []),
+    ],
+)
+async def test_what_an_engine_lists_is_compared_with_the_fleet_file(
+    status: int, body: bytes, told: list[str]
+) -> None:
+    candidate = replace(CANDIDATE, context_tokens=8192)
+    async with FakeEngine(lambda exchange: exchange.answer(status, body)) as engine:
+        backend = backends.create("openai", url=engine.url, candidates=[candidate])
+        found = await backend.mismatches()
+        await backend.aclose()
+    assert len(found) == len(told)
+    assert all(part in each for part, each in zip(told, found, strict=True))

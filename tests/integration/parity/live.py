@@ -129,6 +129,9 @@ class LiveEngine:
         self._arm()
         return self._engine.report(self._loop.time())
 
+    async def mismatches(self) -> list[str]:
+        return []
+
 
 class LiveStream:
     """`router.core.interfaces.OpenCall` over one sequence of a live engine."""

@@ -39,12 +39,16 @@ class Backend:
     def __init__(self) -> None:
         self.probed: Any = True
         self.loaded: Any = LoadReport(running=1)
+        self.unlike: Any = []
 
     async def probe(self) -> Any:
         return self._told(self.probed)
 
     async def load(self) -> Any:
         return self._told(self.loaded)
+
+    async def mismatches(self) -> Any:
+        return self._told(self.unlike)
 
     @staticmethod
     def _told(value: Any) -> Any:
