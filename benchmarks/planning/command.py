@@ -21,6 +21,7 @@ import policies
 from benchmarks.checks import check_options, check_out
 from benchmarks.compare.pool import Processes, ProcessLost, cores
 from benchmarks.planning import batch
+from benchmarks.planning.demand import LEAST_S, REQUESTS
 from benchmarks.planning.drawing import batch_svg, plan_svg
 from benchmarks.planning.fleet import fleet_yaml
 from benchmarks.planning.inputs import inputs
@@ -33,9 +34,6 @@ from benchmarks.workloads.format import WorkloadError, writing
 from benchmarks.workloads.sources.generators import PROCESSES
 from router.config.fields import Count, NotNegative, Positive, Share
 from router.store.database import StoreError
-
-#: Requests of a draw: more of them make a narrower interval and a slower search.
-_REQUESTS = 2000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,9 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--limit",
         type=int,
-        default=_REQUESTS,
         metavar="N",
-        help=f"only the first N requests (default {_REQUESTS})",
+        help=f"only N requests (default {REQUESTS}, but those of at least {LEAST_S:g} s)",
     )
     what.add_argument(
         "--config", type=Path, metavar="FLEET", help="a fleet file: gives cluster, models, policy and store"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from random import Random
 from typing import ClassVar
@@ -14,6 +14,11 @@ from benchmarks.workloads.build import NoArrival, build
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header
 from benchmarks.workloads.mixes import parse_amounts
 from benchmarks.workloads.options import BuildOptions
+
+#: Requests of a draw: more of them make a narrower interval and a slower search.
+REQUESTS = 2000
+#: A draw lasts so long at least, in seconds: what comes in less time may be over before a fleet that is too small is full.
+LEAST_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,14 @@ class RecordedDemand:
 
     @classmethod
     def read(cls, path: Path, limit: int | None) -> RecordedDemand:
-        """The first `limit` requests of a file. Raises WorkloadError."""
-        header, trace = read_header(path), tuple(islice(read(path), limit))
+        """The first `limit` requests of a file; None: `REQUESTS`, and all that come within `LEAST_S`. Raises WorkloadError."""
+        header, requests = read_header(path), read(path)
+        trace = list(islice(requests, limit or REQUESTS))
         if not trace:
             raise WorkloadError(f"{path}: no requests in it")
+        if limit is None:
+            end_s = trace[0].arrival_s + LEAST_S
+            trace += takewhile(lambda each: each.arrival_s < end_s, requests)
         return cls(header, trace)
 
     def requests(self, seed: int) -> Sequence[WorkloadRequest]:
@@ -41,13 +50,13 @@ class RecordedDemand:
 @dataclass(frozen=True)
 class GeneratedDemand:
     """A stream for each model, at its rate in requests/s. `options` has what the streams have in common; they last as
-    long as `requests_wanted` of all streams together take on average."""
+    long as `limit` of all streams together take on average (None: `REQUESTS` of them, and `LEAST_S` at least)."""
 
     recorded: ClassVar = False
     rates_per_s: Mapping[str, float]
     process: str
     options: BuildOptions
-    requests_wanted: int
+    limit: int | None = None
 
     @property
     def header(self) -> Header:
@@ -61,7 +70,9 @@ class GeneratedDemand:
 
     def requests(self, seed: int) -> Sequence[WorkloadRequest]:
         """Raises WorkloadError if no stream has one."""
-        duration_s = self.requests_wanted / sum(self.rates_per_s.values())
+        duration_s = (self.limit or REQUESTS) / sum(self.rates_per_s.values())
+        if self.limit is None:
+            duration_s = max(duration_s, LEAST_S)
         found: list[WorkloadRequest] = []
         for model, rate_per_s in self.rates_per_s.items():
             options = replace(

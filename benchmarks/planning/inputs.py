@@ -12,7 +12,7 @@ from typing import Any
 import policies
 from backends.engine import profiles
 from benchmarks.compare.draws import check_span
-from benchmarks.planning.demand import Demand, GeneratedDemand, RecordedDemand, rates
+from benchmarks.planning.demand import REQUESTS, Demand, GeneratedDemand, RecordedDemand, rates
 from benchmarks.planning.estimate import Asked, asked
 from benchmarks.planning.files import ClusterConfig, ModelsConfig, PlannedModelConfig, read
 from benchmarks.planning.fleet import fleet_config
@@ -108,4 +108,4 @@ def _demand(args: argparse.Namespace, names: Sequence[str], fleet: FleetConfig) 
     if args.rates is not None:
         return GeneratedDemand(rates(args.rates, names), args.arrivals, BuildOptions(), args.limit)
     url = args.from_store or store_url(fleet, os.environ)
-    return RecordedDemand(*recorded_requests(url, fleet, args.limit))
+    return RecordedDemand(*recorded_requests(url, fleet, args.limit or REQUESTS))

@@ -9,6 +9,7 @@ from typing import Any
 
 from backends.engine import profiles
 from backends.engine.models import MODELS
+from benchmarks.planning.demand import LEAST_S
 from benchmarks.planning.placing import Block, placed
 from benchmarks.planning.planner import Plan
 from benchmarks.planning.problem import PlanningProblem
@@ -110,11 +111,21 @@ def table(data: dict[str, Any]) -> list[str]:
     return [
         f"attainment under the policy {data['policy']}, with the 95 % interval of another draw of the requests",
         _bound_in_words(data),
+        *_brief(data["span_s"]),
         "",
         *aligned_table(rows),
         *(f"{each['change']}: {each['infeasible']}" for each in data["what_if"] if "infeasible" in each),
         "",
         *aligned_table([_group_row(each) for each in data["plans"][0]["groups"]]),
+    ]
+
+
+def _brief(span_s: float) -> list[str]:
+    """A warning where the requests are over before a fleet that is too small is full."""
+    if span_s >= LEAST_S:
+        return []
+    return [
+        f"warning: all requests come within {span_s:.1f} s, in which even a fleet that is too small may not fill up: give more (--limit)"
     ]
 
 

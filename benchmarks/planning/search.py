@@ -11,10 +11,10 @@ from typing import Literal
 
 from benchmarks.planning.estimate import Estimate
 from benchmarks.planning.problem import LIMITS
-from policies.placement.alpaserve import alpaserve
+from policies.placement.alpaserve import greedy
 from policies.placement.candidates import powers_of_two, shapes, some_equal_groups
 from policies.placement.changes import group_changes, replica_changes
-from policies.placement.local_search import SearchBudget, local_search
+from policies.placement.local_search import SearchBudget, at_once, local_search
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.split_by_size import split_by_size
@@ -23,8 +23,9 @@ from policies.placement.types import Cluster, Group, Placement
 Objective = Literal["attainment", "throughput", "cost"]
 #: Attainment is compared in steps of this: finer differences are chance, and then the price decides.
 STEP = 0.001
-#: Divisions of the cluster into equal groups that are filled; many kinds of GPU have millions.
-_STARTS = 256
+#: Divisions of the cluster into equal groups that are filled, many kinds of GPU have millions; and how many requests may be
+#: simulated for it.
+_STARTS, _STARTS_REQUESTS = 256, 10_000_000
 _BUDGET = SearchBudget(
     divisions=100,
     equal_divisions=40,
@@ -129,8 +130,11 @@ class CandidateSearch:
     def _search(self, evaluate: Evaluator) -> None:
         problem = self.estimate.problem
         cluster, models = problem.cluster, problem.models
-        starts = some_equal_groups(cluster, LIMITS, _STARTS, Random(self.seed))
-        alpaserve(cluster, models, evaluate, limits=LIMITS, starts=starts)
+        fit = Fit(models)
+        for start in some_equal_groups(cluster, LIMITS, _STARTS, Random(self.seed)):
+            greedy(start, fit, evaluate, at_once(cluster))
+            if evaluate.simulated_requests > _STARTS_REQUESTS:
+                break
         if len(cluster.pools) == 1:
             split_by_size(cluster.pools[0], models, evaluate, limits=LIMITS)
         local_search(cluster, models, evaluate, Random(self.seed), limits=LIMITS, budget=_BUDGET)

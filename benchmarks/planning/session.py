@@ -59,6 +59,7 @@ class Session:
             "workload": inputs.demand.header.as_dict(),
             "cluster": inputs.cluster.model_dump(mode="json"),
             "bound": self._bound(planner.search.estimate),
+            "span_s": (inputs.requests[-1].arrival_s - inputs.requests[0].arrival_s) / plans[0].multiple,
             "simulations": planner.scorer.simulations,
             "plans": [plan_data(problem, plan) for plan in plans],
             "present": self._present(planner, plans[0]),

@@ -27,13 +27,12 @@ def alpaserve(
     *,
     beam: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    starts: Sequence[Placement] | None = None,
     only: frozenset[int] | None = None,
 ) -> ScoredPlacement:
     """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3).
-    `starts`: begin with these (None: with all equal groups). `only`: place no other models."""
+    `only`: place no other models."""
     fit = Fit(models, only)
-    starts = equal_groups(cluster, limits) if starts is None else starts
+    starts = equal_groups(cluster, limits)
     if beam is None:
         placements = [greedy(start, fit, evaluate) for start in starts]
     else:
@@ -61,25 +60,32 @@ def best_plan(plans: Sequence[ScoredPlacement]) -> ScoredPlacement:
     return max(plans, key=lambda plan: score(plan.outcome))
 
 
-def greedy(start: Placement, fit: Fit, evaluate: Evaluator) -> Placement:
+def greedy(start: Placement, fit: Fit, evaluate: Evaluator, at_once: int = 1) -> Placement:
     """Simulate, find the group that was given the fewest requests and the model with the most unserved ones that fits
-    there, add that replica, and again until nothing fits. Of equal groups the first, of equal models the last."""
+    there, add that replica, and again until nothing fits. Of equal groups the first, of equal models the last. Large
+    clusters are filled sooner with `at_once` replicas for each simulation."""
     placement = start
-    while (added := _add_one(placement, fit, evaluate)) is not None:
+    while (added := _added(placement, fit, evaluate, at_once)) is not None:
         placement = added.sorted()
     return placement
 
 
-def _add_one(placement: Placement, fit: Fit, evaluate: Evaluator) -> Placement | None:
+def _added(placement: Placement, fit: Fit, evaluate: Evaluator, count: int) -> Placement | None:
     outcome = evaluate(placement)
-    unserved = evaluate.unserved(outcome)
-    models = sorted(range(len(unserved)), key=lambda model: (-unserved[model], -model))
+    unserved: list[float] = list(evaluate.unserved(outcome))
+    each = sum(unserved) / count  # what a replica takes over, so that `count` of them are for several models
+    added = 0
     for place in sorted(range(len(placement.groups)), key=lambda place: outcome.sent[place]):
         group = placement.groups[place]
-        for model in models:
+        for model in sorted(range(len(unserved)), key=lambda model: (-unserved[model], -model)):
             if fit.allows(group, model):
-                return placement.replacing(place, group.adding(model))
-    return None
+                placement = placement.replacing(place, group.adding(model))
+                unserved[model] -= each
+                added += 1
+                break
+        if added == count:
+            break
+    return placement if added else None
 
 
 def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> Placement:

@@ -1,9 +1,9 @@
-"""Changes of a placement that planners try: each leads from a valid placement to a valid one."""
+"""Changes of a placement that planners try: each leads from a valid placement to a valid one. Of equal groups only the first
+is changed, and beside it the first other one: another would give an equal placement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 
 from policies.placement.candidates import shapes
 from policies.placement.memory import Fit
@@ -12,8 +12,9 @@ from policies.placement.types import Group, Limits, Placement, Shape
 
 def replica_changes(placement: Placement, fit: Fit) -> Iterator[Placement]:
     """Add, drop or replace one replica, move one to another group, or exchange two."""
-    models = range(len(fit.models))
-    for place, group in enumerate(placement.groups):
+    models, groups = range(len(fit.models)), placement.groups
+    for place in _unlike(groups):
+        group, others = groups[place], _unlike(groups, apart_from=place)
         for model in models:
             if fit.allows(group, model):
                 yield placement.replacing(place, group.adding(model))
@@ -24,9 +25,9 @@ def replica_changes(placement: Placement, fit: Fit) -> Iterator[Placement]:
                 if new != old and fit.allows(smaller, new):
                     yield placement.replacing(place, smaller.adding(new))
             without = placement.replacing(place, smaller)
-            for other, target in enumerate(placement.groups):
-                if other != place and fit.allows(target, old):
-                    yield without.replacing(other, target.adding(old))
+            for other in others:
+                if fit.allows(groups[other], old):
+                    yield without.replacing(other, groups[other].adding(old))
                 if other > place:
                     yield from _exchanges(without, place, old, other, fit)
 
@@ -45,7 +46,9 @@ def group_changes(
 ) -> Iterator[Placement]:
     """Give one group another shape, split one, or merge two. `wanted`: how much each model is to be kept where not
     all fit."""
-    for place, group in enumerate(placement.groups):
+    groups = placement.groups
+    for place in _unlike(groups):
+        group = groups[place]
         kind, gpus = group.shape.kind, group.shape.gpus
         for shape in shapes(kind, gpus, limits):
             if shape != group.shape:
@@ -56,14 +59,25 @@ def group_changes(
                 left = [model for model in group.models if model not in first.models]
                 second = holding(shape, (*left, *first.models), fit, wanted, first=left)
                 yield placement.replacing(place, first, second)
-    for one, other in combinations(range(len(placement.groups)), 2):
-        group, second = placement.groups[one], placement.groups[other]
-        if group.shape.kind == second.shape.kind and group.shape.gpus == second.shape.gpus:
+    for one in _unlike(groups):
+        for other in _unlike(groups, apart_from=one):
+            group, second = groups[one], groups[other]
+            if other < one or group.shape.kind != second.shape.kind or group.shape.gpus != second.shape.gpus:
+                continue
             union = tuple(sorted({*group.models, *second.models}))
             for shape in shapes(group.shape.kind, 2 * group.shape.gpus, limits):
                 merged = holding(shape, union, fit, wanted)
                 rest = placement.replacing(other)
                 yield rest.replacing(one, merged)
+
+
+def _unlike(groups: Sequence[Group], apart_from: int | None = None) -> list[int]:
+    """The place of the first of each of the unlike groups, apart from one place."""
+    first: dict[Group, int] = {}
+    for place, group in enumerate(groups):
+        if place != apart_from:
+            first.setdefault(group, place)
+    return list(first.values())
 
 
 def holding(

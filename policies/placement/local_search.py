@@ -108,7 +108,7 @@ class _Search:
             most = self.budget.equal_divisions
             divisions = iter(some_equal_groups(cluster, self.limits, most, self.random))
         for start in divisions:
-            yield greedy(start, self.fit, self.evaluate)
+            yield greedy(start, self.fit, self.evaluate, at_once(cluster))
         for _ in range(self.budget.random_starts):
             yield random_placement(cluster, self.fit, self.random, self.limits)
 
@@ -145,6 +145,11 @@ class _Search:
             shape = self.random.choice(shapes(old.kind, old.gpus, self.limits))
             groups[place] = filled(Group(shape), self.fit, self.random)
         return Placement(tuple(groups))
+
+
+def at_once(cluster: Cluster) -> int:
+    """How many replicas a greedy plan of this cluster adds for each simulation: some 32 simulations fill it."""
+    return max(1, sum(pool.gpus for pool in cluster.pools) // 32)
 
 
 def _unlike(plans: Iterable[ScoredPlacement], count: int) -> list[ScoredPlacement]:

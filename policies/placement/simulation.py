@@ -8,6 +8,7 @@ at a time, and is refused on arrival when it would end after its deadline.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapreplace
 from typing import NamedTuple
 
 from policies.placement.arrivals import Arrivals
@@ -30,28 +31,28 @@ def simulate(
     overhead_s: float,
 ) -> Served:
     """Serve all requests. `stages`: how many each group has; `stage_s`: the time of one stage, by group and model;
-    `groups_of`: the groups that run each model; `overhead_s` comes once for each request."""
+    `groups_of`: the groups that run each model, in order; `overhead_s` comes once for each request."""
     good = [0] * arrivals.models
     sent = [0] * len(stages)
     free_s = [[0.0] * count for count in stages]  # when each stage is free
     last_s = [0.0] * len(stages)  # when the last stage is
+    # By model the groups that run it, the one that is free first on top. What is below may have become later meanwhile.
+    heaps = [[(0.0, group) for group in groups] for groups in groups_of]
     latency_s = 0.0
     for arrival_s, model, deadline_s in zip(
         arrivals.arrival_s, arrivals.model, arrivals.deadline_s, strict=True
     ):
-        choice = groups_of[model]
-        if not choice:
+        heap = heaps[model]
+        if not heap:
             continue
-        group = choice[0]
-        if len(choice) > 1:
-            for other in choice:
-                if last_s[other] < last_s[group]:
-                    group = other
+        free, group = heap[0]
+        while free != last_s[group]:  # it was given a request for another model
+            heapreplace(heap, (last_s[group], group))
+            free, group = heap[0]
         sent[group] += 1
         time_s = stage_s[group][model]
         at_s = arrival_s
         if stages[group] == 1:
-            free = last_s[group]
             at_s = (at_s if at_s > free else free) + time_s
         else:
             ends = []
@@ -61,6 +62,7 @@ def simulate(
         took_s = at_s + overhead_s - arrival_s
         if took_s <= deadline_s:
             last_s[group] = at_s
+            heapreplace(heap, (at_s, group))
             if stages[group] > 1:
                 free_s[group] = ends
             good[model] += 1

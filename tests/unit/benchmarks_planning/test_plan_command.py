@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -114,6 +115,18 @@ def test_the_infeasible_is_explained(
     ],
 )
 def test_the_bound_in_words(measure: str, value: float | None, words: str) -> None:
+    assert words in table(planned({measure: value}, span_s=60.0))
+
+
+def test_a_plan_for_less_time_than_a_fleet_needs_to_fill_up_warns() -> None:
+    warned = [line for line in table(planned({"multiple": None}, span_s=3.3)) if "warning" in line]
+    assert len(warned) == 1
+    assert "within 3.3 s" in warned[0]
+    assert not any("warning" in line for line in table(planned({"multiple": None}, span_s=30.0)))
+
+
+def planned(bound: dict[str, float | None], *, span_s: float) -> dict[str, Any]:
+    """The data of a plan."""
     plan = {
         "attainment": 1.0,
         "low": 0.9,
@@ -123,16 +136,16 @@ def test_the_bound_in_words(measure: str, value: float | None, words: str) -> No
         "multiple": 1.0,
         "groups": [],
     }
-    data = {
+    return {
         "policy": "latency",
         "objective": "cost",
         "target": 0.95,
-        "bound": {measure: value},
+        "bound": bound,
+        "span_s": span_s,
         "plans": [plan],
         "present": None,
         "what_if": [],
     }
-    assert words in table(data)
 
 
 def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,10 @@ from policies.placement.candidates import (
     mixed_groups,
     some_equal_groups,
 )
+from policies.placement.changes import group_changes, replica_changes
+from policies.placement.memory import Fit
 from policies.placement.types import DEFAULT_LIMITS, Cluster, GpuKind, Limits, Placement, Pool
-from tests.unit.policies_placement.cases import A100, cluster
+from tests.unit.policies_placement.cases import A100, LARGE, cluster, groups
 
 SHAPES_OF_8 = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4), (1, 8)]
 
@@ -64,3 +66,24 @@ def test_pools_are_combined() -> None:
     drawn = some_equal_groups(both, DEFAULT_LIMITS, 4, Random(0))
     assert len(drawn) == 4
     assert set(drawn) <= set(equal_groups(both))
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        [(1, 1, [2])] * 4,
+        [(1, 1, [2])] * 3 + [(1, 1, [])] * 2 + [(2, 1, [2])],
+        [(4, 1, [1, 2]), (2, 2, [1]), (4, 1, [1, 2]), (4, 1, [2, 3])],
+    ],
+)
+def test_equal_groups_have_the_same_changes(contents: list[tuple[int, int, list[int]]]) -> None:
+    """A change of any group, or pair of groups, is also one of the first equal group or pair."""
+    fit, wanted = Fit(LARGE), [1.0] * len(LARGE)
+    placement = groups(*contents)
+
+    def changed(placement: Placement) -> set[Placement]:
+        found = (*replica_changes(placement, fit), *group_changes(placement, fit, DEFAULT_LIMITS, wanted))
+        return {each.sorted() for each in found}
+
+    for turn in range(len(contents)):
+        assert changed(groups(*contents[turn:], *contents[:turn])) == changed(placement)

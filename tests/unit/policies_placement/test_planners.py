@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from policies.placement.alpaserve import alpaserve, alpaserve_star, score
+from policies.placement.alpaserve import alpaserve, alpaserve_star, greedy, score
 from policies.placement.attainment_bound import most_servable
 from policies.placement.evolution import Evolution, evolve
 from policies.placement.exhaustive import count_placements, exhaustive, placements
-from policies.placement.local_search import SearchBudget, local_search
+from policies.placement.local_search import SearchBudget, at_once, local_search
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.random_search import random_search
@@ -160,3 +160,12 @@ def test_score() -> None:
     outcome = Outcome(requests=4, good=(2, 1), mean_latency_s=2.0, sent=(4,), replicas=3)
     assert score(outcome) == pytest.approx(0.75 - 2e-4 + 3e-6)
     assert outcome.rank == (3, -2.0, 3)
+
+
+def test_large_clusters_are_filled_with_fewer_simulations() -> None:
+    whole = groups(*[(1, 1, [])] * 64)
+    single, several = large([0, 0, 900, 0], 0.002), large([0, 0, 900, 0], 0.002)
+    fit = Fit(LARGE)
+    full = greedy(whole, fit, single)
+    assert greedy(whole, fit, several, at_once(cluster(256))) == full
+    assert several.evaluations == single.evaluations // 8 + 1 == 9
