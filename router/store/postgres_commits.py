@@ -20,6 +20,7 @@ class PostgresDatabase:
     errors: tuple[type[Exception], ...] = (
         asyncpg.PostgresError,
         asyncpg.InterfaceError,
+        asyncpg.InternalClientError,  # of several hosts none is a primary, in a failover
         OSError,
         ValueError,
         TypeError,
@@ -36,6 +37,10 @@ class PostgresDatabase:
         state = getattr(error, "sqlstate", None)
         if state is not None:
             return str(state)[:2] in {"22", "23"}
+        if isinstance(
+            error, asyncpg.ClientConfigurationError
+        ):  # a ValueError: a certificate's file is missing
+            return False
         return isinstance(error, (ValueError, TypeError, OverflowError))
 
     def begin(self, run_id: str) -> None:
