@@ -46,6 +46,17 @@ _SHORT_DRIVERS = {
     "postgres": "postgresql+asyncpg",
 }
 _DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
+#: The options in the URL of a PostgreSQL server.
+_POSTGRES_OPTIONS = (
+    "host",
+    "passfile",
+    "password",
+    "port",
+    "prepared_statement_cache_size",
+    "ssl",
+    "target_session_attrs",
+    "user",
+)
 
 
 class StoreError(Exception):
@@ -61,6 +72,20 @@ def parse_url(url: str) -> URL:
     parsed = parsed.set(drivername=_SHORT_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _DRIVERS:
         raise StoreError(f"store.url: unknown database {parsed.drivername!r} (known: {', '.join(_DRIVERS)})")
+    if "@" in (parsed.host or ""):  # it is a part of the password
+        raise StoreError(
+            "store.url: write @ in a user or password as %40, or name a variable in password_env"
+        )
+    if parsed.get_backend_name() == "postgresql":
+        if "sslmode" in parsed.query:  # libpq's name
+            parsed = parsed.difference_update_query(["sslmode"]).update_query_dict(
+                {"ssl": parsed.query["sslmode"]}
+            )
+        unknown = sorted(set(parsed.query) - set(_POSTGRES_OPTIONS))
+        if unknown:
+            raise StoreError(
+                f"store.url: unknown option {unknown[0]!r} (known: {', '.join(_POSTGRES_OPTIONS)})"
+            )
     return parsed
 
 
@@ -257,14 +282,14 @@ def _probe(path: Path) -> None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a database that cannot be opened may open soon: a server that is starting, a file that another process has
-    locked."""
+    """Whether a database that cannot be opened may open soon: a server that is starting, a file or table that another
+    process has locked."""
     if isinstance(error, (OSError, TimeoutError)):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
     state = str(getattr(cause, "sqlstate", None) or "")
-    # Connections; too many of them; shutting down or starting up.
-    return state[:2] in {"08", "53", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
+    # Connections; too many of them; a lock that was not granted in time; shutting down or starting up.
+    return state[:2] in {"08", "53", "55", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
 
 
 def file_fault(error: BaseException) -> str | None:

@@ -49,6 +49,18 @@ def test_the_public_url_has_no_credentials() -> None:
     assert with_password("postgresql://user@h/db", "a/b@c") == "postgresql+asyncpg://user:a%2Fb%40c@h/db"
 
 
+def test_an_at_sign_in_a_password_shows_none_of_it() -> None:
+    with pytest.raises(StoreError, match="%40") as refused:
+        parse_url("postgresql://user:hun@ter2@db.example/headway")
+    assert "ter2" not in str(refused.value)
+
+
+def test_options_of_a_server_are_known_ones() -> None:
+    assert parse_url("postgresql://h/db?sslmode=require").query == {"ssl": "require"}
+    with pytest.raises(StoreError, match="unknown option 'application_name'"):
+        parse_url("postgresql://h/db?application_name=hunter2")
+
+
 def test_the_file_of_a_sqlite_url() -> None:
     assert sqlite_path(parse_url("sqlite:////var/lib/h.db")) == Path("/var/lib/h.db")
     assert sqlite_path(parse_url("sqlite://")) is None
