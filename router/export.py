@@ -39,9 +39,9 @@ from router.store import tables
 from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
-    connect,
-    create_engine,
+    dispose,
     driver_errors,
+    open_engine,
     parse_url,
     public_url,
     reason,
@@ -143,13 +143,12 @@ def _output(path: str) -> Iterator[BinaryIO]:
 
 async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: BinaryIO) -> int:
     parsed = parse_url(url)
-    engine = create_engine(parsed)
+    engine = await open_engine(parsed, create=False)
     try:
-        await connect(parsed, engine, create=False)
         with contextlib.closing(form(extract.table, out)) as writer:
             return await _write(_read(parsed, engine, extract), writer, extract.table.name)
     finally:
-        await engine.dispose()
+        await dispose(engine)
 
 
 async def _read(url: URL, engine: AsyncEngine, extract: Extract) -> AsyncIterator[tuple[Rows, int | None]]:

@@ -262,6 +262,17 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
+async def open_engine(url: URL, *, create: bool) -> AsyncEngine:
+    """An engine for a parsed URL whose database has passed `connect`. Close it with `dispose`."""
+    engine = create_engine(url)
+    try:
+        await connect(url, engine, create=create)
+    except BaseException:
+        await dispose(engine)
+        raise
+    return engine
+
+
 async def _upgrade(url: URL, engine: AsyncEngine) -> None:
     if url.get_backend_name() == "sqlite":
         await schema.upgrade(engine)
@@ -271,7 +282,7 @@ async def _upgrade(url: URL, engine: AsyncEngine) -> None:
     try:
         await schema.upgrade(patient)
     finally:
-        await patient.dispose()
+        await dispose(patient)
 
 
 def _probe(path: Path) -> None:
@@ -294,18 +305,29 @@ def may_pass(error: Exception) -> bool:
 
 def file_fault(error: BaseException) -> str | None:
     """What is wrong with a SQLite file, in one clause; None for any other error."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return faults.file_fault(cause)
+    return faults.file_fault(_cause(error))
+
+
+_NO_ANSWER = "no answer in time"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The driver's own error."""
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
 
 
 def safe_reason(error: Exception) -> str:
     """What may be logged or shown of an error: its type in the driver, because a driver's message may quote the row."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    cause = _cause(error)
+    if isinstance(cause, TimeoutError):
+        return _NO_ANSWER
     return file_fault(error) or type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
 
 
 def reason(error: Exception) -> str:
     """The driver's own words, one line, without the SQL and the parameters that SQLAlchemy adds."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    cause = _cause(error)
+    if isinstance(cause, TimeoutError):
+        return _NO_ANSWER
     text = str(cause).removeprefix(f"{type(cause)}: ").strip() or type(cause).__name__
     return text.splitlines()[0]

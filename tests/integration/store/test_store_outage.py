@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from router.core.types import Outcome
 from router.store import queries, spool, tables, writer, writer_settings
 from router.store.database import StoreError, create_engine, parse_url
+from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.store.retention import _LOCK, Retention
 from router.store.runs import Counts, Lost
@@ -174,6 +175,21 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
     assert again.counts().lost == Lost()
     await again.close()
     await everything_is_there(postgres_url, {f"req_{number:08d}" for number in range(50)})
+
+
+async def test_a_server_that_stopped_answering_does_not_hold_up_a_command(
+    postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await KeyTable.open(postgres_url, create=True)
+    await asyncio.to_thread(postgres.pause)
+    try:
+        async with asyncio.timeout(10):
+            await keys.aclose()
+        monkeypatch.setattr("router.store.database.CONNECT_TIMEOUT_S", 0.2)
+        with pytest.raises(StoreError, match="no answer in time"):
+            await Store.open_readonly(postgres_url)
+    finally:
+        await asyncio.to_thread(postgres.resume)
 
 
 async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruning(
