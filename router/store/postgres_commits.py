@@ -20,7 +20,7 @@ class PostgresDatabase:
     errors: tuple[type[Exception], ...] = (
         asyncpg.PostgresError,
         asyncpg.InterfaceError,
-        asyncpg.InternalClientError,  # of several hosts none is a primary, in a failover
+        asyncpg.InternalClientError,
         OSError,
         ValueError,
         TypeError,
@@ -52,7 +52,12 @@ class PostgresDatabase:
                 raise
             except self.errors:
                 self.abandon()  # the server has restarted since the last commit
-        self._connection = self._run(asyncpg.connect(**self._connect))
+        try:
+            self._connection = self._run(asyncpg.connect(**self._connect))
+        except (
+            Exception
+        ) as error:  # of any type: no host is a primary, a certificate is missing, no PostgreSQL listens
+            raise ConnectionError from error
         self._begin(run_id)
 
     def _begin(self, run_id: str) -> None:

@@ -21,6 +21,7 @@ from router.store.queries import Store
 from router.store.sqlite_commits import SqliteDatabase
 from router.store.sqlite_file import SqliteFile
 from router.store.writer import record_line
+from router.store.writer_main import _answer
 from router.store.writer_settings import writer_settings
 from tests.records import MakeRecord
 
@@ -153,16 +154,16 @@ def test_a_time_that_has_no_day_takes_no_other_row_with_it(
     [
         asyncpg.exceptions.TargetServerAttributeNotMatched("no primary"),
         asyncpg.exceptions.ClientConfigurationError("no root.crt"),
+        AttributeError("server_version"),  # of a server that is no PostgreSQL
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_server_that_cannot_be_connected_to_refuses_no_row(
-    entries: Callable[..., list[Entry]], monkeypatch: pytest.MonkeyPatch, error: Exception
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(asyncpg, "connect", AsyncMock(side_effect=error))
-    commits = Commits(PostgresDatabase({}, {}))
-    with pytest.raises(commits.errors):
-        commits.write(RUN, entries([1]))
+    answer = _answer(Commits(PostgresDatabase({}, {})), RUN, [b"a line"])
+    assert answer == {"error": type(error).__name__, "fault": None, "away": True}
 
 
 def test_a_file_that_is_not_ours_is_not_written(
