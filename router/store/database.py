@@ -50,7 +50,6 @@ _DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 _POSTGRES_OPTIONS = (
     "host",
     "passfile",
-    "password",
     "port",
     "prepared_statement_cache_size",
     "ssl",
@@ -84,13 +83,13 @@ def parse_url(url: str) -> URL:
         unknown = sorted(set(parsed.query) - set(_POSTGRES_OPTIONS))
         if unknown:
             raise StoreError(
-                f"store.url: unknown option {unknown[0]!r} (known: {', '.join(_POSTGRES_OPTIONS)})"
+                f"the URL of the store has the unknown option {unknown[0]!r} (known: {', '.join(_POSTGRES_OPTIONS)})"
             )
     return parsed
 
 
 def public_url(url: URL) -> str:
-    """The URL without user, password and query (drivers take passwords there too)."""
+    """The URL without user, password and options."""
     return URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
 
 
@@ -114,7 +113,7 @@ def sqlite_path(url: URL) -> Path | None:
 
 def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
     """An engine for a parsed URL, not yet connected. `command_timeout_s`: PostgreSQL's time for an answer (None: no
-    limit)."""
+    limit). Raises StoreError for a wrong option, or if the driver is missing."""
     options: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql":
         # A pooled connection may be dead after the server restarted; a ping costs one round trip a batch.
@@ -124,6 +123,8 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
         }
     try:
         engine = create_async_engine(url, **options)
+    except (ArgumentError, ValueError) as error:
+        raise StoreError(f"the URL of the store has a wrong option: {error}") from None
     except ModuleNotFoundError as error:
         extra = "postgres" if url.get_backend_name() == "postgresql" else "store"
         raise StoreError(
