@@ -15,6 +15,7 @@ from router.store.database import (
     StoreError,
     connect,
     create_engine,
+    dispose,
     driver_errors,
     location,
     may_pass,
@@ -76,7 +77,7 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None,
     except driver_errors(parsed) as error:
         raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
     finally:
-        await engine.dispose()
+        await dispose(engine)
 
 
 async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
@@ -106,7 +107,7 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
             raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
         return f"the store {location(parsed)} does not answer here ({reason(error)})"
     finally:
-        await engine.dispose()
+        await dispose(engine)
     if found == schema.NEWEST:
         return None
     return (

@@ -46,6 +46,16 @@ _SHORT_DRIVERS = {
     "postgres": "postgresql+asyncpg",
 }
 _DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
+#: The options in the URL of a PostgreSQL server.
+_POSTGRES_OPTIONS = (
+    "host",
+    "passfile",
+    "port",
+    "prepared_statement_cache_size",
+    "ssl",
+    "target_session_attrs",
+    "user",
+)
 
 
 class StoreError(Exception):
@@ -61,11 +71,25 @@ def parse_url(url: str) -> URL:
     parsed = parsed.set(drivername=_SHORT_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _DRIVERS:
         raise StoreError(f"store.url: unknown database {parsed.drivername!r} (known: {', '.join(_DRIVERS)})")
+    if "@" in (parsed.host or ""):  # it is a part of the password
+        raise StoreError(
+            "store.url: write @ in a user or password as %40, or name a variable in password_env"
+        )
+    if parsed.get_backend_name() == "postgresql":
+        if "sslmode" in parsed.query:  # libpq's name
+            parsed = parsed.difference_update_query(["sslmode"]).update_query_dict(
+                {"ssl": parsed.query["sslmode"]}
+            )
+        unknown = sorted(set(parsed.query) - set(_POSTGRES_OPTIONS))
+        if unknown:
+            raise StoreError(
+                f"the URL of the store has the unknown option {unknown[0]!r} (known: {', '.join(_POSTGRES_OPTIONS)})"
+            )
     return parsed
 
 
 def public_url(url: URL) -> str:
-    """The URL without user, password and query (drivers take passwords there too)."""
+    """The URL without user, password and options."""
     return URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
 
 
@@ -89,7 +113,7 @@ def sqlite_path(url: URL) -> Path | None:
 
 def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
     """An engine for a parsed URL, not yet connected. `command_timeout_s`: PostgreSQL's time for an answer (None: no
-    limit)."""
+    limit). Raises StoreError for a wrong option, or if the driver is missing."""
     options: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql":
         # A pooled connection may be dead after the server restarted; a ping costs one round trip a batch.
@@ -99,6 +123,8 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
         }
     try:
         engine = create_async_engine(url, **options)
+    except (ArgumentError, ValueError) as error:
+        raise StoreError(f"the URL of the store has a wrong option: {error}") from None
     except ModuleNotFoundError as error:
         extra = "postgres" if url.get_backend_name() == "postgresql" else "store"
         raise StoreError(
@@ -237,6 +263,17 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
+async def open_engine(url: URL, *, create: bool) -> AsyncEngine:
+    """An engine for a parsed URL whose database has passed `connect`. Close it with `dispose`."""
+    engine = create_engine(url)
+    try:
+        await connect(url, engine, create=create)
+    except BaseException:
+        await dispose(engine)
+        raise
+    return engine
+
+
 async def _upgrade(url: URL, engine: AsyncEngine) -> None:
     if url.get_backend_name() == "sqlite":
         await schema.upgrade(engine)
@@ -246,7 +283,7 @@ async def _upgrade(url: URL, engine: AsyncEngine) -> None:
     try:
         await schema.upgrade(patient)
     finally:
-        await patient.dispose()
+        await dispose(patient)
 
 
 def _probe(path: Path) -> None:
@@ -257,30 +294,41 @@ def _probe(path: Path) -> None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a database that cannot be opened may open soon: a server that is starting, a file that another process has
-    locked."""
+    """Whether a database that cannot be opened may open soon: a server that is starting, a file or table that another
+    process has locked."""
     if isinstance(error, (OSError, TimeoutError)):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
     state = str(getattr(cause, "sqlstate", None) or "")
-    # Connections; too many of them; shutting down or starting up.
-    return state[:2] in {"08", "53", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
+    # Connections; too many of them; a lock that was not granted in time; shutting down or starting up.
+    return state[:2] in {"08", "53", "55", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
 
 
 def file_fault(error: BaseException) -> str | None:
     """What is wrong with a SQLite file, in one clause; None for any other error."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return faults.file_fault(cause)
+    return faults.file_fault(_cause(error))
+
+
+_NO_ANSWER = "no answer in time"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The driver's own error."""
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
 
 
 def safe_reason(error: Exception) -> str:
     """What may be logged or shown of an error: its type in the driver, because a driver's message may quote the row."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    cause = _cause(error)
+    if isinstance(cause, TimeoutError):
+        return _NO_ANSWER
     return file_fault(error) or type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
 
 
 def reason(error: Exception) -> str:
     """The driver's own words, one line, without the SQL and the parameters that SQLAlchemy adds."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    cause = _cause(error)
+    if isinstance(cause, TimeoutError):
+        return _NO_ANSWER
     text = str(cause).removeprefix(f"{type(cause)}: ").strip() or type(cause).__name__
     return text.splitlines()[0]

@@ -20,10 +20,10 @@ from sqlalchemy.exc import IntegrityError
 from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
-    connect,
     connected,
-    create_engine,
+    dispose,
     driver_errors,
+    open_engine,
     parse_url,
     public_url,
     safe_reason,
@@ -71,17 +71,11 @@ class KeyTable:
         """The table of a database that this process has not opened otherwise. `create` makes the tables. Close it with
         `aclose`."""
         parsed = parse_url(url)
-        engine = create_engine(parsed)
-        try:
-            await connect(parsed, engine, create=create)
-        except BaseException:
-            await engine.dispose()
-            raise
-        return cls(parsed, engine)
+        return cls(parsed, await open_engine(parsed, create=create))
 
     async def aclose(self) -> None:
         """Close the database."""
-        await self._engine.dispose()
+        await dispose(self._engine)
 
     def held_keys(self) -> bool:
         """Whether the table is known to have held keys."""

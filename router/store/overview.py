@@ -125,6 +125,8 @@ def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
     )
     offered = has_slo & columns.outcome.not_in([outcome.value for outcome in OUTSIDE_ATTAINMENT])
     whole = columns.outcome.in_([Outcome.OK.value, Outcome.LATE.value])
+    # How soon a request was refused says nothing about latency.
+    times = {name: case((whole, columns[name])) if name == "e2e_s" else columns[name] for name in TIMES}
     # An answer that was cut short tells nothing about predicted lengths.
     valid = {"ttft": columns.ttft_s.is_not(None), "e2e": whole, "output_tokens": whole}
     ratios = {
@@ -139,7 +141,7 @@ def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
             columns.outcome,
             case((columns.decoded.is_(True), 1), else_=0).label("decoded"),
             *(func.coalesce(columns[column], "").label(name) for name, column in SPLITS.items()),
-            *(TIME_BINS.index(columns[name]).label(name) for name in TIMES),
+            *(TIME_BINS.index(column).label(name) for name, column in times.items()),
             *(bins.label(name) for name, bins in ratios.items()),
             case((offered, 1), else_=0).label("offered"),
             case((offered & columns.slo_met.is_(True), 1), else_=0).label("met"),

@@ -20,6 +20,7 @@ class PostgresDatabase:
     errors: tuple[type[Exception], ...] = (
         asyncpg.PostgresError,
         asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
         OSError,
         ValueError,
         TypeError,
@@ -36,6 +37,10 @@ class PostgresDatabase:
         state = getattr(error, "sqlstate", None)
         if state is not None:
             return str(state)[:2] in {"22", "23"}
+        if isinstance(
+            error, asyncpg.ClientConfigurationError
+        ):  # a ValueError: a certificate's file is missing
+            return False
         return isinstance(error, (ValueError, TypeError, OverflowError))
 
     def begin(self, run_id: str) -> None:
@@ -47,7 +52,12 @@ class PostgresDatabase:
                 raise
             except self.errors:
                 self.abandon()  # the server has restarted since the last commit
-        self._connection = self._run(asyncpg.connect(**self._connect))
+        try:
+            self._connection = self._run(asyncpg.connect(**self._connect))
+        except (
+            Exception
+        ) as error:  # of any type: no host is a primary, a certificate is missing, no PostgreSQL listens
+            raise ConnectionError from error
         self._begin(run_id)
 
     def _begin(self, run_id: str) -> None:

@@ -28,6 +28,7 @@ from router.store.database import (
     dispose,
     driver_errors,
     is_bad_value,
+    open_engine,
     parse_url,
     public_url,
     reason,
@@ -158,13 +159,7 @@ class Store:
     async def open_readonly(cls, url: str) -> Store:
         """Open for reading only: creates nothing and begins no run."""
         parsed = parse_url(url)
-        engine = create_engine(parsed)
-        try:
-            await connect(parsed, engine, create=False)
-        except BaseException:
-            await engine.dispose()
-            raise
-        return cls(parsed, engine)
+        return cls(parsed, await open_engine(parsed, create=False))
 
     async def _begin_run(
         self, prefix: Path | None, spool_mb: float, keep_prompts: bool, make_directory: bool

@@ -109,10 +109,11 @@ _WORDS = {
     "BusyLoadingError": "it is still loading its data",
     **dict.fromkeys(("OutOfMemoryError", "OOM"), "it is out of memory"),
     **dict.fromkeys(("ReadOnlyError", "READONLY"), "it is a read-only replica"),
+    "WRONGTYPE": "another program uses a key with the fleet's prefix",
 }
 
 
 def _in_words(error: Exception) -> str:
     name = type(error).__name__
-    code = re.search(r"(?:^|: -)([A-Z]{2,}) ", str(error)) if name == "ResponseError" else None
+    code = re.search(r"(?:^|: -?)([A-Z]{2,}) ", str(error)) if name == "ResponseError" else None
     return _WORDS.get(found := code[1] if code else name, found)

@@ -46,6 +46,8 @@ _VERSION_TABLE = Table(
 _FOLDER = Path(__file__).with_name("migrations")
 # Any number that nothing else in the database uses: "headway" in ASCII.
 _LOCK = 0x68656164776179
+# How long an upgrade waits for a transaction that uses a table. All others wait behind it.
+_TABLE_WAIT_S = 3
 
 
 class SchemaError(Exception):
@@ -54,7 +56,7 @@ class SchemaError(Exception):
 
 async def upgrade(engine: AsyncEngine) -> str | None:
     """Migrate the tables to the newest version; returns the version before (None: there was none). Raises SchemaError if
-    they are of a newer program, or not ours."""
+    they are of a newer program, or not ours. PostgreSQL refuses it while another transaction uses a table for long."""
     async with engine.connect() as connection:
         if await connection.run_sync(_ready):
             return NEWEST
@@ -62,6 +64,7 @@ async def upgrade(engine: AsyncEngine) -> str | None:
         # Our turn: the first process may have done everything.
         if engine.dialect.name == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            await connection.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_WAIT_S}s'"))
         else:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
         before = await connection.run_sync(_upgrade)

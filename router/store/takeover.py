@@ -11,7 +11,10 @@ import asyncio
 import fcntl
 import logging
 import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy.engine import URL
 
@@ -23,48 +26,47 @@ from router.store.writer_process import CommitError, WriterProcess
 
 log = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 _BATCH = 500
 _PAUSE_S = 0.002  # between two batches, so that this process writes its own records
-_LONGEST_PAUSE_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _WRITER_POLL_S = 0.02
 
 
 async def take_over(url: URL, engine: AsyncEngine, process: WriterProcess, prefix: Path) -> None:
     """Process the counter files, and the spools beside them, of processes that are gone; waits for a database that is
-    away."""
-    errors: tuple[type[Exception], ...] = (*driver_errors(url), CommitError)
+    away. What cannot be read or removed is left for the next start."""
     for path, fd in runs.orphans(prefix):
         try:
             await _writer_ended(fd)
             run_id = path.name.removeprefix(prefix.name)
-            pause_s = 0.1
-            while True:
-                try:
-                    await _write_spool(process, path, run_id)
-                    await runs.account(engine, run_id, fd)
-                    path.unlink(missing_ok=True)
-                    break
-                except errors as error:
-                    log.warning("records of a killed process wait (%s)", type(error).__name__)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            await _write_spool(process, path, run_id)
+            if not spool.segments(path):
+                await _answered(driver_errors(url), runs.account, engine, run_id, fd)
+                with suppress(OSError):  # the next start finds that it is accounted for
+                    path.unlink()
         finally:
             os.close(fd)
 
 
 async def _write_spool(process: WriterProcess, path: Path, run_id: str) -> None:
-    """Write what a killed run spooled."""
+    """Write what a killed run spooled, and remove it."""
     written = refused = 0
     for segment in spool.segments(path):
-        offset = 0
-        while lines := spool.read_lines(segment, offset, _BATCH):
-            offset += sum(map(len, lines))
-            done = await process.commit(Run(run_id), lines)
-            written, refused = written + done.new, refused + done.refused
-            await asyncio.sleep(_PAUSE_S)
-        if offset < segment.stat().st_size:
-            refused += 1  # the line in which it was killed
-        segment.unlink()
+        try:
+            offset = 0
+            while lines := spool.read_lines(segment, offset, _BATCH):
+                offset += sum(map(len, lines))
+                done = await _answered((CommitError,), process.commit, Run(run_id), lines)
+                written, refused = written + done.new, refused + done.refused
+                await asyncio.sleep(_PAUSE_S)
+            if offset < segment.stat().st_size:
+                refused += 1  # the line in which it was killed
+            segment.unlink()
+        except OSError as error:
+            log.error("%s: %s; it is left for the next start", segment, error.strerror)
     if written or refused:
         log.info(
             "%d records of the killed run %s were written from its spool, %d were torn or refused",
@@ -72,6 +74,23 @@ async def _write_spool(process: WriterProcess, path: Path, run_id: str) -> None:
             run_id,
             refused,
         )
+
+
+async def _answered(
+    errors: tuple[type[Exception], ...],
+    call: Callable[_P, Awaitable[_T]],
+    *args: _P.args,
+    **kwargs: _P.kwargs,
+) -> _T:
+    """The call's result. It is repeated while it raises one of these errors of a database that is away."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await call(*args, **kwargs)
+        except errors as error:
+            log.warning("records of a killed process wait (%s)", type(error).__name__)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 async def _writer_ended(fd: int) -> None:

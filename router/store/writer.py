@@ -79,7 +79,7 @@ class Writer:
         self._max_pending = max_pending
         self.retries = 0
         self.fault: str | None = None
-        self._failed = False
+        self._trouble: str | None = None  # why the last commit failed
         self._records: list[RequestRecord] = []  # not yet lines
         self._buffer: list[bytes] = []
         self._committing: list[bytes] = []  # before the spool, or the spool's beginning
@@ -169,7 +169,7 @@ class Writer:
     @property
     def away(self) -> bool:
         """Whether nothing can be committed now: the last commit failed, or the writer process has died."""
-        return self._failed or self._process.down
+        return self._trouble is not None or self._process.down
 
     @property
     def restarts(self) -> int:
@@ -285,10 +285,9 @@ class Writer:
             except CommitError as error:
                 if error.away:
                     self.retries += 1
-                    self._failed, self.fault = True, error.fault
-                    log.warning(
-                        "the store accepts no records: %s; %d wait", error.fault or error, self.pending
-                    )
+                    before, self._trouble, self.fault = self._trouble, error.fault or str(error), error.fault
+                    if self._trouble != before:
+                        log.warning("the store accepts no records: %s; they wait", self._trouble)
                     await self._notify()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(pause_s):
@@ -299,7 +298,9 @@ class Writer:
                 refused = len(self._committing)
             else:
                 refused = written.refused
-                self._failed, self.fault = False, None
+                if self._trouble is not None:
+                    log.warning("the store accepts records again; %d wait", self.pending)
+                self._trouble = self.fault = None
                 pause_s = _FIRST_PAUSE_S
             self._advance(refused)
             await self._notify()

@@ -79,7 +79,7 @@ def _answer(commits: Commits, run: Run, lines: list[bytes]) -> dict[str, Any]:
         entries = [entry for entry in map(from_line, lines) if entry is not None]
         written = commits.write(run, entries)
     except commits.errors as error:
-        return {"error": type(error).__name__, "fault": file_fault(error), "away": True}
+        return {"error": type(error.__cause__ or error).__name__, "fault": file_fault(error), "away": True}
     except Exception as error:  # noqa: BLE001 (the root of this process: a fault here must not end recording)
         return {"error": type(error).__name__, "fault": None, "away": False}
     return {"new": written.new, "refused": written.refused + len(lines) - len(entries)}

@@ -69,6 +69,17 @@ async def test_a_user_without_rights_is_told(guarded, caplog):
     assert "the user may not do this" in caplog.text
 
 
+async def test_a_key_that_another_program_uses_is_told(calm_server, caplog):
+    name = fleet()
+    other = Link(calm_server.url, 1.0)
+    await other.run(Script("return redis.call('SET', KEYS[1], 'text')"), f"{{{name}}}:replicas")
+    await other.aclose()
+    replica = Replica(calm_server.url, name, "run-0")
+    await replica.start()
+    await replica.state.aclose()
+    assert "another program uses a key with the fleet's prefix" in caplog.text
+
+
 async def test_tls_with_a_ca_of_ones_own_and_never_with_an_unknown_server(calm_server, tmp_path, caplog):
     authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)

@@ -21,9 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from router.core.types import Outcome
 from router.store import queries, spool, tables, writer, writer_settings
 from router.store.database import StoreError, create_engine, parse_url
+from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.store.retention import _LOCK, Retention
-from router.store.runs import Lost
+from router.store.runs import Counts, Lost
 from router.store.writer import record_line
 from tests.records import MakeRecord, put
 from tests.servers.postgres import PostgresServer
@@ -174,6 +175,21 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
     assert again.counts().lost == Lost()
     await again.close()
     await everything_is_there(postgres_url, {f"req_{number:08d}" for number in range(50)})
+
+
+async def test_a_server_that_stopped_answering_does_not_hold_up_a_command(
+    postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await KeyTable.open(postgres_url, create=True)
+    await asyncio.to_thread(postgres.pause)
+    try:
+        async with asyncio.timeout(10):
+            await keys.aclose()
+        monkeypatch.setattr("router.store.database.CONNECT_TIMEOUT_S", 0.2)
+        with pytest.raises(StoreError, match="no answer in time"):
+            await Store.open_readonly(postgres_url)
+    finally:
+        await asyncio.to_thread(postgres.resume)
 
 
 async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruning(
@@ -474,6 +490,26 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     assert (first["id"], first["recorded"], first["lost_finished"]) == (run_id, 49, 1)
     assert (await again.spent())["team-a", "total"] == {run_id: 49.0}
     await again.close()
+
+
+async def test_a_segment_that_cannot_be_read_holds_up_no_other(
+    tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    await (await Store.open(url)).close()
+    for run, number in (("0a", 1), ("0b", 2)):  # two killed runs
+        counts = Counts(run, tmp_path / f"headway.db-run-{run}")
+        line = record_line(make_record(number), keep_prompts=False)
+        assert line is not None
+        (tmp_path / f"headway.db-run-{run}.000001.spool").write_bytes(line)
+        counts.close(remove=False)
+    unreadable = tmp_path / "headway.db-run-0a.000000.spool"
+    unreadable.mkdir()
+    store = await Store.open(url)
+    assert {row["id"] for row in (await store.requests()).requests} == {"req_00000001", "req_00000002"}
+    await store.close()
+    assert f"{unreadable}: Is a directory; it is left for the next start" in caplog.text
+    assert sorted(tmp_path.glob("*-run-*")) == [tmp_path / "headway.db-run-0a", unreadable]
 
 
 # --- several ------------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ async def test_every_figure_is_that_of_the_rows(store_url: str, tmp_path: Any) -
     assert told["prediction"]["ttft"]["p50"] == pytest.approx(_middle(times) / 0.2, rel=0.13)
     whole = [each for each in inside if each.outcome in {Outcome.OK, Outcome.LATE}]
     assert told["prediction"]["e2e"]["count"] == len(whole)
+    assert sum(bar["count"] for bar in told["latency"]["e2e_s"]["histogram"]) == len(whole)
 
     for by, attribute in (("policy", "policy"), ("model", "model"), ("key", "key_name")):
         spent: dict[str, float] = {}

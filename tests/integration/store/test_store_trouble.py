@@ -24,7 +24,10 @@ from tests.waiting import until
 
 # --- locked and away ----------------------------------------------------------------------------------
 async def test_a_locked_file_loses_nothing_and_can_be_read(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     monkeypatch.setattr(queries, "READ_FLUSH_S", 0.3)
@@ -38,10 +41,11 @@ async def test_a_locked_file_loses_nothing_and_can_be_read(
         assert [attempt["number"] for attempt in await store.attempts("req_00000029")] == [1]
         assert await store.explanation("req_00000029") is not None
         assert store.counts().pending == 30
-        await until(lambda: store.away)
-        assert store.fault is None
+        await until(lambda: store.counts().retries > 2)
+        assert (store.away, store.fault) == (True, None)
     await until(lambda: store.counts().pending == 0)
     assert len((await store.requests()).requests) == 30
+    assert caplog.text.count("accepts no records") == caplog.text.count("accepts records again") == 1
     await store.close()
 
 

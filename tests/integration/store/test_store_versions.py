@@ -161,6 +161,26 @@ async def test_processes_that_start_at_once_take_turns(store_url: str, tmp_path:
     await reader.close()
 
 
+async def test_an_upgrade_that_a_reader_blocks_blocks_no_others_for_long(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "_TABLE_WAIT_S", 0.1)
+    engine = create_engine(parse_url(postgres_url))
+    await schema.upgrade(engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE requests DROP COLUMN priority"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    async with engine.connect() as reader:
+        await reader.execute(text("SELECT count(*) FROM requests"))
+        with pytest.raises(StoreError, match="lock timeout"):
+            await Store.open(postgres_url, state_dir=tmp_path)
+        opening = asyncio.create_task(Store.open(postgres_url, state_dir=tmp_path, wait_s=30))
+        await asyncio.sleep(0.3)
+        assert not opening.done()
+    await (await opening).close()
+    await engine.dispose()
+
+
 def test_operators_upgrade_by_hand(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

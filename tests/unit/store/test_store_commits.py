@@ -7,17 +7,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
+import asyncpg
 import pytest
 
 from router.store.commits import Commits, Run, Written
 from router.store.database import create_engine, parse_url
 from router.store.entries import REQUEST_COLUMNS, Entry, from_line
 from router.store.faults import LostFileError, file_fault
+from router.store.postgres_commits import PostgresDatabase
 from router.store.queries import Store
 from router.store.sqlite_commits import SqliteDatabase
 from router.store.sqlite_file import SqliteFile
 from router.store.writer import record_line
+from router.store.writer_main import _answer
 from router.store.writer_settings import writer_settings
 from tests.records import MakeRecord
 
@@ -143,6 +147,23 @@ def test_a_time_that_has_no_day_takes_no_other_row_with_it(
     row[REQUEST_COLUMNS.index("received_at")] = received_at
     assert Commits(database).write(RUN, [bad._replace(request=tuple(row)), good]) == Written(1, 1)
     assert read(tmp_path, "SELECT id FROM requests") == [(good.id,)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.exceptions.TargetServerAttributeNotMatched("no primary"),
+        asyncpg.exceptions.ClientConfigurationError("no root.crt"),
+        AttributeError("server_version"),  # of a server that is no PostgreSQL
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_server_that_cannot_be_connected_to_refuses_no_row(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(asyncpg, "connect", AsyncMock(side_effect=error))
+    answer = _answer(Commits(PostgresDatabase({}, {})), RUN, [b"a line"])
+    assert answer == {"error": type(error).__name__, "fault": None, "away": True}
 
 
 def test_a_file_that_is_not_ours_is_not_written(

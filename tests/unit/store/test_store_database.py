@@ -11,6 +11,7 @@ from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 
 from router.store.database import (
     StoreError,
+    create_engine,
     is_bad_value,
     parse_url,
     public_url,
@@ -44,9 +45,23 @@ def test_another_database_is_refused_without_showing_the_url(url: str) -> None:
 
 
 def test_the_public_url_has_no_credentials() -> None:
-    url = parse_url("postgresql://user:hunter2@db.example:5433/headway?password=hunter3")
+    url = parse_url("postgresql://user:hunter2@db.example:5433/headway?user=hunter3")
     assert public_url(url) == "postgresql+asyncpg://db.example:5433/headway"
     assert with_password("postgresql://user@h/db", "a/b@c") == "postgresql+asyncpg://user:a%2Fb%40c@h/db"
+
+
+def test_an_at_sign_in_a_password_shows_none_of_it() -> None:
+    with pytest.raises(StoreError, match="%40") as refused:
+        parse_url("postgresql://user:hun@ter2@db.example/headway")
+    assert "ter2" not in str(refused.value)
+
+
+def test_options_of_a_server_are_known_ones() -> None:
+    assert parse_url("postgresql://h/db?sslmode=require").query == {"ssl": "require"}
+    with pytest.raises(StoreError, match="unknown option 'application_name'"):
+        parse_url("postgresql://h/db?application_name=hunter2")
+    with pytest.raises(StoreError, match=r"wrong option: .*'one'"):
+        create_engine(parse_url("postgresql://h/db?port=one"))
 
 
 def test_the_file_of_a_sqlite_url() -> None:
