@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from router.core.errors import Refusal
+from router.core.events import Failure
 from router.core.interfaces import Option
 from router.core.request_state import AttemptState
 from router.core.types import EndedHow, Outcome, Request
@@ -124,9 +125,12 @@ def broken_off() -> Refusal:
     return Refusal(502, "upstream_error", "The engine failed in mid-answer.", Outcome.BACKEND_ERROR)
 
 
-def rejected(message: str, status: int | None, code: str | None, param: str | None) -> Refusal:
+def rejected(failure: Failure) -> Refusal:
     """An engine refused the request itself: its own message, passed on once."""
-    return Refusal(status or 400, code or "invalid_request", message, Outcome.REJECTED_INVALID, param=param)
+    code = failure.code or "invalid_request"
+    return Refusal(
+        failure.status or 400, code, failure.message, Outcome.REJECTED_INVALID, param=failure.param
+    )
 
 
 def too_large(message: str) -> Refusal:

@@ -149,13 +149,6 @@ class RequestState:
     refused: bool = False
     verdict: Verdict | None = None
 
-    def attempt(self, number: int) -> AttemptState | None:
-        """The attempt with this number, if it is under way."""
-        for each in self.under_way:
-            if each.number == number:
-                return each
-        return None
-
     @property
     def decoding(self) -> bool:
         """Whether an attempt under way has its first token."""

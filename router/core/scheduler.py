@@ -1,37 +1,18 @@
-r"""The life of every request: events in, instructions out, no I/O, `now` an argument.
+"""The life of every request: events in, instructions out, no I/O, `now` an argument.
 
-::
-
-    Arrived --> place --> Dispatch --> FirstToken --> Ended(OK) --> Finish
-                 |  ^        |   \         |
-                 |  |        |    \        +-- Ended(FAILED), the client has seen tokens --> Finish
-                 |  |        |     +-- late: Dispatch(hedge) --> first token of either: Cancel the other one
-                 |  +--------+-- Ended(FAILED), the client has seen nothing: place again, elsewhere
-                 |  |
-                 +-> queued (every candidate is full, or the policy defers it) -- a slot frees, an instance returns
-                 |
-                 +-> Finish (nobody may take it, hard SLO out of reach, queue full, time passed)
-
-Where the policy wants it, an answer is checked before the client gets it::
-
-    Ended(OK) --> Check --> Checked --> Finish
-                               +--> Dispatch to another candidate --> its Ended --> Finish
-
-Whatever ends such a request but its client, the client gets the best complete answer that there is.
+ARCHITECTURE.md, "The scheduler", draws it. `router.core.request_state` describes the states of requests and attempts.
 
 Every request gets exactly one `Finish`, after all of its attempts have ended. `Left`, `GivenUp` and a time limit end a
-request in any phase: attempts under way are cancelled, and `Finish` follows their `Ended`. The states are
-described in `router.core.request_state`, their parts are elsewhere: who may take a request in `eligibility`, where it goes in
-`placing`, one decision in `deciding`, who waits in `waiting_room`, what an attempt's start and end change in `attempts`, money in
-`money`, when a hedge pays in `hedging`, how an end counts in `settlement`.
+request in any phase: its attempts are cancelled, and `Finish` follows their `Ended`. If a complete answer was held back for
+a check, the client gets it, unless the client has left.
 
-Instructions come first: `respond` returns them before the predictor and the policies have learned from the event, and
-before a prediction is made that the decision did not use. What is postponed so is done by `catch_up`, which the driver calls
-once it has carried out the instructions, and in any case before anything else changes: so each step sees the same state as
-if nothing had been postponed, and gives the same result. No such step makes an instruction. One that fails is reported
-(`on_fault`), and nothing else is lost by it.
+Instructions come first. `respond` returns them before the predictor and the policies learn from the event, and before it
+makes a prediction that the decision did not need. `catch_up` does these postponed steps. The driver calls it after it has
+carried out the instructions; the scheduler calls it before anything else changes. So each step sees the state that it would
+have seen without the delay, and gives the same result. A postponed step makes no instruction. If one fails, `on_fault` gets
+the error, and the other steps are still done.
 
-The driver keeps one timer, set to `wake_at`, and answers it with `Tick`.
+The driver keeps one timer, set to `wake_at`, and sends `Tick` when it fires.
 """
 
 from __future__ import annotations
@@ -435,9 +416,10 @@ class Scheduler:
         if self._waiting.states:
             self._serve_queue(now)
         for request_id, number in self._open.hedges.due(now):
-            state = self._open.awaiting.get(request_id)
-            attempt = state.attempt(number) if state else None
-            if state is not None and attempt is not None and len(state.under_way) == 1:
+            state, attempt = self._open.find(request_id, number)
+            if state is None or attempt is None or request_id not in self._open.awaiting:
+                continue
+            if len(state.under_way) == 1:
                 self._hedge(state, attempt, now)
 
     # --- placing -------------------------------------------------------------------------------------
@@ -677,17 +659,13 @@ class Scheduler:
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
         """An attempt failed: the request continues with its other attempt, is placed again, or ends."""
-        request = state.request
-        seen = attempt.decoding and request.client_streams
-        if seen:
+        if attempt.decoding and state.request.client_streams:  # the client has seen some of it
             verdict = Verdict(Outcome.BACKEND_ERROR, now, refusals.broken_off(), attempt)
             self._end(state, verdict, now)
         elif any(each.phase is not AttemptPhase.CANCELLING for each in state.under_way):
             return
         elif failure.kind is FailureKind.REJECTED:
-            self._refuse(
-                state, refusals.rejected(failure.message, failure.status, failure.code, failure.param), now
-            )
+            self._refuse(state, refusals.rejected(failure), now)
         elif failure.kind is FailureKind.TOO_LARGE:
             self._refuse(state, refusals.too_large(failure.message), now)
         else:
