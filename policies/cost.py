@@ -52,7 +52,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -60,12 +60,12 @@ from typing import NamedTuple
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.latency import added_s, expected_s, p_miss
-from policies.picking import format_usd, name_of
+from policies.picking import format_usd, known, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
-from policies.settings import Targets
-from router.core.interfaces import CheckedAnswer, Choice, Option
-from router.core.types import Candidate, Request
+from policies.scopes import Scopes
+from router.core.interfaces import CheckedAnswer, Choice, Option, Policy
+from router.core.types import Candidate, Request, Targets
 
 _MAX_SCOPES = 1024
 _MAX_INSTANCES = 4096
@@ -113,7 +113,7 @@ class _Pending:
     miss: float
 
 
-class LeastSpend:
+class LeastSpend(Policy):
     """See the module's docstring. The score is that sum in USD."""
 
     name = "cost"
@@ -122,7 +122,7 @@ class LeastSpend:
     def __init__(self, targets: Callable[[str | None], Targets], epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
         self._targets = targets
-        self._scopes: OrderedDict[str | None, CostScope] = OrderedDict()
+        self._scopes: Scopes[str | None, CostScope] = Scopes(CostScope, _MAX_SCOPES)
         #: The share of attempts that had to be repeated elsewhere, by instance.
         self._repeated: OrderedDict[str, float] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
@@ -131,9 +131,9 @@ class LeastSpend:
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         targets = self._targets(request.key)
         estimates = _estimates(request, options)
-        scope = self._scopes.get(request.key) or CostScope()
-        known = [each.cost_usd for each in estimates if each.cost_usd < inf]
-        usual_usd = fmean(known) if known else 0.0
+        scope = self._scopes.get(request.key)
+        costs_usd = [each.cost_usd for each in estimates if each.cost_usd < inf]
+        usual_usd = fmean(costs_usd) if costs_usd else 0.0
         delays_s = added_s(request, options)
         mean_s = scope.mean_e2e_s
         delay_price = _DELAY_PRICE * max(1.0, scope.caution / FIRST_CAUTION)
@@ -177,7 +177,7 @@ class LeastSpend:
         ]
         return Choice(
             index,
-            [score if isfinite(score) else None for score in scores],
+            known(scores),
             reasons,
             alternatives=[at for at in equal if at != index],
             defer=not room,
@@ -234,7 +234,7 @@ class LeastSpend:
         if len(self._pending) > _MAX_PENDING:
             self._pending.popitem(last=False)
         targets = self._targets(request.key)
-        scope = self._scope(request.key)
+        scope = self._scopes.use(request.key)
         e2e_s = estimate.e2e_s if estimate.e2e_s < inf else None
         reachable = scope.offer(memo.offers, memo.usual_usd, memo.spread, targets, memo.look)
         quality = memo.look.quality if memo.look is not None and choice.check else estimate.quality
@@ -253,8 +253,8 @@ class LeastSpend:
             self._repeated[name] = repeated + ((name != candidate.instance) - repeated) / _ATTEMPTS
             if len(self._repeated) > _MAX_INSTANCES:
                 self._repeated.popitem(last=False)
-        scope = self._scopes.get(request.key)
-        if scope is not None and request.slo is not None:
+        if request.slo is not None:
+            scope = self._scopes.get(request.key)
             targets = self._targets(request.key)
             # An end that says nothing about the SLO takes back what the prediction moved.
             missed = allowed_misses(targets) if met is None else float(not met)
@@ -281,15 +281,6 @@ class LeastSpend:
             }
         return found
 
-    def _scope(self, key: str | None) -> CostScope:
-        scope = self._scopes.get(key)
-        if scope is None:
-            scope = self._scopes[key] = CostScope()
-            if len(self._scopes) > _MAX_SCOPES:
-                self._scopes.popitem(last=False)
-        self._scopes.move_to_end(key)
-        return scope
-
 
 def _estimates(request: Request, options: Sequence[Option]) -> list[_Estimate]:
     """The options in numbers. An unknown quality counts as the worst known one. If no price is known, answers are free."""
@@ -307,7 +298,7 @@ def _estimates(request: Request, options: Sequence[Option]) -> list[_Estimate]:
             worst if quality is None else quality,
             p_miss(option),
             _breaks(request, option),
-            expected_s(option, 0.0),
+            expected_s(option),
         )
         for option, quality, cost_usd in zip(options, qualities, costs, strict=True)
     ]
@@ -345,5 +336,6 @@ def _reason(estimate: _Estimate, allowed: bool, equal: bool, taken: str) -> str:
 
 
 def _format(estimate: _Estimate) -> str:
-    usd = format_usd(None if estimate.cost_usd == inf else estimate.cost_usd)
-    return f"{usd} for quality {estimate.quality:.2f} and P(miss) {estimate.miss:.2f}"
+    return (
+        f"{format_usd(estimate.cost_usd)} for quality {estimate.quality:.2f} and P(miss) {estimate.miss:.2f}"
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import exp
 
 from policies.quality_price_estimator import Offer, QualityPriceEstimator
-from policies.settings import Targets
+from router.core.types import Targets
 
 #: What is offered is remembered over this share of the window. A shortfall of the mean quality is made up within it, and
 #: moves the aim by at most _MAX_SHIFT.

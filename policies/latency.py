@@ -25,7 +25,7 @@ from random import Random
 
 from policies.calibration_guard import CalibrationGuard
 from policies.picking import Reasons, format_s, least, name_of
-from router.core.interfaces import Choice, Option, Options
+from router.core.interfaces import Choice, Option, Options, Policy
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
@@ -37,7 +37,7 @@ SIMILAR = 0.05
 _SHARED_STEPS = 0.5
 
 
-class LeastLatency:
+class LeastLatency(Policy):
     """See the module's docstring. The score is the minimised time in seconds."""
 
     name = "latency"
@@ -124,7 +124,7 @@ def weighed_s(request: Request, options: Sequence[Option], ttft_weight: float) -
     return [inf if e2e_s is None else e2e_s + each for e2e_s, each in zip(expected, added, strict=True)]
 
 
-def expected_s(option: Option, ttft_weight: float) -> float:
+def expected_s(option: Option, ttft_weight: float = 0.0) -> float:
     """Expected time of an option in seconds, with TTFT weighted in; infinite if unknown."""
     prediction = option.prediction
     if prediction is None or prediction.e2e_s_mean is None:

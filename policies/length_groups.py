@@ -33,8 +33,8 @@ from math import exp, inf
 from random import Random
 
 from policies.latency import p_misses, weighed_s
-from policies.picking import Reasons, format_s, least
-from router.core.interfaces import Choice, Option
+from policies.picking import Reasons, format_s, known, least
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 #: Weight of the delay to later prompts. Of 0, 1, 3 and 6 it gives the least mean E2E in the full form of the simulated scenario
@@ -71,7 +71,7 @@ class _Arrivals:
         return exp(min(0.0, self.updated_at - at_s) / _HORIZON_S)
 
 
-class LengthGroups:
+class LengthGroups(Policy):
     """See the module's docstring. The score is the minimised time in seconds. `cached_tokens(request, instance)` is the number
     of prompt tokens that need no prefill there."""
 
@@ -96,7 +96,7 @@ class LengthGroups:
         lost = request.slo is not None and min(misses) > 1.0 - self.epsilon
         return Choice(
             index,
-            [None if score == inf else score for score in scores],
+            known(scores),
             Reasons(len(options), index, lambda at: _why_not(scores[at], scores[index])),
             defer=lost and options[index].instance.awaiting_first_token > 0,
         )
@@ -142,5 +142,7 @@ def _allowed_s(request: Request, options: Sequence[Option]) -> float:
 
 
 def _why_not(score_s: float, least_s: float) -> str:
-    time, taken = (format_s(None if each == inf else each) for each in (score_s, least_s))
-    return f"slower, including the delay to other requests and the risk of a miss: {time}, against {taken}"
+    return (
+        "slower, including the delay to other requests and the risk of a miss: "
+        f"{format_s(score_s)}, against {format_s(least_s)}"
+    )

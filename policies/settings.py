@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from router.core.interfaces import Option, TextEstimates, TextEstimator
+from router.core.interfaces import Option, TextEstimator
 from router.core.types import Request, Targets
 
 
@@ -63,6 +63,3 @@ class PolicySettings:
     def epsilon(self) -> float:
         """The greatest tolerated probability that an SLO is missed."""
         return round(1.0 - self.confidence, 12)
-
-
-__all__ = ["PolicySettings", "Targets", "TextEstimates", "TextEstimator", "TreeTimes"]

@@ -36,14 +36,13 @@ better one, and costs attainment. Counting the cost to others, the adaptive limi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
 from policies.latency import SIMILAR, least_busy, p_miss, p_misses, weighed_s, why_not, would_miss
-from policies.picking import Reasons, format_s, least, name_of
+from policies.picking import Reasons, format_s, known, least, name_of
 from policies.room import has_room, promises_broken
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
@@ -57,7 +56,7 @@ _SURE_CHANCE = 0.4
 _Kind = tuple[float, float]
 
 
-class BestFit:
+class BestFit(Policy):
     """See the module's docstring. The score is P(miss), or the expected E2E for a request without an SLO."""
 
     name = "slo"
@@ -104,8 +103,7 @@ class BestFit:
         broken = [promises_broken(option) for option in options]
         every = range(len(options))
         index = min(every, key=lambda at: (broken[at], times_s[at], name_of(options[at])))
-        reasons = _why_slower(index, broken, times_s)
-        return Choice(index, [None if time_s == inf else time_s for time_s in times_s], reasons)
+        return Choice(index, known(times_s), _why_slower(index, broken, times_s))
 
     def _best_fit(
         self,
@@ -165,7 +163,8 @@ class BestFit:
             return misses[at], broken[at], *last
 
         index = min(range(len(options)), key=rank)
-        return Choice(index, misses, _why_missed(index, misses), defer=not room[index])
+        reasons = Reasons(len(misses), index, lambda at: would_miss(misses[at]))
+        return Choice(index, misses, reasons, defer=not room[index])
 
 
 def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:
@@ -243,10 +242,6 @@ def _why_not_packed(
         return f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
 
     return why_not(index, misses, epsilon, slower, distrusted=blind)
-
-
-def _why_missed(index: int, misses: Sequence[float]) -> Sequence[str | None]:
-    return Reasons(len(misses), index, lambda at: would_miss(misses[at]))
 
 
 def _why_slower(index: int, broken: Sequence[int], times_s: Sequence[float]) -> Sequence[str | None]:

@@ -54,7 +54,9 @@ class Choice:
 
 
 class Policy(Protocol):
-    """Picks one of the options. It does no I/O, reads no clock, and takes random numbers only from the given generator."""
+    """Picks one of the options. It does no I/O, reads no clock, and takes random numbers only from the given generator.
+
+    A subclass that counts nothing needs no `placed`."""
 
     name: str
     predicts: bool
@@ -68,7 +70,7 @@ class Policy(Protocol):
         """The request is dispatched to `options[choice.index]`; advance counters here. `options` are those that `choose`
         got, with the same predictions. The chosen instance already counts the request. `choice` is what `choose`
         returned or, with exploration, one of its alternatives with the same memo."""
-        ...
+        return  # with a body it is not abstract
 
 
 @runtime_checkable
