@@ -38,7 +38,7 @@ def alpaserve(
         placements = [greedy(start, fit, evaluate) for start in starts]
     else:
         placements = [beam_search(start, fit, evaluate, beam) for start in starts]
-    return best_plan([ScoredPlacement(each, evaluate(each)) for each in placements])
+    return best_plan(list(map(evaluate.scored, placements)))
 
 
 def alpaserve_star(
@@ -48,11 +48,11 @@ def alpaserve_star(
     memory for it (`feasibility` says why)."""
     fit = Fit(models)
     everything = tuple(range(len(models)))
-    found = []
-    for start in equal_groups(cluster, limits):
-        if all(fit.holds(group.shape, everything) for group in start):
-            full = Placement(tuple(Group(group.shape, everything) for group in start))
-            found.append(ScoredPlacement(full, evaluate(full)))
+    found = [
+        evaluate.scored(Placement(tuple(Group(group.shape, everything) for group in start)))
+        for start in equal_groups(cluster, limits)
+        if all(fit.holds(group.shape, everything) for group in start)
+    ]
     return best_plan(found) if found else None
 
 
@@ -86,7 +86,7 @@ def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> 
     """Add one replica in every possible way, keep the `width` best, and again until nothing fits; the best met on the
     way."""
     beam = [start]
-    best = ScoredPlacement(start, evaluate(start))
+    best = evaluate.scored(start)
     visited: set[Placement] = set()
     while beam:
         plans = []
@@ -94,7 +94,7 @@ def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> 
             for added in _every_addition(placement, fit):
                 if added not in visited:
                     visited.add(added)
-                    plans.append(ScoredPlacement(added, evaluate(added)))
+                    plans.append(evaluate.scored(added))
         plans.sort(key=lambda plan: score(plan.outcome), reverse=True)
         beam = [plan.placement for plan in plans[:width]]
         best = best_plan([best, *plans[:width]])

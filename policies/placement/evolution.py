@@ -48,7 +48,7 @@ def evolve(
             return best
         parents = random.choices(plans, weights, k=settings.population)
         children = [_child(parent, fit, evaluate, random, settings, limits) for parent in parents]
-        plans = [ScoredPlacement(each, evaluate(each)) for each in children]
+        plans = list(map(evaluate.scored, children))
         best = max([best, *plans], key=lambda each: each.outcome.attainment)
         plans.append(best)
     return best

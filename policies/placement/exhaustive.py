@@ -24,8 +24,7 @@ def exhaustive(
     fit = Fit(models)
     if count_placements(cluster, fit, most, limits) > most:
         return None
-    every = (ScoredPlacement(each, evaluate(each)) for each in placements(cluster, fit, limits))
-    return max(every, key=lambda plan: plan.outcome.rank)
+    return max(map(evaluate.scored, placements(cluster, fit, limits)), key=lambda plan: plan.outcome.rank)
 
 
 def count_placements(cluster: Cluster, fit: Fit, most: int, limits: Limits) -> int:

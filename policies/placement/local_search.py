@@ -84,7 +84,7 @@ class _Search:
     def run(self, cluster: Cluster) -> ScoredPlacement:
         starts = []
         for placement in self.starts(cluster):
-            starts.append(self.plan(placement))
+            starts.append(self.evaluate.scored(placement.sorted()))
             if self.spent(0.5):
                 break
         starts.sort(key=_rank, reverse=True)
@@ -94,7 +94,8 @@ class _Search:
         for _ in range(self.budget.kicks):
             if self.spent() or self.perfect(best):
                 break
-            best = max(best, self.climb(self.plan(self.kicked(best.placement))), key=_rank)
+            kicked = self.evaluate.scored(self.kicked(best.placement).sorted())
+            best = max(best, self.climb(kicked), key=_rank)
         return best
 
     def perfect(self, plan: ScoredPlacement) -> bool:
@@ -112,10 +113,6 @@ class _Search:
         for _ in range(self.budget.random_starts):
             yield random_placement(cluster, self.fit, self.random, self.limits)
 
-    def plan(self, placement: Placement) -> ScoredPlacement:
-        ordered = placement.sorted()
-        return ScoredPlacement(ordered, self.evaluate(ordered))
-
     def climb(self, plan: ScoredPlacement) -> ScoredPlacement:
         """Take the first change that helps, until none does."""
         while (better := self.better(plan)) is not None:
@@ -128,9 +125,9 @@ class _Search:
         for each in changed:
             if self.spent():
                 break
-            outcome = self.evaluate(each)
-            if outcome.rank > plan.outcome.rank:
-                return ScoredPlacement(each, outcome)
+            found = self.evaluate.scored(each)
+            if found.outcome.rank > plan.outcome.rank:
+                return found
         return None
 
     def neighbours(self, placement: Placement) -> Iterator[Placement]:

@@ -92,6 +92,10 @@ class Evaluator:
         aims = self.aims(placement, sum(good))
         return Outcome(requests, tuple(good), mean_s, tuple(sent), placement.replicas, aims)
 
+    def scored(self, placement: Placement) -> ScoredPlacement:
+        """A placement with its outcome."""
+        return ScoredPlacement(placement, self(placement))
+
     def unserved(self, outcome: Outcome) -> list[int]:
         """Requests that were not in time, by model."""
         return [asked - good for asked, good in zip(self.arrivals.counts, outcome.good, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.placement.candidates import every_shape, powers_of_two, shapes
+from policies.placement.candidates import every_shape, group_sizes, shapes
 from policies.placement.memory import Fit
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement, Pool, Shape
 
@@ -85,9 +85,8 @@ def _pack_apart(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Pl
 def _largest_groups(pool: Pool, limits: Limits) -> list[Shape]:
     found = []
     left = pool.gpus
-    for gpus in reversed(powers_of_two(pool.gpus)):
-        possible = shapes(pool.kind, gpus, limits)
-        if possible and (gpus <= pool.node_gpus or gpus % pool.node_gpus == 0):
+    for gpus in reversed(group_sizes(pool, pool.gpus)):
+        if possible := shapes(pool.kind, gpus, limits):
             # Short pipelines divide layers more evenly.
             found += [possible[0]] * (left // gpus)
             left %= gpus
