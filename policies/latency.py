@@ -5,8 +5,8 @@ Among options with P(an SLO is missed) <= epsilon (all options for a request wit
     (1 - w) x (E[E2E] + added) + w x median TTFT,    w = `ttft_weight`
 
 `added` is the delay that the request causes to the sequences already there: its prefill, and a part of each decode step
-(from the engine profile; 0 without one). Without it every request would crowd the fastest instance and cost the others
-more than it gains. If no option meets the SLO: the least P(miss), then the same time.
+(from the engine profile; 0 without one). Without `added` all requests would crowd the fastest instance, and each would cost
+the others more than it gains. If no option meets the SLO: the least P(miss), then the same time.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), a request with an SLO goes to the instance with
 the fewest sequences, weighted by the instance's speed. At level 1 only options that meet the SLO count, if there are
@@ -33,7 +33,7 @@ from router.core.types import Candidate, Request
 BUSIER = "busier (predictions are not used: more SLOs were missed than predicted)"
 #: Exploration may take an option whose time exceeds the least by at most this share.
 SIMILAR = 0.05
-#: Share of the request's decode steps that delay a sequence already there: that one ends half-way through.
+#: Share of the request's decode steps that delay a sequence already there, which ends half-way through them on average.
 _SHARED_STEPS = 0.5
 
 

@@ -13,7 +13,7 @@ from router.core.types import Request
 
 class Reasons(Sequence[str | None]):
     """The reasons of a choice, each made when it is read: most are never read. `why` gives the reason for each of `size`
-    options but the one `taken`; it must know all that it needs."""
+    options except `taken`. What it reads must not change any more."""
 
     __slots__ = ("_size", "_taken", "_why")
 

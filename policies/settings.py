@@ -16,7 +16,7 @@ class TargetTable:
         self.use(targets)
 
     def use(self, targets: Mapping[str | None, Targets]) -> None:
-        """Use these targets from now on, by key and for the fleet (None), which must be present."""
+        """Use these targets from now on, by key. None, for the fleet, must be present."""
         self._targets, self._fleet = targets, targets[None]
 
     def __call__(self, key: str | None) -> Targets:

@@ -62,8 +62,8 @@ def best_plan(plans: Sequence[ScoredPlacement]) -> ScoredPlacement:
 
 
 def greedy(start: Placement, fit: Fit, evaluate: Evaluator) -> Placement:
-    """Simulate, find the group that was given the fewest requests and the model with the most unserved ones that fits
-    there, add that replica, and again until nothing fits. Of equal groups the first, of equal models the last."""
+    """Add replicas until nothing fits. Each time simulate, take the group with the fewest requests, and add the model with the
+    most unserved requests that fits there. Of equal groups the first, of equal models the last."""
     placement = start
     while (added := _add_one(placement, fit, evaluate)) is not None:
         placement = added.sorted()
@@ -83,8 +83,8 @@ def _add_one(placement: Placement, fit: Fit, evaluate: Evaluator) -> Placement |
 
 
 def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> Placement:
-    """Add one replica in every possible way, keep the `width` best, and again until nothing fits; the best met on the
-    way."""
+    """Add one replica in every possible way and keep the `width` best placements, until nothing fits. Returns the best of
+    all steps."""
     beam = [start]
     best = evaluate.scored(start)
     visited: set[Placement] = set()

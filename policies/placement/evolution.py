@@ -39,7 +39,7 @@ def evolve(
     settings: Evolution = DEFAULT_EVOLUTION,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ScoredPlacement:
-    """The plan of highest attainment that was met, at worst the given one."""
+    """The plan with the highest attainment of all steps, the given one included."""
     best = plan
     plans = [plan]
     for _ in range(settings.steps):

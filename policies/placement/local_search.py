@@ -27,11 +27,10 @@ from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Mod
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """How far to search. `divisions`: the most divisions of a cluster that are all filled; where there are more,
-    `equal_divisions` into equal groups are. `random_starts`: random placements beside them. `climbs`: how many
-    starts, each of another division, are improved. `kicks`: how often the best one is changed at random.
-    `evaluations` and `simulated_requests`: the search ends when it has asked for so many placements, or simulated so
-    many requests (some 2.5 million a second); starts take at most half of either."""
+    """How far to search. A cluster with at most `divisions` divisions has all of them filled, another one `equal_divisions`
+    into equal groups. `random_starts`: random placements beside them. `climbs`: the number of starts that are improved, each
+    of another division. `kicks`: how often the best plan is changed at random. The search ends after `evaluations`
+    placements or `simulated_requests` requests (some 2.5 million a second). Starts take at most half of either."""
 
     divisions: int = 300
     equal_divisions: int = 60
@@ -88,7 +87,7 @@ class _Search:
             if self.spent(0.5):
                 break
         starts.sort(key=_rank, reverse=True)
-        # Where all that memory allows is served already, only latency is left to gain.
+        # If all requests that memory allows are served, only latency can improve.
         climbs = 1 if self.perfect(starts[0]) else self.budget.climbs
         best = max(map(self.climb, _unlike(starts, climbs)), key=_rank)
         for _ in range(self.budget.kicks):
@@ -99,7 +98,7 @@ class _Search:
         return best
 
     def perfect(self, plan: ScoredPlacement) -> bool:
-        """Whether no placement serves more, and nothing else is to be reached."""
+        """Whether no placement serves more requests, and there are no other aims."""
         return not plan.outcome.aims and sum(plan.outcome.good) >= self.bound
 
     def starts(self, cluster: Cluster) -> Iterator[Placement]:

@@ -1,4 +1,4 @@
-"""Random placements: what a planner has to beat with the same number of simulations."""
+"""Random placements: the baseline for planners with the same number of simulations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def random_search(
     *,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ScoredPlacement:
-    """The best of so many random placements, at least one."""
+    """The best of this many random placements, at least one."""
     fit = Fit(models)
     drawn = (random_placement(cluster, fit, random, limits) for _ in range(max(1, evaluations)))
     return max(map(evaluate.scored, drawn), key=lambda plan: plan.outcome.rank)

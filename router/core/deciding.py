@@ -1,4 +1,4 @@
-"""One routing decision: predicts for each option, lets the policy choose, sometimes explores, and records it all."""
+"""One routing decision: predict for each option, let the policy choose, sometimes explore, and record all of it."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def overloaded(retry_after_s: float) -> Refusal:
 
 
 def failed(attempts: Iterable[AttemptState]) -> Refusal:
-    """Every attempt failed upstream. The message names each one's instance and error, which has no prompt and no secret. If all
-    engines sent a Retry-After, the least of them holds."""
+    """Every attempt failed upstream. The message has the instance and the error of each, and no prompt and no secret. If all
+    engines sent a Retry-After, the shortest one counts."""
     failures = [each for each in attempts if each.ended_how is EndedHow.FAILED]
     errors = "; ".join(f"{each.candidate.instance}: {each.error or 'no reason given'}" for each in failures)
     waits_s = [each.retry_after_s for each in failures if each.retry_after_s is not None]
