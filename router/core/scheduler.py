@@ -66,7 +66,7 @@ from router.core.open_requests import OpenRequests
 from router.core.placing import Placement, Placer, Queued
 from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
 from router.core.settings import SchedulerSettings
-from router.core.settlement import held_slo_met, settle, slo_met, tpot_s
+from router.core.settlement import settle, slo_met, tpot_s
 from router.core.state import Instance, Work
 from router.core.types import Decision, EndedHow, Outcome, Request
 
@@ -565,9 +565,10 @@ class Scheduler:
     def _succeed(self, state: RequestState, attempt: AttemptState, event: Ended, now: float) -> None:
         """An attempt has given its complete answer, which ends the request."""
         request, output_tokens, bound = state.request, event.output_tokens, attempt.bound
-        first_at = now if attempt.first_token_at is None else attempt.first_token_at
-        ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
-        known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
+        known_tpot_s = None
+        if attempt.first_token_at is not None:
+            ttft_s = attempt.first_token_at - request.arrived_at
+            known_tpot_s = tpot_s(ttft_s, now - request.arrived_at, output_tokens)
         attempts.end(state, attempt, EndedHow.OK, now)
         observed = request
         if bound.max_tokens != request.max_tokens and request.decodes:
@@ -592,14 +593,10 @@ class Scheduler:
             attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
-        met = slo_met(request.slo, ttft_s, e2e_s, output_tokens)
+        met = slo_met(request, attempt, now)
         outcome = Outcome.LATE if met is False else Outcome.OK
-        if event.out_of_money or (
-            event.truncated
-            and bound.by_money
-            and bound.max_tokens is not None
-            and output_tokens >= bound.max_tokens
-        ):
+        at_bound = bound.max_tokens is not None and output_tokens >= bound.max_tokens
+        if event.out_of_money or (event.truncated and bound.by_money and at_bound):
             outcome = Outcome.BUDGET_EXHAUSTED_MID_DECODE
         if state.held is not None and (event.empty or outcome is Outcome.BUDGET_EXHAUSTED_MID_DECODE):
             self._deliver(state, state.held, now)  # it is complete, and this one is not
@@ -611,14 +608,11 @@ class Scheduler:
 
     def _may_check(self, state: RequestState, now: float) -> bool:
         """Whether there is time for a check, and another attempt is allowed."""
-        request = state.request
-        if (
-            request.check is None
-            or state.held is not None
-            or len(state.attempts) >= self.settings.max_attempts
-        ):
+        request, slo = state.request, state.request.slo
+        used_up = state.held is not None or len(state.attempts) >= self.settings.max_attempts
+        if request.check is None or used_up:
             return False
-        e2e_s = math.inf if request.slo is None or request.slo.e2e_s is None else request.slo.e2e_s
+        e2e_s = math.inf if slo is None or slo.e2e_s is None else slo.e2e_s
         return now + request.check.limit_s <= min(request.expires_at, request.arrived_at + e2e_s)
 
     def _check(self, state: RequestState, attempt: AttemptState, now: float) -> None:
@@ -672,10 +666,9 @@ class Scheduler:
             self._retry(state, now)
 
     def _retry(self, state: RequestState, now: float) -> None:
-        request = state.request
         due = state.hard_deadline()
         may_start = state.held is None and len(state.attempts) < self.settings.max_attempts
-        if may_start and now < min(request.expires_at, due or math.inf):
+        if may_start and now < min(state.request.expires_at, due or math.inf):
             self.catch_up()
             try:
                 placement = self._placer.place(state, now)
@@ -705,17 +698,13 @@ class Scheduler:
     def _deliver(self, state: RequestState, held: AttemptState, now: float) -> None:
         """End a request with the answer that was held back for its check."""
         state.placed = held.candidate
-        met = held_slo_met(state.request, held, now)
+        met = slo_met(state.request, held, now)
         self._end(state, Verdict(Outcome.LATE if met is False else Outcome.OK, now, None, held, met), now)
 
     def _expire(self, state: RequestState, now: float) -> None:
-        request = state.request
-        by_e2e = (
-            request.hard
-            and request.slo is not None
-            and request.slo.e2e_s is not None
-            and now >= request.arrived_at + request.slo.e2e_s
-        )
+        request, slo = state.request, state.request.slo
+        e2e_s = None if slo is None else slo.e2e_s
+        by_e2e = request.hard and e2e_s is not None and now >= request.arrived_at + e2e_s
         if state.decoding:
             outcome = Outcome.EXPIRED_MID_DECODE
         elif state.under_way:
