@@ -43,7 +43,7 @@ class LeastLatency(Policy):
     name = "latency"
     predicts = True
 
-    def __init__(self, epsilon: float = 0.1, ttft_weight: float = 0.0) -> None:
+    def __init__(self, epsilon: float, ttft_weight: float = 0.0) -> None:
         self.epsilon = epsilon
         self.ttft_weight = ttft_weight
         self._guard = CalibrationGuard(epsilon, max_level=2)

@@ -34,7 +34,7 @@ class BestQuality(Policy):
     name = "relevance"
     predicts = True
 
-    def __init__(self, epsilon: float = 0.1) -> None:
+    def __init__(self, epsilon: float) -> None:
         self.epsilon = epsilon
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:

@@ -62,7 +62,7 @@ class BestFit(Policy):
     name = "slo"
     predicts = True
 
-    def __init__(self, epsilon: float = 0.1) -> None:
+    def __init__(self, epsilon: float) -> None:
         self.epsilon = epsilon
         self._scarcity = 1.0
         self._guard = CalibrationGuard(epsilon, max_level=2)

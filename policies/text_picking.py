@@ -50,14 +50,10 @@ def offers(request: Request, options: Sequence[Option], estimator: TextEstimator
     found = []
     for model, quality, tokens in zip(models, estimates.quality, estimates.output_tokens, strict=True):
         at = tuple(places[model])
-        found.append(
-            Offer(
-                model,
-                at,
-                median(_prior(options[index]) for index in at) if quality is None else quality,
-                fmean(_cost_usd(request, options[index], tokens, typical) for index in at),
-            )
-        )
+        expected = median(_prior(options[index]) for index in at) if quality is None else quality
+        length = typical if tokens is None else tokens
+        cost_usd = fmean(_cost_usd(request, options[index], length) for index in at)
+        found.append(Offer(model, at, expected, cost_usd))
     return found
 
 
@@ -66,9 +62,7 @@ def _prior(option: Option) -> float:
     return _QUALITY if quality is None else quality
 
 
-def _cost_usd(request: Request, option: Option, tokens: float | None, typical: float) -> float:
-    if tokens is None:
-        tokens = typical
+def _cost_usd(request: Request, option: Option, tokens: float) -> float:
     if request.max_tokens is not None:
         tokens = min(tokens, request.max_tokens)
     if not request.decodes:
