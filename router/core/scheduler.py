@@ -246,19 +246,9 @@ class Scheduler:
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         attempts.first_token(attempt, now)
-        self._postponed.append(
-            (
-                self.predictor.observe_ttft,
-                (
-                    state.request,
-                    attempt.candidate,
-                    attempt.instance,
-                    attempt.prediction,
-                    now - attempt.dispatched_at,
-                    now,
-                ),
-            )
-        )
+        ttft_s = now - attempt.dispatched_at
+        observed = state.request, attempt.candidate, attempt.instance, attempt.prediction, ttft_s, now
+        self._postponed.append((self.predictor.observe_ttft, observed))
         if len(state.under_way) == 1:
             return False
         for other in list(state.under_way):
@@ -570,25 +560,21 @@ class Scheduler:
             ttft_s = attempt.first_token_at - request.arrived_at
             known_tpot_s = tpot_s(ttft_s, now - request.arrived_at, output_tokens)
         attempts.end(state, attempt, EndedHow.OK, now)
-        observed = request
+        as_bounded = request
         if bound.max_tokens != request.max_tokens and request.decodes:
             # Without its bound the answer might have been longer.
-            observed = replace(request, max_tokens=bound.max_tokens)
-        self._postponed.append(
-            (
-                self.predictor.observe_end,
-                (
-                    observed,
-                    attempt.candidate,
-                    attempt.instance,
-                    attempt.prediction,
-                    output_tokens,
-                    attempt.prompt_tokens,
-                    known_tpot_s,
-                    now,
-                ),
-            )
+            as_bounded = replace(request, max_tokens=bound.max_tokens)
+        observed = (
+            as_bounded,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            output_tokens,
+            attempt.prompt_tokens,
+            known_tpot_s,
+            now,
         )
+        self._postponed.append((self.predictor.observe_end, observed))
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
@@ -636,20 +622,16 @@ class Scheduler:
         """An attempt has ended without a complete answer."""
         self.catch_up()
         attempts.end(state, attempt, how, now, sent=sent, too_large=too_large)
-        self._postponed.append(
-            (
-                self.predictor.observe_loss,
-                (
-                    state.request,
-                    attempt.candidate,
-                    attempt.instance,
-                    attempt.prediction,
-                    now - attempt.dispatched_at,
-                    attempt.decoding,
-                    now,
-                ),
-            )
+        observed = (
+            state.request,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            now - attempt.dispatched_at,
+            attempt.decoding,
+            now,
         )
+        self._postponed.append((self.predictor.observe_loss, observed))
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
         """An attempt failed: the request continues with its other attempt, is placed again, or ends."""
