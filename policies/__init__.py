@@ -6,20 +6,17 @@ from collections.abc import Callable
 
 from policies.best_single import BestSingle
 from policies.budget_online import BudgetOnline
-from policies.clusters_rr import clusters_rr
 from policies.cost import LeastSpend
-from policies.eccos_r_rr import eccos_r_rr
-from policies.eccos_rr import eccos_rr
-from policies.knn_rr import knn_rr
+from policies.eccos import Eccos
 from policies.latency import LeastLatency
 from policies.least_load import LeastLoad
 from policies.length_groups import LengthGroups
 from policies.llm_router_rr import LLMRouter
 from policies.lmetric import LMetric
-from policies.logistic_rr import logistic_rr
 from policies.power_of_two import PowerOfTwo
 from policies.predicted_latency import PredictedLatency
 from policies.price import LeastPrice
+from policies.priced_picker import PricedPicker
 from policies.random_choice import RandomChoice
 from policies.relevance import BestQuality
 from policies.round_robin import RoundRobin
@@ -42,12 +39,12 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "predicted_latency": lambda settings: PredictedLatency(settings.tree_times),
     "most_headroom": lambda settings: PredictedLatency(settings.tree_times, most=True),
     "best_single": BestSingle,
-    "eccos_rr": eccos_rr,
-    "eccos_r_rr": eccos_r_rr,
+    "eccos_rr": lambda settings: Eccos("eccos_rr", "eccos_t", settings),
+    "eccos_r_rr": lambda settings: Eccos("eccos_r_rr", "eccos_r", settings),
     "llm_router_rr": LLMRouter,
-    "knn_rr": knn_rr,
-    "clusters_rr": clusters_rr,
-    "logistic_rr": logistic_rr,
+    "knn_rr": lambda settings: PricedPicker("knn_rr", "knn", settings),
+    "clusters_rr": lambda settings: PricedPicker("clusters_rr", "clusters", settings),
+    "logistic_rr": lambda settings: PricedPicker("logistic_rr", "logistic", settings),
     "budget_online": BudgetOnline,
 }
 

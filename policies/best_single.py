@@ -14,11 +14,11 @@ from random import Random
 from policies.round_robin_cursor import RoundRobinCursor
 from policies.settings import PolicySettings
 from policies.text_picking import Offer, in_turn, offers
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 
-class BestSingle:
+class BestSingle(Policy):
     """See the module's docstring. The score is the model's mean quality, negated."""
 
     name = "best_single"

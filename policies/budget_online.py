@@ -1,9 +1,9 @@
 """`budget_online`: PORT, learned online under a budget; then round robin over the instances.
 
 The first OBSERVED requests of a scope go to random models, evenly. From their estimates the price of money is found
-once: the gamma >= 0 that minimises  eps gamma B + sum_i max_m (ALPHA d_im - gamma g_im), where d is quality, g cost
-and eps B the observed requests' part of the budget. From then on each request goes to the model of greatest
-ALPHA d - gamma g. While the scope has spent more than its budget so far, it goes to the cheapest model.
+once: the gamma >= 0 that minimises  eps gamma B + sum_i max_m (d_im - gamma g_im), where d is quality, g cost and eps B
+the observed requests' part of the budget. (PORT's factor alpha of d only scales gamma.) From then on each request goes to
+the model of greatest d - gamma g. While the scope has spent more than its budget so far, it goes to the cheapest model.
 
 PORT is "Efficient Training-Free Online Routing for High-Volume Multi-LLM Serving" (arXiv 2509.02718). It observes the
 first 2.5 % of a known number of requests. As there, the estimates are those of nearest neighbours.
@@ -20,17 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from policies.quality_window import Row, Scopes, Window, price_usd, target_quality
+from policies.quality_window import Row, Window, price_usd, target_quality
 from policies.round_robin_cursor import RoundRobinCursor
-from policies.settings import PolicySettings, Targets
+from policies.scopes import Scopes
+from policies.settings import PolicySettings
 from policies.text_picking import in_turn, least, offers, row_of
-from router.core.interfaces import Choice, Option
-from router.core.types import Request
+from router.core.interfaces import Choice, Option, Policy
+from router.core.types import Request, Targets
 
 #: 2.5 % of 2,000 requests.
 OBSERVED = 50
-#: Scale of quality in the sum; gamma is proportional to it.
-ALPHA = 1.0
 _HALVINGS = 40
 
 
@@ -44,8 +43,8 @@ class _Scope:
     left_usd: float = 0.0
 
 
-class BudgetOnline:
-    """See the module's docstring. The score is gamma x cost - ALPHA x quality."""
+class BudgetOnline(Policy):
+    """See the module's docstring. The score is gamma x cost - quality."""
 
     name = "budget_online"
     predicts = False
@@ -53,20 +52,20 @@ class BudgetOnline:
     def __init__(self, settings: PolicySettings) -> None:
         self._estimator = settings.text.get("knn")
         self._targets = settings.targets
-        self._scopes: Scopes[str | None, _Scope] = Scopes()
+        self._scopes: Scopes[str | None, _Scope] = Scopes(_Scope)
         self.cursor = RoundRobinCursor()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
         scope = self._scopes.get(request.key)
-        if scope is None or scope.gamma is None:
+        if scope.gamma is None:
             draw = (rng if request.seed is None else Random(request.seed)).random()
             picked = found[int(draw * len(found))]
             return in_turn(options, found, None, picked, self.cursor, 1.0 / len(found))
         if scope.left_usd < 0.0:
             scores = [offer.cost_usd for offer in found]
         else:
-            scores = [scope.gamma * offer.cost_usd - ALPHA * offer.quality for offer in found]
+            scores = [scope.gamma * offer.cost_usd - offer.quality for offer in found]
         return in_turn(options, found, scores, least(found, scores), self.cursor)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
@@ -74,8 +73,7 @@ class BudgetOnline:
         option = options[choice.index]
         model, row = option.candidate.model, row_of(choice.memo)
         self.cursor.advance(model, option)
-        scope = self._scopes.get(request.key) or _Scope()
-        self._scopes.put(request.key, scope)
+        scope = self._scopes.use(request.key)
         if scope.gamma is None:
             scope.window.add(row, model)
             if scope.window.seen >= OBSERVED:
@@ -86,11 +84,7 @@ class BudgetOnline:
 
 def _solve(scope: _Scope, targets: Targets) -> None:
     rows = list(scope.window.rows)
-    price = price_usd(scope.window.upgrades, target_quality(rows, targets))
-    spent_usd = sum(
-        min((usd - price * quality, usd) for quality, usd in zip(row.quality, row.cost_usd, strict=True))[1]
-        for row in rows
-    )
+    spent_usd = _spent_usd(rows, 1.0, price_usd(scope.window.upgrades, target_quality(rows, targets)))
     scope.budget_usd = spent_usd / len(rows)
     scope.gamma = price_of_money(rows, spent_usd)
     scope.window = Window()
@@ -99,25 +93,25 @@ def _solve(scope: _Scope, targets: Targets) -> None:
 def price_of_money(rows: Sequence[Row], budget_usd: float) -> float:
     """gamma: the least price at which the rows spend no more than the budget. Spend falls as the price rises (the sum
     above is convex, and its slope in gamma is the budget minus the spend), so bisection finds it."""
-    if _spent_usd(rows, 0.0) <= budget_usd:
+    if _spent_usd(rows, 0.0, 1.0) <= budget_usd:
         return 0.0
     cheapest = min(usd for row in rows for usd in row.cost_usd)
-    highest = 1e3 * ALPHA / max(cheapest, 1e-12)
+    highest = 1e3 / max(cheapest, 1e-12)
     low, high = highest * 1e-12, highest
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5  # by ratio: gamma spans many powers of ten
-        if _spent_usd(rows, middle) <= budget_usd:
+        if _spent_usd(rows, middle, 1.0) <= budget_usd:
             high = middle
         else:
             low = middle
     return high
 
 
-def _spent_usd(rows: Sequence[Row], gamma: float) -> float:
-    """What the rows spend at this price."""
+def _spent_usd(rows: Sequence[Row], of_money: float, of_quality: float) -> float:
+    """What the rows spend at these prices."""
     return sum(
         min(
-            (gamma * usd - ALPHA * quality, usd)
+            (of_money * usd - of_quality * quality, usd)
             for quality, usd in zip(row.quality, row.cost_usd, strict=True)
         )[1]
         for row in rows

@@ -1,4 +1,4 @@
-"""Checks whether P(miss) has been accurate lately, and says how far a policy should distrust it.
+"""Checks whether P(miss) has been accurate lately, and sets the level at which a policy distrusts it.
 
 Of the requests that were predicted to meet their SLO (P(miss) <= epsilon) at most a share of epsilon should miss it. The
 guard tracks the missed share as a running mean over about 64 such requests. If it exceeds twice epsilon, the level rises

@@ -1,43 +1,43 @@
-"""`cost`: the least expected spend that keeps, in this order, every instance's capacity, the attainment of SLOs and a mean
+"""`cost`: the least expected spend that keeps, in this order, the capacity of instances, the attainment of SLOs and a mean
 quality.
 
-A request goes where this is least:
+A request goes to the option with the least
 
     C + f x C' + C x v  -  lambda_q x q  +  (U + lambda_q x Q) x (caution x m + price x delay)
 
 - C: the expected price of the answer there.
 - f: the share of attempts there that had to be repeated elsewhere; C': the mean price of the request's options.
-- v: P(an SLO is missed). C is then spent for nothing.
+- v: P(an SLO is missed). Then C is spent for nothing.
 - q: the predicted quality.
 - m: the misses that the request is expected to cause there: its own, v, and those of running requests whose promised TPOT
   it breaks.
 - delay: what the request adds to the E2E of others (`policies.latency`), in mean answers' times.
-- U, Q: what spend and quality of this request's options differ by, at least as much as they usually do.
+- U, Q: the differences of spend and of quality between this request's options, but at least the usual differences.
 
-The order is kept by construction: whatever lambda_q is, quality and spend together never outweigh a difference of
-1 / caution in m, or of 1 / price in delay. A larger price of quality makes misses and busy instances more expensive too.
+The sum keeps the order for any lambda_q: quality and spend together never outweigh a difference of 1 / caution in m, or of
+1 / price in delay. A larger price of quality also makes misses and busy instances more expensive.
 
-- Capacity: a full instance is no option (`router.core.eligibility`), and a busy one is left to the requests that gain most
-  there for the delay that they cause. The price of delay does not move while attainment is kept. Where it is not, the price
-  rises with caution: a delay may be the miss of a request that has no other place, such as one with a floor of quality.
-- Attainment: caution, one for each scope (a key, or the fleet), rises with each miss and falls with each SLO met, so that
-  it settles where attainment is a little above the target. It moves by the predicted miss at once, and by the difference
-  to the outcome when the request ends.
-- Quality: lambda_q, one for each scope, keeps the mean predicted quality of the chosen options at the target, or at what
-  is reachable if that is less. It is computed from the options of recent requests (`policies.quality_price_estimator`),
-  with what misses and delay take from the quality and add to the cost of each. Reachable is the mean quality that
-  requests would get if spend did not count, so a shortfall that capacity or attainment cause is not made up for later.
-  The target is `Targets.quality`; without one it is what is reachable, minus half of `quality_slack`. The other half is
-  reserved for prediction errors.
+- Capacity: a full instance is no option (`router.core.eligibility`). A busy one is left to the requests that gain most there
+  for the delay that they cause. The price of delay is constant while attainment is kept. Below that it rises with caution: a
+  delay may cause the miss of a request that has no other place, such as one with a floor of quality.
+- Attainment: caution, one for each scope (a key, or the fleet), rises with each miss and falls with each SLO met. It settles
+  where attainment is a little above the target. It moves by the predicted miss at once, and by the difference to the outcome
+  when the request ends.
+- Quality: lambda_q, one for each scope, keeps the mean predicted quality of the chosen options at the target, or at the
+  reachable quality if that is less. It follows from the options of recent requests (`policies.quality_price_estimator`);
+  misses and delay lower the quality and raise the cost of each. The reachable quality is the mean that requests would get if
+  spend did not count. So a shortfall from lack of capacity or attainment is not made up for later. The target is
+  `Targets.quality`, by default the reachable quality minus half of `quality_slack`. The other half is reserved for
+  prediction errors.
 - Spend: the rest.
 
-A request whose answer may be checked (`Request.check`) has further options: ask one model, have its answer checked, and ask
-another model if the check finds it poor (`policies.second_look`). Such an option has the expected quality, spend and risk of
-all that, the check's price included. It is left out where an SLO could be lost by it, or where the money cap may not pay for
-both answers. It does not count for what is reachable, the default target: it is there to spend less.
+A request whose answer may be checked (`Request.check`) has further options: ask one model, check its answer, and ask another
+model if the check finds it poor (`policies.second_look`). Such an option has the expected quality, spend and risk of all
+steps, with the price of the check. It is left out if it could lose an SLO, or if the money cap may not pay for both answers. It
+is there to spend less, so it does not count for the reachable quality.
 
-A request whose SLO is lost everywhere (P(miss) > 1 - epsilon for all options) goes only where it disturbs nobody
-(`policies.room`), and is deferred while it would disturb somebody everywhere.
+If the SLO of a request is lost everywhere (P(miss) > 1 - epsilon for all options), the request goes only where it disturbs
+nobody (`policies.room`). Without such a place it is deferred.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,
 then instance, then model name. Deterministic for a given history.
@@ -52,7 +52,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -60,20 +60,20 @@ from typing import NamedTuple
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.latency import added_s, expected_s, p_miss
-from policies.picking import format_usd, name_of
+from policies.picking import format_usd, known, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
-from policies.settings import Targets
-from router.core.interfaces import CheckedAnswer, Choice, Option
-from router.core.types import Candidate, Request
+from policies.scopes import Scopes
+from router.core.interfaces import CheckedAnswer, Choice, Option, Policy
+from router.core.types import Candidate, Request, Targets
 
 _MAX_SCOPES = 1024
 _MAX_INSTANCES = 4096
 _MAX_PENDING = 65_536
 #: Scores closer than this share of a mean answer's price are equal.
 _SAME = 1e-3
-#: A delay of others by one mean answer's time counts as much as this share of what quality and spend differ by; more where
-#: caution is above its first value. It counts up to _MAX_DELAY of these times.
+#: A delay of others by the time of one mean answer counts as much as this share of the differences of quality and spend; more if
+#: caution is above its first value. At most _MAX_DELAY such times count.
 _DELAY_PRICE = 0.4
 _MAX_DELAY = 100.0
 #: The actual TPOT is taken as evenly spread over this range of the predicted one.
@@ -113,7 +113,7 @@ class _Pending:
     miss: float
 
 
-class LeastSpend:
+class LeastSpend(Policy):
     """See the module's docstring. The score is that sum in USD."""
 
     name = "cost"
@@ -122,7 +122,7 @@ class LeastSpend:
     def __init__(self, targets: Callable[[str | None], Targets], epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
         self._targets = targets
-        self._scopes: OrderedDict[str | None, CostScope] = OrderedDict()
+        self._scopes: Scopes[str | None, CostScope] = Scopes(CostScope, _MAX_SCOPES)
         #: The share of attempts that had to be repeated elsewhere, by instance.
         self._repeated: OrderedDict[str, float] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
@@ -131,9 +131,9 @@ class LeastSpend:
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         targets = self._targets(request.key)
         estimates = _estimates(request, options)
-        scope = self._scopes.get(request.key) or CostScope()
-        known = [each.cost_usd for each in estimates if each.cost_usd < inf]
-        usual_usd = fmean(known) if known else 0.0
+        scope = self._scopes.get(request.key)
+        costs_usd = [each.cost_usd for each in estimates if each.cost_usd < inf]
+        usual_usd = fmean(costs_usd) if costs_usd else 0.0
         delays_s = added_s(request, options)
         mean_s = scope.mean_e2e_s
         delay_price = _DELAY_PRICE * max(1.0, scope.caution / FIRST_CAUTION)
@@ -177,7 +177,7 @@ class LeastSpend:
         ]
         return Choice(
             index,
-            [score if isfinite(score) else None for score in scores],
+            known(scores),
             reasons,
             alternatives=[at for at in equal if at != index],
             defer=not room,
@@ -234,7 +234,7 @@ class LeastSpend:
         if len(self._pending) > _MAX_PENDING:
             self._pending.popitem(last=False)
         targets = self._targets(request.key)
-        scope = self._scope(request.key)
+        scope = self._scopes.use(request.key)
         e2e_s = estimate.e2e_s if estimate.e2e_s < inf else None
         reachable = scope.offer(memo.offers, memo.usual_usd, memo.spread, targets, memo.look)
         quality = memo.look.quality if memo.look is not None and choice.check else estimate.quality
@@ -253,8 +253,8 @@ class LeastSpend:
             self._repeated[name] = repeated + ((name != candidate.instance) - repeated) / _ATTEMPTS
             if len(self._repeated) > _MAX_INSTANCES:
                 self._repeated.popitem(last=False)
-        scope = self._scopes.get(request.key)
-        if scope is not None and request.slo is not None:
+        if request.slo is not None:
+            scope = self._scopes.get(request.key)
             targets = self._targets(request.key)
             # An end that says nothing about the SLO takes back what the prediction moved.
             missed = allowed_misses(targets) if met is None else float(not met)
@@ -281,15 +281,6 @@ class LeastSpend:
             }
         return found
 
-    def _scope(self, key: str | None) -> CostScope:
-        scope = self._scopes.get(key)
-        if scope is None:
-            scope = self._scopes[key] = CostScope()
-            if len(self._scopes) > _MAX_SCOPES:
-                self._scopes.popitem(last=False)
-        self._scopes.move_to_end(key)
-        return scope
-
 
 def _estimates(request: Request, options: Sequence[Option]) -> list[_Estimate]:
     """The options in numbers. An unknown quality counts as the worst known one. If no price is known, answers are free."""
@@ -307,7 +298,7 @@ def _estimates(request: Request, options: Sequence[Option]) -> list[_Estimate]:
             worst if quality is None else quality,
             p_miss(option),
             _breaks(request, option),
-            expected_s(option, 0.0),
+            expected_s(option),
         )
         for option, quality, cost_usd in zip(options, qualities, costs, strict=True)
     ]
@@ -345,5 +336,6 @@ def _reason(estimate: _Estimate, allowed: bool, equal: bool, taken: str) -> str:
 
 
 def _format(estimate: _Estimate) -> str:
-    usd = format_usd(None if estimate.cost_usd == inf else estimate.cost_usd)
-    return f"{usd} for quality {estimate.quality:.2f} and P(miss) {estimate.miss:.2f}"
+    return (
+        f"{format_usd(estimate.cost_usd)} for quality {estimate.quality:.2f} and P(miss) {estimate.miss:.2f}"
+    )

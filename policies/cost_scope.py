@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from math import exp
 
 from policies.quality_price_estimator import Offer, QualityPriceEstimator
-from policies.settings import Targets
+from router.core.types import Targets
 
-#: What is offered is remembered over this share of the window. A shortfall of the mean quality is made up within it, and
-#: moves the aim by at most _MAX_SHIFT.
+#: Offers are remembered over this share of the window. A shortfall of the mean quality is made up within it. It moves the aim by
+#: at most _MAX_SHIFT.
 _MEMORY = 0.25
 _MAX_SHIFT = 0.05
 #: Share of the quality slack reserved for prediction errors.
 _RESERVED = 0.5
-#: `caution`: at first, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. All that
-#: quality and spend differ by is worth a certain miss at the least caution, and a risk of 2 % at the most.
+#: `caution`: its first value, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. At the
+#: least caution the full difference of quality and spend is worth a certain miss, at the most caution a risk of 2 %.
 FIRST_CAUTION = 8.0
 _LEAST_CAUTION = 1.0
 _MOST_CAUTION = 50.0
@@ -62,8 +62,8 @@ class CostScope:
         targets: Targets,
         look: Offer | None = None,
     ) -> float:
-        """A request was offered these, of mean cost `usual_usd` and of qualities that differ by `spread`; and a second
-        look. Returns the quality of that of most value, but the second look."""
+        """A request had these offers, of mean cost `usual_usd` and of qualities that differ by `spread`, and perhaps a second
+        look. Returns the quality of the most valuable offer, without the second look."""
         memory = _memory(targets)
         self._requests += 1.0 - self._requests / memory
         self.usual_usd += (usual_usd - self.usual_usd) / self._requests
@@ -72,7 +72,7 @@ class CostScope:
 
     def take(self, quality: float, reachable: float, e2e_s: float | None, targets: Targets) -> None:
         """The request took an answer of this quality, where `reachable` was its best."""
-        # An easy prompt raises the bar, a hard one lowers it; so does a moment in which the best model is full.
+        # An easy prompt raises the aim. A hard one lowers it, and so does a moment in which the best model is full.
         aim = self._aim(targets) + reachable - (self.offered.reachable or 0.0)
         keep = 1.0 - 1.0 / _memory(targets)
         limit = _MAX_SHIFT * max(self._requests, 1.0)
@@ -106,7 +106,7 @@ class CostScope:
         wished = self.wished(targets)
         if reachable is None or wished is None:
             return 0.0
-        # What single answers reach is the default target, and no limit for another one.
+        # The quality of single answers bounds the default target only.
         return min(wished, reachable if targets.quality is None else self.offered.reachable_with_looks)
 
 

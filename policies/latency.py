@@ -5,8 +5,8 @@ Among options with P(an SLO is missed) <= epsilon (all options for a request wit
     (1 - w) x (E[E2E] + added) + w x median TTFT,    w = `ttft_weight`
 
 `added` is the delay that the request causes to the sequences already there: its prefill, and a part of each decode step
-(from the engine profile; 0 without one). Without it every request would crowd the fastest instance and cost the others
-more than it gains. If no option meets the SLO: the least P(miss), then the same time.
+(from the engine profile; 0 without one). Without `added` all requests would crowd the fastest instance, and each would cost
+the others more than it gains. If no option meets the SLO: the least P(miss), then the same time.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), a request with an SLO goes to the instance with
 the fewest sequences, weighted by the instance's speed. At level 1 only options that meet the SLO count, if there are
@@ -25,7 +25,7 @@ from random import Random
 
 from policies.calibration_guard import CalibrationGuard
 from policies.picking import Reasons, format_s, least, name_of
-from router.core.interfaces import Choice, Option, Options
+from router.core.interfaces import Choice, Option, Options, Policy
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
@@ -33,17 +33,17 @@ from router.core.types import Candidate, Request
 BUSIER = "busier (predictions are not used: more SLOs were missed than predicted)"
 #: Exploration may take an option whose time exceeds the least by at most this share.
 SIMILAR = 0.05
-#: Share of the request's decode steps that delay a sequence already there: that one ends half-way through.
+#: Share of the request's decode steps that delay a sequence already there, which ends half-way through them on average.
 _SHARED_STEPS = 0.5
 
 
-class LeastLatency:
+class LeastLatency(Policy):
     """See the module's docstring. The score is the minimised time in seconds."""
 
     name = "latency"
     predicts = True
 
-    def __init__(self, epsilon: float = 0.1, ttft_weight: float = 0.0) -> None:
+    def __init__(self, epsilon: float, ttft_weight: float = 0.0) -> None:
         self.epsilon = epsilon
         self.ttft_weight = ttft_weight
         self._guard = CalibrationGuard(epsilon, max_level=2)
@@ -124,7 +124,7 @@ def weighed_s(request: Request, options: Sequence[Option], ttft_weight: float) -
     return [inf if e2e_s is None else e2e_s + each for e2e_s, each in zip(expected, added, strict=True)]
 
 
-def expected_s(option: Option, ttft_weight: float) -> float:
+def expected_s(option: Option, ttft_weight: float = 0.0) -> float:
     """Expected time of an option in seconds, with TTFT weighted in; infinite if unknown."""
     prediction = option.prediction
     if prediction is None or prediction.e2e_s_mean is None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from random import Random
 
 from policies.picking import least_at_random
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 
-class LeastLoad:
+class LeastLoad(Policy):
     """See the module's docstring. The score is the number of sequences."""
 
     name = "least_load"
@@ -24,6 +24,3 @@ class LeastLoad:
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         loads = [option.instance.running for option in options]
         return least_at_random(request, options, loads, rng, "as many or more sequences")
-
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to update: the scheduler counts requests in flight."""

@@ -1,7 +1,7 @@
 """`length_groups`: long prompts to wide instances, short ones where they add least load.
 
-Wide is an instance that prefills a long prompt in less time: by tensor degree, or by a faster GPU. No length is a border, and
-no group is fixed. The policy takes the option of the least
+A wide instance prefills a long prompt in less time, by its tensor degree or by a faster GPU. There is no fixed border between
+lengths, and no fixed group. The policy takes the option of the least
 
     E[E2E] + added + later + P(miss) x allowed
 
@@ -12,10 +12,10 @@ no group is fixed. The policy takes the option of the least
       3 x r / (1 - u) x x (t - x / 2)
 
   It grows with the square of x, so a long prompt costs most on a narrow instance, and where many short ones arrive. Short
-  prompts use a wide instance as long as it is quiet, and leave it as `r` and `u` grow there.
-- `allowed`: the time that the SLO allows for the whole answer. So a miss costs as much as the answer taking that time.
+  prompts use a wide instance while it is quiet, and go elsewhere as `r` and `u` grow there.
+- `allowed`: the time that the SLO allows for the whole answer. So a miss costs as much as an answer that takes this time.
 
-r and u are exponential averages over what the policy placed. Without an engine profile `added` and `later` are 0.
+r and u are exponential averages over the requests that the policy placed. Without an engine profile `added` and `later` are 0.
 
 If every option misses the SLO (P(miss) > 1 - epsilon) and the best one has prompts without a first token, the request is
 deferred. Ties: instance, then model name. Deterministic.
@@ -33,8 +33,8 @@ from math import exp, inf
 from random import Random
 
 from policies.latency import p_misses, weighed_s
-from policies.picking import Reasons, format_s, least
-from router.core.interfaces import Choice, Option
+from policies.picking import Reasons, format_s, known, least
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 #: Weight of the delay to later prompts. Of 0, 1, 3 and 6 it gives the least mean E2E in the full form of the simulated scenario
@@ -44,7 +44,7 @@ _LATER = 3.0
 _HORIZON_S = 60.0
 #: u is no more than this.
 _BUSIEST = 0.9
-#: Averages of so many instances are kept. Pods come and go under new names.
+#: The averages of this many instances are kept. Pods come and go under new names.
 _MOST_INSTANCES = 4096
 
 
@@ -71,7 +71,7 @@ class _Arrivals:
         return exp(min(0.0, self.updated_at - at_s) / _HORIZON_S)
 
 
-class LengthGroups:
+class LengthGroups(Policy):
     """See the module's docstring. The score is the minimised time in seconds. `cached_tokens(request, instance)` is the number
     of prompt tokens that need no prefill there."""
 
@@ -96,7 +96,7 @@ class LengthGroups:
         lost = request.slo is not None and min(misses) > 1.0 - self.epsilon
         return Choice(
             index,
-            [None if score == inf else score for score in scores],
+            known(scores),
             Reasons(len(options), index, lambda at: _why_not(scores[at], scores[index])),
             defer=lost and options[index].instance.awaiting_first_token > 0,
         )
@@ -105,7 +105,7 @@ class LengthGroups:
         """Count the prompt among those of its instance."""
         option = options[choice.index]
         if len(self._arrivals) >= _MOST_INSTANCES and option.instance.name not in self._arrivals:
-            self._arrivals.clear()  # what is older than the horizon weighs little anyway
+            self._arrivals.clear()  # older values than the horizon weigh little anyway
         arrivals = self._arrivals.setdefault(option.instance.name, _Arrivals())
         arrivals.add(self._prefill_s(request, option), request.arrived_at)
 
@@ -142,5 +142,7 @@ def _allowed_s(request: Request, options: Sequence[Option]) -> float:
 
 
 def _why_not(score_s: float, least_s: float) -> str:
-    time, taken = (format_s(None if each == inf else each) for each in (score_s, least_s))
-    return f"slower, including the delay to other requests and the risk of a miss: {time}, against {taken}"
+    return (
+        "slower, including the delay to other requests and the risk of a miss: "
+        f"{format_s(score_s)}, against {format_s(least_s)}"
+    )

@@ -6,9 +6,8 @@ answer better: sigmoid(logit of its quality - logit of the weaker one's quality)
 Here the quantile is found online: the least share at which the scope's recent requests reach the target mean quality. If
 the stronger model is also the cheaper one, it takes all requests.
 
-With more than two models there is no such pair. Then it picks the least cost - price x quality; the price holds the mean
-estimated quality of the scope's recent requests at the target (`policies.quality_window`). For two models that is the
-same threshold in other units.
+Otherwise there is no such pair. Then it picks the least cost - price x quality (`policies.priced_picker`). For two models
+that is the same threshold in other units.
 
 The model's instances follow in turn. Ties: the weaker of two models; of more the cheaper model, then its name.
 """
@@ -18,19 +17,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log
-from random import Random
 
-from policies.quality_window import QualityPrices, Row, Scopes, Window
-from policies.round_robin_cursor import RoundRobinCursor
+from policies.priced_picker import PricedPicker
+from policies.quality_window import Row, Window
+from policies.scopes import Scopes
 from policies.settings import PolicySettings
-from policies.text_picking import Offer, in_turn, least, offers, row_of
-from router.core.interfaces import Choice, Option
+from policies.text_picking import Offer, row_of
+from router.core.interfaces import Option
 from router.core.types import Request
 
 _LEAST = 1e-6
 #: Log-odds beyond those of any win.
 _UNBOUNDED = 1e3
-_Pair = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -42,51 +40,31 @@ class _Threshold:
     logit: float = 0.0
 
 
-class LLMRouter:
+class LLMRouter(PricedPicker):
     """See the module's docstring. With two models the stronger one's score is the threshold minus the log-odds that it
     wins, and the weaker one's is 0. With more it is cost - price x quality in USD."""
 
-    name = "llm_router_rr"
-    predicts = False
-
     def __init__(self, settings: PolicySettings) -> None:
-        self._estimator = settings.text.get("factorisation")
-        self._targets = settings.targets
-        self._thresholds: Scopes[tuple[str | None, _Pair], _Threshold] = Scopes()
-        self._prices = QualityPrices()
-        self.cursor = RoundRobinCursor()
+        super().__init__("llm_router_rr", "factorisation", settings)
+        self._thresholds: Scopes[tuple[str | None, str, str], _Threshold] = Scopes(_Threshold)
 
-    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        found = offers(request, options, self._estimator)
-        if len(found) == 2:
-            scores = self._scores_of_two(request.key, found)
-        else:
-            price_usd = self._prices.usd(request.key)
-            scores = [offer.cost_usd - price_usd * offer.quality for offer in found]
-        return in_turn(options, found, scores, least(found, scores), self.cursor)
-
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Add the request to its scope's window, and advance the model's cursor."""
-        option = options[choice.index]
-        model, row = option.candidate.model, row_of(choice.memo)
-        self.cursor.advance(model, option)
-        targets = self._targets(request.key)
-        if len(row.models) != 2:
-            self._prices.add(request.key, row, model, targets)
+    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+        if len(found) != 2:
+            super()._learn(request, found, model, options)
             return
-        scope = request.key, (row.models[0], row.models[1])
-        state = self._thresholds.get(scope) or _Threshold()
-        self._thresholds.put(scope, state)
-        if state.window.add(row, model):
+        state = self._thresholds.use((request.key, found[0].model, found[1].model))
+        if state.window.add(row_of(found), model):
             rows = list(state.window.rows)
             strong = _stronger(rows)
             state.strong = rows[0].models[strong]
-            state.logit = threshold(rows, strong, state.window.next_target(targets))
+            state.logit = threshold(rows, strong, state.window.next_target(self._targets(request.key)))
 
-    def _scores_of_two(self, key: str | None, found: Sequence[Offer]) -> list[float]:
-        state = self._thresholds.get((key, (found[0].model, found[1].model)))
+    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+        if len(found) != 2:
+            return super()._scores(request, found)
+        state = self._thresholds.get((request.key, found[0].model, found[1].model))
         strong, enough = int(found[1].quality > found[0].quality), 0.0
-        if state is not None and state.strong is not None:
+        if state.strong is not None:
             strong, enough = int(found[1].model == state.strong), state.logit
         scores = [0.0, 0.0]
         scores[strong] = enough - _logit(found[strong].quality) + _logit(found[1 - strong].quality)

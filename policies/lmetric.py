@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from policies.picking import least_at_random
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 
-class LMetric:
+class LMetric(Policy):
     """See the module's docstring. `cached_tokens(request, instance)` is the number of prompt tokens that need no
     prefill there. Without it, or for a request without prefix hashes, all tokens count as new."""
 
@@ -37,6 +37,3 @@ class LMetric:
                 new_tokens -= min(cached_tokens(request, instance.name), prompt_tokens - 1)
             scores.append(new_tokens * (instance.running + 1))
         return least_at_random(request, options, scores, rng, "as much or more prefill work x batch size")
-
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to update."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from math import inf
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf, isfinite
 from random import Random
 from typing import overload
 
@@ -13,7 +13,7 @@ from router.core.types import Request
 
 class Reasons(Sequence[str | None]):
     """The reasons of a choice, each made when it is read: most are never read. `why` gives the reason for each of `size`
-    options but the one `taken`; it must know all that it needs."""
+    options except `taken`. What it reads must not change any more."""
 
     __slots__ = ("_size", "_taken", "_why")
 
@@ -45,6 +45,11 @@ class Reasons(Sequence[str | None]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def known(scores: Iterable[float]) -> list[float | None]:
+    """Scores for a choice: None for one that is not finite, which is unknown."""
+    return [score if isfinite(score) else None for score in scores]
 
 
 def name_of(option: Option) -> tuple[str, str]:
@@ -95,4 +100,4 @@ def format_s(seconds: float | None) -> str:
 
 def format_usd(usd: float | None) -> str:
     """An amount of money, for a reason."""
-    return "unknown" if usd is None else f"{usd:.3g} USD"
+    return "unknown" if usd is None or usd == inf else f"{usd:.3g} USD"

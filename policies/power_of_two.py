@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from random import Random
 
 from policies.picking import by_name
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 
-class PowerOfTwo:
+class PowerOfTwo(Policy):
     """See the module's docstring. The score is the number of sequences, for the two options drawn."""
 
     name = "power_of_two"
@@ -35,20 +35,10 @@ class PowerOfTwo:
             first, second = order[first], order[second]
         loads = [option.instance.running for option in options]
         index = second if loads[second] < loads[first] else first
-        load = loads[index]
-        wins = 0.0
-        for other in loads:
-            if other > load:
-                wins += 1.0
-            elif other == load:
-                wins += 0.5
+        wins = sum(other > loads[index] for other in loads) + (loads.count(loads[index]) - 1) / 2
         scores: list[float | None] = [None] * size
         scores[first], scores[second] = loads[first], loads[second]
         reasons: list[str | None] = ["not drawn"] * size
         reasons[first] = reasons[second] = "drawn, but not less busy than the other one"
         reasons[index] = None
-        # The loop above counted the option itself as half a win.
-        return Choice(index, scores, reasons, (wins - 0.5) / (size * (size - 1) / 2))
-
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to update."""
+        return Choice(index, scores, reasons, wins / (size * (size - 1) / 2))

@@ -27,14 +27,14 @@ fleet's capacity. So it is the one to compare other policies with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, isfinite
 from random import Random
 from typing import NamedTuple
 
-from policies.picking import by_name, format_s
+from policies.picking import Reasons, by_name, format_s, known
 from policies.settings import TreeTimes
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request, Slo
 
 #: Weights of the headroom (and of the excess) in TTFT and in TPOT.
@@ -54,7 +54,7 @@ class _Headroom(NamedTuple):
         return self.ttft_s >= 0.0 and self.tpot_s >= 0.0
 
 
-class PredictedLatency:
+class PredictedLatency(Policy):
     """See the module's docstring. The score is the predicted TTFT, or E2E for a request without an SLO, in seconds."""
 
     name = "predicted_latency"
@@ -73,7 +73,7 @@ class PredictedLatency:
         draw = rng if request.seed is None else Random(request.seed)
         if request.slo is None:
             scores = [_e2e_s(option, of) for option, of in zip(options, times, strict=True)]
-            return _least(options, range(len(options)), scores, scores, draw, 1.0, "slower")
+            return _least(options, range(len(options)), scores, scores, draw, 1.0, lambda at: "slower")
 
         slo = request.slo
         headrooms = [_headroom(slo, option, of) for option, of in zip(options, times, strict=True)]
@@ -100,21 +100,13 @@ class PredictedLatency:
         ranks = [inf] * len(options)
         for at, value in zip(among, blend, strict=True):
             ranks[at] = value
-        choice = _least(options, among, ranks, ttfts_s, draw, propensity, reason)
-        return Choice(
-            choice.index,
-            choice.scores,
-            [
-                f"predicted to miss its SLO: TTFT {format_s(ttfts_s[at])}"
-                if why is not None and not headrooms[at].meets
-                else why
-                for at, why in enumerate(choice.reasons)
-            ],
-            choice.propensity,
-        )
 
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to update."""
+        def why(at: int) -> str:
+            if headrooms[at].meets:
+                return reason
+            return f"predicted to miss its SLO: TTFT {format_s(ttfts_s[at])}"
+
+        return _least(options, among, ranks, ttfts_s, draw, propensity, why)
 
 
 def _own_times(option: Option) -> tuple[float, float]:
@@ -196,7 +188,7 @@ def _least(
     scores_s: Sequence[float],
     draw: Random,
     propensity: float,
-    reason: str,
+    why: Callable[[int], str],
 ) -> Choice:
     """The least rank among some options. Ties are drawn evenly, in the order of names."""
     least = min(ranks[at] for at in among)
@@ -206,7 +198,4 @@ def _least(
         names = [at for at in by_name(options) if at in tied]
         index = names[int(draw.random() * len(names))]
         propensity /= len(names)
-    reasons: list[str | None] = [reason] * len(options)
-    reasons[index] = None
-    scores = [score_s if isfinite(score_s) else None for score_s in scores_s]
-    return Choice(index, scores, reasons, propensity)
+    return Choice(index, known(scores_s), Reasons(len(options), index, why), propensity)

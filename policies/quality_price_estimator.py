@@ -2,13 +2,13 @@
 
 To serve N requests at the least cost with a mean quality of at least alpha, each request takes its option of least
 cost - lambda x value. lambda is the dual price of that constraint (ECCOS / OmniRouter, arXiv 2502.20576). `value` is the
-quality, less what stands before quality (`policies.cost`).
+quality minus the risks that come before quality (`policies.cost`).
 
 lambda follows from the offers: each request starts at its cheapest option and climbs the lower hull of its (value, cost)
 points (`policies.lower_hull`). Each step buys some quality at some price. The steps of all requests are taken, cheapest
 first, until the mean is alpha. PORT solves its dual once, on the first requests. Here the steps are kept as a histogram
-over the logarithm of their price that forgets exponentially. So lambda follows the traffic with some hundred numbers of
-state, for any unit of the tariff, and is right from the second request on.
+over the logarithm of their price that forgets exponentially. So lambda follows the traffic with a few hundred numbers of state,
+whatever the unit of the tariff, and is right from the second request on.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from policies.lower_hull import lower_hull
 
 #: Bins of the histogram for each factor e of the price.
 _BINS_PER_FACTOR = 12
-#: Prices in USD for a unit of quality are taken as in this range, which no tariff leaves.
+#: Prices in USD for a unit of quality are limited to this range. No tariff leaves it.
 _LEAST_USD, _MOST_USD = 1e-100, 1e100
 #: Weights are scaled back before they exceed this.
 _MAX_WEIGHT = 1e12
 
 
 class Offer(NamedTuple):
-    """What a model offers a request: value and cost, which decide, and the quality that comes with them."""
+    """A model's offer for a request: its value and cost decide, and it has this quality."""
 
     value: float
     cost_usd: float
@@ -94,7 +94,7 @@ class QualityPriceEstimator:
 
     def price_usd(self, quality: float) -> float:
         """USD for a unit of quality at which the mean quality of such requests is `quality`. 0 if the cheapest offers
-        reach it; the price of the most expensive step if none does."""
+        reach it; the price of the most expensive step if no offers do."""
         missing = quality * self._weight - self._least_quality
         if missing <= 0.0 or not self._steps:
             return 0.0

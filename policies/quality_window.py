@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from policies.lower_hull import Step, lower_hull, steps_of
-from policies.settings import Targets
+from router.core.types import Targets
 
-_MAX_SCOPES = 256
 #: Requests of a scope in its window.
 _MAX_ROWS = 128
 #: Requests of a scope between two prices.
@@ -26,10 +25,6 @@ _PERIOD = 16
 _ROUNDING = 1e-9
 #: A unit of quality is never worth more than this many of the most expensive answers.
 _MAX_PRICE = 1e4
-
-
-Key = TypeVar("Key")
-State = TypeVar("State")
 
 
 class Row(NamedTuple):
@@ -118,44 +113,3 @@ def upgrades_of(row: Row) -> Upgrades:
     """See `Upgrades`."""
     hull = lower_hull(list(zip(row.quality, row.cost_usd, strict=True)))
     return Upgrades(hull[0][0], tuple(steps_of(hull)), max(row.cost_usd))
-
-
-@dataclass(slots=True)
-class Scopes(Generic[Key, State]):
-    """State of each scope. The scope that was stored least recently is dropped first."""
-
-    _states: dict[Key, State] = field(default_factory=dict)
-
-    def get(self, key: Key) -> State | None:
-        return self._states.get(key)
-
-    def put(self, key: Key, state: State) -> None:
-        self._states.pop(key, None)
-        if len(self._states) >= _MAX_SCOPES:
-            del self._states[next(iter(self._states))]
-        self._states[key] = state
-
-
-@dataclass(slots=True)
-class _Price:
-    window: Window = field(default_factory=Window)
-    usd: float = 0.0
-
-
-@dataclass(slots=True)
-class QualityPrices:
-    """The price of quality in each scope. It starts at zero."""
-
-    _scopes: Scopes[str | None, _Price] = field(default_factory=Scopes)
-
-    def usd(self, key: str | None) -> float:
-        """USD for a unit of quality."""
-        found = self._scopes.get(key)
-        return 0.0 if found is None else found.usd
-
-    def add(self, key: str | None, row: Row, picked: str, targets: Targets) -> None:
-        """A request of this scope got this model."""
-        found = self._scopes.get(key) or _Price()
-        self._scopes.put(key, found)
-        if found.window.add(row, picked):
-            found.usd = price_usd(found.window.upgrades, found.window.next_target(targets))

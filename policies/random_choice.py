@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from random import Random
 
 from policies.picking import by_name
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 
-class RandomChoice:
+class RandomChoice(Policy):
     """See the module's docstring."""
 
     name = "random"
@@ -29,6 +29,3 @@ class RandomChoice:
         reasons: list[str | None] = ["not drawn"] * size
         reasons[index] = None
         return Choice(index, [None] * size, reasons, 1.0 / size)
-
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to update."""

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from policies.latency import expected_s, p_miss
-from policies.picking import name_of
-from router.core.interfaces import Choice, Option
+from policies.latency import expected_s, p_misses, would_miss
+from policies.picking import known, name_of
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 #: The bound is so many standard deviations below the mean.
@@ -28,40 +28,31 @@ _DEVIATIONS = 1.0
 _SAME = 1e-9
 
 
-class BestQuality:
+class BestQuality(Policy):
     """See the module's docstring. The score is the bound, negated."""
 
     name = "relevance"
     predicts = True
 
-    def __init__(self, epsilon: float = 0.1) -> None:
+    def __init__(self, epsilon: float) -> None:
         self.epsilon = epsilon
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         bounds = [quality_bound(option) for option in options]
-        misses = [p_miss(option) for option in options]
+        misses = p_misses(options)
         meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         within = [at for at in meeting if not _too_expensive(options[at], request.max_cost_usd)]
         allowed = within or meeting
-        if allowed:
-            least = max(bounds[at] for at in allowed) - _SAME
-            equal = [at for at in allowed if bounds[at] >= least]
-        else:
-            least_miss = min(misses)
-            equal = [at for at, miss in enumerate(misses) if miss == least_miss]
-            least = max(bounds[at] for at in equal) - _SAME
-            equal = [at for at in equal if bounds[at] >= least]
-        index = min(equal, key=lambda at: (expected_s(options[at], 0.0), name_of(options[at])))
+        among = allowed or [at for at, miss in enumerate(misses) if miss == min(misses)]
+        least = max(bounds[at] for at in among) - _SAME
+        equal = [at for at in among if bounds[at] >= least]
+        index = min(equal, key=lambda at: (expected_s(options[at]), name_of(options[at])))
         reasons = [
             None if at == index else self._reason(at, index, bounds, misses, at in allowed, bool(within))
             for at in range(len(options))
         ]
-        scores = [None if bound == -inf else -bound for bound in bounds]
         others = [at for at in equal if at != index] if allowed else []
-        return Choice(index, scores, reasons, alternatives=others)
-
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to update."""
+        return Choice(index, known(-bound for bound in bounds), reasons, alternatives=others)
 
     def _reason(
         self,
@@ -73,7 +64,7 @@ class BestQuality:
         capped: bool,
     ) -> str:
         if misses[at] > self.epsilon:
-            return f"would miss its SLO with probability {misses[at]:.2f}"
+            return would_miss(misses[at])
         if not allowed and capped:
             return "expected to cost more than max_cost_usd allows"
         if bounds[at] < bounds[index] - _SAME:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from random import Random
 
 from policies.round_robin_cursor import RoundRobinCursor
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
 
-class RoundRobin:
+class RoundRobin(Policy):
     """See the module's docstring."""
 
     name = "round_robin"

@@ -1,4 +1,4 @@
-"""What it is worth to ask one model, check its answer, and ask another one if the check finds it poor.
+"""The value of asking one model, checking its answer, and asking another model if the check finds it poor.
 
 - q: the probability that the first answer is good: its predicted quality.
 - The check sees z ~ N(d/2, 1) of a good answer and N(-d/2, 1) of a poor one (signal detection with equal variances:
@@ -6,11 +6,11 @@
   probability p: logit p = logit q + d z.
 - Answers to one prompt fail together. So with p the other model's quality changes too, to q' + b (p - q). b is
   _CORRELATION x the ratio of the standard deviations of both answers' qualities.
-- To go on pays where q' + b (p - q) - p is more than `price`, what the second answer costs in units of quality: where p is
-  below a threshold. How often that is, and the expected quality, are known before the answer is there (`plan`).
+- The second answer pays if q' + b (p - q) - p is more than `price`, its cost in units of quality. So it pays if p is below a
+  threshold. How often that happens, and the expected quality, are known before the first answer (`plan`).
 
-A check gives a score on some scale, and may be lenient or strict. `ScoreScale` turns it into z by its rank among recent scores:
-only how well the check tells good answers from poor ones must be known.
+A check gives a score on some scale, and may be lenient or strict. `ScoreScale` turns the score into z by its rank among recent
+scores. So only d of a check must be known.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NO_PREDICTION = Prediction()
 #: Correlation of the qualities of two models' answers to one prompt, beyond what is predicted: its median over pairs of models
 #: on held-out prompts (docs/pickers.md).
 _CORRELATION = 0.35
-#: Predicted qualities are taken as at least so far from 0 and 1.
+#: Predicted qualities are taken as at least this far from 0 and 1.
 _EDGE = 0.01
-#: What `ScoreScale` begins with: scores, and the mean quality of their answers.
+#: The first scores of `ScoreScale`, and the mean quality of their answers.
 _FIRST_SCORES = tuple(0.05 + 0.1 * at for at in range(10))
 _FIRST_QUALITY = 0.7
-#: It compares with so many recent scores. z is found this exactly, up to a most.
+#: It compares with this many recent scores. The precision of z, and its largest value.
 _MEMORY = 500
 _EXACT_Z, _MOST_Z = 1e-3, 6.0
 
@@ -55,8 +55,8 @@ class Plan(NamedTuple):
 
 
 def plan(quality: float, other: float, price: float, d: float) -> Plan | None:
-    """The plan to go on from an answer of this expected quality to the `other` one, whose `price` is in units of quality.
-    None if it never pays."""
+    """The plan to ask for the `other` answer, at a `price` in units of quality, after one of this expected quality. None if
+    that never pays."""
     quality = _inside(quality)
     slope = _slope(quality, other)
     if d <= 0.0 or slope >= 1.0:
@@ -74,8 +74,8 @@ def plan(quality: float, other: float, price: float, d: float) -> Plan | None:
 
 
 def offer(first: Offer, other: Offer, check_usd: float, quality_usd: float, d: float) -> Offer | None:
-    """What a model offers whose answer is checked for `check_usd`, and that is followed by the `other` where this pays at
-    `quality_usd` for a unit of quality. None if it never pays."""
+    """The offer of a model whose answer is checked for `check_usd`, with the `other` answer where it pays at `quality_usd` for a
+    unit of quality. None if it never pays."""
     other_risk = other.quality - other.value
     found = plan(first.quality, other.quality, other.cost_usd / quality_usd + other_risk, d)
     if found is None:
@@ -104,8 +104,8 @@ def best(
     by_model: Sequence[int],
     quality_usd: float,
 ) -> tuple[int, Offer | None]:
-    """The second look of least score: the option that is asked first, and the offer of the whole (None: there is none). A cheaper
-    model is asked first."""
+    """The second look of least score: its first option, and its offer (None: there is none). A cheaper model is asked
+    first."""
     least, found, check = (inf, 0), None, request.check
     assert check is not None  # noqa: S101 (the caller looks)
     for first in by_model:
@@ -150,7 +150,7 @@ def _may_follow(request: Request, first: Option, other: Option) -> bool:
 
 
 def _long_answer_usd(request: Request, option: Option) -> float:
-    """The price of an answer that only one of ten is longer than. An unknown length counts as the request's bound."""
+    """The price of a long answer: the 90 % quantile of its length. An unknown length counts as the request's bound."""
     tokens = _prediction(option).output_tokens_p90
     bound = inf if request.max_tokens is None else request.max_tokens
     least = bound if tokens is None else min(tokens, bound)

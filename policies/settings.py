@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from router.core.interfaces import Option, TextEstimates, TextEstimator
+from router.core.interfaces import Option, TextEstimator
 from router.core.types import Request, Targets
 
 
@@ -16,7 +16,7 @@ class TargetTable:
         self.use(targets)
 
     def use(self, targets: Mapping[str | None, Targets]) -> None:
-        """Use these targets from now on, by key and for the fleet (None), which must be present."""
+        """Use these targets from now on, by key. None, for the fleet, must be present."""
         self._targets, self._fleet = targets, targets[None]
 
     def __call__(self, key: str | None) -> Targets:
@@ -63,6 +63,3 @@ class PolicySettings:
     def epsilon(self) -> float:
         """The greatest tolerated probability that an SLO is missed."""
         return round(1.0 - self.confidence, 12)
-
-
-__all__ = ["PolicySettings", "Targets", "TextEstimates", "TextEstimator", "TreeTimes"]

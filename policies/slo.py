@@ -10,23 +10,23 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
 3. Among equal instances the least E2E, so that replicas share the load; then the least P(miss). E2E on this page
    includes the delay that the request adds to others (`policies.latency`).
 
-What packing may cost adapts. While nearly every request finds an option that meets its SLO, nobody needs the fast
-instances that it would keep free. r stands for their scarcity: it falls from 1 towards 0.1 with each request that finds
-such an option, and rises, to at most 0.6, with each that finds none (it is stable where one in fifty finds none; those with
-a money cap do not count, because they may not be able to pay the fast instances). Options with P(miss) <= r x epsilon come
-before the others. Of those that break the fewest promises only the ones count whose E2E is at most 1 / (1 - r^2) times the
-least. So in light load the policy takes the least E2E, and under load it packs as far as that costs half of the least E2E.
-Without that limit packing fills itself: slow instances answer long prompts for so long that more requests find none.
+The cost of packing is limited, and the limit adapts. While nearly every request finds an option that meets its SLO, nobody
+needs the fast instances that packing keeps free. r is their scarcity. It falls from 1 towards 0.1 with each request that finds
+such an option, and rises, to at most 0.6, with each that finds none. (It is stable if one in fifty finds none. Requests with a
+money cap do not count: they may be unable to pay for fast instances.) Options with P(miss) <= r x epsilon come first. Of those
+that break the fewest promises, only the ones count whose E2E is at most 1 / (1 - r^2) times the least. So the policy takes the
+least E2E in light load, and under load it packs for at most half of the least E2E more. Without this limit packing feeds
+itself: long prompts occupy the slow instances for so long that more requests find no option.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
 
-If no option meets the SLO: the least P(miss), then what it costs others, then the least E2E. The SLO is lost if its chance
-is below r everywhere, or below 0.4 if r is higher: the scarcer fast instances are, the more of a chance is worth their time.
-Then all options are equal for this request, so it goes where it costs others least. If it costs others something
-everywhere, or would delay another request's first token, it is deferred: it waits in the queue behind requests that can
-still be in time, until an instance has room. A request without an SLO goes where it costs others least, then to the least
-E2E. Ties: instance, then model name. Deterministic.
+If no option meets the SLO: the least P(miss), then the least cost to others, then the least E2E. The SLO counts as lost if its
+chance is below r everywhere, or below 0.4 if r is higher: the scarcer fast instances are, the better the chance must be. Then
+all options are equal for this request, so it goes where it costs others least. If it costs others something everywhere, or
+would delay another request's first token, it is deferred: it waits in the queue behind requests that can still be in time,
+until an instance has room. A request without an SLO goes where it costs others least, then to the least E2E. Ties: instance,
+then model name. Deterministic.
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
@@ -36,14 +36,13 @@ better one, and costs attainment. Counting the cost to others, the adaptive limi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
 from policies.latency import SIMILAR, least_busy, p_miss, p_misses, weighed_s, why_not, would_miss
-from policies.picking import Reasons, format_s, least, name_of
+from policies.picking import Reasons, format_s, known, least, name_of
 from policies.room import has_room, promises_broken
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
@@ -57,13 +56,13 @@ _SURE_CHANCE = 0.4
 _Kind = tuple[float, float]
 
 
-class BestFit:
+class BestFit(Policy):
     """See the module's docstring. The score is P(miss), or the expected E2E for a request without an SLO."""
 
     name = "slo"
     predicts = True
 
-    def __init__(self, epsilon: float = 0.1) -> None:
+    def __init__(self, epsilon: float) -> None:
         self.epsilon = epsilon
         self._scarcity = 1.0
         self._guard = CalibrationGuard(epsilon, max_level=2)
@@ -104,8 +103,7 @@ class BestFit:
         broken = [promises_broken(option) for option in options]
         every = range(len(options))
         index = min(every, key=lambda at: (broken[at], times_s[at], name_of(options[at])))
-        reasons = _why_slower(index, broken, times_s)
-        return Choice(index, [None if time_s == inf else time_s for time_s in times_s], reasons)
+        return Choice(index, known(times_s), _why_slower(index, broken, times_s))
 
     def _best_fit(
         self,
@@ -165,7 +163,8 @@ class BestFit:
             return misses[at], broken[at], *last
 
         index = min(range(len(options)), key=rank)
-        return Choice(index, misses, _why_missed(index, misses), defer=not room[index])
+        reasons = Reasons(len(misses), index, lambda at: would_miss(misses[at]))
+        return Choice(index, misses, reasons, defer=not room[index])
 
 
 def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:
@@ -243,10 +242,6 @@ def _why_not_packed(
         return f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
 
     return why_not(index, misses, epsilon, slower, distrusted=blind)
-
-
-def _why_missed(index: int, misses: Sequence[float]) -> Sequence[str | None]:
-    return Reasons(len(misses), index, lambda at: would_miss(misses[at]))
 
 
 def _why_slower(index: int, broken: Sequence[int], times_s: Sequence[float]) -> Sequence[str | None]:

@@ -1,5 +1,4 @@
-"""What the text-only policies share: each model's expected quality and cost, the choice of an instance, and a picker that
-puts a price on quality.
+"""What the text-only policies share: each model's expected quality and cost, and the choice of an instance.
 
 These policies read the prompt and the tariff and never look at an instance. Published routers of models work the same
 way. Round robin over the model's instances follows. If an estimator does not know a model (or there is none), the
@@ -9,16 +8,17 @@ models.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from random import Random
 from statistics import fmean, median
 from typing import NamedTuple
 
 from policies.picking import format_usd
-from policies.quality_window import QualityPrices, Row
+from policies.quality_window import Row
 from policies.round_robin_cursor import RoundRobinCursor
-from policies.settings import PolicySettings, TextEstimates, TextEstimator
-from router.core.interfaces import Choice, Option
+from policies.settings import PolicySettings
+from router.core.interfaces import Choice, Option, Policy, TextEstimates, TextEstimator
 from router.core.types import Request
 
 #: The length of an answer if no model's is known: then the tariffs alone decide.
@@ -50,14 +50,10 @@ def offers(request: Request, options: Sequence[Option], estimator: TextEstimator
     found = []
     for model, quality, tokens in zip(models, estimates.quality, estimates.output_tokens, strict=True):
         at = tuple(places[model])
-        found.append(
-            Offer(
-                model,
-                at,
-                median(_prior(options[index]) for index in at) if quality is None else quality,
-                fmean(_cost_usd(request, options[index], tokens, typical) for index in at),
-            )
-        )
+        expected = median(_prior(options[index]) for index in at) if quality is None else quality
+        length = typical if tokens is None else tokens
+        cost_usd = fmean(_cost_usd(request, options[index], length) for index in at)
+        found.append(Offer(model, at, expected, cost_usd))
     return found
 
 
@@ -66,9 +62,7 @@ def _prior(option: Option) -> float:
     return _QUALITY if quality is None else quality
 
 
-def _cost_usd(request: Request, option: Option, tokens: float | None, typical: float) -> float:
-    if tokens is None:
-        tokens = typical
+def _cost_usd(request: Request, option: Option, tokens: float) -> float:
     if request.max_tokens is not None:
         tokens = min(tokens, request.max_tokens)
     if not request.decodes:
@@ -120,10 +114,9 @@ def row_of(found: Sequence[Offer]) -> Row:
     )
 
 
-class PricedPicker:
-    """Picks the model of least cost - price x quality. The price holds the mean estimated quality of the scope's recent
-    requests at the target (`policies.quality_window`). Ties: the cheaper model, then its name. The score is that
-    difference in USD."""
+class ModelPicker(Policy):
+    """A text-only policy: the model of the least score, and its instances in turn. Ties: the cheaper model, then its
+    name."""
 
     predicts = False
 
@@ -131,18 +124,23 @@ class PricedPicker:
         self.name = name
         self._estimator = settings.text.get(estimator)
         self._targets = settings.targets
-        self._prices = QualityPrices()
         self.cursor = RoundRobinCursor()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
-        price_usd = self._prices.usd(request.key)
-        scores = [offer.cost_usd - price_usd * offer.quality for offer in found]
+        scores = self._scores(request, found)
         return in_turn(options, found, scores, least(found, scores), self.cursor)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Add the request to its scope's window, and advance the model's cursor."""
+        """Advance the model's cursor, and learn from the request."""
         option = options[choice.index]
-        model = option.candidate.model
-        self.cursor.advance(model, option)
-        self._prices.add(request.key, row_of(choice.memo), model, self._targets(request.key))
+        self.cursor.advance(option.candidate.model, option)
+        self._learn(request, choice.memo, option.candidate.model, options)
+
+    @abstractmethod
+    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+        """The score of each offer."""
+
+    @abstractmethod
+    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+        """The request was offered these, and got `model`."""

@@ -14,8 +14,8 @@ from benchmarks.pickers.cases import CASES, read_sets, read_tariff
 from benchmarks.pickers.judge import folds_of, judge
 from benchmarks.pickers.second_look import auc_of, second_looks
 from benchmarks.pickers.trained import ARTIFACTS, splits
-from policies.settings import Targets
 from predictors.training.dataset import DatasetError
+from router.core.types import Targets
 
 _COLUMNS = (
     "quality",

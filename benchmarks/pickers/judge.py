@@ -34,9 +34,9 @@ from benchmarks.pickers.replay import Picks, SimulatedCheck, orders, replay
 from benchmarks.pickers.trained import Predicted, Split, artifacts_of, predict
 from benchmarks.terminal import Progress, prefixed
 from policies import POLICIES, PolicySettings
-from policies.settings import Targets
 from predictors.learned.relevance import exact_name
 from predictors.training.relevance_labels import labels_of
+from router.core.types import Targets
 
 OURS = "cost"
 #: The pickers that `cost` is held against.

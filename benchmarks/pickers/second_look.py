@@ -30,8 +30,7 @@ from benchmarks.pickers.judge import (
 from benchmarks.pickers.replay import SimulatedCheck
 from benchmarks.simulator.checks import drawn_score
 from benchmarks.terminal import Progress
-from policies.settings import Targets
-from router.core.types import AnswerCheck, Price
+from router.core.types import AnswerCheck, Price, Targets
 
 _NORMAL = NormalDist()
 #: (d' of the check, d' that `cost` is told, price in answers of the best single model)

@@ -37,7 +37,7 @@ def alpaserve(
         placements = [greedy(start, fit, evaluate) for start in starts]
     else:
         placements = [beam_search(start, fit, evaluate, beam) for start in starts]
-    return best_plan([ScoredPlacement(each, evaluate(each)) for each in placements])
+    return best_plan(list(map(evaluate.scored, placements)))
 
 
 def alpaserve_star(
@@ -47,11 +47,11 @@ def alpaserve_star(
     memory for it (`feasibility` says why)."""
     fit = Fit(models)
     everything = tuple(range(len(models)))
-    found = []
-    for start in equal_groups(cluster, limits):
-        if all(fit.holds(group.shape, everything) for group in start):
-            full = Placement(tuple(Group(group.shape, everything) for group in start))
-            found.append(ScoredPlacement(full, evaluate(full)))
+    found = [
+        evaluate.scored(Placement(tuple(Group(group.shape, everything) for group in start)))
+        for start in equal_groups(cluster, limits)
+        if all(fit.holds(group.shape, everything) for group in start)
+    ]
     return best_plan(found) if found else None
 
 
@@ -61,9 +61,9 @@ def best_plan(plans: Sequence[ScoredPlacement]) -> ScoredPlacement:
 
 
 def greedy(start: Placement, fit: Fit, evaluate: Evaluator, at_once: int = 1) -> Placement:
-    """Simulate, find the group that was given the fewest requests and the model with the most unserved ones that fits
-    there, add that replica, and again until nothing fits. Of equal groups the first, of equal models the last. Large
-    clusters are filled sooner with `at_once` replicas for each simulation."""
+    """Add replicas until nothing fits. Each time simulate, take the group with the fewest requests, and add the model with the
+    most unserved requests that fits there. Of equal groups the first, of equal models the last. Large clusters are filled sooner
+    with `at_once` replicas for each simulation."""
     placement = start
     while (added := _added(placement, fit, evaluate, at_once)) is not None:
         placement = added.sorted()
@@ -89,10 +89,10 @@ def _added(placement: Placement, fit: Fit, evaluate: Evaluator, count: int) -> P
 
 
 def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> Placement:
-    """Add one replica in every possible way, keep the `width` best, and again until nothing fits; the best met on the
-    way."""
+    """Add one replica in every possible way and keep the `width` best placements, until nothing fits. Returns the best of
+    all steps."""
     beam = [start]
-    best = ScoredPlacement(start, evaluate(start))
+    best = evaluate.scored(start)
     visited: set[Placement] = set()
     while beam:
         plans = []
@@ -100,7 +100,7 @@ def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> 
             for added in _every_addition(placement, fit):
                 if added not in visited:
                     visited.add(added)
-                    plans.append(ScoredPlacement(added, evaluate(added)))
+                    plans.append(evaluate.scored(added))
         plans.sort(key=lambda plan: score(plan.outcome), reverse=True)
         beam = [plan.placement for plan in plans[:width]]
         best = best_plan([best, *plans[:width]])

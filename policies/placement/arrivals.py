@@ -1,4 +1,4 @@
-"""The requests that a placement is judged by."""
+"""The requests for which a placement is simulated."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Requests by arrival: when each comes (s), which model it asks, and how long it may take (s)."""
+    """Requests in order of arrival: the time (s), the model, and the time that each may take (s)."""
 
     arrival_s: Sequence[float]
     model: Sequence[int]
     deadline_s: Sequence[float]
     models: int
-    #: How many requests ask each model.
+    #: The number of requests for each model.
     counts: tuple[int, ...] = field(init=False, repr=False)
     _parts: dict[tuple[int, ...], Arrivals] = field(default_factory=dict, repr=False, compare=False)
 

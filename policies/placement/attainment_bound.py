@@ -1,7 +1,7 @@
-"""How many requests any placement can serve, by memory alone: at best every request for a set of models that fits.
+"""The most requests that any placement can serve, by memory alone: all requests for a set of models that fits.
 
-The set of most requests is a 0-1 knapsack over the memory of all GPUs together; it is solved by branch and bound with
-the fractional bound (Dantzig 1957).
+The set with the most requests is a 0-1 knapsack over the memory of all GPUs together. Branch and bound with the fractional
+bound (Dantzig 1957) solves it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from policies.placement.types import Cluster, Model, Shape
 
 
 def most_servable(cluster: Cluster, models: Sequence[Model], counts: Sequence[int]) -> int:
-    """At most so many of the requests, given by model, can be served at all."""
+    """An upper bound of the requests that can be served, from their counts by model."""
     fit = Fit(models)
     kinds = [pool.kind for pool in cluster.pools]
     free_gb = sum(pool.gpus * pool.kind.budget_gb for pool in cluster.pools)

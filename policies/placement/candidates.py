@@ -26,6 +26,12 @@ def powers_of_two(largest: int) -> list[int]:
     return [1 << power for power in range(largest.bit_length())]
 
 
+def group_sizes(pool: Pool, gpus: int) -> list[int]:
+    """The sizes of groups of at most so many GPUs of a pool, small ones first. A group lies in a node or takes whole
+    nodes."""
+    return [size for size in powers_of_two(gpus) if size <= pool.node_gpus or size % pool.node_gpus == 0]
+
+
 def equal_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Placement]:
     """AlpaServe's candidates: each pool in equal groups of a power of two; what is left over as pipelines of (1, 1,
     s), s again powers of two. With several pools, each combination."""
@@ -42,9 +48,7 @@ def some_equal_groups(cluster: Cluster, limits: Limits, most: int, random: Rando
 
 def _equal_groups(pool: Pool, limits: Limits) -> list[list[Shape]]:
     found = []
-    for gpus in powers_of_two(pool.gpus):
-        if gpus > pool.node_gpus and gpus % pool.node_gpus:
-            continue
+    for gpus in group_sizes(pool, pool.gpus):
         left = pool.gpus % gpus
         rest = [Shape(pool.kind, 1, size) for size in reversed(powers_of_two(left)) if left & size]
         found += [[shape] * (pool.gpus // gpus) + rest for shape in shapes(pool.kind, gpus, limits)]
@@ -97,7 +101,5 @@ def _mixed_groups(pool: Pool, limits: Limits) -> Iterator[list[Shape]]:
 
 def every_shape(pool: Pool, limits: Limits) -> list[Shape]:
     """The shapes of the groups that a pool can have, large groups first."""
-    sizes = [
-        size for size in powers_of_two(pool.gpus) if size <= pool.node_gpus or size % pool.node_gpus == 0
-    ]
-    return [shape for size in reversed(sizes) for shape in shapes(pool.kind, size, limits)]
+    sizes = reversed(group_sizes(pool, pool.gpus))
+    return [shape for size in sizes for shape in shapes(pool.kind, size, limits)]

@@ -1,4 +1,4 @@
-"""What an engine that is never idle serves, from its profile and the mean lengths of its requests."""
+"""The throughput of an engine that is never idle, from its profile and the mean lengths of its requests."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def evolve(
     settings: Evolution = DEFAULT_EVOLUTION,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ScoredPlacement:
-    """The plan of highest attainment that was met, at worst the given one."""
+    """The plan with the highest attainment of all steps, the given one included."""
     best = plan
     plans = [plan]
     for _ in range(settings.steps):
@@ -48,7 +48,7 @@ def evolve(
             return best
         parents = random.choices(plans, weights, k=settings.population)
         children = [_child(parent, fit, evaluate, random, settings, limits) for parent in parents]
-        plans = [ScoredPlacement(each, evaluate(each)) for each in children]
+        plans = list(map(evaluate.scored, children))
         best = max([best, *plans], key=lambda each: each.outcome.attainment)
         plans.append(best)
     return best

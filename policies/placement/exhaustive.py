@@ -1,4 +1,4 @@
-"""Every placement: what a planner can be measured by where there are few."""
+"""Every placement: the reference for planners on small clusters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def exhaustive(
     fit = Fit(models)
     if count_placements(cluster, fit, most, limits) > most:
         return None
-    every = (ScoredPlacement(each, evaluate(each)) for each in placements(cluster, fit, limits))
-    return max(every, key=lambda plan: plan.outcome.rank)
+    return max(map(evaluate.scored, placements(cluster, fit, limits)), key=lambda plan: plan.outcome.rank)
 
 
 def count_placements(cluster: Cluster, fit: Fit, most: int, limits: Limits) -> int:
@@ -45,7 +44,7 @@ def count_placements(cluster: Cluster, fit: Fit, most: int, limits: Limits) -> i
 
 
 def placements(cluster: Cluster, fit: Fit, limits: Limits) -> Iterator[Placement]:
-    """Every valid placement once, but for the order of its groups."""
+    """Every valid placement once, whatever the order of its groups."""
     contents: dict[Shape, list[Group]] = {}
     for division in mixed_groups(cluster, limits):
         choices = []

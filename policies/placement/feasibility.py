@@ -1,4 +1,4 @@
-"""Whether a set of models fits a cluster, and if not: which model, which limit, and what would change that.
+"""Whether a set of models fits a cluster. If not: which model, which limit, and which change would help.
 
 A model is infeasible alone if no GPU runs its format or no group is large enough. Together models are infeasible if
 they cannot be packed (`packing`).
@@ -34,8 +34,8 @@ Fits = Callable[[Sequence[Model], Cluster], bool]
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why models cannot be placed. `needed_gb` and `budget_gb` are of one GPU, where memory is the limit. `changes`:
-    each alone makes it fit, the smallest of its kind."""
+    """Why models cannot be placed. `needed_gb` and `budget_gb` are of one GPU, if memory is the limit. Each of `changes` alone
+    is enough; it is the smallest of its kind."""
 
     models: tuple[str, ...]
     limit: str
@@ -53,8 +53,8 @@ class Obstacle:
 def obstacles(
     models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS, fits: Fits | None = None
 ) -> list[Obstacle]:
-    """Nothing if all models can be placed at once. Else each model that fits nowhere; or, if each would fit alone,
-    one obstacle for all together. `fits` replaces `pack`: it may know more groups than those of equal GPUs."""
+    """An empty list if all models can be placed at once. Otherwise each model that fits nowhere, or, if each fits alone, one
+    obstacle for all together. `fits` replaces `pack`: it may know groups of unequal GPUs too."""
     packs = fits or (lambda some, pools: pack(some, pools, limits) is not None)
     alone = [found for model in models if (found := _alone(model, cluster, limits, packs)) is not None]
     if alone:
@@ -164,7 +164,7 @@ def _in_other_formats(model: Model) -> list[Model]:
 
 
 def weights_name(precision: Precision) -> str:
-    """The format as a models file names it; of llama.cpp's the one of 8 bits."""
+    """The format as a models file names it. For llama.cpp's formats: the one of 8 bits."""
     return "q8" if precision == Precision.GGUF else precision.value
 
 
@@ -175,7 +175,7 @@ def _in_eight_bits(model: Model) -> Model:
 
 
 def _left_out(models: Sequence[Model], cluster: Cluster, fits: Fits) -> str:
-    """The fewest models to leave out, which are the largest ones; of those, none that fits after all."""
+    """The fewest models to leave out: the largest ones, without those that still fit."""
     order = sorted(range(len(models)), key=lambda model: -models[model].gb)
     dropped = 1
     while not fits([models[each] for each in order[dropped:]], cluster):
@@ -191,7 +191,7 @@ def _left_out(models: Sequence[Model], cluster: Cluster, fits: Fits) -> str:
 
 
 def _more_gpus(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: Fits) -> tuple[str, ...]:
-    """The fewest GPUs more of one kind; nothing if no number of them is enough."""
+    """The fewest additional GPUs of one kind; empty if no number of them is enough."""
     found = []
     most = min(_LARGEST_CLUSTER * cluster.gpus - 1, limits.tensor * limits.pipeline * len(models))
     for place, pool in enumerate(cluster.pools):

@@ -1,4 +1,4 @@
-"""What runs where: formats of weights, and the compute capability that each needs.
+"""The formats of weights, and the compute capability that each needs.
 
 Compute capabilities: developer.nvidia.com/cuda-gpus. Engines, as their documentation says (November 2026):
 

@@ -30,7 +30,7 @@ from policies.placement.pipeline import (
     NodeLink,
 )
 
-#: The KV caches are filled so far.
+#: The share of the KV caches that is filled.
 _FILLED = 0.8
 #: Times in a machine are longer by this factor times the share of the requests that pass it.
 _BUNCHED = 0.7
@@ -38,7 +38,7 @@ _BUNCHED = 0.7
 _LEAST_SHARE = 0.05
 #: Rates per second at which times in a machine are tabulated: the first, and the factor from each to the next.
 _FIRST_RATE, _RATE_STEP, _RATES = 0.5, 1.18, 75
-#: Stands for the time in a machine or on a link that cannot keep up.
+#: The time in a machine or on a link that cannot keep up.
 _OVERLOADED_S = 50.0
 _FULL = 0.97
 #: Nothing waits for a link over which a mean prompt takes less time.

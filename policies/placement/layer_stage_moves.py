@@ -10,7 +10,7 @@ from policies.placement.layer_stages import Chain, MachinePool, Plan, Stage, fea
 
 #: Temperatures of annealing, as a share of the score: at first and at last.
 _HOT, _COLD = 0.03, 0.001
-#: More pools than so are divided at random.
+#: More pools than this are divided at random.
 _ALL_DIVISIONS = 7
 
 
@@ -108,7 +108,7 @@ _WEIGHTS = (35, 30, 15, 8, 6, 6)
 def anneal(
     pools: Sequence[MachinePool], plan: Plan, score: Callable[[Plan], float], steps: int, random: Random
 ) -> tuple[float, Plan]:
-    """The best plan on a random walk that takes steps down ever more rarely, with its score."""
+    """The best plan of a random walk, with its score. Steps to a lower score become rarer."""
     current = best = plan
     reached = highest = score(plan)
     for step in range(steps):
@@ -127,7 +127,7 @@ def anneal(
 def starts(
     pools: Sequence[MachinePool], layers: int, speed: Sequence[float], random: Random, count: int
 ) -> list[Plan]:
-    """Up to so many plans to begin with: one chain of all pools, then pools divided into chains that each hold the model."""
+    """Up to `count` first plans: one chain of all pools, then pools divided into chains that each hold the model."""
     found: list[Plan] = []
     for division in _divisions(pools, layers, random):
         chains = [_chain(pools, part, layers, speed, random) for part in division]
@@ -203,6 +203,6 @@ def _chain(
 
 
 def _spread(amount: int, parts: int) -> list[int]:
-    """An amount in parts as equal as possible, the smaller first."""
+    """An amount in parts that are as equal as possible, the smaller first."""
     size, larger = divmod(amount, parts)
     return [size + (part >= parts - larger) for part in range(parts)]

@@ -1,8 +1,8 @@
 """Headway's placements of layers: chains of stages. All machines of a stage hold the same layers, whatever their kinds.
 
 A request takes one machine of each stage of one chain. The machines of a stage take shares in proportion to their
-throughput, so none is idle. A maximum flow does not have this property: where a stage has machines to spare it may use some
-fully and others not at all, and the keys and values that the idle ones could hold are lost.
+throughput, so none is idle. A maximum flow differs: if a stage has more machines than it needs, the flow may use some fully and
+others not at all, and the KV memory of the idle ones is lost.
 
 Machines of one pool are alike, so a stage says how many of each pool it has. `layer_stage_moves` has the steps of a search,
 `layer_stage_estimate` an estimate of what a plan gives.
@@ -19,7 +19,7 @@ from policies.placement.pipeline import SINK, SOURCE, Hop, LayerPlacement, Layer
 
 @dataclass(frozen=True, slots=True)
 class MachinePool:
-    """Machines of one kind in one place, by node, and how many layers one holds at most."""
+    """The nodes of one kind in one place, and the most layers that one of them holds."""
 
     kind: str
     nodes: tuple[int, ...]
@@ -86,7 +86,7 @@ def placed(
     throughput: Throughput,
     weights: Sequence[float],
 ) -> tuple[LayerPlacement, Flow]:
-    """The plan with its nodes, and the tokens per second of each hop where the chains have so many (`weights`)."""
+    """The plan with its nodes, and the tokens per second of each hop. `weights` are the tokens per second of each chain."""
     nodes = [iter(pool.nodes) for pool in pools]
     held: dict[int, LayerRange] = {}
     flows: dict[tuple[int, int], float] = {}

@@ -27,11 +27,10 @@ from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Mod
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """How far to search. `divisions`: the most divisions of a cluster that are all filled; where there are more,
-    `equal_divisions` into equal groups are. `random_starts`: random placements beside them. `climbs`: how many
-    starts, each of another division, are improved. `kicks`: how often the best one is changed at random.
-    `evaluations` and `simulated_requests`: the search ends when it has asked for so many placements, or simulated so
-    many requests (some 2.5 million a second); starts take at most half of either."""
+    """How far to search. A cluster with at most `divisions` divisions has all of them filled, another one `equal_divisions`
+    into equal groups. `random_starts`: random placements beside them. `climbs`: the number of starts that are improved, each
+    of another division. `kicks`: how often the best plan is changed at random. The search ends after `evaluations`
+    placements or `simulated_requests` requests (some 2.5 million a second). Starts take at most half of either."""
 
     divisions: int = 300
     equal_divisions: int = 60
@@ -84,21 +83,22 @@ class _Search:
     def run(self, cluster: Cluster) -> ScoredPlacement:
         starts = []
         for placement in self.starts(cluster):
-            starts.append(self.plan(placement))
+            starts.append(self.evaluate.scored(placement.sorted()))
             if self.spent(0.5):
                 break
         starts.sort(key=_rank, reverse=True)
-        # Where all that memory allows is served already, only latency is left to gain.
+        # If all requests that memory allows are served, only latency can improve.
         climbs = 1 if self.perfect(starts[0]) else self.budget.climbs
         best = max(map(self.climb, _unlike(starts, climbs)), key=_rank)
         for _ in range(self.budget.kicks):
             if self.spent() or self.perfect(best):
                 break
-            best = max(best, self.climb(self.plan(self.kicked(best.placement))), key=_rank)
+            kicked = self.evaluate.scored(self.kicked(best.placement).sorted())
+            best = max(best, self.climb(kicked), key=_rank)
         return best
 
     def perfect(self, plan: ScoredPlacement) -> bool:
-        """Whether no placement serves more, and nothing else is to be reached."""
+        """Whether no placement serves more requests, and there are no other aims."""
         return not plan.outcome.aims and sum(plan.outcome.good) >= self.bound
 
     def starts(self, cluster: Cluster) -> Iterator[Placement]:
@@ -112,10 +112,6 @@ class _Search:
         for _ in range(self.budget.random_starts):
             yield random_placement(cluster, self.fit, self.random, self.limits)
 
-    def plan(self, placement: Placement) -> ScoredPlacement:
-        ordered = placement.sorted()
-        return ScoredPlacement(ordered, self.evaluate(ordered))
-
     def climb(self, plan: ScoredPlacement) -> ScoredPlacement:
         """Take the first change that helps, until none does."""
         while (better := self.better(plan)) is not None:
@@ -128,9 +124,9 @@ class _Search:
         for each in changed:
             if self.spent():
                 break
-            outcome = self.evaluate(each)
-            if outcome.rank > plan.outcome.rank:
-                return ScoredPlacement(each, outcome)
+            found = self.evaluate.scored(each)
+            if found.outcome.rank > plan.outcome.rank:
+                return found
         return None
 
     def neighbours(self, placement: Placement) -> Iterator[Placement]:

@@ -30,7 +30,7 @@ class Fit:
     only: frozenset[int] | None = None
 
     def allows(self, group: Group, model: int) -> bool:
-        """Whether a group can run one more replica: not there yet, its format runs on these GPUs, and memory is left."""
+        """Whether a group can run one more replica: the model is not there yet, its format runs, and memory is left."""
         shape = group.shape
         return (
             model not in group.models

@@ -1,9 +1,9 @@
 """Tokens per second of a node that holds k layers, T(k): what Helix's planner and its max-flow graph take as capacity.
 
-Source: Helix (ASPLOS '25) and its artifact. A node is taken to work at a typical batch: 30 % of its KV cache is full of
-requests of mean length, of which it works on the share that its own time has of a request's round trip through all layers.
-The round trip depends on how fast the other machines are, so T is iterated ten times from a first guess. A batch of less than one prompt is scaled up to
-one. Prompt and decode tokens of the batch are rounded, so T does not fall evenly with k.
+Source: Helix (ASPLOS '25) and its artifact. Assumed is a typical batch: 30 % of the node's KV cache holds requests of mean
+length, and the node works on a share of them: its own time over the time of a round trip through all layers. The round trip
+depends on the speed of the other machines, so T is iterated ten times from a first guess. A batch of less than one prompt is
+scaled up to one. Prompt and decode tokens of the batch are rounded, so T does not fall evenly with k.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from policies.placement.pipeline import MachineKind
 MEAN_INPUT_TOKENS, MEAN_OUTPUT_TOKENS = 750, 240
 _KV_SHARE = 0.3
 _ITERATIONS = 10
-#: Where the typical layers of all machines hold the model less often than so, they hold as much as they can.
+#: If the typical layers of all machines hold the model fewer times than this, each machine holds as many layers as it can.
 _SPARE = 1.2
 
 

@@ -1,7 +1,7 @@
-"""How well a placement serves a list of requests, remembered.
+"""How well a placement serves a list of requests. Results are cached.
 
-Groups that share no model do not influence each other. So a placement is simulated in parts, each a set of groups
-joined by shared models, and a part that was met before costs nothing: what a planner changes is mostly one part.
+Groups that share no model do not influence each other. So a placement is simulated in parts: sets of groups that are joined
+by shared models. A part that was simulated before costs nothing, and a planner mostly changes one part.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from policies.placement.arrivals import Arrivals
 from policies.placement.simulation import Served, simulate
 from policies.placement.types import Group, Placement, Shape
 
-#: From a placement and the number of requests in time: what is to be reached before all else, most important first; larger
-#: is better.
+#: From a placement and its number of requests in time: values that count before all else, the most important first. Larger is
+#: better.
 Aims = Callable[[Placement, int], tuple[float, ...]]
 #: The seconds that one stage of a replica of a model takes for a request.
 StageTimes = Callable[[int, Shape], float]
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPlacement:
-    """A placement and what the simulation says of it."""
+    """A placement and its simulated outcome."""
 
     placement: Placement
     outcome: Outcome
@@ -62,8 +62,8 @@ class ScoredPlacement:
 
 @dataclass(slots=True)
 class Evaluator:
-    """Simulates placements for the same requests. `evaluations` counts placements asked for, `simulated_requests`
-    what that cost."""
+    """Simulates placements for the same requests. `evaluations` counts calls, `simulated_requests` the requests that were
+    simulated for them."""
 
     arrivals: Arrivals
     stage_s: StageTimes
@@ -91,6 +91,10 @@ class Evaluator:
         mean_s = latency_s / requests if requests else 0.0
         aims = self.aims(placement, sum(good))
         return Outcome(requests, tuple(good), mean_s, tuple(sent), placement.replicas, aims)
+
+    def scored(self, placement: Placement) -> ScoredPlacement:
+        """A placement with its outcome."""
+        return ScoredPlacement(placement, self(placement))
 
     def unserved(self, outcome: Outcome) -> list[int]:
         """Requests that were not in time, by model."""

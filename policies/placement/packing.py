@@ -1,14 +1,14 @@
-"""One replica of every model on a cluster, whatever their requests: the test of whether models fit at all."""
+"""Places one replica of every model on a cluster. It tests whether the models fit at all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.placement.candidates import every_shape, powers_of_two, shapes
+from policies.placement.candidates import every_shape, group_sizes, shapes
 from policies.placement.memory import Fit
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement, Pool, Shape
 
-#: How many ways to pack are tried before a set of models counts as not fitting.
+#: After this many tries a set of models counts as not fitting.
 _TRIES = 20_000
 
 
@@ -25,7 +25,7 @@ def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIM
 
 
 def _pack_together(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Placement | None:
-    """In the largest groups: what fits into two groups of equal GPUs fits into one of both."""
+    """In the largest groups: models that fit into two groups of equal GPUs also fit into one group of both."""
     groups = [Group(shape) for pool in cluster.pools for shape in _largest_groups(pool, limits)]
     fit = Fit(models)
     order = sorted(range(len(models)), key=lambda model: -models[model].gb)
@@ -50,8 +50,8 @@ def _pack_together(models: Sequence[Model], cluster: Cluster, limits: Limits) ->
 
 
 def _pack_apart(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Placement | None:
-    """Each model in a group of its own, the smallest of a pool that holds it. Groups of powers of two GPUs always fit
-    into a pool that has as many GPUs left."""
+    """Each model in a group of its own, the smallest that holds it. Groups of powers of two GPUs always fit into a pool that
+    has enough GPUs left."""
     fit = Fit(models)
     smallest = [
         [
@@ -85,9 +85,8 @@ def _pack_apart(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Pl
 def _largest_groups(pool: Pool, limits: Limits) -> list[Shape]:
     found = []
     left = pool.gpus
-    for gpus in reversed(powers_of_two(pool.gpus)):
-        possible = shapes(pool.kind, gpus, limits)
-        if possible and (gpus <= pool.node_gpus or gpus % pool.node_gpus == 0):
+    for gpus in reversed(group_sizes(pool, pool.gpus)):
+        if possible := shapes(pool.kind, gpus, limits):
             # Short pipelines divide layers more evenly.
             found += [possible[0]] * (left // gpus)
             left %= gpus

@@ -1,7 +1,7 @@
-"""Petals: nodes join in random order, and each takes as many layers as it can where the least is served so far.
+"""Petals: nodes join in random order. Each takes as many layers as it can, where throughput is lowest so far.
 
-Source: Petals (arXiv 2312.08361), appendix D, as Helix's artifact runs it. A window of layers is the worse served the less
-its layers have, least first.
+Source: Petals (arXiv 2312.08361), appendix D, as Helix's artifact runs it. Windows of layers are compared by the throughput of
+their layers, the lowest first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Random placements: what a planner has to beat with the same number of simulations."""
+"""Random placements: the baseline for planners with the same number of simulations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
 
-from policies.placement.candidates import powers_of_two, shapes
+from policies.placement.candidates import group_sizes, shapes
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
@@ -20,10 +20,10 @@ def random_search(
     *,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ScoredPlacement:
-    """The best of so many random placements, at least one."""
+    """The best of this many random placements, at least one."""
     fit = Fit(models)
     drawn = (random_placement(cluster, fit, random, limits) for _ in range(max(1, evaluations)))
-    return max((ScoredPlacement(each, evaluate(each)) for each in drawn), key=lambda plan: plan.outcome.rank)
+    return max(map(evaluate.scored, drawn), key=lambda plan: plan.outcome.rank)
 
 
 def random_placement(cluster: Cluster, fit: Fit, random: Random, limits: Limits) -> Placement:
@@ -32,12 +32,9 @@ def random_placement(cluster: Cluster, fit: Fit, random: Random, limits: Limits)
     for pool in cluster.pools:
         left = pool.gpus
         while left:
-            sizes = [
-                size
-                for size in powers_of_two(left)
-                if shapes(pool.kind, size, limits) and (size <= pool.node_gpus or size % pool.node_gpus == 0)
-            ]
-            size = random.choice(sizes)
+            size = random.choice(
+                [size for size in group_sizes(pool, left) if shapes(pool.kind, size, limits)]
+            )
             left -= size
             groups.append(filled(Group(random.choice(shapes(pool.kind, size, limits))), fit, random))
     return Placement(tuple(groups)).sorted()

@@ -1,7 +1,7 @@
-"""Separate pipelines: the machines of each kind alone hold the whole model, in equal parts.
+"""Separate pipelines: the machines of each kind hold the whole model, in equal parts.
 
-Source: Helix (ASPLOS '25), its baseline of that name. Where the layers cannot be divided evenly, the first nodes hold one less.
-A kind that holds more than its limit allows counts as full; the reproduction allows it, as the original does.
+Source: Helix (ASPLOS '25), its baseline of that name. If the layers cannot be divided evenly, the first nodes hold one less. As
+in the original, a machine may hold more layers than its limit; it counts as full.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""First come, first served over pipelined groups: what becomes of a list of requests.
+"""Simulates a list of requests over pipelined groups, first come, first served.
 
 The fast simulator of AlpaServe (Li et al., OSDI '23; github.com/alpa-projects/mms, `simulate_requests_mixed`): a
 request goes to the replica whose last stage is free first, passes the stages one after another, one request a stage

@@ -42,8 +42,7 @@ def split_by_size(
                 only=frozenset(members),
             ).placement
         ]
-        placement = Placement(tuple(groups)).sorted()
-        plans.append(ScoredPlacement(placement, evaluate(placement)))
+        plans.append(evaluate.scored(Placement(tuple(groups)).sorted()))
     return best_plan(plans)
 
 

@@ -9,10 +9,10 @@ For a limit on the time of a group, the least number of GPUs for what is left of
     f(left) = min over groups that take a longest document left of (GPUs of the group + f(left without its documents))
 
 Only groups count into which no further document fits, since f never falls when documents are added. Documents of one length
-are alike, so `left` is one count for each length. The limit is halved in until no plan below the best one exists.
+are alike, so `left` is one count for each length. Bisection finds the least limit that has a plan.
 
-If `left` could take too many values, each group is the one that does the most work a GPU when it is filled with the longest
-documents that fit, and the limit is halved in to a thousandth. `BatchPlan.bound` says how far from the optimum that can be.
+If `left` could take too many values, each group is the one with the most work a GPU after it is filled with the longest
+documents that fit, and the least limit is found to a thousandth. `BatchPlan.bound` says how far from the optimum that can be.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from math import inf, prod
 from operator import le, sub
 from typing import NamedTuple
 
-#: Sums of the same times may differ by so much.
+#: Sums of the same times may differ by this much.
 _ROUNDING = 1e-9
-#: The search is exact up to so many values of what is left of the batch.
+#: The search is exact up to this many values of `left`.
 _EXACT = 2_000
-#: Of larger batches the least limit is found to this share.
+#: For larger batches the least limit is found to this share.
 _NEAR = 1e-3
 
 

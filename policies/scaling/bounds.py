@@ -1,4 +1,4 @@
-"""What holds for every scaler: a pool's bounds and its cool-down."""
+"""Applies a pool's bounds and its cool-down to the decisions of any scaler."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from policies.scaling.types import LearnsFromPast, Observation, Scaler, ScalingP
 
 class Bounded:
     """A scaler whose decisions are kept between `min_instances` and `max_instances`. A pool that grew does not shrink for
-    `cooldown_s`. A pool with waiting requests for its model, of which no pool has an instance, gets one: the pool with
-    the cheapest instance."""
+    `cooldown_s`. If requests wait for a model without instances, its cheapest pool gets one."""
 
     def __init__(self, scaler: Scaler, pools: Sequence[ScalingPool]) -> None:
         self._scaler = scaler

@@ -1,8 +1,8 @@
 """`concurrency`: the formula of Kubernetes' horizontal pod autoscaler on requests in flight.
 
 desired = ceil(current * value / target), where the value is the mean number of requests for each ready instance. A ratio
-within the tolerance of 1 changes nothing. The largest wish of the stabilisation window holds when the pool shrinks. In
-15 s it grows by 4 instances or to twice its number, whichever is more.
+within the tolerance of 1 changes nothing. A pool shrinks only to the largest wish of the stabilisation window. In 15 s it
+grows by 4 instances or to twice its number, whichever is more.
 Source: kubernetes.io, "Horizontal Pod Autoscaling": algorithm details, stabilization window, default behavior.
 """
 

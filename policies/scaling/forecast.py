@@ -4,9 +4,9 @@ The rate at a time of day is a mean of logarithms over days, by half hours, betw
 (the seasonal part of Holt-Winters smoothing in its multiplicative form; Hyndman and Athanasopoulos, "Forecasting:
 principles and practice", 8.3). The level is the ratio of what arrived lately to what the cycle expected, and its trend
 the difference of a fast and a slow mean of it; the further the forecast looks, the less both count (damped trend, 8.2).
-`dispersion` is the mean of (count - forecast)^2 / forecast of forecasts made one horizon ago, where more came than was
-forecast. So it holds bursts, wrong levels and wrong cycles alike. What was said without arrivals to go by was no forecast, and
-a time of day without any is not learned first: so the first load after a start or a quiet hour does not count as a burst.
+`dispersion` is the mean of (count - forecast)^2 / forecast over forecasts of one horizon ago, where more came than was
+forecast. So it covers bursts, wrong levels and wrong cycles. A forecast counts only if there were arrivals to base it on, and a
+time of day is learned only after its first arrivals. So the first load after a start or a quiet hour is no burst.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Level:
 
     @property
     def known(self) -> bool:
-        """Whether there are arrivals to go by."""
+        """Whether there are enough arrivals for a forecast."""
         return self._arrivals >= _PRIOR
 
     @property
@@ -62,7 +62,7 @@ class _Level:
 
 
 class ArrivalForecast:
-    """`horizon_s` ahead the forecast is checked against what comes, in windows of `window_s`."""
+    """Each forecast is compared with the arrivals `horizon_s` later, in windows of `window_s`."""
 
     def __init__(self, settings: ForecastSettings, horizon_s: float, window_s: float) -> None:
         self._settings = settings

@@ -6,10 +6,10 @@
    load that is there, requests in flight and waiting, with the margin of a Poisson process.
 4. A pool must carry the highest such load up to the time at which an instance that is started now is ready. If the
    present instances do not, the cheapest further ones are added (`mix`).
-5. If fewer carry both the highest load that is expected in the time for which an instance is worth keeping, and the
-   highest of a time that ends now, the others are given up.
-6. Misses of the SLO under load raise the margin of 3, answers without a miss lower it, so that the share of misses comes to
-   the one that is allowed (an integral controller).
+5. An instance is given up if the others carry the highest load that is expected during `keep_s`, and the highest of the last
+   `hold_s`.
+6. Misses of the SLO under load raise the load to provide for, answers in time lower it, until the allowed share misses (an
+   integral controller).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from policies.scaling.windows import Window
 _PROMPT_TOKENS, _OUTPUT_TOKENS, _LENGTHS = 512.0, 128.0, 20.0
 #: Requests after which lengths have half of their weight.
 _LENGTH_MEMORY = 2000.0
-#: Misses count as a lack of instances only above this share of what the ready ones carry.
+#: Misses count as a lack of instances only if the load is above this share of what the ready ones carry.
 _LOADED = 0.5
 #: The times between now and a horizon for which the load is forecast.
 _LOOKS = 5
@@ -85,13 +85,12 @@ class _Lengths:
     answers: float = _LENGTHS
 
     def add(self, load: ModelLoad) -> None:
-        for tokens, count, total, number in (
-            ("prompt_tokens", "prompts", load.prompt_tokens, load.arrivals),
-            ("output_tokens", "answers", load.output_tokens, load.answers),
-        ):
-            kept = 0.5 ** (number / _LENGTH_MEMORY)
-            setattr(self, tokens, kept * getattr(self, tokens) + total)
-            setattr(self, count, kept * getattr(self, count) + number)
+        kept = 0.5 ** (load.arrivals / _LENGTH_MEMORY)
+        self.prompt_tokens = kept * self.prompt_tokens + load.prompt_tokens
+        self.prompts = kept * self.prompts + load.arrivals
+        kept = 0.5 ** (load.answers / _LENGTH_MEMORY)
+        self.output_tokens = kept * self.output_tokens + load.output_tokens
+        self.answers = kept * self.answers + load.answers
 
     @property
     def means(self) -> tuple[float, float]:
@@ -128,13 +127,13 @@ class _Model:
         return max(2 * self._start_s, *(pool.cooldown_s for pool in self.pools))
 
     def learn(self, past: Observation) -> None:
-        load = past.models.get(self.name, ModelLoad(0))
+        load = past.models.get(self.name, ModelLoad())
         self.forecast.observe(past.now_s, past.seconds, load.arrivals)
         self.lengths.add(load)
 
     def desired(self, observation: Observation) -> Mapping[str, int]:
         self.learn(observation)
-        load = observation.models.get(self.name, ModelLoad(0))
+        load = observation.models.get(self.name, ModelLoad())
         now_s, loads = observation.now_s, [observation.pools[pool.name] for pool in self.pools]
         capacities = [slo_capacity(pool, *self.lengths.means) for pool in self.pools]
         under_way = sum(each.in_flight for each in loads)
@@ -142,8 +141,9 @@ class _Model:
         carried = sum(each.ready * one.concurrency for each, one in zip(loads, capacities, strict=True))
         self._correct(load, under_way + load.queued > _LOADED * carried)
         current = [each.current for each in loads]
+        names = [pool.name for pool in self.pools]
         if not (under_way or load.queued) and self._idle(now_s):
-            return dict.fromkeys((pool.name for pool in self.pools), 0)
+            return dict.fromkeys(names, 0)
         service_s = min(each.service_s for each in capacities)
         there = self.in_flight.mean + load.queued
         present = self.correction * needed_rate(there / service_s, service_s, 1.0, self.settings.margin)
@@ -151,10 +151,10 @@ class _Model:
         self.demands.add(now_s, demand)
         grown = self._mix(capacities, demand, current, [pool.max_instances for pool in self.pools])
         if grown != current:
-            return dict(zip((pool.name for pool in self.pools), grown, strict=True))
+            return dict(zip(names, grown, strict=True))
         kept = max(self.demands.greatest, self._needed(now_s, self._keep_s, service_s))
         shrunk = self._mix(capacities, kept, [pool.min_instances for pool in self.pools], current)
-        return dict(zip((pool.name for pool in self.pools), shrunk, strict=True))
+        return dict(zip(names, shrunk, strict=True))
 
     def _correct(self, load: ModelLoad, loaded: bool) -> None:
         settings = self.settings
@@ -164,7 +164,7 @@ class _Model:
         self.correction = min(max(changed, settings.correction_least), settings.correction_most)
 
     def _idle(self, now_s: float) -> bool:
-        """Whether no request is expected in the time for which an instance is worth keeping."""
+        """Whether no request is expected during `keep_s`."""
         return self._highest_rate(now_s, self._keep_s) * self._keep_s < 0.5
 
     def _needed(self, now_s: float, horizon_s: float, service_s: float) -> float:

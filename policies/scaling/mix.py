@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
 
 def cheapest(kinds: Sequence[Kind], demand_per_s: float) -> tuple[int, ...]:
-    """The number of each kind. If all of them do not carry the demand: all of them."""
+    """The number of each kind; the most of each if even these do not carry the demand."""
     order = sorted(range(len(kinds)), key=lambda i: (kinds[i].price / kinds[i].rate_per_s, i))
     best: tuple[float, float, tuple[int, ...]] | None = None
     chosen = [kind.most for kind in kinds]

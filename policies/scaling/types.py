@@ -1,4 +1,4 @@
-"""The vocabulary of scaling. A scaler sees the load at intervals, and says how many instances each pool is to have.
+"""The vocabulary of scaling. A scaler gets the load at intervals, and says how many instances each pool needs.
 
 A scaler is pure: time comes with the observation. The gateway and the simulator run the same one.
 """
@@ -57,7 +57,7 @@ class ModelLoad:
     """The requests for one model. `queued` is now; all else is since the last observation. The tokens are those of the
     prompts that arrived and of the answers that ended (`answers` of them)."""
 
-    arrivals: int
+    arrivals: int = 0
     prompt_tokens: int = 0
     answers: int = 0
     output_tokens: int = 0
@@ -87,8 +87,8 @@ class Scaler(Protocol):
 
 @runtime_checkable
 class LearnsFromPast(Protocol):
-    """A scaler that forecasts, and can begin with the arrivals of earlier days."""
+    """A scaler that forecasts, and can learn from the arrivals of earlier days first."""
 
     def learn(self, past: Observation) -> None:
-        """Learn from the arrivals of a time before the first decision, in order of time. Its pools are ignored."""
+        """Learn from arrivals before the first decision, in order of time. The pools of `past` are ignored."""
         ...

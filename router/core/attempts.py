@@ -42,7 +42,7 @@ def start(state: RequestState, decided: Decided, now: float, *, hedge: bool) -> 
 
 
 def count(request: Request, attempt: AttemptState, confidence: float) -> None:
-    """Count an attempt at its instance from now on, also where its prediction is no number, which raises."""
+    """Count an attempt at its instance. It is counted even if its prediction is invalid, which raises."""
     prediction, instance = attempt.prediction, attempt.instance
     instance.dispatched(attempt.pending_tokens)
     attempt.expected_output_tokens = int(prediction.output_tokens_p50 or 0.0)
@@ -61,8 +61,8 @@ def first_token(attempt: AttemptState, now: float) -> None:
 
 
 def assume_first_token(attempt: AttemptState) -> None:
-    """The first token of an attempt that is not streamed was expected by now: it counts as decoding at its instance, whose
-    queue of prompts would seem longer than it is. Nothing is learned from it."""
+    """The first token of an attempt without a stream was expected by now, so the attempt counts as decoding: otherwise the
+    instance's queue of prompts would seem too long. Predictors learn nothing from it."""
     if attempt.phase is AttemptPhase.PREFILL and not attempt.assumed_decoding:
         attempt.assumed_decoding = True
         attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)

@@ -1,4 +1,4 @@
-"""One routing decision: predicts for each option, lets the policy choose, sometimes explores, and records it all."""
+"""One routing decision: predict for each option, let the policy choose, sometimes explore, and record all of it."""
 
 from __future__ import annotations
 
@@ -62,15 +62,11 @@ def unavailable(busy: Sequence[Option], passed_over: Sequence[tuple[Candidate, s
 
 
 class Decider:
-    """Runs the predictor and the request's policy. `explore` is the share of decisions that pick among the choice and
-    its alternatives at random, so that the records also show the outcomes of the alternatives."""
+    """Runs the predictor and the request's policy."""
 
-    def __init__(
-        self, policies: Mapping[str, Policy], predictor: Predictor, rng: Random, explore: float = 0.0
-    ) -> None:
+    def __init__(self, policies: Mapping[str, Policy], predictor: Predictor, rng: Random) -> None:
         self.policies = policies
         self.predictor = predictor
-        self.explore = explore
         self._rng = rng
 
     def decide(
@@ -78,14 +74,16 @@ class Decider:
         request: Request,
         options: Sequence[Option],
         now: float,
+        explore: float = 0.0,
         *,
         busy: Sequence[Option] = (),
         passed_over: Sequence[tuple[Candidate, str]] = (),
         dry: bool = False,
     ) -> Decided:
         """Choose among `options` (at least one); `complete` must follow before anything changes. The decision also lists
-        `busy` and `passed_over`. A `dry` run always predicts, never explores, and leaves the generator unchanged: it draws
-        what the next real decision would."""
+        `busy` and `passed_over`. `explore` is the share of decisions that pick among the choice and its alternatives at
+        random, so that the records also show the outcomes of the alternatives. A `dry` run always predicts and leaves the
+        generator unchanged: it draws what the next real decision would."""
         policy = self.policies[request.policy]
         if (policy.predicts or dry) and options[0].prediction is None:
             columns = self.predictor.predict_all(request, options, now)
@@ -99,11 +97,10 @@ class Decider:
         else:
             rng = self._rng
         choice = policy.choose(request, options, rng)
-        if self.explore and choice.alternatives and not choice.defer and not dry:
+        if explore and choice.alternatives and not choice.defer:
             # A separate random stream: the policy's draws must not determine which option is explored.
-            choice = self._explored(
-                choice, rng if request.seed is None else Random(f"{request.seed}/explore")
-            )
+            draws = rng if request.seed is None else Random(f"{request.seed}/explore")
+            choice = _explored(choice, explore, draws)
         return Decided(request.policy, now, options, choice, busy, passed_over)
 
     def reconsider(
@@ -135,16 +132,17 @@ class Decider:
             option.prediction = prediction
         return prediction
 
-    def _explored(self, choice: Choice, rng: Random) -> Choice:
-        """With probability `explore`, a uniform draw from the choice and its alternatives. The propensity includes this
-        (where the policy itself draws: only if its possible draws share no alternatives)."""
-        pool = [choice.index, *choice.alternatives]
-        evenly = self.explore * choice.propensity / len(pool)
-        kept = (1.0 - self.explore) * choice.propensity
-        index = pool[int(rng.random() * len(pool))] if rng.random() < self.explore else choice.index
-        if index == choice.index:
-            choice.propensity = kept + evenly
-            return choice
-        reasons = list(choice.reasons)
-        reasons[choice.index], reasons[index] = EXPLORED, None
-        return Choice(index, choice.scores, reasons, evenly, memo=choice.memo)
+
+def _explored(choice: Choice, explore: float, rng: Random) -> Choice:
+    """With probability `explore`, a uniform draw from the choice and its alternatives. The propensity includes this (where
+    the policy itself draws: only if its possible draws share no alternatives)."""
+    pool = [choice.index, *choice.alternatives]
+    evenly = explore * choice.propensity / len(pool)
+    kept = (1.0 - explore) * choice.propensity
+    index = pool[int(rng.random() * len(pool))] if rng.random() < explore else choice.index
+    if index == choice.index:
+        choice.propensity = kept + evenly
+        return choice
+    reasons = list(choice.reasons)
+    reasons[choice.index], reasons[index] = EXPLORED, None
+    return Choice(index, choice.scores, reasons, evenly, memo=choice.memo)

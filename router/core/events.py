@@ -3,41 +3,6 @@
 An event says what happened; an instruction says what the driver (gateway or simulator) must do. Both are plain values,
 and everything that changes a decision is an event. So the same events give the same instructions when they are
 replayed.
-
-=================  ===============================================================================
-event              the driver reports
-=================  ===============================================================================
-Arrived            a request arrived
-FirstToken         an attempt's first token arrived
-Metered            an attempt's cost reached its allowance
-Granted            the answer of the key's budgets to `Reserve`
-Ended              an attempt ended, for any reason
-Checked            an answer was checked
-Left               the client disconnected
-GivenUp            the driver cannot continue a request
-LoadReported       an engine's metrics were read
-Probed             the result of a health probe
-PeerLoadReported   other replicas of the router reported their work
-FleetChanged       instances or settings were replaced
-DrainChanged       an instance starts or stops draining
-TargetsChanged     operators changed the policies' targets
-QualityReported    a client judged an answer
-PeerObserved       another replica sent observations for the predictors
-PeerTurned         another replica sent round-robin positions of a policy
-PredictorsChanged  other trained predictors serve from now on
-Tick               the driver's one timer fired
-=================  ===============================================================================
-
-=================  ===============================================================================
-instruction        the driver
-=================  ===============================================================================
-Dispatch           sends the request to a candidate, and reports `Ended` at the end of the attempt
-Cancel             aborts an attempt, and reports `Ended` at once
-Reserve            takes more money from the key's budgets, and reports `Granted`
-Allow              lets an attempt cost more, or ends it
-Check              has an answer checked, and reports `Checked`
-Finish             answers or refuses the client, and records the request
-=================  ===============================================================================
 """
 
 from __future__ import annotations

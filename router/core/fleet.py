@@ -16,7 +16,7 @@ class Fleet:
     """All instances: `instances` by name, `by_model` by model and instance name. Both are in order of names. The object
     is replaced as a whole when the fleet changes."""
 
-    def __init__(self, instances: Iterable[Instance] = ()) -> None:
+    def __init__(self, instances: Iterable[Instance]) -> None:
         self.instances: dict[str, Instance] = {instance.name: instance for instance in instances}
         self.by_model: dict[str, dict[str, Instance]] = {}
         for name in sorted(self.instances):

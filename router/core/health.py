@@ -24,7 +24,10 @@ def probed(instance: Instance, healthy: bool, eject_after: int, return_after: in
         instance.probe_successes = 0
         instance.ejected_for = dict.fromkeys(instance.ejected_for, return_after)
         instance.probe_failures += 1
-        return instance.healthy and instance.probe_failures >= eject_after and _eject(instance)
+        if not instance.healthy or instance.probe_failures < eject_after:
+            return False
+        _eject(instance)
+        return True
     instance.probe_failures = 0
     instance.probe_successes += 1
     if instance.starting:
@@ -42,14 +45,15 @@ def probed(instance: Instance, healthy: bool, eject_after: int, return_after: in
     return True
 
 
-def connection_failed(instance: Instance, eject_after: int) -> bool:
-    """Record that no connection could be made, which is never a request's fault. True if this ejected the instance."""
+def connection_failed(instance: Instance, eject_after: int) -> None:
+    """Record that no connection could be made. A request is never the cause."""
     instance.connect_failures += 1
-    return instance.healthy and instance.connect_failures >= eject_after and _eject(instance)
+    if instance.healthy and instance.connect_failures >= eject_after:
+        _eject(instance)
 
 
-def request_failed(instance: Instance, owner: str | None, eject_after: int, return_after: int) -> bool:
-    """Record a failed request that does not seem to be the cause itself. True if this ejected the instance for all.
+def request_failed(instance: Instance, owner: str | None, eject_after: int, return_after: int) -> None:
+    """Record a failed request that is probably not the cause itself.
 
     `owner` is the operator's key that the request counts for; None if the gateway has no keys. One owner alone cannot
     eject an instance for the others: at most `eject_after - 1` of its consecutive failures count. After `eject_after`
@@ -58,14 +62,13 @@ def request_failed(instance: Instance, owner: str | None, eject_after: int, retu
     failures = instance.request_failures
     failures[owner] = failures.get(owner, 0) + 1
     if not instance.healthy:
-        return False
+        return
     most = max(1, eject_after - 1)
     counted = sum(count if each is None else min(count, most) for each, count in failures.items())
     if counted >= eject_after and (owner is None or len(failures) > 1):
-        return _eject(instance)
-    if owner is not None and failures[owner] >= eject_after:
+        _eject(instance)
+    elif owner is not None and failures[owner] >= eject_after:
         instance.ejected_for[owner] = return_after
-    return False
 
 
 def answered(instance: Instance) -> None:
@@ -75,16 +78,15 @@ def answered(instance: Instance) -> None:
         instance.request_failures.clear()
 
 
-def ejected_elsewhere(instance: Instance, now: float) -> bool:
-    """Adopt another replica's ejection. True if the instance was healthy here and is now ejected.
+def ejected_elsewhere(instance: Instance, now: float) -> None:
+    """Adopt another replica's ejection of an instance that is healthy here.
 
     This replica's own probes bring the instance back. Until `OWN_WORD_S` have passed, only they and its own attempts
     count. So a replica that cannot reach an instance does not make the others eject it again and again.
     """
-    if not instance.healthy or now < instance.own_word_until:
-        return False
-    instance.own_word_until = now + OWN_WORD_S
-    return _take_out(instance)
+    if instance.healthy and now >= instance.own_word_until:
+        instance.own_word_until = now + OWN_WORD_S
+        _take_out(instance)
 
 
 def _returns_for_some(instance: Instance) -> bool:
@@ -97,14 +99,13 @@ def _returns_for_some(instance: Instance) -> bool:
     return bool(back)
 
 
-def _eject(instance: Instance) -> bool:
+def _eject(instance: Instance) -> None:
     instance.ejections += 1
-    return _take_out(instance)
+    _take_out(instance)
 
 
-def _take_out(instance: Instance) -> bool:
+def _take_out(instance: Instance) -> None:
     instance.healthy = False
     instance.ejected_for = {}
     instance.probe_successes = 0
     instance.returned_at = None
-    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -54,21 +54,23 @@ class Choice:
 
 
 class Policy(Protocol):
-    """Picks one of the options. It does no I/O, reads no clock, and takes random numbers only from the given generator."""
+    """Picks one of the options. It does no I/O, reads no clock, and takes random numbers only from the given generator.
+
+    A subclass that counts nothing needs no `placed`."""
 
     name: str
     predicts: bool
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        """Pick one of `options` (at least one). It changes no state, because dry runs and deferred requests call it too.
+        """Pick one of `options` (at least one). This changes no state, because dry runs and deferred requests call it too.
         The same state, request, options and generator give an equal Choice."""
         ...
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """The request is dispatched to `options[choice.index]`; advance counters here. `options` are those that `choose`
-        got, with the same predictions. The chosen instance already counts the request. `choice` is what `choose`
+        """The request is dispatched to `options[choice.index]`: advance counters here. `options` are those of `choose`, with
+        the same predictions. The chosen instance already counts the request. `choice` is what `choose`
         returned or, with exploration, one of its alternatives with the same memo."""
-        ...
+        return  # with a body it is not abstract
 
 
 @runtime_checkable
@@ -98,7 +100,7 @@ class SecondLooker(Protocol):
     def reconsider(
         self, request: Request, answer: CheckedAnswer, options: Sequence[Option], rng: Random
     ) -> Choice | None:
-        """Where the request goes instead; None: the answer is good enough. Learns from the score. `options` may be empty. Called
+        """Where the request goes now; None if the answer is good enough. Learns from the score. `options` may be empty. Called
         once for each checked answer; `placed` follows a choice."""
         ...
 
@@ -131,9 +133,8 @@ class TargetHolder(Protocol):
 
 
 class PredictionColumns(Protocol):
-    """What policies read of the predictions of all options, in their order: by name of a value
-    (`router.core.types.Prediction`), the values of all. Reading a column is cheaper than reading the value of each
-    prediction."""
+    """The columns of predictions that policies read: the values of one field (`router.core.types.Prediction`) for all options,
+    in their order. A column is cheaper to read than the field of each prediction."""
 
     @property
     def p_miss(self) -> Sequence[float | None]: ...
@@ -252,10 +253,8 @@ class TextEstimates(NamedTuple):
     output_tokens: Sequence[float | None]
 
 
-class TextEstimator(Protocol):
-    """Estimates quality and output length from the prompt alone, whatever the instance."""
-
-    def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates: ...
+#: Estimates quality and output length from the prompt's features, for these models.
+TextEstimator = Callable[[PromptFeatures, Sequence[str]], TextEstimates]
 
 
 # --- backends -----------------------------------------------------------------------------------------

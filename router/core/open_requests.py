@@ -1,4 +1,4 @@
-"""The requests that have not ended, and when each of them must be looked at although nothing has happened."""
+"""The requests that have not ended, and the times at which the scheduler must look at them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from router.core.request_state import AttemptState, RequestPhase, RequestState
 
 
 class OpenRequests:
-    """`states` by request id; `awaiting` are those of them without a first token, in the order of their time limits: they
-    expire at `expires_at`. `hedges` says when an attempt, by its number, becomes late. `first_tokens_at` is the
-    first time at which the first token of an attempt that is not streamed is expected (infinity: never)."""
+    """`states` has all requests by id. `awaiting` has those without a first token, in the order of `expires_at`, their time
+    limit. `hedges` has the time at which each attempt becomes late. `first_tokens_at` is when the next first token of an
+    attempt without a stream is expected (infinity: never)."""
 
     def __init__(self) -> None:
         self.states: dict[str, RequestState] = {}
@@ -63,7 +63,7 @@ class OpenRequests:
         return at
 
     def overdue(self, now: float) -> Iterator[RequestState]:
-        """The requests whose time is over. The caller ends each before it takes the next."""
+        """The requests whose time has passed. The caller ends each one before it takes the next."""
         for request_id, _ in self._deadlines.due(now):
             state = self.states.get(request_id)
             if state is None or state.phase is RequestPhase.ENDING:

@@ -51,18 +51,9 @@ class Placer:
         self.waiting = WaitingRoom()
         self.usual_tokens = 256.0  # a start value, until there are answers
         self.predictor = predictor
+        self.settings = settings
         self._decider = Decider(policies, predictor, rng)
         self.complete = self._decider.complete
-        self.settings = settings
-
-    @property
-    def settings(self) -> SchedulerSettings:
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: SchedulerSettings) -> None:
-        self._settings = settings
-        self._decider.explore = settings.explore
 
     # --- decisions -----------------------------------------------------------------------------------
     def place(self, state: RequestState, now: float) -> Placement:
@@ -83,7 +74,9 @@ class Placer:
             if isinstance(admitted, Refusal):
                 return _against(admitted, request, found, now)
             options = admitted
-        decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=found.passed_over)
+        decided = self._decider.decide(
+            request, options, now, self.settings.explore, busy=found.busy, passed_over=found.passed_over
+        )
         if decided.choice.defer and not request.hard and self._may_wait(state, now):
             return self._wait(state, found.free, now, deferred=True)
         return decided
@@ -96,11 +89,11 @@ class Placer:
         if found.refusal is not None or not options:
             return None
         self.predictor.predict_all(request, options, now)
-        worth = self.settings.hedge_worth
+        worth, explore = self.settings.hedge_worth, self.settings.explore
         options = [each for each in options if hedging.pays(request, attempt, each, worth, now)]
         if not options:
             return None
-        return self._decider.decide(request, options, now, passed_over=found.passed_over)
+        return self._decider.decide(request, options, now, explore, passed_over=found.passed_over)
 
     def second_look(
         self, state: RequestState, held: AttemptState, score: float, now: float

@@ -64,13 +64,6 @@ class Queue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._waiting
-
-    def __iter__(self) -> Iterator[str]:
-        """Request ids, in no particular order."""
-        return iter(self._waiting)
-
     def add(self, waiting: Waiting) -> None:
         """Add a request."""
         lane = self._lanes.setdefault(-waiting.priority, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from router.core.errors import Refusal
+from router.core.events import Failure
 from router.core.interfaces import Option
 from router.core.request_state import AttemptState
 from router.core.types import EndedHow, Outcome, Request
@@ -75,8 +76,8 @@ def overloaded(retry_after_s: float) -> Refusal:
 
 
 def failed(attempts: Iterable[AttemptState]) -> Refusal:
-    """Every attempt failed upstream. The message names each one's instance and error, which has no prompt and no secret. If all
-    engines sent a Retry-After, the least of them holds."""
+    """Every attempt failed upstream. The message has the instance and the error of each, and no prompt and no secret. If all
+    engines sent a Retry-After, the shortest one counts."""
     failures = [each for each in attempts if each.ended_how is EndedHow.FAILED]
     errors = "; ".join(f"{each.candidate.instance}: {each.error or 'no reason given'}" for each in failures)
     waits_s = [each.retry_after_s for each in failures if each.retry_after_s is not None]
@@ -124,9 +125,12 @@ def broken_off() -> Refusal:
     return Refusal(502, "upstream_error", "The engine failed in mid-answer.", Outcome.BACKEND_ERROR)
 
 
-def rejected(message: str, status: int | None, code: str | None, param: str | None) -> Refusal:
+def rejected(failure: Failure) -> Refusal:
     """An engine refused the request itself: its own message, passed on once."""
-    return Refusal(status or 400, code or "invalid_request", message, Outcome.REJECTED_INVALID, param=param)
+    code = failure.code or "invalid_request"
+    return Refusal(
+        failure.status or 400, code, failure.message, Outcome.REJECTED_INVALID, param=failure.param
+    )
 
 
 def too_large(message: str) -> Refusal:

@@ -65,9 +65,9 @@ class AttemptState:
     """One attempt. Times are on the driver's clock in seconds.
 
     `number` counts the request's attempts from 1. `prediction` is that of its dispatch. `expected_output_tokens` and
-    `promised_tpot_s` (its TPOT target, if it can be met) are its part of the instance's work. These three are known once
-    it is counted there (`attempts.count`). `assumed_decoding`: it is not streamed, and has counted there as
-    decoding since its first token was expected. The fields after `first_token_at` are set at its end:
+    `promised_tpot_s` (its TPOT target, if it can be met) are its part of the instance's work. `attempts.count` sets these
+    three. `assumed_decoding`: it is not streamed, and counts as decoding since its first token was expected. The fields after
+    `first_token_at` are set at its end:
     `output_tokens` and `prompt_tokens` are the engine's counts (None: it sent none), `billed` says whether the engine
     is paid for it.
     """
@@ -130,7 +130,8 @@ class RequestState:
     `attempts` are all its attempts, `under_way` those that have not ended. `tried` are the (instance, model) pairs that
     it was sent to, `placed` is the last of them (None: none yet). `charged_tokens` is the work that was counted for its
     key in the queue. `failed_at` are the instances at which it failed, until it is known whether they or the request
-    caused it. `held` has given a complete answer that was or is being checked: the client gets it unless a better one comes.
+    caused it. `held` is the attempt whose complete answer was held back for a check: the client gets it unless a better one
+    comes.
     `refused`: an engine has refused the request itself.
     """
 
@@ -148,13 +149,6 @@ class RequestState:
     held: AttemptState | None = None
     refused: bool = False
     verdict: Verdict | None = None
-
-    def attempt(self, number: int) -> AttemptState | None:
-        """The attempt with this number, if it is under way."""
-        for each in self.under_way:
-            if each.number == number:
-                return each
-        return None
 
     @property
     def decoding(self) -> bool:

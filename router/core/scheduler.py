@@ -1,37 +1,18 @@
-r"""The life of every request: events in, instructions out, no I/O, `now` an argument.
+"""The life of every request: events in, instructions out, no I/O, `now` an argument.
 
-::
-
-    Arrived --> place --> Dispatch --> FirstToken --> Ended(OK) --> Finish
-                 |  ^        |   \         |
-                 |  |        |    \        +-- Ended(FAILED), the client has seen tokens --> Finish
-                 |  |        |     +-- late: Dispatch(hedge) --> first token of either: Cancel the other one
-                 |  +--------+-- Ended(FAILED), the client has seen nothing: place again, elsewhere
-                 |  |
-                 +-> queued (every candidate is full, or the policy defers it) -- a slot frees, an instance returns
-                 |
-                 +-> Finish (nobody may take it, hard SLO out of reach, queue full, time passed)
-
-Where the policy wants it, an answer is checked before the client gets it::
-
-    Ended(OK) --> Check --> Checked --> Finish
-                               +--> Dispatch to another candidate --> its Ended --> Finish
-
-Whatever ends such a request but its client, the client gets the best complete answer that there is.
+ARCHITECTURE.md, "The scheduler", draws it. `router.core.request_state` describes the states of requests and attempts.
 
 Every request gets exactly one `Finish`, after all of its attempts have ended. `Left`, `GivenUp` and a time limit end a
-request in any phase: attempts under way are cancelled, and `Finish` follows their `Ended`. The states are
-described in `router.core.request_state`, their parts are elsewhere: who may take a request in `eligibility`, where it goes in
-`placing`, one decision in `deciding`, who waits in `waiting_room`, what an attempt's start and end change in `attempts`, money in
-`money`, when a hedge pays in `hedging`, how an end counts in `settlement`.
+request in any phase: its attempts are cancelled, and `Finish` follows their `Ended`. If a complete answer was held back for
+a check, the client gets it, unless the client has left.
 
-Instructions come first: `respond` returns them before the predictor and the policies have learned from the event, and
-before a prediction is made that the decision did not use. What is postponed so is done by `catch_up`, which the driver calls
-once it has carried out the instructions, and in any case before anything else changes: so each step sees the same state as
-if nothing had been postponed, and gives the same result. No such step makes an instruction. One that fails is reported
-(`on_fault`), and nothing else is lost by it.
+Instructions come first. `respond` returns them before the predictor and the policies learn from the event, and before it
+makes a prediction that the decision did not need. `catch_up` does these postponed steps. The driver calls it after it has
+carried out the instructions; the scheduler calls it before anything else changes. So each step sees the state that it would
+have seen without the delay, and gives the same result. A postponed step makes no instruction. If one fails, `on_fault` gets
+the error, and the other steps are still done.
 
-The driver keeps one timer, set to `wake_at`, and answers it with `Tick`.
+The driver keeps one timer, set to `wake_at`, and sends `Tick` when it fires.
 """
 
 from __future__ import annotations
@@ -85,7 +66,7 @@ from router.core.open_requests import OpenRequests
 from router.core.placing import Placement, Placer, Queued
 from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
 from router.core.settings import SchedulerSettings
-from router.core.settlement import held_slo_met, settle, slo_met, tpot_s
+from router.core.settlement import settle, slo_met, tpot_s
 from router.core.state import Instance, Work
 from router.core.types import Decision, EndedHow, Outcome, Request
 
@@ -265,19 +246,9 @@ class Scheduler:
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         attempts.first_token(attempt, now)
-        self._postponed.append(
-            (
-                self.predictor.observe_ttft,
-                (
-                    state.request,
-                    attempt.candidate,
-                    attempt.instance,
-                    attempt.prediction,
-                    now - attempt.dispatched_at,
-                    now,
-                ),
-            )
-        )
+        ttft_s = now - attempt.dispatched_at
+        observed = state.request, attempt.candidate, attempt.instance, attempt.prediction, ttft_s, now
+        self._postponed.append((self.predictor.observe_ttft, observed))
         if len(state.under_way) == 1:
             return False
         for other in list(state.under_way):
@@ -435,9 +406,10 @@ class Scheduler:
         if self._waiting.states:
             self._serve_queue(now)
         for request_id, number in self._open.hedges.due(now):
-            state = self._open.awaiting.get(request_id)
-            attempt = state.attempt(number) if state else None
-            if state is not None and attempt is not None and len(state.under_way) == 1:
+            state, attempt = self._open.find(request_id, number)
+            if state is None or attempt is None or request_id not in self._open.awaiting:
+                continue
+            if len(state.under_way) == 1:
                 self._hedge(state, attempt, now)
 
     # --- placing -------------------------------------------------------------------------------------
@@ -583,41 +555,34 @@ class Scheduler:
     def _succeed(self, state: RequestState, attempt: AttemptState, event: Ended, now: float) -> None:
         """An attempt has given its complete answer, which ends the request."""
         request, output_tokens, bound = state.request, event.output_tokens, attempt.bound
-        first_at = now if attempt.first_token_at is None else attempt.first_token_at
-        ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
-        known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
+        known_tpot_s = None
+        if attempt.first_token_at is not None:
+            ttft_s = attempt.first_token_at - request.arrived_at
+            known_tpot_s = tpot_s(ttft_s, now - request.arrived_at, output_tokens)
         attempts.end(state, attempt, EndedHow.OK, now)
-        observed = request
+        as_bounded = request
         if bound.max_tokens != request.max_tokens and request.decodes:
             # Without its bound the answer might have been longer.
-            observed = replace(request, max_tokens=bound.max_tokens)
-        self._postponed.append(
-            (
-                self.predictor.observe_end,
-                (
-                    observed,
-                    attempt.candidate,
-                    attempt.instance,
-                    attempt.prediction,
-                    output_tokens,
-                    attempt.prompt_tokens,
-                    known_tpot_s,
-                    now,
-                ),
-            )
+            as_bounded = replace(request, max_tokens=bound.max_tokens)
+        observed = (
+            as_bounded,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            output_tokens,
+            attempt.prompt_tokens,
+            known_tpot_s,
+            now,
         )
+        self._postponed.append((self.predictor.observe_end, observed))
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
-        met = slo_met(request.slo, ttft_s, e2e_s, output_tokens)
+        met = slo_met(request, attempt, now)
         outcome = Outcome.LATE if met is False else Outcome.OK
-        if event.out_of_money or (
-            event.truncated
-            and bound.by_money
-            and bound.max_tokens is not None
-            and output_tokens >= bound.max_tokens
-        ):
+        at_bound = bound.max_tokens is not None and output_tokens >= bound.max_tokens
+        if event.out_of_money or (event.truncated and bound.by_money and at_bound):
             outcome = Outcome.BUDGET_EXHAUSTED_MID_DECODE
         if state.held is not None and (event.empty or outcome is Outcome.BUDGET_EXHAUSTED_MID_DECODE):
             self._deliver(state, state.held, now)  # it is complete, and this one is not
@@ -629,14 +594,11 @@ class Scheduler:
 
     def _may_check(self, state: RequestState, now: float) -> bool:
         """Whether there is time for a check, and another attempt is allowed."""
-        request = state.request
-        if (
-            request.check is None
-            or state.held is not None
-            or len(state.attempts) >= self.settings.max_attempts
-        ):
+        request, slo = state.request, state.request.slo
+        used_up = state.held is not None or len(state.attempts) >= self.settings.max_attempts
+        if request.check is None or used_up:
             return False
-        e2e_s = math.inf if request.slo is None or request.slo.e2e_s is None else request.slo.e2e_s
+        e2e_s = math.inf if slo is None or slo.e2e_s is None else slo.e2e_s
         return now + request.check.limit_s <= min(request.expires_at, request.arrived_at + e2e_s)
 
     def _check(self, state: RequestState, attempt: AttemptState, now: float) -> None:
@@ -660,44 +622,35 @@ class Scheduler:
         """An attempt has ended without a complete answer."""
         self.catch_up()
         attempts.end(state, attempt, how, now, sent=sent, too_large=too_large)
-        self._postponed.append(
-            (
-                self.predictor.observe_loss,
-                (
-                    state.request,
-                    attempt.candidate,
-                    attempt.instance,
-                    attempt.prediction,
-                    now - attempt.dispatched_at,
-                    attempt.decoding,
-                    now,
-                ),
-            )
+        observed = (
+            state.request,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            now - attempt.dispatched_at,
+            attempt.decoding,
+            now,
         )
+        self._postponed.append((self.predictor.observe_loss, observed))
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
         """An attempt failed: the request continues with its other attempt, is placed again, or ends."""
-        request = state.request
-        seen = attempt.decoding and request.client_streams
-        if seen:
+        if attempt.decoding and state.request.client_streams:  # the client has seen some of it
             verdict = Verdict(Outcome.BACKEND_ERROR, now, refusals.broken_off(), attempt)
             self._end(state, verdict, now)
         elif any(each.phase is not AttemptPhase.CANCELLING for each in state.under_way):
             return
         elif failure.kind is FailureKind.REJECTED:
-            self._refuse(
-                state, refusals.rejected(failure.message, failure.status, failure.code, failure.param), now
-            )
+            self._refuse(state, refusals.rejected(failure), now)
         elif failure.kind is FailureKind.TOO_LARGE:
             self._refuse(state, refusals.too_large(failure.message), now)
         else:
             self._retry(state, now)
 
     def _retry(self, state: RequestState, now: float) -> None:
-        request = state.request
         due = state.hard_deadline()
         may_start = state.held is None and len(state.attempts) < self.settings.max_attempts
-        if may_start and now < min(request.expires_at, due or math.inf):
+        if may_start and now < min(state.request.expires_at, due or math.inf):
             self.catch_up()
             try:
                 placement = self._placer.place(state, now)
@@ -727,17 +680,13 @@ class Scheduler:
     def _deliver(self, state: RequestState, held: AttemptState, now: float) -> None:
         """End a request with the answer that was held back for its check."""
         state.placed = held.candidate
-        met = held_slo_met(state.request, held, now)
+        met = slo_met(state.request, held, now)
         self._end(state, Verdict(Outcome.LATE if met is False else Outcome.OK, now, None, held, met), now)
 
     def _expire(self, state: RequestState, now: float) -> None:
-        request = state.request
-        by_e2e = (
-            request.hard
-            and request.slo is not None
-            and request.slo.e2e_s is not None
-            and now >= request.arrived_at + request.slo.e2e_s
-        )
+        request, slo = state.request, state.request.slo
+        e2e_s = None if slo is None else slo.e2e_s
+        by_e2e = request.hard and e2e_s is not None and now >= request.arrived_at + e2e_s
         if state.decoding:
             outcome = Outcome.EXPIRED_MID_DECODE
         elif state.under_way:

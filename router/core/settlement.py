@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from router.core.errors import Refusal
 from router.core.request_state import AttemptState, RequestState, Verdict
-from router.core.types import EndedHow, Outcome, Request, Slo
+from router.core.types import EndedHow, Outcome, Request
 
 
 class Settlement(NamedTuple):
@@ -116,20 +116,15 @@ def tpot_s(ttft_s: float | None, e2e_s: float | None, output_tokens: int | None)
     return (e2e_s - ttft_s) / (output_tokens - 1)
 
 
-def slo_met(slo: Slo | None, ttft_s: float | None, e2e_s: float, output_tokens: int | None) -> bool | None:
-    """Whether a completely delivered answer met its targets; None without an SLO."""
-    return None if slo is None else slo.met(ttft_s, tpot_s(ttft_s, e2e_s, output_tokens), e2e_s)
-
-
-def held_slo_met(request: Request, held: AttemptState, now: float) -> bool | None:
-    """The same for an answer that is delivered now and had ended before. One that was not streamed had its first token at its
-    end."""
-    slo, ended_at = request.slo, held.ended_at
+def slo_met(request: Request, answer: AttemptState, now: float) -> bool | None:
+    """Whether a complete answer that is delivered now meets its targets; None without an SLO. An answer without a stream has
+    its first token at its end."""
+    slo, ended_at = request.slo, answer.ended_at
     if slo is None or ended_at is None:
         return None
     ended_s = ended_at - request.arrived_at
-    ttft_s = ended_s if held.first_token_at is None else held.first_token_at - request.arrived_at
-    return slo.met(ttft_s, tpot_s(ttft_s, ended_s, held.output_tokens), now - request.arrived_at)
+    ttft_s = ended_s if answer.first_token_at is None else answer.first_token_at - request.arrived_at
+    return slo.met(ttft_s, tpot_s(ttft_s, ended_s, answer.output_tokens), now - request.arrived_at)
 
 
 def bill(request: Request, attempt: AttemptState, *, sent: bool, too_large: bool) -> None:

@@ -1,8 +1,8 @@
-"""When an engine is asked for a stream though its client wants none (`upstream_stream` of the fleet file).
+"""Whether the engine streams an answer that its client gets in one piece (`upstream_stream` of the fleet file).
 
-The stream tells when the first token came. Where `SchedulerSettings.streams_when_needed` is set, a request goes without it
-that nobody streams, that has no TTFT and no TPOT target, whose cost nothing bounds, and that no hedge can help. A share of
-these is streamed all the same, drawn by the scheduler's generator: from them predictors learn TTFT and TPOT.
+A stream shows when the first token came. With `SchedulerSettings.streams_when_needed` an answer is streamed only if a target
+for TTFT or TPOT, a bound on its cost, or a hedge needs that. A share of the others, drawn at random, is streamed too:
+predictors learn TTFT and TPOT from them.
 """
 
 from __future__ import annotations

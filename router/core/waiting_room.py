@@ -1,6 +1,6 @@
 """The waiting requests: the queue, and the scheduler's state of each request in it.
 
-A request waits because every candidate is full, or because its policy defers it: a dispatch now would gain nothing.
+A request waits because every candidate is full, or because its policy defers it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WaitingRoom:
         self._again_at[state.models] = now + DEFER_S
 
     def may_place(self, state: RequestState, now: float) -> bool:
-        """Whether a waiting request may be decided now: a deferred one only after its pause."""
+        """Whether a waiting request may be placed now. A deferred one waits for the end of its pause."""
         return not state.deferred or now >= self._again_at[state.models]
 
     def due(self, models: tuple[str, ...], now: float) -> bool:

@@ -1,4 +1,4 @@
-"""What carries the decisions of a scaler out, and which steps it takes for a pool."""
+"""Carries out the decisions of a scaler, step by step for each pool."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from router.config import ConfigError, PoolConfig
 from router.core.errors import Refusal
-from router.gateway.fleet.edits import Edit
+from router.gateway.fleet.edits import Edit, draining, keeping
 from router.gateway.service import Gateway
 
 logger = logging.getLogger("headway")
 
 
 class Actuator:
-    """Starts and stops instances. This one (`observe`) does nothing: others read the decisions, from the metrics or from
-    `GET /admin/scaling`. Only the deciding replica calls `look` and `scale`."""
+    """Starts and stops instances. This class itself (`observe`) does nothing: operators read the decisions in the metrics or
+    in `GET /admin/scaling`. Only the deciding replica calls `look` and `scale`."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -25,21 +25,21 @@ class Actuator:
         self.on_change: Callable[[], None] = lambda: None
 
     async def look(self, pools: Mapping[str, PoolConfig]) -> None:
-        """A decision is about to be made: learn what there is."""
+        """Read the state of the pools before a decision."""
 
     def starting(self, pool: str) -> int:
         """The number of a pool's instances that are starting."""
         return 0
 
     async def scale(self, pools: Mapping[str, PoolConfig], wanted: Mapping[str, int]) -> None:
-        """Begin to give each pool as many instances as wanted. Does not wait until they are ready or gone. Instances of
-        other pools leave."""
+        """Start or drain instances until each pool has the wanted number. Does not wait until they are ready or gone.
+        Instances of other pools leave."""
 
     async def aclose(self) -> None:
         """The gateway stops."""
 
     async def _edit(self, edit: Edit) -> bool:
-        """Change the fleet for all replicas; False if that was refused."""
+        """Change the fleet for all replicas; False if the change is refused."""
         try:
             await self._gateway.changes.edit(edit)
         except (Refusal, ConfigError) as error:
@@ -47,10 +47,19 @@ class Actuator:
             return False
         return True
 
+    async def _keep_and_drain(self, todo: Steps) -> None:
+        """Take the steps that only change the fleet."""
+        for name in todo.keep:
+            await self._edit(keeping(name))
+            self._draining.discard(name)
+        for name in todo.drain:
+            self._draining.add(name)
+            await self._edit(draining(name))
+
 
 class PoolState(NamedTuple):
-    """The instances of a pool. `ready` and `draining`: those that the actuator may stop, with their requests in flight.
-    `fixed`: the number of ready ones that it may not stop. `starting`: the number of its own."""
+    """The instances of a pool. `ready` and `draining` have those that the actuator may stop, with their requests in flight.
+    `fixed` counts the ready ones that it may not stop, `starting` the ones that it has started."""
 
     ready: Mapping[str, int]
     draining: Mapping[str, int]
@@ -59,7 +68,7 @@ class PoolState(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Take back into service, start so many, give up so many that are starting, drain."""
+    """Instances to take back into service, to start (a number), to stop while they start (a number), and to drain."""
 
     keep: Sequence[str] = ()
     start: int = 0
@@ -68,8 +77,8 @@ class Steps(NamedTuple):
 
 
 def steps(wanted: int, pool: PoolState) -> Steps:
-    """The steps to `wanted` instances. To grow, draining ones come back first: they are warm. To shrink, those that are
-    starting go first, then those with the least requests. The last instance goes only when it is idle."""
+    """The steps to `wanted` instances. A pool grows by its draining instances first, because they are warm. It shrinks by its
+    starting instances first, then by those with the fewest requests. The last instance goes only when it is idle."""
     present = len(pool.ready) + pool.fixed + pool.starting
     if wanted >= present:
         back = sorted(pool.draining, key=lambda name: (-pool.draining[name], name))[: wanted - present]

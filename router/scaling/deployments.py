@@ -1,10 +1,10 @@
 """The actuator `kubernetes`: the pods of a pool are those of a Deployment.
 
-Pools grow by the Deployment's scale. `discovery` finds the pods. To shrink, instances drain first: they get no new request,
-and leave the fleet when no replica has one there. Only then their pods are marked as the first to be deleted (the annotation
+A pool grows by the Deployment's scale; `discovery` finds the pods. To shrink, instances drain first: they get no new request,
+and leave the fleet when no replica has a request there. Then their pods are marked as the first to be deleted (the annotation
 `controller.kubernetes.io/pod-deletion-cost`, kubernetes.io, "ReplicaSet", Pod deletion cost), and the Deployment is scaled
-down by their number. A ReplicaSet deletes pods that are not ready before all others, so this waits until all are ready. So no
-running stream ends. Needs the extra `kubernetes`, which is the official client.
+down by their number. A ReplicaSet deletes pods that are not ready before all others, so this step waits until all are ready.
+So no running stream is cut. Needs the extra `kubernetes`, the official client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kubernetes.aio import client
 
 from router.config import PoolConfig
 from router.discovery import ApiServer
-from router.gateway.fleet.edits import draining, keeping, restoring
+from router.gateway.fleet.edits import restoring
 from router.gateway.service import Gateway
 from router.scaling.actuator import Actuator, PoolState, steps
 
@@ -73,12 +73,7 @@ class Deployments(Actuator):
         await self._forget(pool, found)
         left = sorted(self._gateway.changes.overlay.removed & found.pods.keys())
         todo = steps(wanted, self._state(pool, found))
-        for name in todo.keep:
-            await self._edit(keeping(name))
-            self._draining.discard(name)
-        for name in todo.drain:
-            self._draining.add(name)
-            await self._edit(draining(name))
+        await self._keep_and_drain(todo)
         if todo.start:
             back = left[: todo.start]  # they have left the fleet, but their engines still run
             for name in back:
@@ -116,7 +111,7 @@ class Deployments(Actuator):
         return PoolState(ready, drains, fixed, self.starting(pool.name))
 
     async def _forget(self, pool: PoolConfig, found: _Deployment) -> None:
-        """Pods that have left are gone: the fleet need not know of them any more."""
+        """Remove the pods that are gone from the list of removed instances."""
         removed = self._gateway.changes.overlay.removed
         gone = [name for name in removed if name.startswith(f"{pool.deployment}-") and name not in found.pods]
         self._draining.difference_update(gone)

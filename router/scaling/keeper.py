@@ -1,8 +1,8 @@
 """Runs one engine for the gateway: `python -m router.scaling.keeper GRACE_S COMMAND...`.
 
-Standard input is a pipe of which the gateway holds the other end. When that closes, because the engine is to stop or
-because the gateway has died (SIGKILL too), the engine's process group gets SIGTERM, and SIGKILL after GRACE_S. So no engine
-outlives its gateway. If this process is killed itself, the kernel kills the engine (Linux: PR_SET_PDEATHSIG, prctl(2)).
+Standard input is a pipe to the gateway. It closes when the gateway stops the engine, and when the gateway dies (by SIGKILL
+too). Then the engine's process group gets SIGTERM, and SIGKILL after GRACE_S. So no engine outlives its gateway. If this
+process itself is killed, the kernel kills the engine (Linux: PR_SET_PDEATHSIG, prctl(2)).
 
 The exit code is the engine's; 127 if it cannot be started.
 """

@@ -1,11 +1,11 @@
-"""Decides at intervals how many instances each pool is to have, and has an actuator carry it out."""
+"""Decides at intervals how many instances each pool has. An actuator carries it out."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -23,30 +23,27 @@ from router.store.state import StateError
 
 logger = logging.getLogger("headway")
 
-#: So often it is checked whether a request waits for a model without instances.
+#: Seconds between two checks whether a request waits for a model without instances.
 _LOOK_S = 0.1
-#: The replica that decided last is alone to decide for so many intervals, and this many seconds.
+#: For this many intervals and seconds only the replica that decided last may decide.
 _LEASE_INTERVALS, _LEASE_S = 2.0, 1.0
 
 
 class ScalingLoop:
-    """Runs while it is entered. It is made before `gateway` is started. `run` names this run of the process. `clock` is time since the
-    epoch in seconds. Changed pools, scalers and settings apply from the next decision after a reload on."""
+    """Runs while it is entered. It is made before `gateway` is started. `run` names this run of the process. After a
+    reload, changed pools, scalers and settings apply from the next decision on."""
 
-    def __init__(
-        self, gateway: Gateway, actuator: Actuator, run: str, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, gateway: Gateway, actuator: Actuator, run: str) -> None:
         """Raises ConfigError."""
         self._gateway = gateway
         self._actuator = actuator
         self._run = run
-        self._clock = clock
         self._config = gateway.config.scaling
         self._scaler = create_scaler(gateway.config)
         lease_s = _LEASE_INTERVALS * self._config.interval_s + _LEASE_S
         self._turns = Turns(gateway.state, run, lease_s, self._decided_elsewhere)
         self._totals: Mapping[str, Mapping[str, Totals]] = {run: self._own_totals()}
-        self._at_s = clock()
+        self._at_s = time.time()
         self._again = asyncio.Event()
         self._tasks = Tasks()
         actuator.on_change = self._again.set
@@ -123,7 +120,7 @@ class ScalingLoop:
         await self._actuator.scale(pools, wanted)
 
     def _observe(self, counted: Mapping[str, Mapping[str, Totals]]) -> Observation:
-        gateway, now_s = self._gateway, self._clock()
+        gateway, now_s = self._gateway, time.time()
         scheduler, instances = gateway.runner.scheduler, gateway.config.instances
         return Observation(
             now_s=now_s,
@@ -175,8 +172,8 @@ class ScalingLoop:
 
 
 def create_scaler(config: FleetConfig) -> Scaler:
-    """The scaler of a fleet file; without pools it decides nothing. Raises ConfigError for a setting that it does not take,
-    and for a pool without an engine profile."""
+    """The scaler of a fleet file. Raises ConfigError for a setting that it does not have, and for a pool without an engine
+    profile."""
     pools = scaling_pools(config)
     try:
         return scalers.create(config.scaling.scaler, pools, config.scaling.settings)

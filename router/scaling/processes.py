@@ -1,9 +1,9 @@
 """The actuator `processes`: engines as child processes on this machine.
 
 An engine joins the fleet when it answers its probe, by the same change as `POST /admin/instances`. To leave, it drains: it
-gets no new request, and leaves the fleet when no replica has one there. An engine is stopped only after that, and after
-its own report says that it is idle; so no running stream ends. One that crashes leaves the fleet, and the next one is started
-after a pause, which doubles with each further crash.
+gets no new request, and leaves the fleet when no replica has a request there. It is stopped after that, when its own report
+says that it is idle. So no running stream is cut. A crashed engine leaves the fleet. The next one starts after a pause, which
+doubles with each further crash.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from router.config.marks import Mark, named
 from router.config.scaling import NUMBER, PORT
 from router.core.errors import UpstreamError
 from router.core.interfaces import Backend
-from router.gateway.fleet.edits import Edit, adding, draining, keeping, removing
+from router.gateway.fleet.edits import Edit, adding, draining, removing
 from router.gateway.service import Gateway
 from router.scaling.actuator import Actuator, PoolState, steps
 
 logger = logging.getLogger("headway")
 
-#: So often an engine that starts is probed, and one that leaves is looked at.
+#: Seconds between two probes of a starting engine, and between two looks at a leaving one.
 _LOOK_S = 0.2
-#: An engine that is not ready after so many cold starts, but at least this many seconds, is given up.
+#: An engine is stopped if it is not ready after this many times its cold start, and at least this many seconds.
 _STARTS, _LEAST_START_S = 10.0, 60.0
-#: The pause after a crash doubles from the first to the longest, and begins anew after an engine has served for so long.
+#: The pause after a crash doubles from the first to the longest. After this uptime of an engine it starts again at the first.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _SOUND_S = 1.0, 60.0, 60.0
-#: An instance that does not answer for so long is stopped.
+#: An instance that does not answer for this long is stopped.
 _SILENT_S = 30.0
 #: When the gateway stops, streams of other replicas may continue for this long.
 _CLOSE_S = 30.0
 #: A change of the fleet that was refused is tried again after this long.
 _AGAIN_S = 1.0
-#: From SIGTERM to an engine until SIGKILL. Its keeper may take longer by the second.
+#: Seconds from SIGTERM to SIGKILL of an engine, and what its keeper may take beyond that.
 GRACE_S, _KEEPER_S = 30.0, 5.0
 
 
@@ -105,23 +105,18 @@ class Processes(Actuator):
 
     async def _scale(self, pool: PoolConfig, wanted: int) -> None:
         todo = steps(wanted, self._state(pool))
-        for name in todo.keep:
-            await self._edit(keeping(name))
-            self._draining.discard(name)
+        await self._keep_and_drain(todo)
         for _ in range(todo.start):
             if time.monotonic() >= self._not_before.get(pool.name, 0.0):
                 self._start(pool)
         starting = [each for each in self._engines.values() if each.pool == pool and each.starts]
         for engine in starting[len(starting) - todo.abandon :]:
             await self._give_up(engine)
-        for name in todo.drain:
-            self._draining.add(name)
-            await self._edit(draining(name))
 
     def _state(self, pool: PoolConfig) -> PoolState:
         """The state of a pool. Only engines of this replica may be stopped, and instances with an engine's name, which are
         another worker's."""
-        gateway, own = self._gateway, re.compile(re.escape(pool.name) + r"-\d+")
+        gateway = self._gateway
         ready: dict[str, int] = {}
         drains: dict[str, int] = {}
         fixed = 0
@@ -130,7 +125,7 @@ class Processes(Actuator):
             if not pool.has(config):
                 continue
             instance = gateway.runner.scheduler.instances[config.name]
-            stoppable = config.name in added and own.fullmatch(config.name) is not None
+            stoppable = config.name in added and _is_engine(config.name, pool)
             if instance.draining:
                 if config.name in self._draining:
                     drains[config.name] = instance.in_flight
@@ -141,10 +136,10 @@ class Processes(Actuator):
         return PoolState(ready, drains, fixed, self.starting(pool.name))
 
     async def _remove_silent(self, pool: PoolConfig) -> None:
-        """Take instances out of the fleet that do not answer: their engine hangs, or ended with its worker."""
-        own, now = re.compile(re.escape(pool.name) + r"-\d+"), time.monotonic()
+        """Remove instances that do not answer: their engine hangs, or it ended with its worker."""
+        now = time.monotonic()
         for config in self._gateway.changes.overlay.added:
-            if not (pool.has(config) and own.fullmatch(config.name)):
+            if not (pool.has(config) and _is_engine(config.name, pool)):
                 continue
             instance = self._gateway.runner.scheduler.instances.get(config.name)
             if instance is None or instance.healthy:
@@ -163,7 +158,7 @@ class Processes(Actuator):
         engine.task = self._tasks.start(self._run(engine), "scaling")
 
     async def _give_up(self, engine: _Engine) -> None:
-        """An engine is to go: one that serves drains first."""
+        """Stop an engine. One that serves drains first."""
         if engine.joined and not engine.ending:
             await self._edit(draining(engine.name))
         elif engine.starts and engine.task is not None:
@@ -198,7 +193,7 @@ class Processes(Actuator):
             self._endings.start(self._end(engine, process, backend), "scaling")
 
     async def _end(self, engine: _Engine, process: EngineProcess | None, backend: Backend | None) -> None:
-        """Stop an engine. Nothing cancels this, so that it is waited for."""
+        """Stop an engine. Nothing cancels this step, so the gateway waits for it."""
         self._draining.discard(engine.name)
         if backend is not None:
             with surviving("scaling"):
@@ -240,7 +235,7 @@ class Processes(Actuator):
         return process.exit_code is None
 
     async def _idle(self, process: EngineProcess, backend: Backend) -> None:
-        """Wait until an engine that has left the fleet reports no request, for as long as one may take at most."""
+        """Wait until an engine that has left the fleet reports no request, at most for the time limit of a request."""
         until = time.monotonic() + self._gateway.config.limits.request_timeout_s
         while process.exit_code is None and time.monotonic() < until:
             try:
@@ -257,14 +252,11 @@ class Processes(Actuator):
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** self._crashes[pool])
         self._crashes[pool] += 1
         self._not_before[pool] = time.monotonic() + pause_s
-        asyncio.get_running_loop().call_later(pause_s, self._pause_over)
+        asyncio.get_running_loop().call_later(pause_s, self.on_change)
         how = "is not ready" if process.exit_code is None else f"ended with code {process.exit_code}"
         logger.error(
             "engine %s %s; the next one starts after %g s at the earliest", engine.name, how, pause_s
         )
-
-    def _pause_over(self) -> None:
-        self.on_change()
 
     # --- the fleet -------------------------------------------------------------------------------------
     async def _until_made(self, edit: Edit) -> None:
@@ -272,7 +264,7 @@ class Processes(Actuator):
             await asyncio.sleep(_AGAIN_S)
 
     def _without_secrets(self, pool: PoolConfig) -> dict[str, str]:
-        """The gateway's environment without the secrets that the fleet file names, but for the pool's own."""
+        """The gateway's environment, without the secrets that the fleet file names. It keeps those of the pool itself."""
         config = self._gateway.config
         secrets = {each.name for each in named(config) if each.mark is Mark.VARIABLE} | {"HEADWAY_ADMIN_KEY"}
         secrets -= {each.name for each in named(pool.instance)}
@@ -294,6 +286,11 @@ class Processes(Actuator):
                 await self._tasks.finish()
         await self._tasks.stop()
         await self._endings.finish()
+
+
+def _is_engine(name: str, pool: PoolConfig) -> bool:
+    """Whether an instance has the name of an engine of this pool."""
+    return re.fullmatch(rf"{re.escape(pool.name)}-\d+", name) is not None
 
 
 class EngineProcess:
@@ -329,10 +326,6 @@ class EngineProcess:
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.returncode
-
-    async def wait(self) -> int:
-        """Wait until it has ended; returns its exit code."""
-        return await self._process.wait()
 
     async def stop(self) -> None:
         """End it: SIGTERM, and SIGKILL after `GRACE_S`."""

@@ -1,10 +1,10 @@
 """Which replica decides, and what the others know of it.
 
-One document of the shared state holds the last decision: who made it, on what observation, and the totals of each replica
-at that time. Each decision replaces the one before by compare-and-set, so two replicas never decide on the same one. If the
-decision is not renewed for a time, another replica makes the next one. That time goes by each replica's own clock, from when
+One document of the shared state holds the last decision: its replica, its observation, and the totals of each replica at
+that time. Each decision replaces the one before by compare-and-set, so two replicas never decide at the same time. If no
+decision comes for `lease_s`, another replica makes the next one. Each replica measures that time by its own clock, from when
 it saw the last decision, so clocks need not agree (as in client-go's leader election). Every replica gives each observation
-to its own scaler. So whoever decides next goes on from the same state.
+to its own scaler, so the next one to decide continues from the same state.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DOCUMENT = "scaling"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One decision. `number` counts them; `run` made it ("": and has left). `wanted` is by pool, `totals` by run of a
-    replica and model."""
+    """One decision. `number` counts them. `run` is the replica that made it, "" if that one has left. `wanted` is by pool,
+    `totals` by run of a replica and model."""
 
     number: int = 0
     run: str = ""
@@ -40,8 +40,8 @@ _TURN = TypeAdapter(Turn)
 
 
 class Turns:
-    """The turns of one replica, the run `run`. `lease_s`: for so long the replica that decided last is alone to decide.
-    `on_turn` is called with each decision of another replica."""
+    """The turns of one replica, whose run is `run`. For `lease_s` only the replica that decided last may decide. `on_turn` is
+    called with each decision of another replica."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Turns:
         return not self.last.run or self._clock() - self._seen_at > self._lease_s
 
     async def take(self, turn: Turn) -> bool:
-        """Make a decision; False if another replica was faster. Raises StateError if the shared state does not answer."""
+        """Publish a decision; False if another replica was faster. Raises StateError if the shared state does not answer."""
         before = self.last
         self.last = turn  # so that our own is not taken for another's
         try:

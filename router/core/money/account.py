@@ -82,12 +82,12 @@ class RequestMoney:
     def too_expensive(self, candidate: Candidate) -> str | None:
         """Why the money does not pay the prompt and one token of each choice at this candidate; None if it does."""
         request = self._request
-        if request.max_cost_usd is None and self.reservation is None:
-            return None
-        left_of_cap_usd, left_of_budgets_usd = self._left_of_cap_usd(), self._left_of_budgets_usd()
         prompt_tokens = request.bound_tokens(candidate.model)
         least = request.choices if request.decodes else 0
-        for left_usd, why in ((left_of_cap_usd, OVER_CAP), (left_of_budgets_usd, OVER_BUDGET)):
+        for left_usd, why in (
+            (self._left_of_cap_usd(), OVER_CAP),
+            (self._left_of_budgets_usd(), OVER_BUDGET),
+        ):
             if left_usd is not None:
                 affordable = candidate.price.affordable_output_tokens(prompt_tokens, left_usd)
                 if affordable is not None and affordable < least:

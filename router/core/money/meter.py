@@ -29,9 +29,9 @@ class Verdict(Enum):
 
 class TokenMeter:
     """`tokens` are the output tokens so far (of all choices), `prompt_tokens` is the engine's own count of the prompt
-    (None until it is known). `tokens` may be an estimate that is too high; `_certain_tokens` of them have surely come.
-    Money bounds the first, the client's own bound the second. `allowance` is what the attempt may cost for now. `report_usd` is a cost that must be
-    reported (`Metered`); the reporter then sets it to None."""
+    (None until it is known). `tokens` may be too high an estimate; `_certain_tokens` of them have surely come. Money bounds the
+    first, the client's own bound the second. `allowance` is what the attempt may cost for now. `report_usd` is a cost that
+    must be reported (`Metered`); the reporter then sets it to None."""
 
     __slots__ = (
         "_bound_tokens",
@@ -92,9 +92,9 @@ class TokenMeter:
             self.prompt_tokens = prompt_tokens
 
     def passing(self, counts: Sequence[int], *, exact: bool) -> int:
-        """How many of the next events pass with nothing to be reported, as `judge` would decide about each, if they are not the
-        end of a choice; these are counted. `counts` are the tokens of the answer after each; if they are not `exact`, each
-        event surely has one."""
+        """Count those of the next events that pass without a report, as `judge` would decide, and return their number. None of
+        them may end a choice. `counts` are the tokens of the answer after each event. If they are not `exact`, each event has
+        at least one."""
         limit, most_usd = self._limit(), self._report_at_usd
         if self.allowance is not None:
             most_usd = min(most_usd, self.allowance.covered_usd)

@@ -34,11 +34,10 @@ from benchmarks.pickers.second_look import second_looks
 from benchmarks.pickers.trained import Predicted, artifacts_of, fold_of, predict, splits, trained
 from policies import POLICIES, PolicySettings
 from policies.lower_hull import lower_hull
-from policies.settings import Targets
 from predictors.learned.artifact import SHIPPED
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
-from router.core.types import AnswerCheck, Prediction, Price
+from router.core.types import AnswerCheck, Prediction, Price, Targets
 
 SMALL = Case(
     "made",

@@ -359,7 +359,7 @@ class Ledger:
         for name, entry in self.entries.items():
             places = {number: each.sent.candidate for number, each in entry.under_way.items()}
             for _, number in (each for each in self._funding if each[0] == name):
-                state = scheduler._open.states[name].attempt(number)
+                _, state = scheduler._open.find(name, number)
                 assert state is not None
                 places[number] = state.candidate
             for number, candidate in places.items():

@@ -55,10 +55,10 @@ def options(*names: str) -> list[Option]:
 
 
 def test_exploration_takes_others_as_often_as_its_propensity_says():
-    decider = Decider({"first": Choosy()}, Fixed(), Random(1), explore=0.3)
+    decider = Decider({"first": Choosy()}, Fixed(), Random(1))
     taken: Counter[str] = Counter()
     for n in range(6000):
-        decided = decider.decide(request(f"r{n}"), options("a", "b", "c"), 0.0)
+        decided = decider.decide(request(f"r{n}"), options("a", "b", "c"), 0.0, explore=0.3)
         name = decided.option.candidate.instance
         taken[name] += 1
         assert decided.decision.propensity == pytest.approx(0.8 if name == "a" else 0.1)
@@ -72,20 +72,21 @@ def test_exploration_takes_others_as_often_as_its_propensity_says():
 
 def test_a_dry_run_does_not_explore_nor_does_a_policy_without_alternatives():
     policy = Choosy()
-    decider = Decider({"first": policy}, Fixed(), Random(1), explore=1.0)
+    s = world(policy, instance("a"), instance("b"), explore=1.0)
     for _ in range(50):
-        assert decider.decide(request(), options("a", "b"), 0.0, dry=True).option.candidate.instance == "a"
+        assert s.decide(request(), 0.0).chosen == 0
     policy.alternatives = False
-    decided = decider.decide(request(), options("a", "b"), 0.0)
+    decider = Decider({"first": policy}, Fixed(), Random(1))
+    decided = decider.decide(request(), options("a", "b"), 0.0, explore=1.0)
     assert (decided.option.candidate.instance, decided.decision.propensity) == ("a", 1.0)
 
 
 def test_a_seeded_request_explores_or_not_by_its_seed():
-    decider = Decider({"first": Choosy()}, Fixed(), Random(1), explore=0.5)
+    decider = Decider({"first": Choosy()}, Fixed(), Random(1))
     for seed in range(20):
-        first = decider.decide(request(seed=seed), options("a", "b", "c"), 0.0)
+        first = decider.decide(request(seed=seed), options("a", "b", "c"), 0.0, explore=0.5)
         for _ in range(3):
-            again = decider.decide(request(seed=seed), options("a", "b", "c"), 0.0)
+            again = decider.decide(request(seed=seed), options("a", "b", "c"), 0.0, explore=0.5)
             assert again.option.candidate == first.option.candidate
 
 

@@ -193,4 +193,4 @@ def test_everyone_is_served_once_and_no_lower_priority_before_a_higher_one(entri
         first_late = next((at for at, (late, _) in enumerate(told) if late), len(told))
         assert first_late >= min(sum(not late for late, _ in told), 7) or len(by_key) > 1
     assert len(queue) == 0
-    assert list(queue) == []
+    assert order(queue) == []

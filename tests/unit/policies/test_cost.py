@@ -9,16 +9,15 @@ from random import Random
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backends.engine.profiles import profile
 from policies.cost import LeastSpend
 from policies.quality_price_estimator import Offer, QualityPriceEstimator
-from policies.settings import Targets
 from router.core.interfaces import Option
 from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Request, Slo
+from router.core.types import Candidate, Prediction, Request, Slo, Targets
 
 SLO = Slo(e2e_s=1.0)
 
@@ -237,8 +236,8 @@ def test_scopes_without_requests_are_forgotten_first() -> None:
     shared = policy()
     for number in range(1100):
         pick(shared, request(number, f"key {number}"), [option("small"), option("large", quality=0.9)])
-    assert len(shared._scopes) == 1024
-    assert "key 1099" in shared._scopes
+    assert len(shared.prices()) == 1024
+    assert "key 1099" in shared.prices()
 
 
 # --- a closed loop ----------------------------------------------------------------------------------------
@@ -379,6 +378,7 @@ ORDERED = st.lists(
 )
 
 
+@example([(0.0, 1.0, 0.0)] * 2, 0.0, 30)
 @given(ORDERED, st.floats(0.0, 1.0), st.integers(0, 30))
 def test_no_price_of_quality_or_spend_outweighs_a_miss(
     offered: list[tuple[float, float, float]], target: float, misses: int
@@ -393,9 +393,9 @@ def test_no_price_of_quality_or_spend_outweighs_a_miss(
     for number in range(misses):
         request_ = request(number, slo=SLO)
         spender.ended(request_, pick(spender, request_, options).candidate, False, 0.0)
+    caution = spender._scopes.get(None).caution
     chosen = pick(spender, request(misses, slo=SLO), options)
     assert chosen.prediction is not None
-    caution = spender._scopes[None].caution
     least = min(miss for _, _, miss in offered)
     assert (chosen.prediction.p_miss or 0.0) <= least + 1.01 / caution
     if misses == 30:
@@ -411,7 +411,7 @@ def test_the_quality_price_stays_bounded_while_capacity_leaves_none_to_buy() -> 
     prices = spender.prices()[None]
     assert prices["reachable_quality"] == pytest.approx(0.54, abs=0.02)
     assert prices["reached_quality"] == pytest.approx(prices["reachable_quality"], abs=0.01)
-    assert spender._scopes[None]._shortfall == pytest.approx(0.0, abs=0.1)
+    assert spender._scopes.get(None)._shortfall == pytest.approx(0.0, abs=0.1)
 
 
 def test_free_answers_are_chosen_by_misses_and_then_by_quality() -> None:

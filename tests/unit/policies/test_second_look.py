@@ -14,10 +14,9 @@ from policies.cost import LeastSpend
 from policies.cost_scope import CostScope
 from policies.quality_price_estimator import Offer, QualityPriceEstimator
 from policies.second_look import ScoreScale, after, dprime, other_after, plan
-from policies.settings import Targets
 from router.core.interfaces import CheckedAnswer, Option
 from router.core.state import Instance
-from router.core.types import AnswerCheck, Candidate, Prediction, Price, Request, Slo
+from router.core.types import AnswerCheck, Candidate, Prediction, Price, Request, Slo, Targets
 
 NORMAL = NormalDist()
 FREE = AnswerCheck(2.0, Price(), 0, 0, limit_s=1.0)

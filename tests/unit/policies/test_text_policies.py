@@ -11,14 +11,14 @@ import pytest
 
 from policies import POLICIES, PolicySettings
 from policies.budget_online import OBSERVED, price_of_money
-from policies.eccos_rr import HEADROOM
+from policies.eccos import HEADROOM
 from policies.llm_router_rr import threshold
-from policies.quality_window import Row, Scopes, Window, best_single, price_usd, upgrades_of
-from policies.settings import Targets, TextEstimates
+from policies.quality_window import Row, Window, best_single, price_usd, upgrades_of
+from policies.scopes import Scopes
 from policies.text_picking import offers
-from router.core.interfaces import Option, Policy
+from router.core.interfaces import Option, Policy, TextEstimates
 from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Price, PromptFeatures, Request
+from router.core.types import Candidate, Prediction, Price, PromptFeatures, Request, Targets
 
 PRICED = ("knn_rr", "clusters_rr", "logistic_rr", "eccos_rr", "eccos_r_rr", "llm_router_rr")
 TEXT = (*PRICED, "budget_online", "best_single")
@@ -230,14 +230,13 @@ def test_a_window_makes_up_for_its_shortfall() -> None:
 
 
 def test_scopes_forget_the_one_stored_longest_ago() -> None:
-    scopes: Scopes[int, str] = Scopes()
-    for key in range(256):
-        scopes.put(key, "old")
-    scopes.put(0, "new")
-    scopes.put(1000, "more")
-    assert scopes.get(0) == "new"
-    assert scopes.get(1) is None
-    assert scopes.get(2) == "old"
+    scopes: Scopes[int, list[str]] = Scopes(lambda: ["new"], most=3)
+    for key in range(3):
+        scopes.use(key)[0] = "old"
+    scopes.use(0)
+    assert scopes.use(3) == ["new"]
+    assert [scopes.get(key) for key in range(4)] == [["old"], ["new"], ["old"], ["new"]]
+    assert [key for key, _ in scopes.items()] == [2, 0, 3]
 
 
 def test_threshold_gives_the_most_likely_wins_to_the_stronger_model() -> None:

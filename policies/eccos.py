@@ -1,6 +1,8 @@
-"""`eccos_rr`: ECCOS-T, then round robin (arXiv 2502.20576, also called OmniRouter).
+"""`eccos_rr` and `eccos_r_rr`: ECCOS, then round robin (arXiv 2502.20576, also called OmniRouter).
 
-j* = argmin cost_ij - lambda x capability_ij + mu_j, with capability and length from a trained predictor with two heads.
+j* = argmin cost_ij - lambda x capability_ij + mu_j. In `eccos_rr` (ECCOS-T) capability and length are from a trained predictor
+with two heads. In `eccos_r_rr` (ECCOS-R) they are those of the 16 most similar prompts seen; nothing is trained, and a model
+without neighbours gets its mean length and quality. (In the public code it gets length 0 and looks cheap.)
 As in the paper, the duals are found on batches: here on the scope's most recent requests, again every few requests.
 
     lambda <- [lambda + eta1 (alpha - mean capability of the picks)]+
@@ -15,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from random import Random
 from statistics import fmean
 
-from policies.quality_window import Row, Scopes, Window
-from policies.round_robin_cursor import RoundRobinCursor
+from policies.quality_window import Row, Window
+from policies.scopes import Scopes
 from policies.settings import PolicySettings
-from policies.text_picking import Offer, in_turn, least, offers, row_of
-from router.core.interfaces import Choice, Option
+from policies.text_picking import ModelPicker, Offer, row_of
+from router.core.interfaces import Option
 from router.core.types import Request
 
 #: With 1 every model would have to take exactly its share, and no choice would remain.
@@ -46,36 +47,24 @@ class _Duals:
     share: dict[str, float] = field(default_factory=dict)
 
 
-class Eccos:
+class Eccos(ModelPicker):
     """See the module's docstring. The score is cost - lambda x capability + mu in USD."""
 
-    predicts = False
-
     def __init__(self, name: str, estimator: str, settings: PolicySettings) -> None:
-        self.name = name
-        self._estimator = settings.text.get(estimator)
-        self._targets = settings.targets
-        self._scopes: Scopes[str | None, _Duals] = Scopes()
-        self.cursor = RoundRobinCursor()
+        super().__init__(name, estimator, settings)
+        self._scopes: Scopes[str | None, _Duals] = Scopes(_Duals)
 
-    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        found = offers(request, options, self._estimator)
-        duals = self._scopes.get(request.key) or _Duals()
-        scores = [
+    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+        duals = self._scopes.get(request.key)
+        return [
             offer.cost_usd - duals.quality_usd * offer.quality + duals.load_usd.get(offer.model, 0.0)
             for offer in found
         ]
-        return in_turn(options, found, scores, least(found, scores), self.cursor)
 
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Add the request to its scope's batch, and advance the model's cursor."""
-        option = options[choice.index]
-        model = option.candidate.model
-        self.cursor.advance(model, option)
-        duals = self._scopes.get(request.key) or _Duals()
-        self._scopes.put(request.key, duals)
-        duals.share.update(shares(choice.memo, options))
-        if duals.window.add(row_of(choice.memo), model):
+    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+        duals = self._scopes.use(request.key)
+        duals.share.update(shares(found, options))
+        if duals.window.add(row_of(found), model):
             alpha = duals.window.next_target(self._targets(request.key))
             ascend(duals, list(duals.window.rows)[-_BATCH:], alpha)
 
@@ -114,8 +103,3 @@ def ascend(duals: _Duals, rows: Sequence[Row], alpha: float) -> None:
             load[model] = max(load[model] + _ETA_LOAD * eta * excess, 0.0)
             mean_load[model] += load[model] / _PASSES
     duals.quality_usd, duals.load_usd = mean_price, mean_load
-
-
-def eccos_rr(settings: PolicySettings) -> Eccos:
-    """See the module's docstring."""
-    return Eccos("eccos_rr", "eccos_t", settings)
