@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictors.analytic.physical import StepCosts
 from predictors.kernels.reference.estimates import Estimate
+from predictors.kernels.step_costs import StepCosts
 from predictors.learned.artifact import Artifact, ArtifactError
 from router.core.state import Instance
 

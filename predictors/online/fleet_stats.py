@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from predictors.analytic.physical import PrefillRate
 from predictors.kernels import InstanceHistory, LearnedLengths, ModelWeight
+from predictors.kernels.step_costs import PrefillRate
 from predictors.learned.models import Models
 from predictors.online.calibration import Accuracy, GroupCalibration
 from predictors.online.candidate_stats import CandidateStats, PendingTtft

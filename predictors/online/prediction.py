@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from predictors.analytic.answer_length import AnswerLength
 from predictors.kernels import Estimate, Estimates, each_with
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictors.analytic.answer_length import AnswerLength, answer_length, output_cap
 from predictors.kernels import analytic_estimates, served_tables
+from predictors.kernels.reference.answer_length import AnswerLength, answer_length, output_cap
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.calibration import Accuracy
 from predictors.online.candidate_stats import CandidateStats

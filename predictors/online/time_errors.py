@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Annotated
 
-from predictors.analytic.physical import TPOT_STRATA, TTFT_STRATA
 from predictors.kernels.levels import P50, P95
+from predictors.kernels.step_costs import TPOT_STRATA, TTFT_STRATA
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.learner import EndEvent, Learner
 from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds, within
