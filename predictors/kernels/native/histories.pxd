@@ -22,14 +22,12 @@ cdef class InstanceHistory:
     cdef readonly object state
     cdef float[::1] _state
     cdef double _step_s, _event_at
-    cdef bint _any_event, _summarised
+    cdef bint _any_event
     cdef Ring _first_8, _first_32, _arrivals, _ended
     cdef Recent _ttft[2]
     cdef Recent _ttft_error, _tpot, _tpot_error
-    cdef double[SUMMARY_SIZE] _summary
-    cdef tuple _seen
+    cdef tuple _summary
 
     cdef int _add(
         self, int kind, instance, double now, double size, double estimate, double cached, double error
     ) except -1
-    cdef int summarise(self, instance) except -1

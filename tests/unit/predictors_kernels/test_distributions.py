@@ -11,8 +11,8 @@ import pytest
 from predictors.kernels import ResidualWindow
 from predictors.kernels.reference.misses import LogErrors
 from predictors.kernels.reference.normal import beyond, scores
-from predictors.kernels.reference.quantiles import Distribution
 from predictors.online.sessions import SessionIndex
+from tests.unit.predictors_kernels.one_distribution import Distribution
 
 
 def test_normal_scores_are_the_standard_librarys() -> None:
