@@ -95,7 +95,7 @@ class FleetStats:
         """By (model, hardware): the accuracy of what serves and of the physical estimate alone."""
         if self.models.latency is None:
             return {}
-        return {group: calibration.accuracy for group, calibration in self._groups.items()}
+        return {stats.group_key: stats.group.accuracy for stats in self.candidates.values()}
 
     def weights(self) -> dict[tuple[str, str], dict[str, float]]:
         """By (model, hardware): the latency model's weights for `ttft` and `tpot`, the mean over its instances."""

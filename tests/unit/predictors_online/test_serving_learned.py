@@ -256,6 +256,14 @@ def test_reports_and_losses_reach_the_track() -> None:
     assert predictor.groups() == {}  # nobody else is of this kind
 
 
+def test_an_instance_on_other_hardware_is_of_its_new_kind_alone() -> None:
+    predictor = predictor_with(latency=latency_model())
+    for hardware in ("gpu", "other"):
+        instance = replace(an_instance(), hardware=hardware, profiles={"m": replace(PROFILE)})
+        predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
+    assert predictor.groups().keys() == predictor.latency_weights().keys() == {("m", "other")}
+
+
 def test_a_prompt_gives_the_length_and_fleet_answers_correct_it() -> None:
     predictor = predictor_with(length=Words())
     instance, of = an_instance(), candidate("i")
