@@ -22,7 +22,7 @@ cdef class InstanceHistory:
     cdef readonly object state
     cdef float[::1] _state
     cdef double _step_s, _event_at
-    cdef bint _any_event
+    cdef bint _any_event, _summarised
     cdef Ring _first_8, _first_32, _arrivals, _ended
     cdef Recent _ttft[2]
     cdef Recent _ttft_error, _tpot, _tpot_error

@@ -166,7 +166,7 @@ cdef class InstanceHistory:
         running, waiting, usage = report.running, report.waiting, report.kv_usage
         in_flight, awaiting, context_tokens = instance.in_flight, instance.awaiting_first_token, instance.context_tokens
         pending_tokens = instance.pending_prefill_tokens
-        self._summary = None
+        self._summarised = False  # the old summary stays: its numbers, freed after the new ones are made, are used again
         since_s = now - self._event_at if self._any_event else 0.0
         waited_s = now - <double>self._waiting[0] if self._waiting else 0.0
         row[:5] = 0.0
@@ -196,7 +196,7 @@ cdef class InstanceHistory:
         cdef double[SUMMARY_SIZE] seen
         cdef Py_ssize_t waiting, i
         cdef double ahead
-        if self._summary is not None:
+        if self._summarised:
             return self._summary
         report, waiting, reported_at = instance.report, len(self._waiting), instance.reported_at
         ahead = instance.awaiting_first_token + 1.0
@@ -221,5 +221,5 @@ cdef class InstanceHistory:
         for i in range(4):
             seen[38 + i] = self._ttft_error.values[1 + i]
         seen[42], seen[43] = self._tpot_error.values[2], self._tpot_error.values[1]
-        self._summary = tuple([seen[i] for i in range(SUMMARY_SIZE)])
+        self._summary, self._summarised = tuple([seen[i] for i in range(SUMMARY_SIZE)]), True
         return self._summary
