@@ -15,7 +15,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +34,9 @@ _HEADER = re.compile(
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MOST_BYTES = 256 * 2**20
+#: Arrays by name: the types of their values, and their dimensions. A number is a size, a letter stands for the same size
+#: everywhere.
+Arrays = Mapping[str, tuple[str, Sequence[str | int]]]
 
 
 class ArtifactError(ValueError):
@@ -153,21 +156,6 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
     return Artifact(found_kind, found, arrays, about, sha256(data).hexdigest()[:12])
 
 
-def shaped(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """The artifact's arrays of these names as float32, in these shapes. Raises ArtifactError for an array that is missing
-    or has another shape."""
-    arrays = {}
-    for name, shape in shapes.items():
-        array = artifact.arrays.get(name)
-        if array is None or array.shape != shape:
-            found = "is missing" if array is None else f"has the shape {array.shape}"
-            raise ArtifactError(
-                f"the {artifact.kind} artifact's {name} {found}; this version has {shape}: train it anew"
-            )
-        arrays[name] = np.asarray(array, np.float32)
-    return arrays
-
-
 def floats(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays as models compute with them: half floats are only for the file; other types stay."""
     return {
@@ -175,21 +163,24 @@ def floats(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def sizes(artifact: Artifact, arrays: Mapping[str, tuple[str, str]]) -> dict[str, int]:
-    """The size of each dimension of these arrays, given by name as (types of numbers, a letter for each dimension). A letter
-    means one size everywhere, a digit that size. Raises ArtifactError for an array that is missing or does not fit."""
+def sizes(artifact: Artifact, arrays: Arrays) -> dict[str, int]:
+    """The sizes of the dimensions of these arrays. Raises ArtifactError for an array that is missing or does not fit."""
     kind = artifact.kind
-    found = {digit: int(digit) for digit in "0123456789"}
+    found: dict[str, int] = {}
     for name, (types, dimensions) in arrays.items():
         array = artifact.arrays.get(name)
         if array is None:
             raise ArtifactError(f"a {kind} artifact without its {name}")
         fits = array.dtype.kind in types and array.ndim == len(dimensions)
         if not fits or any(
-            found.setdefault(dimension, size) != size
-            for dimension, size in zip(dimensions, array.shape, strict=True)
+            size != (each if isinstance(each, int) else found.setdefault(each, size))
+            for each, size in zip(dimensions, array.shape, strict=True)
         ):
-            raise ArtifactError(f"a {kind} artifact whose {name} does not fit: {array.shape} {array.dtype}")
+            wanted = " x ".join(str(found.get(str(each), each)) for each in dimensions)
+            raise ArtifactError(
+                f"a {kind} artifact whose {name} does not fit: {array.dtype} {array.shape}, where this version has "
+                f"{wanted or 'one number'}: train it anew"
+            )
     return found
 
 

@@ -22,11 +22,12 @@ of the two scales.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from predictors.kernels import Encoder, RelevanceHeads, RelevanceNetwork
-from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
+from predictors.learned.artifact import Arrays, Artifact, ArtifactError, floats, sizes
 from predictors.learned.names import model_key, version_of
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
 from router.core.types import PromptFeatures
@@ -38,7 +39,7 @@ RELEVANCE_FEATURES: tuple[str, ...] = (
     *COUNTS,
 )
 
-#: Sets of models whose parts are cached.
+#: The number of sets of models whose heads are cached.
 _FLEETS = 64
 
 
@@ -61,7 +62,7 @@ class RelevanceModel:
         self._heads: dict[str, list[int]] = {}
         for head, model in enumerate(self._names):
             self._heads.setdefault(model_key(model), []).append(head)
-        self._fleets: dict[tuple[str, ...], _Fleet] = {}
+        self._fleet = lru_cache(_FLEETS)(self._work_out)
 
     @classmethod
     def load(cls, artifact: Artifact) -> RelevanceModel:
@@ -92,14 +93,6 @@ class RelevanceModel:
 
     def _heads_of(self, model: str) -> list[int]:
         return self._heads.get(model_key(model), [])
-
-    def _fleet(self, models: tuple[str, ...]) -> _Fleet:
-        found = self._fleets.get(models)
-        if found is None:
-            if len(self._fleets) >= _FLEETS:
-                self._fleets.clear()
-            found = self._fleets[models] = self._work_out(models)
-        return found
 
     def _work_out(self, models: tuple[str, ...]) -> _Fleet:
         found = [self._heads_of(model) for model in models]
@@ -149,7 +142,7 @@ def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
 
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1, N hidden
 #: units, O = N + L, H heads, K prototypes, S scales, T tasks).
-_ARRAYS = {
+_ARRAYS: Arrays = {
     "gram_ids": ("iu", "G"),
     "gram_idf": ("f", "G"),
     "gram_table": ("i", "GD"),
@@ -168,7 +161,7 @@ _ARRAYS = {
     "centre_counts": ("f", "KS"),
     "centre_clusters": ("iu", "K"),
     "departures": ("f", "KH"),
-    "near": ("f", "2"),
+    "near": ("f", (2,)),
     "head_names": ("U", "H"),
     "head_scale": ("iu", "H"),
     "head_rows": ("iu", "H"),

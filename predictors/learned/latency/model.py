@@ -9,7 +9,7 @@ import numpy as np
 
 from predictors.kernels import LatencyNetwork
 from predictors.kernels.levels import TAUS
-from predictors.learned.artifact import Artifact, ArtifactError, shaped
+from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
 from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
 
 HIDDEN = 32
@@ -50,7 +50,8 @@ class LatencyModel:
     @classmethod
     def load(cls, artifact: Artifact) -> LatencyModel:
         """Raises ArtifactError for arrays of other shapes."""
-        arrays = shaped(artifact, SHAPES)
+        sizes(artifact, {name: ("f", shape) for name, shape in SHAPES.items()})
+        arrays = floats(artifact.arrays)
         if min(arrays[name].min() for name in ("event_scale", "target_scale", "widths")) <= 0.0:
             raise ArtifactError("the latency artifact has a scale that is not positive")
         if (np.diff(arrays["widths"][:, 2:]) < 0.0).any():
