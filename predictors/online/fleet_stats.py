@@ -97,8 +97,13 @@ class FleetStats:
             return {}
         return {stats.group_key: stats.group.accuracy for stats in self.candidates.values()}
 
-    def weights(self) -> dict[tuple[str, str], dict[str, float]]:
-        """By (model, hardware): the latency model's weights for `ttft` and `tpot`, the mean over its instances."""
+    def length_weights(self) -> dict[str, float]:
+        """By model: the weight of the length model against the model's own histogram, 0 to 1."""
+        return self.lengths.weights() if self.models.length is not None else {}
+
+    def latency_weights(self) -> dict[tuple[str, str], dict[str, float]]:
+        """By (model, hardware): the weights of the latency model against the physical estimate, for `ttft` and `tpot`, 0 to 1.
+        The mean over its instances."""
         found: dict[tuple[str, str], list[CandidateStats]] = {}
         if self.models.latency is not None:
             for stats in self.candidates.values():

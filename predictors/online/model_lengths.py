@@ -90,15 +90,3 @@ class Lengths:
     def weights(self) -> dict[str, float]:
         """By model: the trained model's share."""
         return {model: entry.learned.weight for model, entry in self._models.items()}
-
-    def observe(
-        self,
-        model: str,
-        family: str | None,
-        output_tokens: int,
-        max_tokens: int | None = None,
-        choices: int = 1,
-    ) -> None:
-        """Learn from a complete answer. `output_tokens` are those of all choices, `max_tokens` caps each."""
-        entry = self.of(model, family)
-        entry.observe_output(output_tokens, max_tokens, choices)

@@ -45,9 +45,6 @@ class Words:
 
     name = "length-test"
 
-    def knows(self, model: str, family: str | None) -> bool:
-        return True
-
     def shares(self, features: PromptFeatures, models: Any) -> np.ndarray:
         shares = np.full((len(models), BINS), 1e-6)
         shares[:, bin_of(20 if features.counts[1] == 1 else 200)] = 1.0
