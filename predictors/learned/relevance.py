@@ -43,10 +43,6 @@ RELEVANCE_FEATURES: tuple[str, ...] = (
 _FLEETS = 64
 
 
-#: The places of the known models in a fleet, and their heads on each of the scales that know most of them.
-_Fleet = tuple[list[int], list[RelevanceHeads]]
-
-
 class RelevanceModel:
     """A trained relevance model. Several threads may use it at once."""
 
@@ -62,7 +58,7 @@ class RelevanceModel:
         self._heads: dict[str, list[int]] = {}
         for head, model in enumerate(self._names):
             self._heads.setdefault(model_key(model), []).append(head)
-        self._fleet = lru_cache(_FLEETS)(self._work_out)
+        self._options = lru_cache(_FLEETS)(self._options_of)
 
     @classmethod
     def load(cls, artifact: Artifact) -> RelevanceModel:
@@ -78,36 +74,30 @@ class RelevanceModel:
         self, features: PromptFeatures, models: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray, int, float]:
         """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster, trust in [0, 1] that
-        the prompt is like the training data); NaN for unknown models. The deviation is of the mean, not of a single
-        answer."""
-        known, options = self._fleet(tuple(models))
-        vector = self.encoder.vector(features)
-        quality, off, nearest, trust = self._network.quality(vector, options)
-        if len(known) == len(models):
-            return quality, off, int(self._clusters[nearest]), trust
-        mean = np.full(len(models), np.nan)
-        deviation = np.full(len(models), np.nan)
-        if options:
-            mean[known], deviation[known] = quality, off
+        the prompt is like the training data). The deviation is of the mean, not of a single answer. Raises ValueError for
+        an unknown model."""
+        mean, deviation, nearest, trust = self._network.quality(
+            self.encoder.vector(features), self._options(tuple(models))
+        )
         return mean, deviation, int(self._clusters[nearest]), trust
 
     def _heads_of(self, model: str) -> list[int]:
         return self._heads.get(model_key(model), [])
 
-    def _work_out(self, models: tuple[str, ...]) -> _Fleet:
+    def _options_of(self, models: tuple[str, ...]) -> list[RelevanceHeads]:
+        """The models' heads on each of the scales that know most of them."""
         found = [self._heads_of(model) for model in models]
-        known = [place for place, heads in enumerate(found) if heads]
-        if not known:
-            return known, []
-        scales_of = [{int(self._scale[head]) for head in found[place]} for place in known]
+        if not all(found):
+            raise ValueError(f"the relevance model does not know all of {', '.join(models)}")
+        scales_of = [{int(self._scale[head]) for head in heads} for heads in found]
         by_scale = [sum(scale in there for there in scales_of) for scale in range(self._scales)]
         options = []
         for scale, covered in enumerate(by_scale):
             if covered < max(by_scale):
                 continue
-            heads = [self._chosen(models[place], found[place], scale, by_scale) for place in known]
-            options.append(self._network.heads(scale, np.array(heads)))
-        return known, options
+            chosen = [self._chosen(*each, scale, by_scale) for each in zip(models, found, strict=True)]
+            options.append(self._network.heads(scale, np.array(chosen, np.int64)))
+        return options
 
     def _chosen(self, model: str, heads: list[int], scale: int, by_scale: list[int]) -> int:
         """One of a model's heads: on this scale, else on the scale that knows most of the fleet. Of several versions,
@@ -126,10 +116,10 @@ def exact_name(model: str) -> str:
     return model.rsplit("/", 1)[-1].lower()
 
 
-def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
+def encoder_of(arrays: Mapping[str, np.ndarray], kind: type[Encoder] = Encoder) -> Encoder:
     """The encoder of an artifact's arrays, which may have no lexicon."""
     grams = len(arrays["gram_ids"])
-    return Encoder(
+    return kind(
         arrays["gram_ids"].astype(np.int64),
         arrays["gram_idf"].astype(np.float32),
         arrays["gram_table"],

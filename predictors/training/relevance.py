@@ -24,7 +24,7 @@ from sklearn.cluster import KMeans
 from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.relevance_network import HALF_EVIDENCE, Prototypes
 from predictors.learned.artifact import Artifact
-from predictors.learned.relevance import RELEVANCE_FEATURES
+from predictors.learned.relevance import RELEVANCE_FEATURES, encoder_of
 from predictors.training.dataset import Dataset, Progress, fraction_of
 from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.relevance_experts import (
@@ -54,15 +54,7 @@ def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) 
     progress(f"encoder of {len(labels.prompts)} prompts")
     grams, weights = fit_encoder(labels.prompts, seed, most_grams=_MOST_GRAMS, most_directions=_DIRECTIONS)
     # Never the compiled one: an artifact must not depend on whether there is a compiler.
-    encoder = Encoder(
-        grams["gram_ids"].astype(np.int64),
-        grams["gram_idf"],
-        grams["gram_table"],
-        grams["gram_step"].astype(np.float32),
-        np.zeros((len(grams["gram_ids"]), 0), dtype=np.int8),
-        np.zeros(len(grams["gram_ids"]), dtype=np.float32),
-        float(grams["unknown_idf"]),
-    )
+    encoder = encoder_of(grams, Encoder)
     vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
     trust = fit_trust(labels, _judged(labels, vectors, weights, seed, progress))
     progress("experts on all prompts")
