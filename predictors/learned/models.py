@@ -7,8 +7,7 @@ and a member of `Models` (CONTRIBUTING.md, "Adding a predictor").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -102,21 +101,18 @@ KINDS = {
 }
 
 
+@dataclass(frozen=True, eq=False)
 class Models:
     """The trained models in use, by kind; None for a kind that serves without training. `about` has the description in
     each artifact, by kind."""
 
-    length: LengthModel | None
-    latency: LatencyModel | None
-    memory: MemoryModel | None
-    relevance: RelevanceModel | None
-    trees: TreeModel | None
-    text: TextModels | None
-
-    def __init__(self, about: Mapping[str, Mapping[str, Any]] | None = None, **loaded: Any) -> None:
-        self.about = about or {}
-        for kind in KINDS:
-            setattr(self, kind, loaded.get(kind))
+    length: LengthModel | None = None
+    latency: LatencyModel | None = None
+    memory: MemoryModel | None = None
+    relevance: RelevanceModel | None = None
+    trees: TreeModel | None = None
+    text: TextModels | None = None
+    about: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -155,8 +151,5 @@ def _load(directory: Path, base: Models) -> Models:
     found = {kind: KINDS[kind].load(path) for kind, path in paths.items() if path.is_file()}
     if not found:
         return base
-    models = copy(base)
-    models.about = {**base.about, **{kind: about for kind, (_, about) in found.items()}}
-    for kind, (model, _) in found.items():
-        setattr(models, kind, model)
-    return models
+    about = {**base.about, **{kind: about for kind, (_, about) in found.items()}}
+    return replace(base, about=about, **{kind: model for kind, (model, _) in found.items()})
