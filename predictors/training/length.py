@@ -32,7 +32,7 @@ from predictors.kernels.reference.length_network import (
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LENGTH_FEATURES, quantiles
 from predictors.learned.names import model_key
-from predictors.training.dataset import Answer, Dataset, DatasetError, Progress, Prompt, fraction_of
+from predictors.training.dataset import Dataset, DatasetError, Progress, Prompt, fraction_of
 from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors, standards
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
 from router.core.types import PromptFeatures
@@ -143,7 +143,8 @@ def _table(data: Dataset) -> _Table:
     row = {each.id: index for index, each in enumerate(prompts)}
     keys = {each.model: model_key(each.model) for each in answers}
     models = tuple(sorted(set(keys.values())))
-    family_of = _families(answers, keys)
+    # Of several families of a model the first one counts.
+    family_of = {keys[each.model]: each.family for each in reversed(answers) if each.family is not None}
     families = tuple(sorted(set(family_of.values())))
     column = {key: index for index, key in enumerate(models)}
     return _Table(
@@ -156,14 +157,6 @@ def _table(data: Dataset) -> _Table:
         np.array([each.output_tokens for each in answers], float),
         np.array([each.capped for each in answers]),
     )
-
-
-def _families(answers: Sequence[Answer], keys: dict[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in answers:
-        if each.family is not None:
-            found.setdefault(keys[each.model], each.family)
-    return found
 
 
 # --- one fit ------------------------------------------------------------------------------------------
