@@ -66,21 +66,9 @@ class StepCosts:
     """The constants and limits of an `EngineProfile` in wall seconds, for one (instance, model)."""
 
     __slots__ = (
-        "batched_tokens",
-        "constants",
-        "extra_s",
-        "floor_s",
-        "kv_capacity_tokens",
-        "kv_token_s",
-        "load_s",
-        "overhead_s",
-        "pair_s",
-        "profile",
-        "seats",
-        "seq_s",
-        "speed",
-        "token_s",
-    )
+        "batched_tokens", "constants", "extra_s", "floor_s", "kv_capacity_tokens", "kv_token_s", "load_s",
+        "overhead_s", "pair_s", "profile", "seats", "seq_s", "speed", "token_s",
+    )  # fmt: skip
 
     def __init__(self, profile: EngineProfile, fixed_slots: bool, speed: float) -> None:
         self.profile = profile

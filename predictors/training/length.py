@@ -101,7 +101,8 @@ def train(
             aside.append((out, *_mixtures(_fit(kept, seed, settings, progress), out)))
         spreads, figures = _calibrated(aside, len(table.families))
         arrays = _fit(table, seed, settings, progress)
-    _set_spreads(arrays, table, spreads)
+    # The last spread is that of an unknown family.
+    arrays |= {"family_spread": spreads, "model_spread": spreads[table.family_of_model - 1]}
     about: dict[str, Any] = {"settings": asdict(settings), "inner": figures}
     return Artifact("length", LENGTH_FEATURES, _compact(arrays), about)
 
@@ -396,12 +397,6 @@ def _mixtures(arrays: dict[str, np.ndarray], table: _Table) -> tuple[np.ndarray,
         centres, outs = network.mixtures(prompt.features, fleet)
         centre[answers], out[answers] = centres[table.model[answers]], outs[table.model[answers]]
     return centre, out
-
-
-def _set_spreads(arrays: dict[str, np.ndarray], table: _Table, spreads: np.ndarray) -> None:
-    """`spreads` are by family, the last that of an unknown family."""
-    arrays["family_spread"] = spreads
-    arrays["model_spread"] = spreads[table.family_of_model - 1]
 
 
 def _compact(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

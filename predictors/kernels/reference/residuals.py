@@ -47,25 +47,9 @@ class ResidualWindow:
     """
 
     __slots__ = (
-        "_bias_inertia",
-        "_least_rate",
-        "_most_lag",
-        "_noise_sd",
-        "_pseudo",
-        "_recent",
-        "_stale",
-        "_window",
-        "bias",
-        "count",
-        "factors",
-        "mean_factor",
-        "median",
-        "median_factor",
-        "p95",
-        "p95_factor",
-        "tail",
-        "values",
-    )
+        "_bias_inertia", "_least_rate", "_most_lag", "_noise_sd", "_pseudo", "_recent", "_stale", "_window", "bias",
+        "count", "factors", "mean_factor", "median", "median_factor", "p95", "p95_factor", "tail", "values",
+    )  # fmt: skip
 
     def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
         self.count = 0
