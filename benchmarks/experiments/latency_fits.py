@@ -76,7 +76,7 @@ class Lstm:
         return predicted_by(self.model(), episode)
 
     def model(self) -> LatencyModel:
-        return LatencyModel("lstm", dict(self.arrays))
+        return LatencyModel(dict(self.arrays))
 
 
 def predicted_by(model: LatencyModel, episode: Episode) -> np.ndarray:

@@ -47,8 +47,7 @@ _EMBEDDINGS = ("model_table", "model_spread", "family_table", "family_spread")
 class LengthModel:
     """A trained length predictor; see the module's docstring."""
 
-    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        self.name = name
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._network = LengthNetwork(arrays)
         self._arrays = {name: arrays[name] for name in _EMBEDDINGS}
         self._models = {str(key): row for row, key in enumerate(arrays["models"])}
@@ -66,7 +65,7 @@ class LengthModel:
         }  # fmt: skip
         if any(of[name] != size for name, size in wanted.items()):
             raise ArtifactError("a length artifact whose arrays do not fit each other")
-        model = cls(artifact.name, artifact.arrays)
+        model = cls(artifact.arrays)
         probe = PromptFeatures(tuple(range(PATCH)), (1,), (1,) * len(COUNTS))
         if not np.isfinite(model.shares(probe, [("", None)])).all():
             raise ArtifactError("a length artifact whose arrays give no numbers")

@@ -35,8 +35,7 @@ SHAPES = {
 class MemoryModel:
     """A trained model; one serves all instances."""
 
-    def __init__(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        self.name = name
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.predict = MemoryNetwork(arrays).predict
 
     @classmethod
@@ -46,4 +45,4 @@ class MemoryModel:
         arrays = floats(artifact.arrays)
         if arrays["scale"].min() <= 0.0:
             raise ArtifactError("the memory artifact has a scale that is not positive")
-        return cls(artifact.name, arrays)
+        return cls(arrays)

@@ -46,8 +46,7 @@ _FLEETS = 64
 class RelevanceModel:
     """A trained relevance model. Several threads may use it at once."""
 
-    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        self.name = name
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.encoder = encoder_of(arrays)
         self._network = RelevanceNetwork(floats(arrays))
         self._clusters = arrays["centre_clusters"]
@@ -64,7 +63,7 @@ class RelevanceModel:
     def load(cls, artifact: Artifact) -> RelevanceModel:
         """Raises ArtifactError for arrays that are missing or do not fit."""
         _check(artifact)
-        return cls(artifact.name, artifact.arrays)
+        return cls(artifact.arrays)
 
     def knows(self, model: str) -> bool:
         """Whether there is an estimate for this model, by its name or its key (`predictors.learned.names`)."""

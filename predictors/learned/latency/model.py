@@ -40,8 +40,7 @@ SHAPES = {
 class LatencyModel:
     """A trained model. One serves all instances; the state of each is in its `InstanceHistory`."""
 
-    def __init__(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        self.name = name
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.network = network = LatencyNetwork(arrays)
         self.start = network.start
         self.step = network.step
@@ -56,4 +55,4 @@ class LatencyModel:
             raise ArtifactError("the latency artifact has a scale that is not positive")
         if (np.diff(arrays["widths"][:, 2:]) < 0.0).any():
             raise ArtifactError("the latency artifact's widths would make quantiles cross")
-        return cls(artifact.name, arrays)
+        return cls(arrays)

@@ -43,8 +43,7 @@ class TextModels:
     """`estimators` by name: "mean" (the same for every prompt), "knn", "clusters", "logistic", "eccos_t", "eccos_r",
     "factorisation". Each takes a prompt's features and models' names. Several threads may use them at once."""
 
-    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        self.name = name
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.encoder = encoder_of(arrays)
         self._heads = {str(key): head for head, key in enumerate(arrays["head_names"].tolist())}
         self._places = lru_cache(_FLEETS)(self._places_of)
@@ -57,7 +56,7 @@ class TextModels:
     def load(cls, artifact: Artifact) -> TextModels:
         """Raises ArtifactError for arrays that are missing or do not fit."""
         check(artifact)
-        return cls(artifact.name, artifact.arrays)
+        return cls(artifact.arrays)
 
     def knows(self, model: str) -> bool:
         """Whether there are estimates for this model, by its key (`predictors.learned.names`)."""

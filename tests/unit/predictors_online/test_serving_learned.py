@@ -37,13 +37,11 @@ def an_instance(name: str = "i", hardware: str | None = "gpu") -> Instance:
 
 def latency_model(ttft: float = 0.0, tpot: float = 0.0) -> LatencyModel:
     """Says medians of these log residuals, with about 0.1 to either side."""
-    return LatencyModel("latency-test", dict(latency_artifact(ttft, tpot).arrays))
+    return LatencyModel(dict(latency_artifact(ttft, tpot).arrays))
 
 
 class Words:
     """A length model that says 20 tokens for a prompt of one line, 200 for more."""
-
-    name = "length-test"
 
     def shares(self, features: PromptFeatures, models: Any) -> np.ndarray:
         shares = np.full((len(models), BINS), 1e-6)
@@ -53,8 +51,6 @@ class Words:
 
 class Judge:
     """A relevance model that knows only "m", and is as sure that it knows such prompts as it is made."""
-
-    name = "relevance-test"
 
     def __init__(self, trust: float = 1.0) -> None:
         self.trust = trust
