@@ -47,6 +47,8 @@ _EMBEDDINGS = ("model_table", "model_spread", "family_table", "family_spread")
 class LengthModel:
     """A trained length predictor; see the module's docstring."""
 
+    features = LENGTH_FEATURES
+
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._network = LengthNetwork(arrays)
         self._arrays = {name: arrays[name] for name in _EMBEDDINGS}

@@ -35,6 +35,8 @@ SHAPES = {
 class MemoryModel:
     """A trained model; one serves all instances."""
 
+    features = MEMORY_FEATURES
+
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.predict = MemoryNetwork(arrays).predict
 

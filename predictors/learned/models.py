@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class ArtifactKind:
     """One kind of artifact. Modules are imported when they are first needed.
 
-    `model` is the class in `predictors.learned` that serves it: `load(artifact)` raises ArtifactError for arrays that do
-    not fit. `features` names the inputs that an artifact must have been made with. `training` is the module in
+    `model` is the class in `predictors.learned` that serves it. Its `load(artifact)` raises ArtifactError for arrays that do
+    not fit, its `features` are the inputs with which an artifact must have been made. `training` is the module in
     `predictors.training` whose `train` makes it; the module of that name in `benchmarks.evaluate`, if there is one,
     evaluates it. `learns_from` says which rows of a data set it needs: answers with a length, answers with a quality, or
     attempts at instances.
@@ -38,7 +38,6 @@ class ArtifactKind:
 
     name: str
     model: str
-    features: str
     training: str
     learns_from: Literal["lengths", "qualities", "attempts"]
 
@@ -49,7 +48,7 @@ class ArtifactKind:
 
     def feature_names(self) -> tuple[str, ...]:
         """The features with which an artifact of this kind must have been made."""
-        names: tuple[str, ...] = _member(self.features)
+        names: tuple[str, ...] = self._model().features
         return names
 
     def load(self, path: Path) -> tuple[Any, Mapping[str, Any]]:
@@ -58,45 +57,28 @@ class ArtifactKind:
         read = artifact.load(path, self.name, self.feature_names())
         about = {**read.about, "artifact": read.name, "features": read.features}
         try:
-            return _member(self.model).load(read), about
+            return self._model().load(read), about
         except ArtifactError as error:
             raise ArtifactError(f"{path}: {error}") from error
         # Arrays of the right shapes can still hold values that do not fit together.
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, SystemError) as error:
             raise ArtifactError(f"{path}: its arrays do not fit ({type(error).__name__})") from error
 
-
-def _member(name: str) -> Any:
-    module, _, member = name.rpartition(".")
-    return getattr(import_module(f"predictors.learned.{module}"), member)
+    def _model(self) -> Any:
+        module, _, name = self.model.rpartition(".")
+        return getattr(import_module(f"predictors.learned.{module}"), name)
 
 
 #: Every kind by its name, in the order in which records name the artifacts.
 KINDS = {
     kind.name: kind
     for kind in (
-        ArtifactKind(
-            "length", "length_model.LengthModel", "length_model.LENGTH_FEATURES", "length", "lengths"
-        ),
-        ArtifactKind(
-            "latency",
-            "latency.model.LatencyModel",
-            "latency.features.LATENCY_FEATURES",
-            "latency",
-            "attempts",
-        ),
-        ArtifactKind("memory", "memory.MemoryModel", "memory.MEMORY_FEATURES", "memory", "attempts"),
-        ArtifactKind(
-            "relevance", "relevance.RelevanceModel", "relevance.RELEVANCE_FEATURES", "relevance", "qualities"
-        ),
-        ArtifactKind("trees", "trees.TreeModel", "trees.TREE_FEATURES", "trees", "attempts"),
-        ArtifactKind(
-            "text",
-            "text_only.models.TextModels",
-            "text_only.models.TEXT_ONLY_FEATURES",
-            "text_only",
-            "qualities",
-        ),
+        ArtifactKind("length", "length_model.LengthModel", "length", "lengths"),
+        ArtifactKind("latency", "latency.model.LatencyModel", "latency", "attempts"),
+        ArtifactKind("memory", "memory.MemoryModel", "memory", "attempts"),
+        ArtifactKind("relevance", "relevance.RelevanceModel", "relevance", "qualities"),
+        ArtifactKind("trees", "trees.TreeModel", "trees", "attempts"),
+        ArtifactKind("text", "text_only.models.TextModels", "text_only", "qualities"),
     )
 }
 

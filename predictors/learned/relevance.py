@@ -46,6 +46,8 @@ _FLEETS = 64
 class RelevanceModel:
     """A trained relevance model. Several threads may use it at once."""
 
+    features = RELEVANCE_FEATURES
+
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.encoder = encoder_of(arrays)
         self._network = RelevanceNetwork(floats(arrays))

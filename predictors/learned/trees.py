@@ -104,6 +104,8 @@ class TreeModel:
     """Both forests, evaluated together. The arrays for T trees (those of TTFT first) of depth D: `feature` and
     `threshold` (T, 2^D - 1), `value` (T, 2^D), `base` (2,), and `ttft_trees` (), the number of trees of TTFT."""
 
+    features = TREE_FEATURES
+
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         trees, nodes = arrays["feature"].shape
         self._depth = (nodes + 1).bit_length() - 1

@@ -10,7 +10,7 @@ import numpy as np
 from predictors.kernels import LatencyNetwork
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
-from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
+from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 
 HIDDEN = 32
 WIDTH = 128
@@ -39,6 +39,8 @@ SHAPES = {
 
 class LatencyModel:
     """A trained model. One serves all instances; the state of each is in its `InstanceHistory`."""
+
+    features = LATENCY_FEATURES
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.network = network = LatencyNetwork(arrays)

@@ -43,6 +43,8 @@ class TextModels:
     """`estimators` by name: "mean" (the same for every prompt), "knn", "clusters", "logistic", "eccos_t", "eccos_r",
     "factorisation". Each takes a prompt's features and models' names. Several threads may use them at once."""
 
+    features = TEXT_ONLY_FEATURES
+
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.encoder = encoder_of(arrays)
         self._heads = {str(key): head for head, key in enumerate(arrays["head_names"].tolist())}
