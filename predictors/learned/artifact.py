@@ -78,9 +78,7 @@ def to_bytes(artifact: Artifact) -> bytes:
     try:
         text = json.dumps(about, indent=1, sort_keys=True, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise ArtifactError(
-            f"{artifact.kind} artifact: what it tells of itself is no JSON ({error})"
-        ) from error
+        raise ArtifactError(f"{artifact.kind} artifact: its description is not JSON ({error})") from error
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
         _member(file, _ABOUT, text)

@@ -166,7 +166,7 @@ class OnlinePrediction(Prediction):
     __delattr__ = object.__delattr__
 
     def __getattr__(self: Any, name: str) -> Any:
-        """A value that is read for the first time: all that few predictions are asked for are then read at once."""
+        """The first read of one of the values that few predictions need. It fetches all of them."""
         if name not in _LATER:
             raise AttributeError(name)
         of, at = self._of, self._at

@@ -74,7 +74,9 @@ class _Fitted:
     lexicon: Lexicon
     tasks: Tasks
 
-    def said(self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, near: np.ndarray) -> np.ndarray:
+    def without_tasks(
+        self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, near: np.ndarray
+    ) -> np.ndarray:
         """(experts but the tasks, P, H) departures, `near` being those of the prototypes."""
         return np.stack([self.network.departures(vectors), near, self.lexicon.departures(weights)])
 
@@ -94,12 +96,12 @@ def _fit(
 def _means_of_tasks(
     labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, fitted: _Fitted
 ) -> np.ndarray:
-    """(experts but the tasks, T, H): the mean of what an expert says at each task."""
+    """(experts but the tasks, T, H): the mean of an expert's departures at each task."""
     rows = fitted.rows
     of_task = fitted.tasks.of(vectors[rows])
     near, _ = _near(fitted.prototypes, fitted.departures, vectors[rows], labels)
-    said = fitted.said(vectors[rows], weights[rows], near)
-    return np.asarray(of_task.T @ said / np.maximum(of_task.sum(axis=0), 1e-9)[:, None])
+    departures = fitted.without_tasks(vectors[rows], weights[rows], near)
+    return np.asarray(of_task.T @ departures / np.maximum(of_task.sum(axis=0), 1e-9)[:, None])
 
 
 def _judged(
@@ -118,7 +120,7 @@ def _judged(
         fitted = _fit(labels, vectors, weights, np.flatnonzero(part != out), seed)
         near, faded = _near(fitted.prototypes, fitted.departures, vectors[judged], labels)
         of_task = fitted.tasks.of(vectors[judged])
-        beyond = fitted.said(vectors[judged], weights[judged], near)
+        beyond = fitted.without_tasks(vectors[judged], weights[judged], near)
         beyond -= of_task @ _means_of_tasks(labels, vectors, weights, fitted)
         prior[judged] = fitted.tasks.prior
         departures[:, judged] = faded * np.concatenate([beyond, (of_task @ fitted.tasks.departures)[None]])
@@ -130,13 +132,13 @@ def _near(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(departures (K, H) of the nearby prototypes, how far departures are faded in); both (P, H)."""
     counted = there * prototypes.counts[:, labels.head_scale]
-    said, faded = [], []
+    departures, faded = [], []
     for vector in vectors:
         weights, near_by, trust, _ = prototypes.nearness(vector)
         near = np.maximum(near_by, 1e-9)[labels.head_scale]
-        said.append(weights @ counted / near)
+        departures.append(weights @ counted / near)
         faded.append(trust * near / (near + HALF_EVIDENCE))
-    return np.stack(said), np.stack(faded)
+    return np.stack(departures), np.stack(faded)
 
 
 def _artifact(

@@ -78,14 +78,14 @@ cdef double log1p_of(count) except? -1.0:
 
 
 cdef double checked_log(double value) except? -1.0:
-    """What is no number would stay among the recent values."""
+    """The log of a time. A NaN would stay among the recent values."""
     if not value > 0.0:
         raise ValueError("a time that is not above 0")
     return log(value)
 
 
 cdef double checked_log1p(double value) except? -1.0:
-    """What is no number would stay in the state of the network."""
+    """log1p of a count or a time. A NaN would stay in the state of the network."""
     if not value > -1.0:
         raise ValueError("a count or a time below 0")
     return log1p(value)

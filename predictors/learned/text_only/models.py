@@ -67,13 +67,15 @@ class TextModels:
     def _estimates(
         self, estimate: Estimator, features: PromptFeatures, models: Sequence[str]
     ) -> TextEstimates:
-        """What an estimator says of models by name."""
+        """The estimates of models by name."""
         known, heads = self._places(tuple(models))
         quality: list[float | None] = [None] * len(models)
         tokens: list[float | None] = [None] * len(models)
         if known:
-            said, lengths = estimate(self.encoder.vector(features))
-            for place, one, length in zip(known, said[heads].tolist(), lengths[heads].tolist(), strict=True):
+            qualities, lengths = estimate(self.encoder.vector(features))
+            for place, one, length in zip(
+                known, qualities[heads].tolist(), lengths[heads].tolist(), strict=True
+            ):
                 quality[place] = one
                 tokens[place] = None if isnan(length) else length
         return TextEstimates(quality, tokens)
