@@ -144,9 +144,7 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
     if kind is not None and found_kind != kind:
         raise ArtifactError(f"{path}: a {found_kind} artifact, not a {kind} one")
     if features is not None and found != features:
-        odd = [name for name in found if name not in features] + [
-            name for name in features if name not in found
-        ]
+        odd = sorted({*found} ^ {*features})
         which = ", ".join(odd[:5]) if odd else "their order"
         raise ArtifactError(
             f"{path}: made with other features than this version has ({which}): train it anew"

@@ -75,11 +75,7 @@ class Lengths:
         """The entry of a model, created on first use."""
         entry = self._models.get(model)
         if entry is None:
-            shared = None
-            if family is not None:
-                shared = self._families.get(family)
-                if shared is None:
-                    shared = self._families[family] = LengthDistribution()
+            shared = None if family is None else self._families.setdefault(family, LengthDistribution())
             entry = self._models[model] = ModelLengths(shared)
         return entry
 

@@ -69,10 +69,6 @@ class Qualities(Learner[AnswerJudged]):
             return expected
         return feedback.corrected(quality, cluster), deviation
 
-    def observe_judgement(self, model: str, features: PromptFeatures, quality: float) -> AnswerJudged:
-        """An answer of `model` to such a prompt was judged `quality`, 0 to 1."""
-        return AnswerJudged(model, *features, quality)
-
     def apply(self, observation: AnswerJudged, now: float) -> None:
         model = observation.model
         stated = self._priors.get(model)
