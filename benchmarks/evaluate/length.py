@@ -28,6 +28,7 @@ from benchmarks.evaluate.length_baselines import (
     task_of,
 )
 from benchmarks.evaluate.picks import check_apart
+from predictors.kernels import served_tables
 from predictors.kernels.length_bins import EDGES
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LengthModel, quantiles
@@ -119,7 +120,8 @@ def served_medians(answers: Answers, shares: np.ndarray, seed: int) -> tuple[np.
         model = str(answers.model[row])
         lengths = of_model.setdefault(model, ModelLengths(None))
         if lengths.output.observed >= WARM_UP:
-            served[row] = lengths.learned.table(shares[row], lengths.output).p50
+            (table,) = served_tables([lengths.learned], shares[row][None], [lengths.output])
+            served[row] = table.p50
             histogram[row] = lengths.output.p50
         tokens = round(answers.tokens[row])
         lengths.observe_output(tokens, tokens if answers.capped[row] else None, 1, shares[row])

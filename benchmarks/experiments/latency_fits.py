@@ -76,7 +76,7 @@ class Lstm:
         return predicted_by(self.model(), episode)
 
     def model(self) -> LatencyModel:
-        return LatencyModel("lstm", dict(self.arrays))
+        return LatencyModel(dict(self.arrays))
 
 
 def predicted_by(model: LatencyModel, episode: Episode) -> np.ndarray:
@@ -112,12 +112,7 @@ class _TreeQuantiles:
         latency = load_models().latency
         assert latency is not None  # noqa: S101 (it comes with Headway)
         self.network = latency.network
-        self._forests = [
-            TreeModel(
-                each["feature"], each["threshold"], each["value"], each["base"], int(each["ttft_trees"])
-            )
-            for each in forests
-        ]
+        self._forests = [TreeModel(each) for each in forests]
 
     def quantiles(self, states: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
         found = np.stack([each.predict(rows) for each in self._forests], axis=2)

@@ -62,7 +62,7 @@ class Parts:
         elif self.lengths == "shipped":
             length = shipped.length
         elif isinstance(self.lengths, Mapping):
-            length = LengthModel("fitted", self.lengths)
+            length = LengthModel(self.lengths)
         memory = None if latency is None else shipped.memory
         predictor = PartialPredictor(self, Models(latency=latency, length=length, memory=memory))
         if self.lengths in ("prior", "mean"):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from predictors import kernels
-from predictors.analytic.answer_length import answer_length
 from predictors.kernels import reference
 from predictors.kernels.length_bins import PRIOR_SHARES
+from predictors.kernels.reference.answer_length import answer_length
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
 from predictors.learned.artifact import SHIPPED, floats, load, path_of
 from predictors.learned.models import KINDS

@@ -15,7 +15,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +34,9 @@ _HEADER = re.compile(
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MOST_BYTES = 256 * 2**20
+#: Arrays by name: the types of their values, and their dimensions. A number is a size, a letter stands for the same size
+#: everywhere.
+Arrays = Mapping[str, tuple[str, Sequence[str | int]]]
 
 
 class ArtifactError(ValueError):
@@ -75,9 +78,7 @@ def to_bytes(artifact: Artifact) -> bytes:
     try:
         text = json.dumps(about, indent=1, sort_keys=True, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise ArtifactError(
-            f"{artifact.kind} artifact: what it tells of itself is no JSON ({error})"
-        ) from error
+        raise ArtifactError(f"{artifact.kind} artifact: its description is not JSON ({error})") from error
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
         _member(file, _ABOUT, text)
@@ -143,29 +144,12 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
     if kind is not None and found_kind != kind:
         raise ArtifactError(f"{path}: a {found_kind} artifact, not a {kind} one")
     if features is not None and found != features:
-        odd = [name for name in found if name not in features] + [
-            name for name in features if name not in found
-        ]
+        odd = sorted({*found} ^ {*features})
         which = ", ".join(odd[:5]) if odd else "their order"
         raise ArtifactError(
             f"{path}: made with other features than this version has ({which}): train it anew"
         )
     return Artifact(found_kind, found, arrays, about, sha256(data).hexdigest()[:12])
-
-
-def shaped(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """The artifact's arrays of these names as float32, in these shapes. Raises ArtifactError for an array that is missing
-    or has another shape."""
-    arrays = {}
-    for name, shape in shapes.items():
-        array = artifact.arrays.get(name)
-        if array is None or array.shape != shape:
-            found = "is missing" if array is None else f"has the shape {array.shape}"
-            raise ArtifactError(
-                f"the {artifact.kind} artifact's {name} {found}; this version has {shape}: train it anew"
-            )
-        arrays[name] = np.asarray(array, np.float32)
-    return arrays
 
 
 def floats(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -175,21 +159,24 @@ def floats(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def sizes(artifact: Artifact, arrays: Mapping[str, tuple[str, str]]) -> dict[str, int]:
-    """The size of each dimension of these arrays, given by name as (types of numbers, a letter for each dimension). A letter
-    means one size everywhere, a digit that size. Raises ArtifactError for an array that is missing or does not fit."""
+def sizes(artifact: Artifact, arrays: Arrays) -> dict[str, int]:
+    """The sizes of the dimensions of these arrays. Raises ArtifactError for an array that is missing or does not fit."""
     kind = artifact.kind
-    found = {digit: int(digit) for digit in "0123456789"}
+    found: dict[str, int] = {}
     for name, (types, dimensions) in arrays.items():
         array = artifact.arrays.get(name)
         if array is None:
             raise ArtifactError(f"a {kind} artifact without its {name}")
         fits = array.dtype.kind in types and array.ndim == len(dimensions)
         if not fits or any(
-            found.setdefault(dimension, size) != size
-            for dimension, size in zip(dimensions, array.shape, strict=True)
+            size != (each if isinstance(each, int) else found.setdefault(each, size))
+            for each, size in zip(dimensions, array.shape, strict=True)
         ):
-            raise ArtifactError(f"a {kind} artifact whose {name} does not fit: {array.shape} {array.dtype}")
+            wanted = " x ".join(str(found.get(str(each), each)) for each in dimensions)
+            raise ArtifactError(
+                f"a {kind} artifact whose {name} does not fit: {array.dtype} {array.shape}, where this version has "
+                f"{wanted or 'one number'}: train it anew"
+            )
     return found
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictors.kernels import MemoryNetwork
-from predictors.learned.artifact import Artifact, ArtifactError, shaped
+from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
 from predictors.learned.latency.features import TARGET_FEATURES
 
 #: The closed form and the engine's last report of its KV use, both as logits (the closed form twice where the engine
@@ -35,14 +35,16 @@ SHAPES = {
 class MemoryModel:
     """A trained model; one serves all instances."""
 
-    def __init__(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        self.name = name
+    features = MEMORY_FEATURES
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.predict = MemoryNetwork(arrays).predict
 
     @classmethod
     def load(cls, artifact: Artifact) -> MemoryModel:
         """Raises ArtifactError for arrays of other shapes."""
-        arrays = shaped(artifact, SHAPES)
+        sizes(artifact, {name: ("f", shape) for name, shape in SHAPES.items()})
+        arrays = floats(artifact.arrays)
         if arrays["scale"].min() <= 0.0:
             raise ArtifactError("the memory artifact has a scale that is not positive")
-        return cls(artifact.name, arrays)
+        return cls(arrays)

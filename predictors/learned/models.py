@@ -7,8 +7,7 @@ and a member of `Models` (CONTRIBUTING.md, "Adding a predictor").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 class ArtifactKind:
     """One kind of artifact. Modules are imported when they are first needed.
 
-    `model` is the class in `predictors.learned` that serves it: `load(artifact)` raises ArtifactError for arrays that do
-    not fit. `features` names the inputs that an artifact must have been made with. `training` is the module in
+    `model` is the class in `predictors.learned` that serves it. Its `load(artifact)` raises ArtifactError for arrays that do
+    not fit, its `features` are the inputs with which an artifact must have been made. `training` is the module in
     `predictors.training` whose `train` makes it; the module of that name in `benchmarks.evaluate`, if there is one,
     evaluates it. `learns_from` says which rows of a data set it needs: answers with a length, answers with a quality, or
     attempts at instances.
@@ -39,7 +38,6 @@ class ArtifactKind:
 
     name: str
     model: str
-    features: str
     training: str
     learns_from: Literal["lengths", "qualities", "attempts"]
 
@@ -50,7 +48,7 @@ class ArtifactKind:
 
     def feature_names(self) -> tuple[str, ...]:
         """The features with which an artifact of this kind must have been made."""
-        names: tuple[str, ...] = _member(self.features)
+        names: tuple[str, ...] = self._model().features
         return names
 
     def load(self, path: Path) -> tuple[Any, Mapping[str, Any]]:
@@ -59,64 +57,44 @@ class ArtifactKind:
         read = artifact.load(path, self.name, self.feature_names())
         about = {**read.about, "artifact": read.name, "features": read.features}
         try:
-            return _member(self.model).load(read), about
+            return self._model().load(read), about
         except ArtifactError as error:
             raise ArtifactError(f"{path}: {error}") from error
         # Arrays of the right shapes can still hold values that do not fit together.
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, SystemError) as error:
             raise ArtifactError(f"{path}: its arrays do not fit ({type(error).__name__})") from error
 
-
-def _member(name: str) -> Any:
-    module, _, member = name.rpartition(".")
-    return getattr(import_module(f"predictors.learned.{module}"), member)
+    def _model(self) -> Any:
+        module, _, name = self.model.rpartition(".")
+        return getattr(import_module(f"predictors.learned.{module}"), name)
 
 
 #: Every kind by its name, in the order in which records name the artifacts.
 KINDS = {
     kind.name: kind
     for kind in (
-        ArtifactKind(
-            "length", "length_model.LengthModel", "length_model.LENGTH_FEATURES", "length", "lengths"
-        ),
-        ArtifactKind(
-            "latency",
-            "latency.model.LatencyModel",
-            "latency.features.LATENCY_FEATURES",
-            "latency",
-            "attempts",
-        ),
-        ArtifactKind("memory", "memory.MemoryModel", "memory.MEMORY_FEATURES", "memory", "attempts"),
-        ArtifactKind(
-            "relevance", "relevance.RelevanceModel", "relevance.RELEVANCE_FEATURES", "relevance", "qualities"
-        ),
-        ArtifactKind("trees", "trees.TreeModel", "trees.TREE_FEATURES", "trees", "attempts"),
-        ArtifactKind(
-            "text",
-            "text_only.models.TextModels",
-            "text_only.models.TEXT_ONLY_FEATURES",
-            "text_only",
-            "qualities",
-        ),
+        ArtifactKind("length", "length_model.LengthModel", "length", "lengths"),
+        ArtifactKind("latency", "latency.model.LatencyModel", "latency", "attempts"),
+        ArtifactKind("memory", "memory.MemoryModel", "memory", "attempts"),
+        ArtifactKind("relevance", "relevance.RelevanceModel", "relevance", "qualities"),
+        ArtifactKind("trees", "trees.TreeModel", "trees", "attempts"),
+        ArtifactKind("text", "text_only.models.TextModels", "text_only", "qualities"),
     )
 }
 
 
+@dataclass(frozen=True, eq=False)
 class Models:
     """The trained models in use, by kind; None for a kind that serves without training. `about` has the description in
     each artifact, by kind."""
 
-    length: LengthModel | None
-    latency: LatencyModel | None
-    memory: MemoryModel | None
-    relevance: RelevanceModel | None
-    trees: TreeModel | None
-    text: TextModels | None
-
-    def __init__(self, about: Mapping[str, Mapping[str, Any]] | None = None, **loaded: Any) -> None:
-        self.about = about or {}
-        for kind in KINDS:
-            setattr(self, kind, loaded.get(kind))
+    length: LengthModel | None = None
+    latency: LatencyModel | None = None
+    memory: MemoryModel | None = None
+    relevance: RelevanceModel | None = None
+    trees: TreeModel | None = None
+    text: TextModels | None = None
+    about: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -155,8 +133,5 @@ def _load(directory: Path, base: Models) -> Models:
     found = {kind: KINDS[kind].load(path) for kind, path in paths.items() if path.is_file()}
     if not found:
         return base
-    models = copy(base)
-    models.about = {**base.about, **{kind: about for kind, (_, about) in found.items()}}
-    for kind, (model, _) in found.items():
-        setattr(models, kind, model)
-    return models
+    about = {**base.about, **{kind: about for kind, (_, about) in found.items()}}
+    return replace(base, about=about, **{kind: model for kind, (model, _) in found.items()})

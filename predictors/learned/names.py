@@ -12,18 +12,8 @@ _DROPPED = re.compile(r"(^|-)(meta|instruct|chat|inst|it|hf|turbo|latest|preview
 _QUANTISED = re.compile(r"-(q[2-8](-(0|1|k(-[sml])?))?|fp8|fp16|bf16|awq|gptq|int[48]|gguf)(?=-|$)")
 _DATE = re.compile(r"-(20\d{6}|20\d\d-\d\d-\d\d|\d{2}-\d{2}-\d{2}|\d{4})$")
 _FAMILIES = (
-    "llama",
-    "qwen",
-    "mixtral",
-    "mistral",
-    "gemma",
-    "phi",
-    "gpt",
-    "claude",
-    "gemini",
-    "deepseek",
-    "yi",
-)
+    "llama", "qwen", "mixtral", "mistral", "gemma", "phi", "gpt", "claude", "gemini", "deepseek", "yi",
+)  # fmt: skip
 #: Tuned models with names of their own.
 _TUNED = {
     "llama": ("vicuna", "wizardlm", "alpaca", "athene", "nemotron", "guanaco", "koala", "tulu", "chatqa"),
@@ -34,14 +24,7 @@ _TUNED = {
 @lru_cache(maxsize=4096)
 def model_key(name: str) -> str:
     """The key of a model's name: lower case, without organisation, host, form of tuning or quantisation."""
-    key = (
-        name.rsplit("/", 1)[-1]
-        .lower()
-        .partition("@")[0]
-        .replace(":", "-")
-        .replace("_", "-")
-        .replace(" ", "-")
-    )
+    key = re.sub("[:_ ]", "-", name.rsplit("/", 1)[-1].lower().partition("@")[0])
     key = re.sub(r"^(llama|qwen|gemma|phi|mistral|yi)-?(\d)", r"\1-\2", key)
     key = re.sub(r"^qwen-(\d(\.\d)?)(?=-|$)", r"qwen\1", key)  # a version, not a size as in qwen-14b
     key = re.sub(r"^gpt(\d)", r"gpt-\1", key)

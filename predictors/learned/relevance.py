@@ -22,11 +22,12 @@ of the two scales.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from predictors.kernels import Encoder, RelevanceHeads, RelevanceNetwork
-from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
+from predictors.learned.artifact import Arrays, Artifact, ArtifactError, floats, sizes
 from predictors.learned.names import model_key, version_of
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
 from router.core.types import PromptFeatures
@@ -38,19 +39,16 @@ RELEVANCE_FEATURES: tuple[str, ...] = (
     *COUNTS,
 )
 
-#: Sets of models whose parts are cached.
+#: The number of sets of models whose heads are cached.
 _FLEETS = 64
-
-
-#: The places of the known models in a fleet, and their heads on each of the scales that know most of them.
-_Fleet = tuple[list[int], list[RelevanceHeads]]
 
 
 class RelevanceModel:
     """A trained relevance model. Several threads may use it at once."""
 
-    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        self.name = name
+    features = RELEVANCE_FEATURES
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.encoder = encoder_of(arrays)
         self._network = RelevanceNetwork(floats(arrays))
         self._clusters = arrays["centre_clusters"]
@@ -61,13 +59,13 @@ class RelevanceModel:
         self._heads: dict[str, list[int]] = {}
         for head, model in enumerate(self._names):
             self._heads.setdefault(model_key(model), []).append(head)
-        self._fleets: dict[tuple[str, ...], _Fleet] = {}
+        self._options = lru_cache(_FLEETS)(self._options_of)
 
     @classmethod
     def load(cls, artifact: Artifact) -> RelevanceModel:
         """Raises ArtifactError for arrays that are missing or do not fit."""
         _check(artifact)
-        return cls(artifact.name, artifact.arrays)
+        return cls(artifact.arrays)
 
     def knows(self, model: str) -> bool:
         """Whether there is an estimate for this model, by its name or its key (`predictors.learned.names`)."""
@@ -77,44 +75,30 @@ class RelevanceModel:
         self, features: PromptFeatures, models: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray, int, float]:
         """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster, trust in [0, 1] that
-        the prompt is like the training data); NaN for unknown models. The deviation is of the mean, not of a single
-        answer."""
-        known, options = self._fleet(tuple(models))
-        vector = self.encoder.vector(features)
-        quality, off, nearest, trust = self._network.quality(vector, options)
-        if len(known) == len(models):
-            return quality, off, int(self._clusters[nearest]), trust
-        mean = np.full(len(models), np.nan)
-        deviation = np.full(len(models), np.nan)
-        if options:
-            mean[known], deviation[known] = quality, off
+        the prompt is like the training data). The deviation is of the mean, not of a single answer. Raises ValueError for
+        an unknown model."""
+        mean, deviation, nearest, trust = self._network.quality(
+            self.encoder.vector(features), self._options(tuple(models))
+        )
         return mean, deviation, int(self._clusters[nearest]), trust
 
     def _heads_of(self, model: str) -> list[int]:
         return self._heads.get(model_key(model), [])
 
-    def _fleet(self, models: tuple[str, ...]) -> _Fleet:
-        found = self._fleets.get(models)
-        if found is None:
-            if len(self._fleets) >= _FLEETS:
-                self._fleets.clear()
-            found = self._fleets[models] = self._work_out(models)
-        return found
-
-    def _work_out(self, models: tuple[str, ...]) -> _Fleet:
+    def _options_of(self, models: tuple[str, ...]) -> list[RelevanceHeads]:
+        """The models' heads on each of the scales that know most of them."""
         found = [self._heads_of(model) for model in models]
-        known = [place for place, heads in enumerate(found) if heads]
-        if not known:
-            return known, []
-        scales_of = [{int(self._scale[head]) for head in found[place]} for place in known]
+        if not all(found):
+            raise ValueError(f"the relevance model does not know all of {', '.join(models)}")
+        scales_of = [{int(self._scale[head]) for head in heads} for heads in found]
         by_scale = [sum(scale in there for there in scales_of) for scale in range(self._scales)]
         options = []
         for scale, covered in enumerate(by_scale):
             if covered < max(by_scale):
                 continue
-            heads = [self._chosen(models[place], found[place], scale, by_scale) for place in known]
-            options.append(self._network.heads(scale, np.array(heads)))
-        return known, options
+            chosen = [self._chosen(*each, scale, by_scale) for each in zip(models, found, strict=True)]
+            options.append(self._network.heads(scale, np.array(chosen, np.int64)))
+        return options
 
     def _chosen(self, model: str, heads: list[int], scale: int, by_scale: list[int]) -> int:
         """One of a model's heads: on this scale, else on the scale that knows most of the fleet. Of several versions,
@@ -133,10 +117,10 @@ def exact_name(model: str) -> str:
     return model.rsplit("/", 1)[-1].lower()
 
 
-def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
+def encoder_of(arrays: Mapping[str, np.ndarray], kind: type[Encoder] = Encoder) -> Encoder:
     """The encoder of an artifact's arrays, which may have no lexicon."""
     grams = len(arrays["gram_ids"])
-    return Encoder(
+    return kind(
         arrays["gram_ids"].astype(np.int64),
         arrays["gram_idf"].astype(np.float32),
         arrays["gram_table"],
@@ -149,7 +133,7 @@ def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
 
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1, N hidden
 #: units, O = N + L, H heads, K prototypes, S scales, T tasks).
-_ARRAYS = {
+_ARRAYS: Arrays = {
     "gram_ids": ("iu", "G"),
     "gram_idf": ("f", "G"),
     "gram_table": ("i", "GD"),
@@ -168,7 +152,7 @@ _ARRAYS = {
     "centre_counts": ("f", "KS"),
     "centre_clusters": ("iu", "K"),
     "departures": ("f", "KH"),
-    "near": ("f", "2"),
+    "near": ("f", (2,)),
     "head_names": ("U", "H"),
     "head_scale": ("iu", "H"),
     "head_rows": ("iu", "H"),

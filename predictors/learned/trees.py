@@ -16,14 +16,15 @@ trees take all rows one level down at a time. Training: `predictors.training.tre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import log, log1p
 from typing import NamedTuple
 
 import numpy as np
 
-from predictors.analytic.physical import StepCosts
 from predictors.kernels.reference.estimates import Estimate
-from predictors.learned.artifact import Artifact, ArtifactError
+from predictors.kernels.step_costs import StepCosts
+from predictors.learned.artifact import Artifact, ArtifactError, sizes
 from router.core.state import Instance
 
 TREE_FEATURES = (
@@ -103,30 +104,16 @@ class TreeModel:
     """Both forests, evaluated together. The arrays for T trees (those of TTFT first) of depth D: `feature` and
     `threshold` (T, 2^D - 1), `value` (T, 2^D), `base` (2,), and `ttft_trees` (), the number of trees of TTFT."""
 
-    def __init__(
-        self,
-        feature: np.ndarray,
-        threshold: np.ndarray,
-        value: np.ndarray,
-        base: np.ndarray,
-        ttft_trees: int,
-    ) -> None:
-        trees, nodes = feature.shape
+    features = TREE_FEATURES
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        trees, nodes = arrays["feature"].shape
         self._depth = (nodes + 1).bit_length() - 1
-        if (
-            nodes + 1 != 2**self._depth
-            or threshold.shape != (trees, nodes)
-            or value.shape != (trees, nodes + 1)
-            or base.shape != (2,)
-            or not 0 < ttft_trees < trees
-            or feature.min() < 0
-        ):
-            raise ArtifactError("its arrays are not two forests")
-        self._feature = feature.astype(np.intp).ravel()
-        self._threshold = threshold.astype(np.float64).ravel()
-        self._value = value.astype(np.float64).ravel()
-        self._base = base.astype(np.float64)
-        self._ttft_trees = ttft_trees
+        self._feature = arrays["feature"].astype(np.intp).ravel()
+        self._threshold = arrays["threshold"].astype(np.float64).ravel()
+        self._value = arrays["value"].astype(np.float64).ravel()
+        self._base = arrays["base"].astype(np.float64)
+        self._ttft_trees = int(arrays["ttft_trees"])
         self._first_node = (np.arange(trees) * nodes)[:, None]
         self._first_leaf = (np.arange(trees) * (nodes + 1) - nodes)[:, None]
 
@@ -134,15 +121,25 @@ class TreeModel:
     def load(cls, artifact: Artifact) -> TreeModel:
         """Raises ArtifactError for arrays that do not fit."""
         arrays = artifact.arrays
-        if arrays["feature"].max() >= len(TREE_FEATURES):
-            raise ArtifactError("its arrays are not two forests")
-        return cls(
-            arrays["feature"],
-            arrays["threshold"],
-            arrays["value"],
-            arrays["base"],
-            int(arrays["ttft_trees"]),
+        found = sizes(
+            artifact,
+            {
+                "feature": ("iu", "TN"),
+                "threshold": ("f", "TN"),
+                "value": ("f", "TL"),
+                "base": ("f", (2,)),
+                "ttft_trees": ("iu", ()),
+            },
         )
+        feature, leaves = arrays["feature"], found["L"]
+        if (
+            leaves != found["N"] + 1
+            or leaves & (leaves - 1)
+            or not 0 < arrays["ttft_trees"] < found["T"]
+            or not 0 <= feature.min() <= feature.max() < len(TREE_FEATURES)
+        ):
+            raise ArtifactError("a trees artifact whose arrays are not two forests")
+        return cls(arrays)
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
         """(N, 2) log p90 of TTFT and TPOT over their bases, for (N, features) rows."""

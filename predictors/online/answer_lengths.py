@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from pydantic import Field
+
 from predictors.online.learner import EndEvent, Learner
-from predictors.online.observation import CandidateKey, Count, LengthShares, within
+from predictors.online.observation import CandidateKey, Count, LengthShares
 
 
 @dataclass(slots=True)
@@ -19,7 +21,7 @@ class AnswerCounted:
     prompt_tokens: Count | None
     output_tokens: Count | None
     max_tokens: Count | None
-    choices: Annotated[int, within(int, 1, 10**6)]
+    choices: Annotated[int, Field(ge=1, le=10**6)]
     predicted: LengthShares | None
 
     def for_other_models(self) -> AnswerCounted:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, step_costs
 from predictors.kernels import InstanceHistory, ModelWeight, Shrinkage, StratifiedResiduals
+from predictors.kernels.step_costs import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, step_costs
 from predictors.online.calibration import GroupCalibration
 from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import ModelLengths

@@ -13,15 +13,8 @@ class Coverage:
     """Exponential averages over about the last `_MEMORY` observations; None before the first."""
 
     __slots__ = (
-        "output_p90",
-        "outputs",
-        "tpot_log_error",
-        "tpots",
-        "ttft_log_error",
-        "ttft_p50",
-        "ttft_p95",
-        "ttfts",
-    )
+        "output_p90", "outputs", "tpot_log_error", "tpots", "ttft_log_error", "ttft_p50", "ttft_p95", "ttfts",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.ttfts = 0

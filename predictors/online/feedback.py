@@ -17,17 +17,16 @@ _MOST_SHIFT = 2.5
 class QualityFeedback:
     """The feedback on one model's answers."""
 
-    __slots__ = ("_clusters", "_count", "_shift", "count")
+    __slots__ = ("_clusters", "_shift", "count")
 
     def __init__(self) -> None:
         self.count = 0  # number of judgements so far
-        self._count = 0.0
         self._shift = 0.0
         self._clusters: dict[int, tuple[float, float]] = {}  # count, and shift beyond the model's
 
     def corrected(self, quality: float, cluster: int | None) -> float:
         """The quality to use. `cluster` is None if the prompt has none."""
-        if not self._count:
+        if not self.count:
             return quality
         moved = logit(quality) + self._shift
         if cluster is not None and cluster in self._clusters:
@@ -38,9 +37,8 @@ class QualityFeedback:
         """An answer with the uncorrected prediction `predicted` was judged `quality`. One step of logistic regression on
         an intercept for the model and, after that, on one for the cluster."""
         self.count += 1
-        self._count = min(self._count + 1.0, _MEMORY)
         base = logit(predicted)
-        self._shift = _bounded(self._shift + _step(quality, base + self._shift, self._count))
+        self._shift = _bounded(self._shift + _step(quality, base + self._shift, min(self.count, _MEMORY)))
         if cluster is not None:
             count, shift = self._clusters.get(cluster, (0.0, 0.0))
             count = min(count + 1.0, _MEMORY)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from predictors.analytic.physical import PrefillRate
 from predictors.kernels import InstanceHistory, LearnedLengths, ModelWeight
+from predictors.kernels.step_costs import PrefillRate
 from predictors.learned.models import Models
 from predictors.online.calibration import Accuracy, GroupCalibration
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
@@ -95,10 +95,15 @@ class FleetStats:
         """By (model, hardware): the accuracy of what serves and of the physical estimate alone."""
         if self.models.latency is None:
             return {}
-        return {group: calibration.accuracy for group, calibration in self._groups.items()}
+        return {stats.group_key: stats.group.accuracy for stats in self.candidates.values()}
 
-    def weights(self) -> dict[tuple[str, str], dict[str, float]]:
-        """By (model, hardware): the latency model's weights for `ttft` and `tpot`, the mean over its instances."""
+    def length_weights(self) -> dict[str, float]:
+        """By model: the weight of the length model against the model's own histogram, 0 to 1."""
+        return self.lengths.weights() if self.models.length is not None else {}
+
+    def latency_weights(self) -> dict[tuple[str, str], dict[str, float]]:
+        """By (model, hardware): the weights of the latency model against the physical estimate, for `ttft` and `tpot`, 0 to 1.
+        The mean over its instances."""
         found: dict[tuple[str, str], list[CandidateStats]] = {}
         if self.models.latency is not None:
             for stats in self.candidates.values():

@@ -21,7 +21,7 @@ from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.learners import LEARNERS
 from predictors.online.observation import Observation
 from predictors.online.prediction import OnlinePrediction
-from predictors.online.qualities import Qualities
+from predictors.online.qualities import AnswerJudged
 from predictors.online.time_errors import LEAST_S, TtftErrors, served
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, PromptFeatures, Request
@@ -48,7 +48,6 @@ class Learning:
         #: Called with each observation that is made here (None: nobody gets them).
         self.publish: Callable[[Observation], None] | None = None
         self._ttft = self.learner(TtftErrors)
-        self._qualities = self.learner(Qualities)
 
     def _steps(self, event: str) -> list[_Steps]:
         """The methods of every learner that learns from this event."""
@@ -240,7 +239,7 @@ class Learning:
     ) -> None:
         """An answer of `model` to such a prompt was judged with `quality`, 0 to 1. `recorded`: it is from the records,
         which every replica can read."""
-        observation = self._qualities.observe_judgement(model, features, quality)
+        observation = AnswerJudged(model, *features, quality)
         self.apply(observation, 0.0)
         if self.publish is not None and not recorded:
             self.publish(observation)

@@ -75,11 +75,7 @@ class Lengths:
         """The entry of a model, created on first use."""
         entry = self._models.get(model)
         if entry is None:
-            shared = None
-            if family is not None:
-                shared = self._families.get(family)
-                if shared is None:
-                    shared = self._families[family] = LengthDistribution()
+            shared = None if family is None else self._families.setdefault(family, LengthDistribution())
             entry = self._models[model] = ModelLengths(shared)
         return entry
 
@@ -90,15 +86,3 @@ class Lengths:
     def weights(self) -> dict[str, float]:
         """By model: the trained model's share."""
         return {model: entry.learned.weight for model, entry in self._models.items()}
-
-    def observe(
-        self,
-        model: str,
-        family: str | None,
-        output_tokens: int,
-        max_tokens: int | None = None,
-        choices: int = 1,
-    ) -> None:
-        """Learn from a complete answer. `output_tokens` are those of all choices, `max_tokens` caps each."""
-        entry = self.of(model, family)
-        entry.observe_output(output_tokens, max_tokens, choices)

@@ -8,10 +8,9 @@ from math import log
 
 import numpy as np
 
-from predictors.analytic.answer_length import AnswerLength
-from predictors.kernels import Estimates, memory_rows, p_miss, served_quantiles, target_rows
-from predictors.kernels.interfaces import LogError
+from predictors.kernels import Estimates, ResidualWindow, memory_rows, p_miss, served_quantiles, target_rows
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats
@@ -95,7 +94,7 @@ def misses(
     )
 
 
-def _p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: LogError) -> float:
+def _p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: ResidualWindow) -> float:
     """P(an SLO is missed) of a request that decodes nothing (embeddings)."""
     targets = [target for target in (slo.ttft_s, slo.e2e_s) if target is not None]
     if not targets:

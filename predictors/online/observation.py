@@ -2,7 +2,7 @@
 
 An observation is a dataclass with slots that its learner defines (`predictors.online.learner`). It is not changed once it is
 made; a frozen dataclass would take three times as long to make. Its fields are numbers, names of the fleet, and hashes;
-never text of a prompt. A field of type `Annotated[type, check]` is read with that check. An
+never text of a prompt. Pydantic checks the types of a received observation, strictly, and the bounds in their annotations. An
 observation that depends on trained models has a method `for_other_models`, which returns what remains of it where other
 artifacts serve: the observation itself, a part of it, or None.
 
@@ -13,93 +13,55 @@ it ignores a message of another version, and an observation with a wrong number 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
-from math import isfinite
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from collections.abc import Hashable, Iterable
+from functools import cache
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 import orjson
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 
 from predictors.kernels.length_bins import BINS
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.model_weights import PREDICTIONS
 
 VERSION = 3
-_MOST_TEXT = 300
-_MOST_ITEMS = 4096
+_STRICT = ConfigDict(strict=True, str_max_length=300)
+T = TypeVar("T")
 
 #: Any observation.
 Observation = Any
-#: Returns the value of a field, or raises ValueError or TypeError.
-Check = Callable[[Any], Any]
 
 
-def within(kind: type, least: float, most: float) -> Check:
-    """The check of a finite number from `least` to `most`."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
-            raise ValueError
-        if not isfinite(value) or not least <= value <= most:
-            raise ValueError
-        return value
-
-    return check
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _MOST_TEXT:
-        raise ValueError
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _items(each: Check) -> Check:
-    def check(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) > _MOST_ITEMS:
-            raise ValueError
-        return tuple(each(item) for item in value)
-
-    return check
-
-
-def _quantiles(value: Any) -> tuple[float, ...]:
-    found: tuple[float, ...] = _items(within(float, -30.0, 30.0))(value)
-    if len(found) not in (0, len(PREDICTIONS) * len(TAUS)):
-        raise ValueError
-    return found
+def _of_all_predictions(quantiles: tuple[float, ...]) -> tuple[float, ...]:
+    if len(quantiles) not in (0, len(PREDICTIONS) * len(TAUS)):
+        raise ValueError("quantiles of other predictions")
+    return quantiles
 
 
 def _shares(value: Any) -> np.ndarray:
     shares = np.frombuffer(b64decode(value, validate=True), "<f2").astype(float)
     if shares.shape != (BINS,) or not np.isfinite(shares).all() or shares.min() < 0.0 or shares.sum() <= 0.0:
-        raise ValueError
+        raise ValueError("not the shares of a distribution")
     return shares
 
 
-def _key(value: Any) -> tuple[str, str]:
-    instance, model = value
-    return _text(instance), _text(model)
-
-
+#: Values in a tuple, which is a list in a message.
+Several = Annotated[tuple[T, ...], Field(strict=False, max_length=4096)]
 #: An instance, and a model that it serves.
-CandidateKey = Annotated[tuple[str, str], _key]
-Seconds = Annotated[float, within(float, 1e-9, 1e7)]
-Tokens = Annotated[float, within(float, 0.0, 1e9)]
-Log = Annotated[float, within(float, -30.0, 30.0)]
-Share = Annotated[float, within(float, 0.0, 1.0)]
-Count = Annotated[int, within(int, 0, 10**9)]
-Hash = Annotated[int, within(int, 0, 2**64)]
+CandidateKey = Annotated[tuple[str, str], Field(strict=False)]
+Seconds = Annotated[float, Field(ge=1e-9, le=1e7)]
+Tokens = Annotated[float, Field(ge=0, le=1e9)]
+Log = Annotated[float, Field(ge=-30, le=30)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Hash = Annotated[int, Field(ge=0, le=2**64)]
 #: Quantiles at TAUS: those that served, the physical estimate's and the latency model's, one after another. Empty if
 #: the latency model did not predict.
-Quantiles = Annotated[tuple[float, ...], _quantiles]
+Quantiles = Annotated[Several[Log], AfterValidator(_of_all_predictions)]
 #: The length model's shares of the length bins.
-LengthShares = Annotated[np.ndarray, _shares]
+LengthShares = Annotated[np.ndarray, PlainValidator(_shares)]
 
 
 class Message(NamedTuple):
@@ -114,13 +76,12 @@ class Codec:
     """Writes and reads observations of the given kinds. The name of a class is its name in a message."""
 
     def __init__(self, kinds: Iterable[type[Observation]]) -> None:
-        self._kinds = {kind.__name__: kind for kind in kinds}
-        self._checks = {name: _checks_of(kind) for name, kind in self._kinds.items()}
+        self._kinds: dict[str, Any] = {kind.__name__: kind for kind in kinds}
 
     def encode(self, by: str, observations: Iterable[Observation]) -> bytes:
         """A message. `by` names the artifacts in use where the observations were made."""
         rows = [
-            [kind := type(each).__name__, *(getattr(each, field) for field in self._checks[kind])]
+            [type(each).__name__, *(getattr(each, field) for field in each.__slots__)]
             for each in observations
         ]
         return orjson.dumps({"v": VERSION, "by": by, "observations": rows}, default=_plain)
@@ -137,15 +98,19 @@ class Codec:
         observations, ignored = [], 0
         for row in rows:
             try:
-                observations.append(self._observation(row))
+                name, *fields = row
+                kind = self._kinds[name]
+                observations.append(kind(*_fields_of(kind).validate_python(tuple(fields))))
             except (ValueError, TypeError, KeyError):
                 ignored += 1
         return Message(by, observations, ignored)
 
-    def _observation(self, row: Any) -> Observation:
-        name, *fields = row
-        checks = self._checks[name].values()
-        return self._kinds[name](*[check(field) for check, field in zip(checks, fields, strict=True)])
+
+@cache
+def _fields_of(kind: Hashable) -> TypeAdapter[tuple[Any, ...]]:
+    hints = get_type_hints(kind, include_extras=True).values()
+    fields: Any = GenericAlias(tuple, tuple(hints))
+    return TypeAdapter(fields, config=_STRICT)
 
 
 def for_other_models(observation: Observation) -> Observation | None:
@@ -158,22 +123,3 @@ def _plain(value: object) -> str:
     if isinstance(value, np.ndarray):  # half precision is enough for lengths
         return b64encode(value.astype("<f2").tobytes()).decode()
     raise TypeError(type(value).__name__)
-
-
-def _checks_of(kind: type[Observation]) -> dict[str, Check]:
-    """By field, in order."""
-    return {name: _check_of(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
-
-
-def _check_of(hint: Any) -> Check:
-    plain: dict[Any, Check] = {str: _text, bool: _flag}
-    if hint in plain:
-        return plain[hint]
-    if get_origin(hint) is Annotated:
-        found: Check = get_args(hint)[1]
-        return found
-    if get_origin(hint) is tuple:
-        return _items(_check_of(get_args(hint)[0]))
-    (of,) = (each for each in get_args(hint) if each is not type(None))
-    check = _check_of(of)
-    return lambda value: None if value is None else check(value)

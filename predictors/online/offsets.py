@@ -28,8 +28,8 @@ class Offsets:
         self.values = [0.0] * len(TAUS)
 
     def learn(self, predicted: Sequence[float], actual: float) -> None:
-        """Learn from `actual`, for which the quantiles that `predicted` begins with served. For an overdue request, pass any value
-        larger than the quantiles that it has exceeded."""
+        """Learn from `actual`. The first values of `predicted` are the quantiles that served. For an overdue request, pass any
+        value larger than the quantiles that it has exceeded."""
         values = self.values
         for at, tau in enumerate(TAUS):
             values[at] += STEP * (tau - (actual <= predicted[at]))

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from predictors.analytic.answer_length import AnswerLength
 from predictors.kernels import Estimate, Estimates, each_with
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
@@ -166,7 +166,7 @@ class OnlinePrediction(Prediction):
     __delattr__ = object.__delattr__
 
     def __getattr__(self: Any, name: str) -> Any:
-        """A value that is read for the first time: all that few predictions are asked for are then read at once."""
+        """The first read of one of the values that few predictions need. It fetches all of them."""
         if name not in _LATER:
             raise AttributeError(name)
         of, at = self._of, self._at

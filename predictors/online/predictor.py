@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictors.analytic.answer_length import AnswerLength, answer_length, output_cap
 from predictors.kernels import analytic_estimates, served_tables
+from predictors.kernels.reference.answer_length import AnswerLength, answer_length, output_cap
 from predictors.learned.models import UNTRAINED, Models
-from predictors.online.calibration import Accuracy
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.forecast import PromptForecast, Quality
 from predictors.online.learning import Learning
@@ -60,6 +59,11 @@ class OnlinePredictor:
         self.observe_report = learning.observe_report
         self.observe_quality = learning.observe_quality
         self.receive = self.sharing.receive
+        self.coverage = self.stats.coverage
+        self.groups = self.stats.groups
+        self.latency_weights = self.stats.latency_weights
+        self.length_weights = self.stats.length_weights
+        self.feedback_counts = self._qualities.counts
         #: By option, p90 of TTFT and TPOT from boosted trees.
         self.tree_times = learning.learner(TreeTimes).times
 
@@ -174,24 +178,3 @@ class OnlinePredictor:
     def cached_tokens(self, request: Request, instance: str) -> float:
         """Prompt tokens, in the router's estimate, that are probably in the instance's prefix cache."""
         return self._caches.cached_tokens(request, instance)
-
-    def coverage(self) -> dict[str, dict[str, float | None]]:
-        """By instance: the share of actual values within predicted quantiles, and mean absolute log errors."""
-        return self.stats.coverage()
-
-    def groups(self) -> dict[tuple[str, str], Accuracy]:
-        """By (model, hardware): the accuracy of what serves and of the physical estimate alone."""
-        return self.stats.groups()
-
-    def latency_weights(self) -> dict[tuple[str, str], dict[str, float]]:
-        """By (model, hardware): the weights of the latency model against the physical estimate, for `ttft` and `tpot`, 0 to 1.
-        The mean over its instances."""
-        return self.stats.weights()
-
-    def length_weights(self) -> dict[str, float]:
-        """By model: the weight of the length model against the model's own histogram, 0 to 1."""
-        return self.stats.lengths.weights() if self.models.length is not None else {}
-
-    def feedback_counts(self) -> dict[str, int]:
-        """By model: the number of judgements that correct its quality."""
-        return self._qualities.counts()

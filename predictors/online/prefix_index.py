@@ -14,8 +14,6 @@ class PrefixIndex:
     """Recent prefixes by instance, at most `max_blocks` hashes each."""
 
     def __init__(self, max_blocks: int = 8192) -> None:
-        if max_blocks < 1:
-            raise ValueError("max_blocks must be at least 1")
         self.max_blocks = max_blocks
         self._seen: dict[str, OrderedDict[int, None]] = {}
 

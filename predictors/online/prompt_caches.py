@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from predictors.online.candidate_stats import PendingTtft
 from predictors.online.fleet_stats import FleetStats
 from predictors.online.learner import EndEvent, Learner
-from predictors.online.observation import CandidateKey, Hash, Tokens
+from predictors.online.observation import CandidateKey, Hash, Several, Tokens
 from predictors.online.prefix_index import PrefixIndex
 from predictors.online.sessions import SessionIndex
 from router.core.types import PREFIX_TOKENS, Request
@@ -22,7 +22,7 @@ class PromptCached:
     estimate."""
 
     candidate: CandidateKey
-    prefix: tuple[Hash, ...]
+    prefix: Several[Hash]
     session: str | None
     tokens: Tokens
 

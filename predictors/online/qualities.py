@@ -13,7 +13,7 @@ from predictors.online.feedback import QualityFeedback
 from predictors.online.fleet_stats import FleetStats
 from predictors.online.forecast import Learned, PromptForecast, Quality, blended
 from predictors.online.learner import Learner
-from predictors.online.observation import Count, Share
+from predictors.online.observation import Count, Several, Share
 from router.core.types import Candidate, PromptFeatures
 
 #: The most judgements of one model that are kept until the model is in the fleet.
@@ -25,9 +25,9 @@ class AnswerJudged:
     """An answer of `model` to a prompt with these features (`router.core.types.PromptFeatures`) was judged."""
 
     model: str
-    head: tuple[Count, ...]
-    tail: tuple[Count, ...]
-    counts: tuple[Count, ...]
+    head: Several[Count]
+    tail: Several[Count]
+    counts: Several[Count]
     quality: Share
 
 
@@ -68,10 +68,6 @@ class Qualities(Learner[AnswerJudged]):
         if feedback is None or quality is None:
             return expected
         return feedback.corrected(quality, cluster), deviation
-
-    def observe_judgement(self, model: str, features: PromptFeatures, quality: float) -> AnswerJudged:
-        """An answer of `model` to such a prompt was judged `quality`, 0 to 1."""
-        return AnswerJudged(model, *features, quality)
 
     def apply(self, observation: AnswerJudged, now: float) -> None:
         model = observation.model

@@ -13,8 +13,6 @@ class SessionIndex:
     """Tokens of each session's last request by instance, for at most `max_sessions` sessions each."""
 
     def __init__(self, max_sessions: int = 4096) -> None:
-        if max_sessions < 1:
-            raise ValueError("max_sessions must be at least 1")
         self.max_sessions = max_sessions
         self._held: dict[str, OrderedDict[str, float]] = {}
 

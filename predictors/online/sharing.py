@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from predictors.online.learning import Learning
 from predictors.online.observation import Codec, Observation, for_other_models
@@ -22,7 +22,8 @@ MOST_WAITING = 512
 RECEIVED_PER_S = 3000.0
 
 
-class ObservationCounts(NamedTuple):
+@dataclass(slots=True)
+class ObservationCounts:
     """Counts since the start. `dropped`: made here, but more than the others should receive. `ignored`: unreadable, of
     another version, or of an instance that is not here. `unfit`: made with other artifacts than those in use."""
 
@@ -42,19 +43,14 @@ class Sharing:
         self._waiting: deque[Observation] = deque(maxlen=MOST_WAITING)
         self._allowed = float(MOST_WAITING)  # observations that may be sent by now
         self._allowed_at = 0.0
-        self._sent = self._dropped = self._received = self._ignored = self._unfit = 0
-
-    @property
-    def counts(self) -> ObservationCounts:
-        """The numbers of sent and received observations."""
-        return ObservationCounts(self._sent, self._dropped, self._received, self._ignored, self._unfit)
+        self.counts = ObservationCounts()
 
     def begin(self) -> None:
         """Queue the observations that are made from now on."""
         self._learning.publish = self._queue
 
     def _queue(self, observation: Observation) -> None:
-        self._dropped += len(self._waiting) == MOST_WAITING
+        self.counts.dropped += len(self._waiting) == MOST_WAITING
         self._waiting.append(observation)
 
     def drain_outgoing(self, now: float, replicas: int) -> bytes | None:
@@ -70,23 +66,23 @@ class Sharing:
         over = max(len(waiting) - int(self._allowed), 0)
         outgoing = list(waiting)[over:]  # the newest
         waiting.clear()
-        self._dropped += over
-        self._sent += len(outgoing)
+        self.counts.dropped += over
+        self.counts.sent += len(outgoing)
         self._allowed -= len(outgoing)
         return self._codec.encode(self._learning.stats.models.name, outgoing) if outgoing else None
 
     def receive(self, message: bytes, instances: Mapping[str, Instance], now: float) -> None:
         """Learn from another replica's message. Observations of instances or models outside the fleet are ignored."""
         by, observations, ignored = self._codec.decode(message)
-        self._ignored += ignored
+        self.counts.ignored += ignored
         learning = self._learning
         same_models = by == learning.stats.models.name
         for observation in observations:
             if not learning.locate(observation, instances):
-                self._ignored += 1
+                self.counts.ignored += 1
                 continue
-            self._received += 1
+            self.counts.received += 1
             part = observation if same_models else for_other_models(observation)
-            self._unfit += part is not observation
+            self.counts.unfit += part is not observation
             if part is not None:
                 learning.apply(part, now)

@@ -11,17 +11,19 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Annotated
 
-from predictors.analytic.physical import TPOT_STRATA, TTFT_STRATA
+from pydantic import Field
+
 from predictors.kernels.levels import P50, P95
+from predictors.kernels.step_costs import TPOT_STRATA, TTFT_STRATA
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.learner import EndEvent, Learner
-from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds, within
+from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds
 
 #: Two events at the same moment count as this far apart.
 LEAST_S = 1e-6
 
-TtftStratum = Annotated[int, within(int, 0, TTFT_STRATA - 1)]
-TpotStratum = Annotated[int, within(int, 0, TPOT_STRATA - 1)]
+TtftStratum = Annotated[int, Field(ge=0, lt=TTFT_STRATA)]
+TpotStratum = Annotated[int, Field(ge=0, lt=TPOT_STRATA)]
 
 
 @dataclass(slots=True)

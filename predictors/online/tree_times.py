@@ -11,6 +11,7 @@ from math import exp, log
 from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from predictors.kernels.reference.estimates import is_unloaded
 from predictors.learned.models import Models
@@ -18,7 +19,7 @@ from predictors.learned.trees import tree_row
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.fleet_stats import FleetStats
 from predictors.online.learner import EndEvent, Learner, LossEvent
-from predictors.online.observation import CandidateKey, Log, within
+from predictors.online.observation import CandidateKey, Log
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.tree_offsets import TreeForecast, TreeGroup
 from router.core.interfaces import Option
@@ -33,7 +34,7 @@ class TreeError:
     """A log error of a forest: of TTFT (`time` 0) or of TPOT (1)."""
 
     candidate: CandidateKey
-    time: Annotated[int, within(int, 0, 1)]
+    time: Annotated[int, Field(ge=0, le=1)]
     queued: bool
     error: Log
 

@@ -248,9 +248,10 @@ def joined(parts: Iterable[Dataset]) -> Dataset:
 
 
 def _described(data: Dataset) -> list[dict[str, Any]]:
-    """What a set says of its sources, and the names of those of which it says nothing."""
-    said = list(data.about.get("sources", ()))
-    return said + [{"name": name} for name in data.sources if name not in {each["name"] for each in said}]
+    """A set's descriptions of its sources; of a source without one, its name."""
+    described = list(data.about.get("sources", ()))
+    names = {each["name"] for each in described}
+    return described + [{"name": name} for name in data.sources if name not in names]
 
 
 # --- splits -------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ of its requests, so that a small log of a real engine counts beside a large emul
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -23,7 +22,7 @@ from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import LATENCY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError, Progress
-from predictors.training.latency_fit import Settings, fit
+from predictors.training.latency_fit import Settings, fit, requests_by_source
 from predictors.training.latency_network import Network, predict
 from predictors.training.replay import Episode, episodes
 
@@ -41,12 +40,9 @@ def train(
     _check(found)
     widths = _widths(found, settings, seed, progress)
     network, scales = fit(found, settings, seed, progress)
-    sources = Counter[str]()
-    for each in found:
-        sources[each.run.source] += len(each.targets)
     about = {
         "settings": {**asdict(settings), "seed": seed},
-        "requests": dict(sorted(sources.items())),
+        "requests": dict(sorted(requests_by_source(found).items())),
         "runs": len(found),
     }
     return Artifact("latency", LATENCY_FEATURES, {**arrays_of(network, scales), "widths": widths}, about)

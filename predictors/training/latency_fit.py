@@ -150,11 +150,17 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float, part: float) -> Non
         group["lr"] = rate * min(1.0, 20.0 * part + 0.01) * 0.5 * (1.0 + math.cos(math.pi * part))
 
 
-def _weights(found: Sequence[Episode]) -> list[float]:
-    """The weight of a request of each episode; their mean is 1."""
+def requests_by_source(found: Sequence[Episode]) -> Counter[str]:
+    """The number of requests of each source."""
     requests = Counter[str]()
     for each in found:
         requests[each.run.source] += len(each.targets)
+    return requests
+
+
+def _weights(found: Sequence[Episode]) -> list[float]:
+    """The weight of a request of each episode; their mean is 1."""
+    requests = requests_by_source(found)
     sizes = [len(each.targets) for each in found]
     weights = np.array([requests[each.run.source] ** -0.5 for each in found])
     normal: list[float] = (weights / np.average(weights, weights=sizes)).tolist()

@@ -32,7 +32,7 @@ from predictors.kernels.reference.length_network import (
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LENGTH_FEATURES, quantiles
 from predictors.learned.names import model_key
-from predictors.training.dataset import Answer, Dataset, DatasetError, Progress, Prompt, fraction_of
+from predictors.training.dataset import Dataset, DatasetError, Progress, Prompt, fraction_of
 from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors, standards
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
 from router.core.types import PromptFeatures
@@ -101,7 +101,8 @@ def train(
             aside.append((out, *_mixtures(_fit(kept, seed, settings, progress), out)))
         spreads, figures = _calibrated(aside, len(table.families))
         arrays = _fit(table, seed, settings, progress)
-    _set_spreads(arrays, table, spreads)
+    # The last spread is that of an unknown family.
+    arrays |= {"family_spread": spreads, "model_spread": spreads[table.family_of_model - 1]}
     about: dict[str, Any] = {"settings": asdict(settings), "inner": figures}
     return Artifact("length", LENGTH_FEATURES, _compact(arrays), about)
 
@@ -143,7 +144,8 @@ def _table(data: Dataset) -> _Table:
     row = {each.id: index for index, each in enumerate(prompts)}
     keys = {each.model: model_key(each.model) for each in answers}
     models = tuple(sorted(set(keys.values())))
-    family_of = _families(answers, keys)
+    # Of several families of a model the first one counts.
+    family_of = {keys[each.model]: each.family for each in reversed(answers) if each.family is not None}
     families = tuple(sorted(set(family_of.values())))
     column = {key: index for index, key in enumerate(models)}
     return _Table(
@@ -156,14 +158,6 @@ def _table(data: Dataset) -> _Table:
         np.array([each.output_tokens for each in answers], float),
         np.array([each.capped for each in answers]),
     )
-
-
-def _families(answers: Sequence[Answer], keys: dict[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in answers:
-        if each.family is not None:
-            found.setdefault(keys[each.model], each.family)
-    return found
 
 
 # --- one fit ------------------------------------------------------------------------------------------
@@ -403,12 +397,6 @@ def _mixtures(arrays: dict[str, np.ndarray], table: _Table) -> tuple[np.ndarray,
         centres, outs = network.mixtures(prompt.features, fleet)
         centre[answers], out[answers] = centres[table.model[answers]], outs[table.model[answers]]
     return centre, out
-
-
-def _set_spreads(arrays: dict[str, np.ndarray], table: _Table, spreads: np.ndarray) -> None:
-    """`spreads` are by family, the last that of an unknown family."""
-    arrays["family_spread"] = spreads
-    arrays["model_spread"] = spreads[table.family_of_model - 1]
 
 
 def _compact(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -78,7 +78,7 @@ def train(
     if rows < _LEAST_ROWS or not left_out:
         raise DatasetError(f"{rows} requests of {len(found) // 2} runs are too few to learn memory use from")
     progress(f"memory: {rows:,} rows of {len(inner) // 2} runs")
-    first = _model(_fit(inner, settings, seed))
+    first = MemoryModel.load(Artifact("memory", MEMORY_FEATURES, _fit(inner, settings, seed)))
     learned, closed = errors(first, left_out)
     progress(f"memory: mean absolute error {learned:.4f} on runs left out, closed form {closed:.4f}")
     if learned > (1 - LEAST_GAIN) * closed:
@@ -98,10 +98,6 @@ def errors(model: MemoryModel, found: Sequence[MemoryRows]) -> tuple[float, floa
     learned = [float(np.mean(np.abs(model.predict(each.features) - each.actual))) for each in found]
     closed = [float(np.mean(np.abs(each.held - each.actual))) for each in found]
     return float(np.mean(learned)), float(np.mean(closed))
-
-
-def _model(arrays: dict[str, np.ndarray]) -> MemoryModel:
-    return MemoryModel.load(Artifact("memory", MEMORY_FEATURES, arrays))
 
 
 def _fit(found: Sequence[MemoryRows], settings: Settings, seed: int) -> dict[str, np.ndarray]:

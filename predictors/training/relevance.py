@@ -24,7 +24,7 @@ from sklearn.cluster import KMeans
 from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.relevance_network import HALF_EVIDENCE, Prototypes
 from predictors.learned.artifact import Artifact
-from predictors.learned.relevance import RELEVANCE_FEATURES
+from predictors.learned.relevance import RELEVANCE_FEATURES, encoder_of
 from predictors.training.dataset import Dataset, Progress, fraction_of
 from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.relevance_experts import (
@@ -54,15 +54,7 @@ def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) 
     progress(f"encoder of {len(labels.prompts)} prompts")
     grams, weights = fit_encoder(labels.prompts, seed, most_grams=_MOST_GRAMS, most_directions=_DIRECTIONS)
     # Never the compiled one: an artifact must not depend on whether there is a compiler.
-    encoder = Encoder(
-        grams["gram_ids"].astype(np.int64),
-        grams["gram_idf"],
-        grams["gram_table"],
-        grams["gram_step"].astype(np.float32),
-        np.zeros((len(grams["gram_ids"]), 0), dtype=np.int8),
-        np.zeros(len(grams["gram_ids"]), dtype=np.float32),
-        float(grams["unknown_idf"]),
-    )
+    encoder = encoder_of(grams, Encoder)
     vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
     trust = fit_trust(labels, _judged(labels, vectors, weights, seed, progress))
     progress("experts on all prompts")
@@ -82,7 +74,9 @@ class _Fitted:
     lexicon: Lexicon
     tasks: Tasks
 
-    def said(self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, near: np.ndarray) -> np.ndarray:
+    def without_tasks(
+        self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, near: np.ndarray
+    ) -> np.ndarray:
         """(experts but the tasks, P, H) departures, `near` being those of the prototypes."""
         return np.stack([self.network.departures(vectors), near, self.lexicon.departures(weights)])
 
@@ -102,12 +96,12 @@ def _fit(
 def _means_of_tasks(
     labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, fitted: _Fitted
 ) -> np.ndarray:
-    """(experts but the tasks, T, H): the mean of what an expert says at each task."""
+    """(experts but the tasks, T, H): the mean of an expert's departures at each task."""
     rows = fitted.rows
     of_task = fitted.tasks.of(vectors[rows])
     near, _ = _near(fitted.prototypes, fitted.departures, vectors[rows], labels)
-    said = fitted.said(vectors[rows], weights[rows], near)
-    return np.asarray(of_task.T @ said / np.maximum(of_task.sum(axis=0), 1e-9)[:, None])
+    departures = fitted.without_tasks(vectors[rows], weights[rows], near)
+    return np.asarray(of_task.T @ departures / np.maximum(of_task.sum(axis=0), 1e-9)[:, None])
 
 
 def _judged(
@@ -126,7 +120,7 @@ def _judged(
         fitted = _fit(labels, vectors, weights, np.flatnonzero(part != out), seed)
         near, faded = _near(fitted.prototypes, fitted.departures, vectors[judged], labels)
         of_task = fitted.tasks.of(vectors[judged])
-        beyond = fitted.said(vectors[judged], weights[judged], near)
+        beyond = fitted.without_tasks(vectors[judged], weights[judged], near)
         beyond -= of_task @ _means_of_tasks(labels, vectors, weights, fitted)
         prior[judged] = fitted.tasks.prior
         departures[:, judged] = faded * np.concatenate([beyond, (of_task @ fitted.tasks.departures)[None]])
@@ -138,13 +132,13 @@ def _near(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(departures (K, H) of the nearby prototypes, how far departures are faded in); both (P, H)."""
     counted = there * prototypes.counts[:, labels.head_scale]
-    said, faded = [], []
+    departures, faded = [], []
     for vector in vectors:
         weights, near_by, trust, _ = prototypes.nearness(vector)
         near = np.maximum(near_by, 1e-9)[labels.head_scale]
-        said.append(weights @ counted / near)
+        departures.append(weights @ counted / near)
         faded.append(trust * near / (near + HALF_EVIDENCE))
-    return np.stack(said), np.stack(faded)
+    return np.stack(departures), np.stack(faded)
 
 
 def _artifact(

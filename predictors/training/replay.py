@@ -54,8 +54,8 @@ class Episode:
 
     `predicted` holds, by name, the log seconds (N, 2, 5) of TTFT and TPOT at `TAUS` that were predicted at each
     decision: `PHYSICAL` by the estimate with its online correction; with a model also `MODEL` by the model alone, and
-    `SERVED` by both with the weights and the calibration that are learned online. With trees it holds `FORESTS` (N, 2), the p90 by boosted trees with their online
-    offset. It is empty without `judge`, a model or trees.
+    `SERVED` by both with the weights and the calibration that are learned online. With trees it holds `FORESTS` (N, 2), the
+    p90 by boosted trees with their online offset. It is empty without `judge`, a model or trees.
     """
 
     run: Run
@@ -168,18 +168,24 @@ class _Replay:
             profiles=dict.fromkeys(self.candidates, profile) if profile else {},
             fixed_slots=bool(run.fixed_slots),
         )
-        size = len(attempts)
         self.requests: dict[int, Request] = {}
         self.predictions: dict[int, OnlinePrediction] = {}
+        size = len(attempts)
         self.expected = [0] * size
-        self.targets = np.empty((size, len(TARGET_FEATURES)), np.float32)
-        self.seen = np.empty(size, np.int64)
-        self.corrected = np.empty((size, 2))
-        self.actual = np.full((size, 2), np.nan)
-        self.longer_than = np.full(size, -inf)
-        self.held = np.empty(size)
-        self.tree_rows = np.empty((size, len(TREE_FEATURES)))
-        self.tree_bases = np.empty((size, 2))
+        self.found = Episode(
+            run,
+            events=np.empty((0, len(EVENT_FEATURES)), np.float32),
+            targets=np.empty((size, len(TARGET_FEATURES)), np.float32),
+            seen=np.empty(size, np.int64),
+            dispatched_s=np.array([each.dispatched_s for each in attempts]),
+            corrected=np.empty((size, 2)),
+            actual=np.full((size, 2), np.nan),
+            longer_than=np.full(size, -inf),
+            held=np.empty(size),
+            tree_rows=np.empty((size, len(TREE_FEATURES))),
+            tree_bases=np.empty((size, 2)),
+            predicted={},
+        )
 
     def play(self, states: Sequence[State]) -> Episode:
         moments: list[tuple[float, int, int]] = [(each.at_s, _REPORT, at) for at, each in enumerate(states)]
@@ -200,21 +206,8 @@ class _Replay:
             else:
                 self._ended(at, now)
         events = np.array(self.history.events, np.float32).reshape(-1, len(EVENT_FEATURES))
-        dispatched = np.array([each.dispatched_s for each in self.attempts])
-        return Episode(
-            self.run,
-            events,
-            self.targets,
-            self.seen,
-            dispatched,
-            self.corrected,
-            self.actual,
-            self.longer_than,
-            self.held,
-            self.tree_rows,
-            self.tree_bases,
-            {name: np.array(rows) for name, rows in self.predicted.items()},
-        )
+        predicted = {name: np.array(rows) for name, rows in self.predicted.items()}
+        return replace(self.found, events=events, predicted=predicted)
 
     def _share(self) -> Instance:
         """What one member of the cluster holds, on average."""
@@ -229,7 +222,7 @@ class _Replay:
         return replace(instance, **share)
 
     def _dispatched(self, at: int, now: float) -> None:
-        attempt = self.attempts[at]
+        attempt, found = self.attempts[at], self.found
         candidate = self.candidates[attempt.model]
         request = Request(
             str(at),
@@ -247,9 +240,9 @@ class _Replay:
         estimate = prediction.estimate
         self.requests[at], self.predictions[at] = request, prediction
         self.expected[at] = int(prediction.output_tokens_p50 or 0.0)
-        self.targets[at] = self.history.target(instance, estimate, now)
-        self.held[at] = prediction.memory_ratio
-        self.tree_rows[at], *self.tree_bases[at] = tree_row(
+        found.targets[at] = self.history.target(instance, estimate, now)
+        found.held[at] = prediction.memory_ratio
+        found.tree_rows[at], *found.tree_bases[at] = tree_row(
             instance, self.predictor.stats.of(candidate, instance).costs, estimate
         )
         if self.judge:
@@ -258,17 +251,17 @@ class _Replay:
             times = self.predictor.tree_times(request, [Option(candidate, instance, prediction)])
             if times is not None:
                 self.predicted[FORESTS].append([log(time_s) for time_s in times[0]])
-        self.seen[at] = len(self.history.events)
-        self.corrected[at] = (
+        found.seen[at] = len(self.history.events)
+        found.corrected[at] = (
             log(estimate.ttft_s) + estimate.ttft_bias,
             log(estimate.tpot_s) + estimate.tpot_bias,
         )
         if attempt.first_token_s is not None and attempt.first_token_s > now:
-            self.actual[at, 0] = log(attempt.first_token_s - now)
+            found.actual[at, 0] = log(attempt.first_token_s - now)
         elif attempt.ended_how != "ok" and attempt.ended_s is not None and attempt.ended_s > now:
-            self.longer_than[at] = log(attempt.ended_s - now)
+            found.longer_than[at] = log(attempt.ended_s - now)
         if (tpot_s := _tpot_s(attempt)) is not None:
-            self.actual[at, 1] = log(tpot_s)
+            found.actual[at, 1] = log(tpot_s)
         self.cluster.dispatched(attempt.prompt_tokens)
         instance = self._share()
         self.predictor.observe_dispatch(request, candidate, instance, prediction, now)

@@ -117,9 +117,6 @@ cdef class LearnedLengths:
     def weight(self):
         return 1.0 / (1.0 + exp(-(PRIOR_LOG_ODDS + self.evidence)))
 
-    def table(self, predicted, LengthTable online):
-        return served_tables([self], np.asarray(predicted)[None], [online])[0]
-
     def observe(self, const double[:] predicted, LengthTable online, tokens, bint censored):
         cdef Py_ssize_t at = min(max(edge_of(EDGES, tokens), 0), BINS - 1), i
         cdef double ours = 0.0, theirs = 0.0, above = 0.0, prior, rate, error

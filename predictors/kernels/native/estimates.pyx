@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The analytic estimates of `predictors.kernels.reference.estimates`, compiled. See there for what is computed."""
 
-from predictors.kernels.reference.estimates import CONSTANTS, MOST_PREFILL_SHARE, AnalyticEstimate, Estimate
+from predictors.kernels.reference.estimates import MOST_PREFILL_SHARE, AnalyticEstimate, Estimate
+from predictors.kernels.step_costs import CONSTANTS
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.math cimport exp, floor
@@ -228,7 +229,7 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
     return estimates
 
 
-cdef enum:  # of `predictors.analytic.answer_length.AnswerLength`
+cdef enum:  # of `predictors.kernels.reference.answer_length.AnswerLength`
     CHOICES = 2
     MEAN = 5
     LONG_MEAN = 8

@@ -26,10 +26,8 @@ cdef class InstanceHistory:
     cdef Ring _first_8, _first_32, _arrivals, _ended
     cdef Recent _ttft[2]
     cdef Recent _ttft_error, _tpot, _tpot_error
-    cdef double[SUMMARY_SIZE] _summary
-    cdef tuple _seen
+    cdef tuple _summary
 
     cdef int _add(
         self, int kind, instance, double now, double size, double estimate, double cached, double error
     ) except -1
-    cdef int summarise(self, instance) except -1

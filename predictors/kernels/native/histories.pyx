@@ -78,14 +78,14 @@ cdef double log1p_of(count) except? -1.0:
 
 
 cdef double checked_log(double value) except? -1.0:
-    """What is no number would stay among the recent values."""
+    """The log of a time. A NaN would stay among the recent values."""
     if not value > 0.0:
         raise ValueError("a time that is not above 0")
     return log(value)
 
 
 cdef double checked_log1p(double value) except? -1.0:
-    """What is no number would stay in the state of the network."""
+    """log1p of a count or a time. A NaN would stay in the state of the network."""
     if not value > -1.0:
         raise ValueError("a count or a time below 0")
     return log1p(value)
@@ -166,7 +166,7 @@ cdef class InstanceHistory:
         running, waiting, usage = report.running, report.waiting, report.kv_usage
         in_flight, awaiting, context_tokens = instance.in_flight, instance.awaiting_first_token, instance.context_tokens
         pending_tokens = instance.pending_prefill_tokens
-        self._summarised = False
+        self._summarised = False  # the old summary stays: its numbers, freed after the new ones are made, are used again
         since_s = now - self._event_at if self._any_event else 0.0
         waited_s = now - <double>self._waiting[0] if self._waiting else 0.0
         row[:5] = 0.0
@@ -193,18 +193,11 @@ cdef class InstanceHistory:
         return tuple(target_rows([self.summary(instance)], [estimate], now)[0].tolist())
 
     def summary(self, instance):
-        if not self._summarised:
-            self.summarise(instance)
-            self._seen = tuple([self._summary[i] for i in range(SUMMARY_SIZE)])
-        return self._seen
-
-    cdef int summarise(self, instance) except -1:
-        """Fill `_summary`, which stays the same until the next event."""
-        cdef double *seen = self._summary
+        cdef double[SUMMARY_SIZE] seen
         cdef Py_ssize_t waiting, i
         cdef double ahead
         if self._summarised:
-            return 0
+            return self._summary
         report, waiting, reported_at = instance.report, len(self._waiting), instance.reported_at
         ahead = instance.awaiting_first_token + 1.0
         seen[0] = 0.0 if reported_at is None else <double>reported_at
@@ -228,5 +221,5 @@ cdef class InstanceHistory:
         for i in range(4):
             seen[38 + i] = self._ttft_error.values[1 + i]
         seen[42], seen[43] = self._tpot_error.values[2], self._tpot_error.values[1]
-        self._summarised = True
-        return 0
+        self._summary, self._summarised = tuple([seen[i] for i in range(SUMMARY_SIZE)]), True
+        return self._summary

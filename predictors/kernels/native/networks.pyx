@@ -518,7 +518,7 @@ cdef class Encoder:
     cdef const float[::1] _idf, _step, _lexicon_step
     cdef const signed char[:, ::1] _table, _lexicon
     cdef float _unknown_idf
-    cdef float[::1] _projected, _said
+    cdef float[::1] _projected, _lexicon_sum
     cdef long long _words, _pairs
 
     def __init__(self, ids, idf, table, step, lexicon, lexicon_step, unknown_idf):
@@ -526,7 +526,7 @@ cdef class Encoder:
         self._ids, self._idf, self._unknown_idf = weights.ids.astype(np.int32), floats(weights.idf), weights.unknown_idf
         self._table, self._step = np.ascontiguousarray(weights.table), floats(weights.step)
         self._lexicon, self._lexicon_step = np.ascontiguousarray(weights.lexicon), floats(weights.lexicon_step)
-        self._projected, self._said = zeros(self._table.shape[1]), zeros(self._lexicon.shape[1])
+        self._projected, self._lexicon_sum = zeros(self._table.shape[1]), zeros(self._lexicon.shape[1])
         self._words, self._pairs = reference_encoder.WORDS, reference_encoder.PAIRS
         blocks = np.arange(0, self._words + self._pairs + BLOCK, BLOCK)
         self._starts = weights.ids.searchsorted(blocks).astype(np.int32)
@@ -559,9 +559,9 @@ cdef class Encoder:
             before = word
         found.sort()
         vector = np.zeros(first_score + scores, np.float32)
-        cdef float[::1] out = vector, projected = self._projected, said = self._said
+        cdef float[::1] out = vector, projected = self._projected, lexicon_sum = self._lexicon_sum
         projected[:] = 0.0
-        said[:] = 0.0
+        lexicon_sum[:] = 0.0
         for i in range(len(counts)):
             out[size + i] = count_feature(counts, i)
         for i in range(grams):
@@ -575,7 +575,7 @@ cdef class Encoder:
             if row >= 0:
                 of_known += weight * weight
                 add_steps(weight * self._step[row], self._table, row, projected)
-                add_steps(weight * self._lexicon_step[row], self._lexicon, row, said)
+                add_steps(weight * self._lexicon_step[row], self._lexicon, row, lexicon_sum)
         if of_known > 0.0:
             for i in range(size):
                 length += projected[i] * projected[i]
@@ -586,7 +586,7 @@ cdef class Encoder:
                 out[first_score - 1] = min(length / sqrt(of_all), 1.0)
             by = sqrt(of_known)
             for i in range(scores):
-                out[first_score + i] = said[i] / by
+                out[first_score + i] = lexicon_sum[i] / by
         return vector
 
 
@@ -603,7 +603,7 @@ cdef double count_feature(tuple counts, Py_ssize_t at) except? -1.0:
 cdef class RelevanceHeads:
     cdef readonly Py_ssize_t scale
     cdef const long long[::1] _scales
-    cdef const float[:, ::1] _out, _departures  # (said, M), (prototypes, M)
+    cdef const float[:, ::1] _out, _departures  # (last_input, M), (prototypes, M)
     cdef const float[::1] _bias, _prior, _shifts
     cdef float[::1] _departure, _shown
 
@@ -618,7 +618,7 @@ cdef class RelevanceNetwork:
     cdef object _weights
     cdef const float[:, ::1] _centres, _counts, _given
     cdef const float[::1] _given_bias
-    cdef float[::1] _likeness, _near_by, _found, _said
+    cdef float[::1] _likeness, _near_by, _found, _last_input
     cdef double _low, _high, _sharpness, _half_evidence
     cdef Py_ssize_t _units, _size
 
@@ -631,7 +631,7 @@ cdef class RelevanceNetwork:
         self._size = self._centres.shape[0]
         self._likeness, self._near_by = zeros(self._centres.shape[1]), zeros(self._counts.shape[1])
         self._found = zeros(self._given.shape[1])
-        self._said = zeros(arrays["out"].shape[0] + arrays["task_departures"].shape[0])
+        self._last_input = zeros(arrays["out"].shape[0] + arrays["task_departures"].shape[0])
         self._sharpness, self._half_evidence = reference_relevance.SHARPNESS, reference_relevance.HALF_EVIDENCE
 
     def heads(self, scale, heads):
@@ -639,7 +639,7 @@ cdef class RelevanceNetwork:
 
     def quality(self, const float[::1] vector, list options):
         cdef Py_ssize_t nearest = 0, first_score = self._given.shape[0], units = self._units, i, scores, tasks, size
-        cdef float[::1] likeness = self._likeness, found = self._found, said = self._said, departure, shown
+        cdef float[::1] likeness = self._likeness, found = self._found, last_input = self._last_input, departure, shown
         cdef double trust, near, total = 0.0, quality
         cdef float most, sharpness = self._sharpness
         cdef RelevanceHeads option = None, each
@@ -662,22 +662,22 @@ cdef class RelevanceNetwork:
         copy_row(self._given_bias, found)
         add_product(vector[:first_score], self._given, found)
         scores, tasks = vector.shape[0] - first_score, found.shape[0] - units
-        copy_row(found[:units], said[:units])
-        relu_all(said[:units])
-        copy_row(vector[first_score:], said[units:units + scores])
+        copy_row(found[:units], last_input[:units])
+        relu_all(last_input[:units])
+        copy_row(vector[first_score:], last_input[units:units + scores])
         most = found[units]
         for i in range(units, found.shape[0]):
             most = max(most, found[i])
         for i in range(tasks):
-            said[units + scores + i] = expf(found[units + i] - most)
-            total += said[units + scores + i]
+            last_input[units + scores + i] = expf(found[units + i] - most)
+            total += last_input[units + scores + i]
         for i in range(tasks):
-            said[units + scores + i] /= total
+            last_input[units + scores + i] /= total
         size = option._bias.shape[0]
         departure, shown = option._departure, option._shown
         copy_row(option._bias, departure)
         shown[:] = 0.0
-        add_product(said, option._out, departure)
+        add_product(last_input, option._out, departure)
         add_product(likeness, option._departures, shown)
         means, deviations = np.empty(size), np.empty(size)
         cdef double[::1] mean = means, deviation = deviations

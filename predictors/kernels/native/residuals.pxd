@@ -1,6 +1,6 @@
 cdef class ResidualWindow:
     cdef readonly Py_ssize_t count
-    cdef readonly double bias, tail, median, p95, median_factor, p95_factor, mean_factor, p95_excess
+    cdef readonly double bias, tail, median, p95, median_factor, p95_factor, mean_factor
     cdef readonly tuple factors
     cdef double _least_rate, _most_lag, _noise_sd, _bias_inertia
     cdef Py_ssize_t _window, _stale, _pseudos

@@ -202,7 +202,6 @@ cdef class ResidualWindow:
         self.tail = max(0.5 * (values[(self._size * 3) // 4] - values[self._size // 4]), 0.02)
         self.median, self.p95 = self.at_share(0.5), self.at_share(0.95)
         self.median_factor, self.p95_factor = exp(self.median), exp(self.p95)
-        self.p95_excess = exp(self.p95 - self.median) - 1.0
         sd = min((self.p95 - self.median) / 1.645, 1.0)
         self.mean_factor = exp(self.median + 0.5 * sd * sd)
         self.factors = self.median_factor, self.p95_factor, self.mean_factor

@@ -21,26 +21,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import exp
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from predictors.kernels.interfaces import CandidateErrors, CappedLength, ErrorWindow, StepConstants
+from predictors.kernels.reference.answer_length import AnswerLength
+from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
+from predictors.kernels.step_costs import PrefillRate, StepCosts
 from router.core.state import Instance
 from router.core.types import Candidate
 
 #: The largest share of time that prefills of other requests are expected to take from a decoding sequence.
 MOST_PREFILL_SHARE = 0.9
-#: The constants of an engine's steps (`predictors.analytic.physical.StepCosts`).
-CONSTANTS = (
-    "overhead_s", "floor_s", "token_s", "extra_s", "seq_s", "kv_token_s", "pair_s", "load_s", "kv_capacity_tokens",
-    "batched_tokens", "seats",
-)  # fmt: skip
-
 
 T = TypeVar("T")
 #: What multiplies an estimated time to give its median, 95 % quantile and mean.
 Factors = tuple[float, float, float]
+
+
+class PromptLengths(Protocol):
+    """What is known of a model's prompts (`predictors.online.model_lengths.ModelLengths`)."""
+
+    prompt_ratio: float
+    mean_prompt_tokens: float
+
+
+class CandidateErrors(Protocol):
+    """What is known of a candidate (`predictors.online.candidate_stats.CandidateStats`)."""
+
+    @property
+    def costs(self) -> StepCosts: ...
+    @property
+    def lengths(self) -> PromptLengths: ...
+    @property
+    def prefills(self) -> PrefillRate: ...
+    @property
+    def ttft(self) -> StratifiedResiduals: ...
+    @property
+    def tpot(self) -> StratifiedResiduals: ...
+    @property
+    def shrinkage(self) -> Shrinkage: ...
 
 
 class Estimate(NamedTuple):
@@ -75,8 +95,8 @@ class AnalyticEstimate(NamedTuple):
     raw_tpot_s: float
     memory_ratio: float
     e2e_s: float
-    ttft_errors: ErrorWindow
-    tpot_errors: ErrorWindow
+    ttft_errors: ResidualWindow
+    tpot_errors: ResidualWindow
 
 
 class Estimates(list[AnalyticEstimate]):
@@ -110,7 +130,7 @@ class Estimates(list[AnalyticEstimate]):
 
     def times(
         self,
-        answers: list[Any],
+        answers: list[AnswerLength] | list[None],
         waited_s: float,
         rows: list[int],
         factors: np.ndarray,
@@ -118,8 +138,8 @@ class Estimates(list[AnalyticEstimate]):
         decides_tpot: list[bool],
     ) -> tuple[list[float], list[float | None], list[float]]:
         """By candidate the median TTFT and TPOT and the mean E2E in seconds, the times since the arrival. Where the latency
-        model predicts, its row of `factors` (R, 2, 3) multiplies the estimate, in the mean E2E where it decides. `answers` are
-        `predictors.analytic.answer_length.AnswerLength`, None where nothing is decoded."""
+        model predicts, its row of `factors` (R, 2, 3) multiplies the estimate, in the mean E2E where it decides. `answers` are None where nothing is
+        decoded."""
         p50, tpots, means = [], [], []
         for each, own, answer, row, by_ttft, by_tpot in zip(
             self, self._factors, answers, rows, decides_ttft, decides_tpot, strict=True
@@ -134,7 +154,7 @@ class Estimates(list[AnalyticEstimate]):
             means.append(mean_s)
         return p50, tpots, means
 
-    def costs(self, answers: list[Any], candidates: Sequence[Candidate]) -> list[float]:
+    def costs(self, answers: list[AnswerLength] | list[None], candidates: Sequence[Candidate]) -> list[float]:
         """By candidate the expected price in USD."""
         found = []
         for each, answer, candidate in zip(self, answers, candidates, strict=True):
@@ -166,7 +186,7 @@ def analytic_estimates(
     instances: Sequence[Instance],
     request_tokens: float,
     cached: Sequence[float],
-    answers: Sequence[CappedLength],
+    answers: Sequence[AnswerLength],
     now: float,
 ) -> Estimates:
     """One for each candidate. `request_tokens` are those of the prompt and `cached` those of it that need no prefill there,
@@ -182,7 +202,7 @@ def _analytic_estimate(
     candidate: Candidate,
     instance: Instance,
     cached_tokens: float,
-    answer: CappedLength,
+    answer: AnswerLength,
     request_tokens: float,
     now: float,
 ) -> AnalyticEstimate:
@@ -238,7 +258,7 @@ def is_unloaded(instance: Instance, upstream_model: str) -> bool:
 
 
 def physical_estimate(
-    costs: StepConstants,
+    costs: StepCosts,
     instance: Instance,
     prompt_tokens: float,
     cached_tokens: float,

@@ -124,10 +124,6 @@ class LearnedLengths:
         """The weight of the learned model in [0, 1]; the rest is the histogram's."""
         return 1.0 / (1.0 + exp(-(PRIOR_LOG_ODDS + self.evidence)))
 
-    def table(self, predicted: np.ndarray, online: LengthTable) -> LengthTable:
-        """The final distribution."""
-        return served_tables([self], predicted[None], [online])[0]
-
     def observe(self, predicted: np.ndarray, online: LengthTable, tokens: int, censored: bool) -> None:
         """Learn from an answer of `tokens`, for which the model had predicted the shares `predicted` (BINS,). `censored`: it
         stopped at its cap."""

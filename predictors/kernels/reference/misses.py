@@ -8,11 +8,12 @@ from math import inf
 
 import numpy as np
 
-from predictors.kernels.interfaces import Answer, ErrorWindow
 from predictors.kernels.length_bins import BINS, EDGES
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.estimates import AnalyticEstimate
 from predictors.kernels.reference.quantiles import Distributions
+from predictors.kernels.reference.residuals import ResidualWindow
 from router.core.types import Slo
 
 #: Under an E2E target, these equally likely points stand for the distributions of TTFT and TPOT.
@@ -25,7 +26,7 @@ def p_miss(
     slo: Slo,
     waited_s: float,
     estimates: Sequence[AnalyticEstimate],
-    answers: Sequence[Answer],
+    answers: Sequence[AnswerLength],
     decides_ttft: Sequence[bool],
     decides_tpot: Sequence[bool],
     quantiles: np.ndarray,
@@ -42,7 +43,7 @@ def p_miss(
     if not size:
         return []
     times_s = np.array([each.estimate[:2] for each in estimates], float).T
-    windows: list[tuple[ErrorWindow | None, ErrorWindow | None]] = [
+    windows: list[tuple[ResidualWindow | None, ResidualWindow | None]] = [
         (None if by_ttft else each.ttft_errors, None if by_tpot else each.tpot_errors)
         for each, by_ttft, by_tpot in zip(estimates, decides_ttft, decides_tpot, strict=True)
     ]
@@ -82,7 +83,7 @@ def p_miss(
     return missed
 
 
-def _ended(decode_s: np.ndarray, tpot_s: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
+def _ended(decode_s: np.ndarray, tpot_s: np.ndarray, answers: Sequence[AnswerLength]) -> np.ndarray:
     """(N, points of TTFT, points of TPOT): P(an answer has ended `decode_s` after its first token)."""
     tokens = 1.0 + np.maximum(decode_s, 0.0)[:, :, None] / tpot_s[:, None, :]
     places: dict[int, int] = {}
@@ -108,7 +109,7 @@ class LogErrors:
 
     __slots__ = ("_modelled", "_quantiles", "_read", "_windows")
 
-    def __init__(self, windows: Sequence[ErrorWindow | None], quantiles: np.ndarray) -> None:
+    def __init__(self, windows: Sequence[ResidualWindow | None], quantiles: np.ndarray) -> None:
         self._quantiles = Distributions(quantiles)
         self._modelled = [at for at, window in enumerate(windows) if window is None]
         self._windows = [(at, window) for at, window in enumerate(windows) if window is not None]

@@ -54,23 +54,6 @@ class Distributions:
         return low, values[at + 1] - low
 
 
-class Distribution:
-    """One of `Distributions`, as a `predictors.kernels.interfaces.LogError`."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, values: Sequence[float]) -> None:
-        self._of = Distributions(np.array([values]))
-
-    def quantile(self, probability: float) -> float:
-        """The log error not exceeded with this probability."""
-        return float(self._of.quantiles(np.array([[probability]]))[0, 0])
-
-    def exceed(self, residual: float) -> float:
-        """P(r > residual)."""
-        return float(self._of.exceed(np.array([residual]))[0])
-
-
 def factors_of(quantiles: np.ndarray) -> np.ndarray:
     """(..., 3): median, 95 % quantile and mean of exp(r), for quantiles (..., TAUS) of r. The mean is that of the
     log-normal distribution with the other two."""

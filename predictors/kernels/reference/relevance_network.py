@@ -94,8 +94,8 @@ class RelevanceNetwork:
         found = vector[:first_score] @ self.given + self.given_bias
         task = np.exp(found[units:] - found[units:].max())
         task /= task.sum()
-        said = np.concatenate([np.maximum(found[:units], 0.0), vector[first_score:], task])
-        departure = option.out @ said + option.bias
+        last_input = np.concatenate([np.maximum(found[:units], 0.0), vector[first_score:], task])
+        departure = option.out @ last_input + option.bias
         departure += option.departures @ weights / near
         departure *= trust * near / (near + HALF_EVIDENCE)
         quality = 1.0 / (1.0 + np.exp(-(option.prior + departure + option.shifts)))

@@ -47,26 +47,9 @@ class ResidualWindow:
     """
 
     __slots__ = (
-        "_bias_inertia",
-        "_least_rate",
-        "_most_lag",
-        "_noise_sd",
-        "_pseudo",
-        "_recent",
-        "_stale",
-        "_window",
-        "bias",
-        "count",
-        "factors",
-        "mean_factor",
-        "median",
-        "median_factor",
-        "p95",
-        "p95_excess",
-        "p95_factor",
-        "tail",
-        "values",
-    )
+        "_bias_inertia", "_least_rate", "_most_lag", "_noise_sd", "_pseudo", "_recent", "_stale", "_window", "bias",
+        "count", "factors", "mean_factor", "median", "median_factor", "p95", "p95_factor", "tail", "values",
+    )  # fmt: skip
 
     def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
         self.count = 0
@@ -177,7 +160,6 @@ class ResidualWindow:
         self.median, self.p95 = median, p95 = self.quantiles((0.5, 0.95))
         self.median_factor = exp(median)
         self.p95_factor = exp(p95)
-        self.p95_excess = exp(p95 - median) - 1.0  # the 95 % quantile over the median, less 1
         # The mean of a log-normal with these two quantiles. It is bounded, since a wide prior would explode.
         sd = min((p95 - median) / 1.645, 1.0)
         self.mean_factor = exp(median + 0.5 * sd * sd)

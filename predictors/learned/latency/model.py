@@ -9,8 +9,8 @@ import numpy as np
 
 from predictors.kernels import LatencyNetwork
 from predictors.kernels.levels import TAUS
-from predictors.learned.artifact import Artifact, ArtifactError, shaped
-from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
+from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
+from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 
 HIDDEN = 32
 WIDTH = 128
@@ -40,8 +40,9 @@ SHAPES = {
 class LatencyModel:
     """A trained model. One serves all instances; the state of each is in its `InstanceHistory`."""
 
-    def __init__(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        self.name = name
+    features = LATENCY_FEATURES
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.network = network = LatencyNetwork(arrays)
         self.start = network.start
         self.step = network.step
@@ -50,9 +51,10 @@ class LatencyModel:
     @classmethod
     def load(cls, artifact: Artifact) -> LatencyModel:
         """Raises ArtifactError for arrays of other shapes."""
-        arrays = shaped(artifact, SHAPES)
+        sizes(artifact, {name: ("f", shape) for name, shape in SHAPES.items()})
+        arrays = floats(artifact.arrays)
         if min(arrays[name].min() for name in ("event_scale", "target_scale", "widths")) <= 0.0:
             raise ArtifactError("the latency artifact has a scale that is not positive")
         if (np.diff(arrays["widths"][:, 2:]) < 0.0).any():
             raise ArtifactError("the latency artifact's widths would make quantiles cross")
-        return cls(artifact.name, arrays)
+        return cls(arrays)

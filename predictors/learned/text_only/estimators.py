@@ -75,10 +75,7 @@ class Neighbours:
 
     def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index = self.index
-        likeness = index.vectors @ vector[: index.vectors.shape[1]]
-        count = min(self.count, len(likeness))
-        near = np.argpartition(-likeness, count - 1)[:count]
-        weights = np.exp(self.sharpness * (likeness[near] - likeness[near].max()))
+        near, weights = _nearest(index.vectors, vector, self.count, self.sharpness)
         share = weights / weights.sum()
         quality, tokens = self.effects.at(
             float(share @ index.levels[near]), float(share @ index.log_levels[near])
@@ -88,6 +85,16 @@ class Neighbours:
         codes = index.log_tokens[near]
         lengths = np.exp(codes * LOG_TOKENS_STEP)
         return quality, _leaned(weights, codes != MISSING, lengths, tokens, self.leaning)
+
+
+def _nearest(
+    directions: np.ndarray, vector: np.ndarray, count: int, sharpness: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(the `count` directions that are most similar by cosine, exp(`sharpness` x cosine) of each relative to the best)."""
+    likeness = directions @ vector[: directions.shape[1]]
+    count = min(count, len(likeness))
+    near = np.argpartition(-likeness, count - 1)[:count]
+    return near, np.exp(sharpness * (likeness[near] - likeness[near].max()))
 
 
 def _leaned(
@@ -113,10 +120,7 @@ class Clusters:
     sharpness: float
 
     def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        likeness = self.centres @ vector[: self.centres.shape[1]]
-        count = min(self.nearest, len(likeness))
-        near = np.argpartition(-likeness, count - 1)[:count]
-        weights = np.exp(self.sharpness * (likeness[near] - likeness[near].max()))
+        near, weights = _nearest(self.centres, vector, self.nearest, self.sharpness)
         weights /= weights.sum()
         return weights @ self.quality[near], weights @ self.tokens[near]
 

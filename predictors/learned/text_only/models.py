@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import isnan
 
 import numpy as np
 
-from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
+from predictors.learned.artifact import Arrays, Artifact, ArtifactError, floats, sizes
 from predictors.learned.names import model_key
 from predictors.learned.relevance import RELEVANCE_FEATURES, encoder_of
 from predictors.learned.text import COUNTS
@@ -43,11 +43,12 @@ class TextModels:
     """`estimators` by name: "mean" (the same for every prompt), "knn", "clusters", "logistic", "eccos_t", "eccos_r",
     "factorisation". Each takes a prompt's features and models' names. Several threads may use them at once."""
 
-    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        self.name = name
+    features = TEXT_ONLY_FEATURES
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.encoder = encoder_of(arrays)
         self._heads = {str(key): head for head, key in enumerate(arrays["head_names"].tolist())}
-        self._places: dict[tuple[str, ...], tuple[list[int], np.ndarray]] = {}
+        self._places = lru_cache(_FLEETS)(self._places_of)
         self.estimators: Mapping[str, TextEstimator] = {
             name: partial(self._estimates, estimate)
             for name, estimate in estimators_of(floats(arrays)).items()
@@ -57,7 +58,7 @@ class TextModels:
     def load(cls, artifact: Artifact) -> TextModels:
         """Raises ArtifactError for arrays that are missing or do not fit."""
         check(artifact)
-        return cls(artifact.name, artifact.arrays)
+        return cls(artifact.arrays)
 
     def knows(self, model: str) -> bool:
         """Whether there are estimates for this model, by its key (`predictors.learned.names`)."""
@@ -66,29 +67,24 @@ class TextModels:
     def _estimates(
         self, estimate: Estimator, features: PromptFeatures, models: Sequence[str]
     ) -> TextEstimates:
-        """What an estimator says of models by name."""
-        known, heads = self._places_of(models)
+        """The estimates of models by name."""
+        known, heads = self._places(tuple(models))
         quality: list[float | None] = [None] * len(models)
         tokens: list[float | None] = [None] * len(models)
         if known:
-            said, lengths = estimate(self.encoder.vector(features))
-            for place, one, length in zip(known, said[heads].tolist(), lengths[heads].tolist(), strict=True):
+            qualities, lengths = estimate(self.encoder.vector(features))
+            for place, one, length in zip(
+                known, qualities[heads].tolist(), lengths[heads].tolist(), strict=True
+            ):
                 quality[place] = one
                 tokens[place] = None if isnan(length) else length
         return TextEstimates(quality, tokens)
 
-    def _places_of(self, models: Sequence[str]) -> tuple[list[int], np.ndarray]:
+    def _places_of(self, models: tuple[str, ...]) -> tuple[list[int], np.ndarray]:
         """(positions of the known models among these, their heads)."""
-        fleet = tuple(models)
-        found = self._places.get(fleet)
-        if found is None:
-            heads = [self._heads.get(model_key(model)) for model in fleet]
-            known = [place for place, head in enumerate(heads) if head is not None]
-            found = known, np.array([heads[place] for place in known], dtype=np.int64)
-            if len(self._places) >= _FLEETS:
-                self._places.clear()
-            self._places[fleet] = found
-        return found
+        heads = [self._heads.get(model_key(model)) for model in models]
+        known = [place for place, head in enumerate(heads) if head is not None]
+        return known, np.array([heads[place] for place in known], dtype=np.int64)
 
 
 def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
@@ -141,7 +137,7 @@ def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
 
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, X = D + counts + 1, H models, I prompts
 #: of the index, K clusters, N hidden units, B buckets, O = H x (1 + B), R rank).
-_ARRAYS = {
+_ARRAYS: Arrays = {
     "gram_ids": ("iu", "G"),
     "gram_idf": ("f", "G"),
     "gram_table": ("i", "GD"),
@@ -160,7 +156,7 @@ _ARRAYS = {
     "index_log_tokens": ("u", "IH"),
     "index_levels": ("f", "I"),
     "index_log_levels": ("f", "I"),
-    "knn": ("f", "3"),
+    "knn": ("f", (3,)),
     "centres": ("f", "KD"),
     "cluster_quality": ("f", "KH"),
     "cluster_tokens": ("f", "KH"),

@@ -69,7 +69,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
             "draining": gateway.draining,
             "replicas": gateway.state.health.replicas,
             "state": asdict(gateway.state.health),
-            "observations": gateway.predictor.sharing.counts._asdict(),
+            "observations": asdict(gateway.predictor.sharing.counts),
             "changes": _changes(gateway),
         }
 

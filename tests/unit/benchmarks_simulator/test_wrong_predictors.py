@@ -6,8 +6,7 @@ else) heals; what bends predictions after it cannot, and shows as an error of pr
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import log
 from statistics import fmean
@@ -104,9 +103,8 @@ def test_constants_of_another_hardware_heal(policy: str, by: float | str) -> Non
 def test_a_latency_model_of_something_else_is_found_out(bent: dict[str, float]) -> None:
     shipped = load_models()
     assert shipped.latency is not None
-    mistaken = copy(shipped)
-    mistaken.latency = MistakenLatency(shipped.latency, **bent)  # type: ignore[assignment]
-    predictor = OnlinePredictor(mistaken)
+    mistaken = MistakenLatency(shipped.latency, **bent)
+    predictor = OnlinePredictor(replace(shipped, latency=mistaken))  # type: ignore[arg-type]
     found = reach("slo", predictor)
     assert any(weights["ttft"] < 0.3 for weights in predictor.latency_weights().values())
     assert found.attained[1] > usual("slo").attained[1] - 0.03

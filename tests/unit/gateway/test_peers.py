@@ -160,7 +160,8 @@ async def test_turns_observations_and_documents_go_where_they_belong(world: Worl
     assert world.link.report().work == {"b": Work(1, 1, 50, 0)}
     counted = AnswerCounted(("a", "m"), 100, 200, None, None, 1, None)
     world.link.receive_observations([Codec([AnswerCounted]).encode("physical", [counted]), b"nonsense"])
-    assert world.predictor.sharing.counts[2:4] == (1, 1)
+    counts = world.predictor.sharing.counts
+    assert (counts.received, counts.ignored) == (1, 1)
     assert world.predictor.stats.lengths.of("m").prompt_ratio > 1.0
     heard: list[Mapping[str, Any]] = []
     world.link.followers["fleet"] = heard.append

@@ -14,7 +14,6 @@ from hypothesis.extra.numpy import arrays
 
 from backends.engine.profiles import names, profile
 from predictors import kernels
-from predictors.analytic.answer_length import answer_length
 from predictors.kernels import ResidualWindow
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES
 from predictors.kernels.reference import estimates as estimates_in_python
@@ -29,6 +28,7 @@ from predictors.kernels.reference import (
     relevance_network,
 )
 from predictors.kernels.reference import words as words_in_python
+from predictors.kernels.reference.answer_length import answer_length
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS, UNTRAINED

@@ -27,7 +27,7 @@ from predictors.kernels.native import histories, networks, residuals
 
 log_errors = st.floats(-5.0, 5.0)
 PROBABILITIES = (0.0, 0.01, 0.05, 0.5, 0.9, 0.95, 0.999, 1.0)
-SUMMARY = ("count", "bias", "tail", "median", "p95", "factors", "p95_excess", "values", "_pseudo")
+SUMMARY = ("count", "bias", "tail", "median", "p95", "factors", "values", "_pseudo")
 #: Of residuals: learn one, or correct the one that was learned so many before.
 steps = st.lists(
     st.tuples(st.just("observe"), log_errors)

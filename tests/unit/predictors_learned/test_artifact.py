@@ -57,8 +57,8 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ({"a": np.array([np.inf])}, {}, "a has values that are no numbers"),
         ({"a": np.array([object()])}, {}, "a has values of type object"),
         ({"a": np.array([1j])}, {}, "a has values of type complex128"),
-        ({}, {"mae": float("nan")}, "no JSON"),
-        ({}, {"settings": object()}, "no JSON"),
+        ({}, {"mae": float("nan")}, "not JSON"),
+        ({}, {"settings": object()}, "not JSON"),
     ],
 )
 def test_what_could_not_be_read_is_not_written(

@@ -111,10 +111,13 @@ def test_a_history_with_a_model_keeps_its_state_up_to_date():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({**drawn(), "middle": np.zeros((3, 3))}, r"middle has the shape \(3, 3\)"),
-        ({k: v for k, v in drawn().items() if k != "skip"}, "skip is missing"),
+        (
+            {**drawn(), "middle": np.zeros((3, 3))},
+            r"middle does not fit: float64 \(3, 3\), where this version has 128 x 128: train",
+        ),
+        ({k: v for k, v in drawn().items() if k != "skip"}, "without its skip"),
         ({**drawn(), "event_scale": np.zeros(len(EVENT_FEATURES))}, "not positive"),
-        ({**drawn(), "widths": np.array([[1, 1, 3, 2, 1]] * 2)}, "cross"),
+        ({**drawn(), "widths": np.array([[1.0, 1.0, 3.0, 2.0, 1.0]] * 2)}, "cross"),
     ],
 )
 def test_an_artifact_that_does_not_fit_is_refused(arrays: dict[str, np.ndarray], message: str) -> None:

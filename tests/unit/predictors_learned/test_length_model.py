@@ -89,10 +89,6 @@ def test_a_model_not_known_is_its_family_and_a_family_not_known_any_model() -> N
     assert model.shares(features, [("another", "no such family")])[0] == pytest.approx(other)
     assert not np.allclose(own, kin)
     assert not np.allclose(kin, other)
-    assert model.knows("llama3.1:8b", None)
-    assert model.knows("some-llama", "llama")
-    assert not model.knows("unheard-of", None)
-    assert not model.knows("unheard-of", "no such family")
 
 
 def test_a_fleet_gives_what_its_models_give_alone() -> None:
@@ -153,5 +149,5 @@ def test_a_misshapen_array_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["lstm_state", "patch_weight", "gram_table", "trunk_weight", "family_table"])
 def test_arrays_that_do_not_fit_together_are_refused(name: str) -> None:
     whole = made_artifact()
-    with pytest.raises(ArtifactError, match="do not fit"):
+    with pytest.raises(ArtifactError, match=r"do(es)? not fit"):
         LengthModel.load(replace(whole, arrays={**whole.arrays, name: whole.arrays[name][:-1]}))

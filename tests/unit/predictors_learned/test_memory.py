@@ -70,8 +70,11 @@ def test_nothing_makes_it_leave_the_unit_interval() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (artifact(last=np.zeros(3)), r"last has the shape \(3,\)"),
-        (replace(artifact(), arrays={"mean": np.zeros(SHAPES["mean"])}), "scale is missing"),
+        (
+            artifact(last=np.zeros(3)),
+            r"last does not fit: float64 \(3,\), where this version has 16: train it anew",
+        ),
+        (replace(artifact(), arrays={"mean": np.zeros(SHAPES["mean"])}), "without its scale"),
         (artifact(scale=np.zeros(SHAPES["scale"])), "not positive"),
     ],
 )

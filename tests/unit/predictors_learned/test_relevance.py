@@ -93,11 +93,9 @@ def test_a_word_said_often_weighs_more_but_not_as_often() -> None:
 
 def test_a_model_that_nobody_rated_is_unknown() -> None:
     model = RelevanceModel.load(artifact())
-    mean, deviation, *_ = model.quality(prompt_features(SUMS), ["nobody", "adder"])
-    assert np.isnan([mean[0], deviation[0]]).all()
-    assert odds(mean[1:]) == [2.0]
     assert (model.knows("some-host/Adder-Instruct"), model.knows("nobody")) == (True, False)
-    assert np.isnan(model.quality(prompt_features(SUMS), ["nobody"])[0]).all()
+    with pytest.raises(ValueError, match="does not know all of adder, nobody"):
+        model.quality(prompt_features(SUMS), ["adder", "nobody"])
     assert model.quality(prompt_features(SUMS), [])[0].shape == (0,)
 
 

@@ -59,7 +59,10 @@ def test_all_trees_take_all_rows_down() -> None:
     draw = np.random.default_rng(1)
     feature = draw.integers(0, len(TREE_FEATURES), (5, 7))
     threshold, value = draw.normal(size=(5, 7)), draw.normal(size=(5, 8))
-    model = TreeModel(feature, threshold, value, np.array([1.0, 2.0]), 3)
+    model = TreeModel({
+        "feature": feature, "threshold": threshold, "value": value, "base": np.array([1.0, 2.0]),
+        "ttft_trees": np.array(3),
+    })  # fmt: skip
     rows = draw.normal(size=(9, len(TREE_FEATURES)))
     expected = np.tile([1.0, 2.0], (9, 1))
     for at, row in enumerate(rows):

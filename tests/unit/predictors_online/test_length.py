@@ -98,20 +98,20 @@ def test_old_answers_fade() -> None:
 def test_a_new_model_leans_on_its_family_then_speaks_for_itself() -> None:
     lengths = Lengths()
     for _ in range(500):
-        lengths.observe("llama-8b", "llama", 900)
+        lengths.of("llama-8b", "llama").observe_output(900, None, 1)
     relative = lengths.of("llama-70b", "llama").output
     stranger = lengths.of("qwen-7b", "qwen").output
     assert relative.p50 == pytest.approx(900, rel=0.15)
     assert stranger.p50 == pytest.approx(exp(PRIOR_LOG_MEDIAN), rel=0.05)
     for _ in range(100):
-        lengths.observe("llama-70b", "llama", 50)
+        lengths.of("llama-70b", "llama").observe_output(50, None, 1)
     assert lengths.of("llama-70b", "llama").output.p50 == pytest.approx(50, rel=0.15)
 
 
 def test_choices_share_the_tokens() -> None:
     lengths = Lengths()
     for _ in range(200):
-        lengths.observe("m", None, 400, max_tokens=4000, choices=4)
+        lengths.of("m").observe_output(400, 4000, 4)
     assert lengths.of("m").output.p50 == pytest.approx(100, rel=0.15)
 
 

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from predictors.kernels import LearnedLengths
+from predictors.kernels import LearnedLengths, LengthTable, served_tables
 from predictors.kernels.length_bins import BINS, EDGES, bin_of
 from predictors.online.length import LengthDistribution
 from predictors.online.model_lengths import Lengths
@@ -21,9 +21,14 @@ def about(tokens: float, sd: float = 0.3) -> np.ndarray:
     return np.asarray(shares / shares.sum())
 
 
+def joined(learned: LearnedLengths, predicted: np.ndarray, online: LengthTable) -> LengthTable:
+    (table,) = served_tables([learned], predicted[None], [online])
+    return table
+
+
 def test_before_anything_is_seen_the_trained_model_mostly_serves() -> None:
     learned, online = LearnedLengths(), LengthDistribution()
-    table = learned.table(about(50), online)
+    table = joined(learned, about(50), online)
     assert 0.85 < learned.weight < 0.95
     assert table.p50 == pytest.approx(50, rel=0.2)
     assert sum(table.shares) == pytest.approx(1.0)
@@ -38,7 +43,7 @@ def test_a_fleet_whose_answers_are_longer_corrects_the_marginal_and_keeps_the_or
         actual = round(rng.lognormvariate(np.log(3 * expected), 0.3))
         learned.observe(about(expected), online, actual, censored=False)
         online.observe(actual)
-    short, long = learned.table(about(50), online), learned.table(about(200), online)
+    short, long = joined(learned, about(50), online), joined(learned, about(200), online)
     assert long.p50 > 1.5 * short.p50
     assert 350 < long.p50 < 800
 
@@ -51,7 +56,7 @@ def test_where_prompts_tell_nothing_the_histogram_takes_over() -> None:
         learned.observe(about(rng.choice((5, 3000)), 0.1), online, actual, censored=False)
         online.observe(actual)
     assert learned.weight < 0.05
-    assert learned.table(about(3000, 0.1), online).p50 == pytest.approx(100, rel=0.2)
+    assert joined(learned, about(3000, 0.1), online).p50 == pytest.approx(100, rel=0.2)
 
 
 @pytest.mark.parametrize("trained", [30, 150, 2000])
@@ -65,7 +70,7 @@ def test_on_prompts_of_a_kind_that_it_does_not_know_it_serves_like_the_histogram
         predicted = about(trained * rng.lognormvariate(0, 0.5), 0.25)
         actual = round(rng.lognormvariate(np.log(400), 0.6))
         if number >= 50:
-            for place, median in enumerate((learned.table(predicted, online).p50, online.p50)):
+            for place, median in enumerate((joined(learned, predicted, online).p50, online.p50)):
                 errors[place] += abs(median - actual)
         learned.observe(predicted, online, actual, censored=False)
         online.observe(actual)
@@ -78,7 +83,7 @@ def test_cut_answers_pull_up_not_down() -> None:
     for _ in range(100):
         learned.observe(about(100), online, 60, censored=True)
         online.observe(60, censored=True)
-    assert learned.table(about(100), online).p50 > 80
+    assert joined(learned, about(100), online).p50 > 80
 
 
 def test_shares_stay_a_distribution_whatever_comes() -> None:
@@ -87,7 +92,7 @@ def test_shares_stay_a_distribution_whatever_comes() -> None:
     for _ in range(5000):
         tokens = max(1, round(rng.lognormvariate(5, 2)))
         learned.observe(about(rng.uniform(1, 5000)), online, tokens, censored=rng.random() < 0.3)
-    table = learned.table(about(100), online)
+    table = joined(learned, about(100), online)
     assert min(table.shares) >= 0.0
     assert sum(table.shares) == pytest.approx(1.0)
     assert np.isfinite(learned.evidence)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.quantiles import Distribution, calibrated, factors_of
+from predictors.kernels.reference.quantiles import calibrated, factors_of
 from predictors.online.offsets import Offsets
+from tests.unit.predictors_kernels.one_distribution import Distribution
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from predictors.online.prefix_index import PrefixIndex
 
 
@@ -37,8 +35,3 @@ def test_forgets_an_instance() -> None:
     index.forget("a")
     index.forget("never seen")
     assert index.matched_blocks("a", (1,)) == 0
-
-
-def test_refuses_an_empty_index() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        PrefixIndex(0)

@@ -37,16 +37,11 @@ def an_instance(name: str = "i", hardware: str | None = "gpu") -> Instance:
 
 def latency_model(ttft: float = 0.0, tpot: float = 0.0) -> LatencyModel:
     """Says medians of these log residuals, with about 0.1 to either side."""
-    return LatencyModel("latency-test", dict(latency_artifact(ttft, tpot).arrays))
+    return LatencyModel(dict(latency_artifact(ttft, tpot).arrays))
 
 
 class Words:
     """A length model that says 20 tokens for a prompt of one line, 200 for more."""
-
-    name = "length-test"
-
-    def knows(self, model: str, family: str | None) -> bool:
-        return True
 
     def shares(self, features: PromptFeatures, models: Any) -> np.ndarray:
         shares = np.full((len(models), BINS), 1e-6)
@@ -56,8 +51,6 @@ class Words:
 
 class Judge:
     """A relevance model that knows only "m", and is as sure that it knows such prompts as it is made."""
-
-    name = "relevance-test"
 
     def __init__(self, trust: float = 1.0) -> None:
         self.trust = trust
@@ -254,6 +247,14 @@ def test_reports_and_losses_reach_the_track() -> None:
     assert first.memory_ratio is not None
     predictor.forget("i")
     assert predictor.groups() == {}  # nobody else is of this kind
+
+
+def test_an_instance_on_other_hardware_is_of_its_new_kind_alone() -> None:
+    predictor = predictor_with(latency=latency_model())
+    for hardware in ("gpu", "other"):
+        instance = replace(an_instance(), hardware=hardware, profiles={"m": replace(PROFILE)})
+        predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
+    assert predictor.groups().keys() == predictor.latency_weights().keys() == {("m", "other")}
 
 
 def test_a_prompt_gives_the_length_and_fleet_answers_correct_it() -> None:

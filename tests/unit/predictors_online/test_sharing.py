@@ -18,7 +18,7 @@ from predictors.online.observation import Codec
 from predictors.online.predictor import OnlinePredictor
 from predictors.online.prompt_caches import PromptCached
 from predictors.online.qualities import AnswerJudged
-from predictors.online.sharing import MOST_WAITING
+from predictors.online.sharing import MOST_WAITING, ObservationCounts
 from predictors.online.time_errors import TpotError, TtftCorrection, TtftError
 from predictors.online.tree_times import TreeError
 from router.core.interfaces import Option
@@ -168,7 +168,7 @@ def test_nothing_is_kept_of_what_is_not_in_the_fleet() -> None:
         ],
     )
     stranger.sharing.receive(message, {"i": same_instance()}, 0.0)
-    assert stranger.sharing.counts == (0, 0, 0, 3, 0)
+    assert stranger.sharing.counts == ObservationCounts(ignored=3)
     assert stranger.stats.candidates == {}
 
 
@@ -223,7 +223,7 @@ def test_what_is_malformed_is_counted_and_changes_nothing(bad: bytes) -> None:
     predictor = OnlinePredictor()
     before = predicted(predictor, 0.0)
     predictor.sharing.receive(bad, {"i": same_instance()}, 0.0)
-    assert predictor.sharing.counts == (0, 0, 0, 1, 0)
+    assert predictor.sharing.counts == ObservationCounts(ignored=1)
     assert predicted(predictor, 0.0) == before
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from predictors.analytic.physical import GENERIC_PROFILE, PrefillRate, StepCosts
 from predictors.kernels.reference.estimates import is_unloaded, physical_estimate
+from predictors.kernels.step_costs import GENERIC_PROFILE, PrefillRate, StepCosts
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import LoadReport

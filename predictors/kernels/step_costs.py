@@ -1,13 +1,11 @@
-"""What the physical estimate (`predictors.kernels.reference.estimates`) takes of an instance: the costs of its engine's
-steps and the rate of its prefills. All times are wall seconds: profile seconds / speed.
-"""
+"""What the analytic estimate (`predictors.kernels.reference.estimates`) reads of an instance: the costs of its engine's steps
+and the rate of its prefills. All times are wall seconds: profile seconds / speed."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import exp, inf
 
-from predictors.kernels.reference.estimates import CONSTANTS
 from router.core.profile import EngineProfile
 
 #: Strata of load for the error of TTFT: nothing ahead, prompts ahead, all seats taken.
@@ -57,25 +55,20 @@ class PrefillRate:
         return self.sum_tokens * exp(-past_s / self.horizon_s) / self.horizon_s
 
 
+#: The constants that the estimate reads, in the order of `StepCosts.constants`.
+CONSTANTS = (
+    "overhead_s", "floor_s", "token_s", "extra_s", "seq_s", "kv_token_s", "pair_s", "load_s", "kv_capacity_tokens",
+    "batched_tokens", "seats",
+)  # fmt: skip
+
+
 class StepCosts:
     """The constants and limits of an `EngineProfile` in wall seconds, for one (instance, model)."""
 
     __slots__ = (
-        "batched_tokens",
-        "constants",
-        "extra_s",
-        "floor_s",
-        "kv_capacity_tokens",
-        "kv_token_s",
-        "load_s",
-        "overhead_s",
-        "pair_s",
-        "profile",
-        "seats",
-        "seq_s",
-        "speed",
-        "token_s",
-    )
+        "batched_tokens", "constants", "extra_s", "floor_s", "kv_capacity_tokens", "kv_token_s", "load_s",
+        "overhead_s", "pair_s", "profile", "seats", "seq_s", "speed", "token_s",
+    )  # fmt: skip
 
     def __init__(self, profile: EngineProfile, fixed_slots: bool, speed: float) -> None:
         self.profile = profile
@@ -91,7 +84,7 @@ class StepCosts:
         self.kv_capacity_tokens = profile.kv_capacity_tokens
         self.batched_tokens = profile.max_batched_tokens
         self.seats = profile.seats(fixed_slots)
-        #: Those of the estimate, in the order of `predictors.kernels.reference.estimates.CONSTANTS`.
+        #: The same, in the order of `CONSTANTS`.
         self.constants = tuple(float(getattr(self, name)) for name in CONSTANTS)
 
     def idle_ttft_s(self, prompt_tokens: float, cached_tokens: float = 0.0) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictors.kernels import LengthTable
+from predictors.kernels.reference.lengths import LengthTable
 from router.core.types import Candidate, Request
 
 
