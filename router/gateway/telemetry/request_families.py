@@ -35,20 +35,11 @@ def _gen_ai(metrics: Metrics, series: _Counted) -> Iterator[Family]:
         "error_type",
         "headway_policy",
     )
-
-    def labels(each: Labels) -> tuple[str, ...]:
+    labelled = []
+    for each, one in series:
         kind = metrics.kind(each.instance)
-        return (
-            each.operation,
-            kind,
-            each.requested,
-            each.model,
-            each.instance,
-            each.error,
-            each.policy,
-        )
-
-    labelled = [(labels(each), one) for each, one in series]
+        values = (each.operation, kind, each.requested, each.model, each.instance, each.error, each.policy)
+        labelled.append((values, one))
     yield histogram(
         "gen_ai_server_time_to_first_token_seconds",
         "Time from arrival to the first token, queue included; server_address is the instance.",
