@@ -64,9 +64,6 @@ class Origin:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
-    def url(self, path: str) -> str:
-        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}{path}"
-
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Verifying context; `ca_file` replaces the system's authorities. Raises OSError if it cannot be read."""

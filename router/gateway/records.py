@@ -32,16 +32,10 @@ class RecordLookup:
         """The row of a request, as `Store.request` finds it."""
         find = partial(self._store.request, request_id, key, any_key=any_key)
         row = await find()
-        if row is None and await self.waited():
+        if row is None and self._state.health.replicas > 1:
+            await asyncio.sleep(_RECORDED_S)
             row = await find()
         return row
-
-    async def waited(self) -> bool:
-        """Wait for rows of other replicas to reach the store; False, at once, if there are no other replicas."""
-        if self._state.health.replicas == 1:
-            return False
-        await asyncio.sleep(_RECORDED_S)
-        return True
 
 
 class Feedback:
