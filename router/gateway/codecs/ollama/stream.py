@@ -15,7 +15,6 @@ from router.gateway.codecs.ollama.answer import (
     NS,
     THINKING,
     Kind,
-    Timings,
     done,
     logprobs_of,
     rfc3339,
@@ -83,11 +82,7 @@ class NdjsonStream:
         return _on_one_line(b"".join(lines))
 
     def finish(
-        self,
-        usage: Mapping[str, Any] | None,
-        finish_reason: str | None,
-        timings: Timings,
-        headway: Mapping[str, Any] | None = None,
+        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any] | None
     ) -> bytes:
         """The last line: `done`, the reason, the six metrics in ns (zeros left out), and the `headway` member.
 
@@ -95,7 +90,7 @@ class NdjsonStream:
         """
         start = self._start()
         message = {"message": {"role": "assistant", "content": ""}} if self._chat else {"response": ""}
-        last = done(message, usage, finish_reason or self._finish_reason, timings, headway)
+        last = done(message, usage, finish_reason or self._finish_reason, headway)
         return _on_one_line(self._take_calls(start) + start + b'",' + orjson.dumps(last)[1:] + b"\n")
 
     def error(self, message: str) -> bytes:
