@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,6 @@ from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Call
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-
-
-def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The operator's headers for every request. `headers` may replace the Authorization."""
-    own = {name.lower(): value for name, value in (headers or {}).items()}
-    return {"authorization": f"Bearer {api_key}", **own} if api_key else own
 
 
 class JsonCall(Post):
@@ -128,8 +122,7 @@ class _Answer:
 async def json_answer(pool: Pool, head: bytes, request_id: str, body: Any) -> dict[str, Any]:
     """POST a body and wait for the object that answers it. Raises UpstreamError."""
     answer = _Answer()
-    call = JsonCall(pool, head, request_id, body, answer, lambda found: found)
-    call.start()
+    call = JsonCall(pool, head, request_id, body, answer, lambda found: found).start()
     try:
         return await answer.future
     finally:

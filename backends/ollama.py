@@ -14,11 +14,11 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from backends import bounded_json
-from backends.endpoint import Endpoint, EngineClient
+from backends.endpoint import Endpoint, EngineAdapter
 from backends.json_calls import JsonCall, sound_answer
 from backends.kind import EngineKind, KindSettings
 from backends.ndjson import NdjsonScanner
-from backends.ollama_bodies import chat_body, embed_body, embeddings_answer, generate_body, whole_answer
+from backends.ollama_bodies import embeddings_answer, native_body, whole_answer
 from backends.stream import StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call, OpenCall, Sink
@@ -48,7 +48,7 @@ class OllamaSettings(KindSettings):
     keep_alive: Annotated[int | str, BeforeValidator(_keep_alive)] | None = None
 
 
-class OllamaBackend:
+class OllamaBackend(EngineAdapter):
     """One Ollama server; `router.core.interfaces.Backend`."""
 
     def __init__(self, kind: EngineKind, endpoint: Endpoint, keep_alive: str | int | None = None) -> None:
@@ -56,14 +56,9 @@ class OllamaBackend:
         model (the greatest where candidates share one); a model without it keeps Ollama's own. `keep_alive` is
         sent only if given.
 
-        Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read.
+        Raises as `EngineAdapter`.
         """
-        client = EngineClient(endpoint)
-        self.kind = kind.name
-        self.pool = client.pool
-        self._kind = kind
-        self._client = client
-        self._heads = {api: client.head(path) for api, path in PATHS.items()}
+        super().__init__(kind, endpoint, PATHS)
         self._keep_alive = keep_alive
         self._candidates = tuple(endpoint.candidates)
         self._num_ctx: dict[str, int] = {}
@@ -72,34 +67,25 @@ class OllamaBackend:
                 name = local_name(candidate.upstream_model)
                 self._num_ctx[name] = max(self._num_ctx.get(name, 0), candidate.context_tokens)
 
-    @property
-    def busy(self) -> int:
-        return self.pool.busy_connections
-
     def start(self, call: Call, sink: Sink) -> OpenCall:
         streams = call.streams and call.api != "embeddings"
-        head, value, body = self._heads[call.api], call.request_id_value, self._body(call, stream=streams)
-        opened: StreamedCall | JsonCall
+        num_ctx = self._num_ctx.get(local_name(call.candidate.upstream_model))
+        body = native_body(call, num_ctx, self._keep_alive, stream=streams)
+        head, value = self._heads[call.api], call.request_id_value
         if streams:
             scanner = NdjsonScanner(call, int(time.time()))
-            opened = StreamedCall(self.pool, head, value, body, scanner, sink)
-        else:
-            read = partial(_openai_answer, call)
-            opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
-        opened.start()
-        return opened
+            return StreamedCall(self.pool, head, value, body, scanner, sink).start()
+        read, vectors = partial(_openai_answer, call), call.api == "embeddings"
+        return JsonCall(self.pool, head, value, body, sink, read, vectors=vectors).start()
 
     async def count_tokens(self, call: Call) -> int | None:
         """Ollama has no tokenizer endpoint."""
         del call
         return None
 
-    async def probe(self) -> bool:
-        return await self._client.control.ok(self._kind.health_path)
-
     async def load(self) -> LoadReport:
         """Which of the candidates' models are in memory; Ollama reports nothing else of its load."""
-        status, body = await self._client.control.get("/api/ps")
+        status, body = await self._control.get("/api/ps")
         if status != 200:
             raise UpstreamError(f"the engine answered {status}", status)
         try:
@@ -119,17 +105,6 @@ class OllamaBackend:
                 if local_name(candidate.upstream_model) in loaded
             )
         )
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
-
-    def _body(self, call: Call, *, stream: bool) -> dict[str, Any]:
-        num_ctx = self._num_ctx.get(local_name(call.candidate.upstream_model))
-        if call.api == "embeddings":
-            return embed_body(call, num_ctx, self._keep_alive)
-        if call.api == "chat":
-            return chat_body(call, num_ctx, self._keep_alive, stream=stream)
-        return generate_body(call, num_ctx, self._keep_alive, stream=stream)
 
 
 def _openai_answer(call: Call, answer: dict[str, Any]) -> dict[str, Any]:

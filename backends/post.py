@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from backends.engine_errors import from_response
 from backends.http1 import Connection, ConnectionLost
@@ -70,12 +70,13 @@ class Post(ABC):
         self._parts: list[bytes] = []  # of a body that is read as a whole
         self._size = 0
 
-    def start(self) -> None:
-        """Send it. Raises UpstreamError if the pool is closed; whatever else goes wrong comes later."""
+    def start(self) -> Self:
+        """Send it; returns itself. Raises UpstreamError if the pool is closed; whatever else goes wrong comes later."""
         if len(self._body) > _LARGE_BYTES:
             self._later = asyncio.get_running_loop().call_soon(self._start_large)
         else:
             self._start()
+        return self
 
     def abort(self) -> None:
         """End it and close its connection. Safe at any time, also after the end."""
