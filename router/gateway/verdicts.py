@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from router.config.sections import SecondLookConfig
-from router.core.errors import Refusal
-from router.core.types import Outcome
+from router.core.errors import unauthorized
 from router.gateway.endpoints import HotPaths
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.internal_request import InternalRequest
@@ -94,8 +93,6 @@ class _KeyPaths(HotPaths):
     ) -> KeyTerms | None:
         terms = rules.terms.get(self._key)
         if terms is None:
-            raise Refusal(
-                401, "invalid_api_key", "The judge's key is no longer there.", Outcome.REJECTED_AUTH
-            )
+            raise unauthorized("The judge's key is no longer there.")
         record.key_name = self._key
         return terms

@@ -32,6 +32,9 @@ from router.store.state import State, StateError
 
 logger = logging.getLogger("headway")
 
+_NO_ANSWER = (
+    "The shared state does not answer, so the change cannot reach the other replicas: nothing was changed."
+)
 #: Other replicas may change the document this often while a change is prepared here.
 _TRIES = 8
 
@@ -87,7 +90,7 @@ class FleetChanges:
             try:
                 await self._publish(make, self.file)
             except StateError as error:
-                raise _unavailable() from error
+                raise _unavailable(_NO_ANSWER) from error
 
     async def reload(self, *, everywhere: bool = False) -> FleetConfig:
         """Have every replica read its file again, which drops all changes over it; returns the fleet that serves then.
@@ -104,7 +107,7 @@ class FleetChanges:
                 await self._publish(lambda overlay, _: overlay.reloaded(), file)
             except StateError as error:
                 if everywhere:
-                    raise _unavailable() from error
+                    raise _unavailable(_NO_ANSWER) from error
                 logger.warning(
                     "the shared state does not answer: other replicas do not read their fleet files"
                 )
@@ -152,13 +155,7 @@ class FleetChanges:
             else:
                 self.trouble = None
                 return
-        raise Refusal(
-            503,
-            "state_unavailable",
-            "Another replica is changing the fleet: send the request again.",
-            Outcome.REJECTED_OVERLOAD,
-            retry_after_s=1,
-        )
+        raise _unavailable("Another replica is changing the fleet: send the request again.", retry_after_s=1)
 
     async def _apply(
         self,
@@ -265,11 +262,5 @@ def _replace(
     return after
 
 
-def _unavailable() -> Refusal:
-    return Refusal(
-        503,
-        "state_unavailable",
-        "The shared state does not answer, so the change cannot reach the other replicas: nothing was changed.",
-        Outcome.REJECTED_OVERLOAD,
-        retry_after_s=2,
-    )
+def _unavailable(message: str, retry_after_s: float = 2) -> Refusal:
+    return Refusal(503, "state_unavailable", message, Outcome.REJECTED_OVERLOAD, retry_after_s=retry_after_s)

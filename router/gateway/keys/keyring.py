@@ -9,8 +9,7 @@ import secrets
 from collections.abc import Sequence
 
 from router.config import KeyConfig
-from router.core.errors import Refusal
-from router.core.types import Outcome
+from router.core.errors import unauthorized
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -62,16 +61,10 @@ class KeyRing:
             known, name = self._by_digest.get(digest, (_NO_DIGEST, None))
             if hmac.compare_digest(digest, known) and name is not None:
                 return name
-        raise Refusal(
-            401,
-            "invalid_api_key",
-            "The API key is not valid."
-            if token is not None
-            else "The API key must come as `Authorization: Bearer KEY`."
-            if authorization
-            else "No API key was given.",
-            Outcome.REJECTED_AUTH,
-        )
+            raise unauthorized("The API key is not valid.")
+        if authorization:
+            raise unauthorized("The API key must come as `Authorization: Bearer KEY`.")
+        raise unauthorized("No API key was given.")
 
     @staticmethod
     def is_admin(authorization: bytes | None, admin_key: str) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from predictors.online.predictor import OnlinePredictor
 from router.config import InstanceConfig, parse_instance
-from router.core.errors import Refusal
+from router.core.errors import unauthorized
 from router.core.types import Outcome
 from router.explain import describe
 from router.gateway.fleet.batch_plan import BatchProblem, Prompt
@@ -79,7 +79,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         added = parse_instance(body)
         if gateway.admin_key is None and (added.api_key_env or added.headers_env):
             # Otherwise any program on this machine could have our secrets sent to its own URL.
-            raise Refusal(401, "invalid_api_key", "Secrets need an admin key.", Outcome.REJECTED_AUTH)
+            raise unauthorized("Secrets need an admin key.")
 
         await gateway.changes.edit(adding(added))
         return _instance(gateway, added, gateway.runner.clock())

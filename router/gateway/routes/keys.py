@@ -14,7 +14,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from router.core.errors import Refusal, invalid_request
+from router.core.errors import Refusal, invalid_request, unauthorized
 from router.core.types import Outcome
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.gateway.routes.access import admin_router, client_key, not_found
@@ -77,7 +77,7 @@ def _operators(gateway: Gateway) -> APIRouter:
         contains the key itself."""
         if gateway.admin_key is None:
             # The first key closes the gateway: any program on this machine could lock its owner out.
-            raise Refusal(401, "invalid_api_key", "Keys need an admin key.", Outcome.REJECTED_AUTH)
+            raise unauthorized("Keys need an admin key.")
         return await _make(gateway, body, body.maker, response)
 
     @router.delete("/keys/{name}", responses={404: {}, 409: {}})

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from router.core.errors import Refusal, invalid_request
-from router.core.types import Outcome
+from router.core.errors import invalid_request, model_not_found
 from router.gateway.codecs.ollama.fields import (
     CHAT,
     EMBED,
@@ -154,7 +153,7 @@ def _model(given: Common, *, missing_is_unknown: bool = False) -> str:
     if name:
         return name
     if missing_is_unknown:
-        raise Refusal(404, "model_not_found", "model '' not found", Outcome.REJECTED_INVALID, param="model")
+        raise model_not_found("model '' not found")
     raise invalid_request("model is required", "model")
 
 
