@@ -41,6 +41,18 @@ def headway_object(record: RequestRecord, settlement: Settlement, answer: Attemp
     }
 
 
+def refusal_headers(refusal: Refusal) -> list[tuple[bytes, bytes]]:
+    """The headers that an error's row of the contract asks for."""
+    headers = []
+    if refusal.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, ceil(refusal.retry_after_s))))
+    if not refusal.should_retry:
+        headers.append((b"x-should-retry", b"false"))
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
 def respond_refusal(
     client: ClientRequest,
     codec: ApiCodec,
@@ -48,14 +60,9 @@ def respond_refusal(
     request_id: str,
     extra: Iterable[tuple[bytes, bytes]],
 ) -> None:
-    """Send an error response with the headers its row of the contract asks for."""
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *extra]
-    if refusal.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, ceil(refusal.retry_after_s))))
-    if not refusal.should_retry:
-        headers.append((b"x-should-retry", b"false"))
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    """Send an error response."""
+    own = (b"content-type", b"application/json"), (b"x-request-id", request_id.encode())
+    headers = [*own, *extra, *refusal_headers(refusal)]
     # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
     # connection, and the client, still sending, would lose the answer.
     client.respond(refusal.status, header_lines(headers), codec.error(refusal))

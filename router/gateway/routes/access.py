@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -16,6 +14,7 @@ from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.http.request_body import check_encoding
 from router.gateway.intake.callers import caller_terms, check_admin
+from router.gateway.relay.answer import refusal_headers
 from router.gateway.service import Gateway
 from router.request.key_terms import KeyTerms
 from router.request.validation import path_of, sentence_of
@@ -99,13 +98,7 @@ def refusal_response(request: Request, refusal: Refusal) -> Response:
     """A refusal in the shape of the API that was called."""
     ollama = request.scope["path"].startswith("/api/")  # not request.url, which depends on the header Host
     content = refusal_body(refusal, "") if ollama else openai_error(refusal)
-    headers = {}
-    if refusal.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
-    if not refusal.should_retry:
-        headers["x-should-retry"] = "false"
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
+    headers = {name.decode(): value.decode() for name, value in refusal_headers(refusal)}
     return Response(content, refusal.status, headers, media_type="application/json")
 
 
