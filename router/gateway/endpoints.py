@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from router.core.errors import Refusal, invalid_request
-from router.core.money.quote import Quote
 from router.core.quoting import cut
 from router.core.refusals import draining, internal_error, method_not_allowed
 from router.core.types import Outcome, Request
@@ -29,7 +28,6 @@ from router.gateway.http.client_request import ClientRequest
 from router.gateway.http.request_body import ClientGone, check_encoding, is_small
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.intake.request import build_request, routing_params
-from router.gateway.keys.accounts import Account
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
 from router.gateway.relay.exchange import Exchange
@@ -159,7 +157,8 @@ class HotPaths:
                     reservation = await gateway.budget_admission.enter(
                         account, record.received_at, extra, tokens
                     )
-                await gateway.budget_admission.hold(reservation, tokens, self._quote(account, request), extra)
+                quote = gateway.runner.scheduler.quote(request) if account.budgeted else None
+                await gateway.budget_admission.hold(reservation, tokens, quote, extra)
             await gateway.tokens.count(request, api, body, facts)
             record.prompt_tokens = request.prompt_tokens
             if large:
@@ -245,10 +244,6 @@ class HotPaths:
         if rules.config.store.keep_prompts:
             record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
         return request, facts
-
-    def _quote(self, account: Account, request: Request) -> Quote | None:
-        """What a request may cost; None where no budget bounds it."""
-        return self._gateway.runner.scheduler.quote(request) if account.budgeted else None
 
 
 def unrecorded() -> Refusal:

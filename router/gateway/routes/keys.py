@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from router.core.errors import Refusal, invalid_request, unauthorized
 from router.core.types import Outcome
+from router.gateway.keys.client_keys import make, revoke
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.gateway.routes.access import admin_router, client_key, not_found
 from router.gateway.service import Gateway
@@ -169,9 +170,10 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
     was_open = gateway.rules.keys.open
     settings = body.model_extra or {}
     try:
-        made = await gateway.keys.make(
-            gateway.rules.tenants, gateway.fleet.policies, body.name, settings, maker
+        made = await make(
+            gateway.keys.table, gateway.rules.tenants, gateway.fleet.policies, body.name, settings, maker
         )
+        await gateway.keys.changed_here()
     except NameUsed as error:
         raise Refusal(409, "name_taken", _sentence(error), Outcome.REJECTED_INVALID, param="name") from None
     except BadKey as error:
@@ -188,7 +190,8 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
 
 async def _revoke(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
     try:
-        revoked = await gateway.keys.revoke(gateway.rules.tenants, tenant)
+        revoked = await revoke(gateway.keys.table, gateway.rules.tenants, tenant)
+        await gateway.keys.changed_here()
     except BadKey as error:
         raise Refusal(409, "in_fleet_file", _sentence(error), Outcome.REJECTED_INVALID) from None
     return {"name": tenant.name, "revoked": list(revoked)}

@@ -106,11 +106,8 @@ def _tools(given: Body, into: dict[str, Any]) -> None:
 
 
 def _tool(given: Function) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": given["name"]}
-    if given.get("parameters") is not None:
-        function["parameters"] = given["parameters"]
-    if given.get("description") is not None:
-        function["description"] = given["description"]
+    members = ("name", "parameters", "description")
+    function = {name: value for name in members if (value := given.get(name)) is not None}
     if isinstance(given.get("strict"), bool):
         function["strict"] = given["strict"]
     return {"type": "function", "function": function}
