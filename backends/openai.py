@@ -117,13 +117,13 @@ class OpenAIBackend(EngineAdapter):
         if not streams:
             read, vectors = partial(_renamed, call), call.api == "embeddings"
             return JsonCall(self.pool, head, value, body, sink, read, vectors=vectors).start()
-        wants_each = call.usage_each or body["stream_options"].get("continuous_usage_stats")
         scanner = SseScanner(
             call.candidate.model,
             choices=_choices(body),
             collector=None if call.usage_each else call.collector,
             usage_collector=call.collector,
-            hides_usage=call.collector is None and not wants_each,
+            hides_usage=call.collector is None
+            and not (call.usage_each or body["stream_options"].get("continuous_usage_stats")),
         )
         return StreamedCall(self.pool, head, value, body, scanner, sink).start()
 
