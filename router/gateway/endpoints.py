@@ -84,10 +84,7 @@ class HotPaths:
         rules = gateway.fleet.rules
         now = time.time()
         record = RequestRecord(
-            id=gateway.new_request_id(now),
-            received_at=now,
-            api=route.name,
-            arrived_at=gateway.runner.clock(),
+            id=gateway.new_request_id(now), received_at=now, api=route.name, arrived_at=gateway.runner.clock()
         )
         current_request.set(record.id)
         headers: dict[bytes, bytes] = dict(client.headers)

@@ -158,12 +158,7 @@ class FleetChanges:
         raise _unavailable("Another replica is changing the fleet: send the request again.", retry_after_s=1)
 
     async def _apply(
-        self,
-        overlay: Overlay,
-        file: FleetConfig,
-        models: Models | None = None,
-        *,
-        publish: bool = False,
+        self, overlay: Overlay, file: FleetConfig, models: Models | None = None, *, publish: bool = False
     ) -> None:
         """Serve a fleet file with an overlay. With `publish`, first write the overlay into the document; raises _Behind
         if the document has changed since. Raises ConfigError, StateError. Nothing changes if it raises."""

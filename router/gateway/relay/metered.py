@@ -112,10 +112,7 @@ class MeteredStream:
             if (sound := sound_usage(usage)) is not None:
                 reported = sound
                 self._final = sound if complete and not self._per_choice else None
-            verdict = meter.judge(
-                complete=complete,
-                finished=self._choices == 1 and bool(ended_in(payload)),
-            )
+            verdict = meter.judge(complete=complete, finished=self._choices == 1 and bool(ended_in(payload)))
             if verdict is Verdict.WAIT:
                 self._rest = _Rest(batch, began, reported)
                 break

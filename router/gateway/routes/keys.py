@@ -149,11 +149,7 @@ def _holders(gateway: Gateway) -> APIRouter:
 
     @router.get("/spend", responses={400: {}, 404: {}})
     async def spend(
-        request: Request,
-        by: _By = "day,key",
-        since: _Day = None,
-        until: _Day = None,
-        key: str | None = None,
+        request: Request, by: _By = "day,key", since: _Day = None, until: _Day = None, key: str | None = None
     ) -> dict[str, Any]:
         """Requests, tokens and USD of the caller's key and the keys below it, or of one of them (`key`)."""
         name = caller(request).name

@@ -99,10 +99,7 @@ async def _dry_run(
     facts = prompt_facts(api, body)
     now = gateway.runner.clock()
     record = RequestRecord(
-        id="predict",
-        received_at=time.time(),
-        arrived_at=now,
-        key_name=None if terms is None else terms.name,
+        id="predict", received_at=time.time(), arrived_at=now, key_name=None if terms is None else terms.name
     )
     decided = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
     if reservation is not None:
