@@ -173,7 +173,7 @@ class FleetChanges:
                     self._document, self._seen = before, seen
                     raise
         except BaseException:
-            await prepared.discard()
+            await prepared.made.aclose()
             raise
         replaced = self.file
         self.file, self.overlay = file, overlay
