@@ -121,9 +121,9 @@ class HotPaths:
             record.model_requested = cut(asked, MAX_NAME_CHARS) if isinstance(asked, str) else None
             rules.fields.check_names(body)
             if route.name == "responses":
-                asked_response = responses_to_chat(body)
-                codec = ResponsesCodec(asked_response, record.id)
-                body, stream, api = asked_response.body, asked_response.stream, "chat"
+                translated = responses_to_chat(body)
+                codec = ResponsesCodec(translated, record.id)
+                body, stream, api = translated.body, translated.stream, translated.api
             elif isinstance(route, OpenAIRoute):
                 api = route.name
                 stream = body.get("stream") is True and api != "embeddings"

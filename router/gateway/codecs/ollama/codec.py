@@ -10,11 +10,11 @@ import orjson
 
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
+from router.gateway.codecs.codec import Translated
 from router.gateway.codecs.ollama.answer import loaded, non_streaming
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.request import (
-    Translated,
     chat_to_openai,
     embed_to_openai,
     embeddings_to_openai,

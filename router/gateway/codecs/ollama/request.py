@@ -7,9 +7,10 @@ Meanings and defaults are those of Ollama's documentation and server. Load-time 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from router.core.errors import invalid_request, model_not_found
+from router.gateway.codecs.codec import Translated
 from router.gateway.codecs.ollama.fields import (
     CHAT,
     EMBED,
@@ -23,22 +24,6 @@ from router.gateway.codecs.ollama.fields import (
     Generating,
 )
 from router.gateway.codecs.ollama.messages import Conversation, content_of
-
-Load = Literal["load", "unload"]
-
-
-class Translated(NamedTuple):
-    """A request in OpenAI's shape.
-
-    `api` is "chat", "completions" or "embeddings"; `body` has the client's model name, and `routing` if the client gave
-    it. `load` is set for a request that generates nothing and only loads or unloads the model: it is answered at once with
-    that as its `done_reason`.
-    """
-
-    body: dict[str, Any]
-    stream: bool
-    api: Literal["chat", "completions", "embeddings"] = "chat"
-    load: Load | None = None
 
 
 # --- endpoints ---------------------------------------------------------------------------------------
@@ -161,7 +146,7 @@ def _stream(given: Common) -> bool:
     return given.get("stream") is not False
 
 
-def _load(given: Common) -> Load:
+def _load(given: Common) -> Literal["load", "unload"]:
     return "unload" if given.get("keep_alive") == 0 else "load"
 
 
