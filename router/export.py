@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import math
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -281,15 +282,11 @@ class Csv:
 
     def __init__(self, table: Table, out: BinaryIO) -> None:
         self._out = out
-        self._line([column.name for column in table.columns])
+        self.write([tuple(column.name for column in table.columns)])
 
     def write(self, rows: Rows) -> None:
         """Write rows."""
-        for row in rows:
-            self._line(row)
-
-    def _line(self, values: Sequence[Any]) -> None:
-        self._out.write((",".join(map(_field, values)) + "\n").encode())
+        self._out.write("".join(",".join(map(_field, row)) + "\n" for row in rows).encode())
 
     def close(self) -> None:
         """Nothing to write."""
@@ -299,15 +296,17 @@ class Csv:
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
+#: A text that must be quoted.
+_QUOTED = re.compile('[,"\r\n]|^$')
+
+
 def _field(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = str(value)
-    if isinstance(value, str) and text.startswith(_FORMULA):
-        text = f"'{text}"
-    if text and not any(sign in text for sign in ',"\r\n'):
+    if not isinstance(value, str):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    text = f"'{value}" if value.startswith(_FORMULA) else value
+    if _QUOTED.search(text) is None:
         return text
     return '"' + text.replace('"', '""') + '"'
 
