@@ -22,8 +22,8 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class JsonCall(Post):
-    """`router.core.interfaces.OpenCall` for an answer in one piece. `read` makes OpenAI's answer of the engine's, or raises
-    UpstreamError. `vectors`: it is one of embeddings."""
+    """`router.core.interfaces.OpenCall` for an answer in one piece. `read` turns the engine's answer into OpenAI's, or raises
+    UpstreamError. `vectors`: the answer has embeddings."""
 
     __slots__ = ("_read", "_vectors")
 
@@ -44,19 +44,19 @@ class JsonCall(Post):
         self._vectors = vectors
 
     def resume(self) -> None:
-        """There is nothing to go on with: it never pauses."""
+        """Does nothing: such a call never pauses."""
 
     def _opened(self, connection: Connection) -> None:
         connection.watched = True  # the idle limit holds from here on
-        connection.listener = self._came
-        self._came()
+        connection.listener = self._on_data
+        self._on_data()
 
-    def _came(self) -> None:
+    def _on_data(self) -> None:
         connection = self._connection
         if connection is None:
             return
         try:
-            data = self._whole(connection, MAX_BODY_BYTES)
+            data = self._complete_body(connection, MAX_BODY_BYTES)
         except UpstreamError as error:
             self._follower.failed(error)
             return
@@ -103,7 +103,7 @@ def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
 
 
 class _Answer:
-    """A follower of whom the answer is awaited."""
+    """A follower whose answer can be awaited."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

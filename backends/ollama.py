@@ -18,7 +18,7 @@ from backends.endpoint import Endpoint, EngineAdapter
 from backends.json_calls import JsonCall, sound_answer
 from backends.kind import EngineKind, KindSettings
 from backends.ndjson import NdjsonScanner
-from backends.ollama_bodies import embeddings_answer, native_body, whole_answer
+from backends.ollama_bodies import embeddings_answer, native_body, non_streaming_answer
 from backends.stream import StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call, OpenCall, Sink
@@ -113,7 +113,7 @@ def _openai_answer(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
         return sound_answer(embeddings_answer(answer, call), call)
     if answer.get("done") is not True:
         raise UpstreamError("the engine's answer ended without its end mark")
-    return sound_answer(whole_answer(answer, call, int(time.time())), call)
+    return sound_answer(non_streaming_answer(answer, call, int(time.time())), call)
 
 
 OLLAMA = EngineKind(

@@ -306,7 +306,7 @@ def logprobs_of(tokens: list[Any], api: str) -> dict[str, Any]:
     }
 
 
-def whole_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[str, Any]:
+def non_streaming_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[str, Any]:
     """A non-streaming /api/chat or /api/generate answer in OpenAI's shape."""
     choice: dict[str, Any] = {"index": 0, "logprobs": None}
     called = False

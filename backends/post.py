@@ -27,7 +27,7 @@ _SECRET_BYTES = 8
 
 
 class Follower(Protocol):
-    """Who follows a POST: what of `router.core.interfaces.Sink` every call tells."""
+    """Receives what becomes of a POST: the part of `router.core.interfaces.Sink` that every call uses."""
 
     def sent(self) -> None: ...
 
@@ -37,8 +37,7 @@ class Follower(Protocol):
 
 
 class Post(ABC):
-    """One POST. A subclass says what becomes of its answer (`_opened`). `_later` is what it waits for beside its
-    connection."""
+    """One POST. A subclass reads its answer (`_opened`). `_later` is what it waits for, other than its connection."""
 
     __slots__ = (
         "_body",
@@ -54,8 +53,8 @@ class Post(ABC):
     )
 
     def __init__(self, pool: Pool, head: bytes, request_id: str, body: Any, follower: Follower) -> None:
-        """`head` is made with `request_head`. `follower` is told nothing after `abort`. Raises UpstreamRejected for a body
-        that JSON cannot hold."""
+        """`head` is made with `request_head`. `follower` is not called after `abort`. Raises UpstreamRejected for a body that
+        JSON cannot hold."""
         try:
             self._body = dumps(body)
         except TypeError as error:
@@ -136,14 +135,14 @@ class Post(ABC):
             self._request_id.encode("ascii"),
             len(body),
         )
-        connection.listener = self._head_came
+        connection.listener = self._on_head
         connection.send(head, body)
         if connection.error is None:
             self._follower.sent()
         else:
             self._lost(connection, connection.error)
 
-    def _head_came(self) -> None:
+    def _on_head(self) -> None:
         connection = self._connection
         if connection is None:
             return
@@ -154,8 +153,8 @@ class Post(ABC):
             self._opened(connection)
         else:
             connection.watched = True  # the idle limit holds from here on
-            connection.listener = self._error_came
-            self._error_came()
+            connection.listener = self._on_error_body
+            self._on_error_body()
 
     def _lost(self, connection: Connection, error: UpstreamError) -> None:
         """The connection failed before the answer's head was here."""
@@ -166,12 +165,12 @@ class Post(ABC):
         else:
             self._follower.failed(error)
 
-    def _error_came(self) -> None:
+    def _on_error_body(self) -> None:
         connection = self._connection
         if connection is None:
             return
         try:
-            said = self._whole(connection, MAX_ERROR_BYTES)
+            said = self._complete_body(connection, MAX_ERROR_BYTES)
         except AnswerTooLarge:
             said = b""
         except UpstreamError as error:
@@ -186,7 +185,7 @@ class Post(ABC):
             answered.retry_after_s = connection.retry_after_s
             self._follower.failed(answered)
 
-    def _whole(self, connection: Connection, limit_bytes: int) -> bytes | None:
+    def _complete_body(self, connection: Connection, limit_bytes: int) -> bytes | None:
         """The body once all of it is here. Raises UpstreamError; the connection is given back or closed by then."""
         try:
             while data := connection.take():

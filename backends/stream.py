@@ -42,14 +42,14 @@ class StreamedCall(Post):
     def resume(self) -> None:
         """Go on after `Sink.take` paused it."""
         self._paused = False
-        self._came()
+        self._on_data()
 
     def _opened(self, connection: Connection) -> None:
         self._body = b""  # it is not sent again
-        connection.listener = self._came
-        self._came()
+        connection.listener = self._on_data
+        self._on_data()
 
-    def _came(self) -> None:
+    def _on_data(self) -> None:
         """Something may have changed: hand over what is here."""
         connection = self._connection
         if connection is None or self._paused:

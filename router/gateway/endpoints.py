@@ -73,8 +73,8 @@ class HotPaths:
         self._relay = relay
 
     async def __call__(self, client: ClientRequest) -> Callable[[], None] | None:
-        """Serve one request. The last step, which is returned, is where the relay takes over. Before it nothing is waited for
-        unless the body is still on its way or large, limits are shared with other replicas, or a tokenizer counts the prompt."""
+        """Serve one request, up to its last step, which is returned: there the relay takes over. This waits only if the body
+        is still arriving or large, if limits are shared with other replicas, or if a tokenizer counts the prompt."""
         if client.method != b"POST":
             refusal = method_not_allowed()
             said = refusal_body(refusal, "") if client.path.startswith("/api/") else openai_error(refusal)
@@ -94,13 +94,13 @@ class HotPaths:
         if rules.config.store.when_full == "refuse" and gateway.store.full:
             refusal = unrecorded()
             record.outcome, record.error_code = refusal.outcome, refusal.code
-            gateway.metrics.record(record)  # what room there is for rows is for those under way
+            gateway.metrics.record(record)  # the room that is left is for the rows of requests under way
             respond_refusal(client, codec, refusal, record.id, extra)
             return None
         gateway.store.writer.arrived()
         try:
             terms = self._authenticate(rules, client.headers, headers, record)
-            if gateway.tracing is not None:  # whoever has no key is not let into anybody's trace
+            if gateway.tracing is not None:  # a caller without a key must not join anybody's trace
                 record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
                 raise draining()
@@ -110,7 +110,7 @@ class HotPaths:
                     reservation = await gateway.budget_admission.enter(account, record.received_at, extra)
                 except Refusal:
                     if not is_small(headers):
-                        raise  # else it is read, so that record and answer tell what it asked for
+                        raise  # a small body is read, so that record and answer name the model
             if b"content-encoding" in headers:
                 check_encoding(headers)
             data = await client.body(headers.get(b"content-length"), rules.config.limits.max_body_mb)
@@ -143,7 +143,7 @@ class HotPaths:
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     client.respond(200, lines, load_answer(route, translated))
                     return None
-            if large:  # what was translated and what follows need not be one turn of the event loop
+            if large:  # the translation and what follows are two turns of the event loop
                 await asyncio.sleep(0)
             request, facts = await self._request(
                 rules, terms, headers, api, body, stream, record, large=large
@@ -223,8 +223,8 @@ class HotPaths:
         *,
         large: bool,
     ) -> tuple[Request, PromptFacts]:
-        """Understand an OpenAI-shaped body; also the facts of its prompt. Of a `large` one the event loop runs between the
-        steps."""
+        """The scheduler's request for an OpenAI-shaped body, and the facts of its prompt. For a `large` body the event loop
+        runs between the steps."""
         params = routing_params(rules, terms, headers, api, body)
         around_bound = bound_around(api, body)
         if large:
@@ -244,7 +244,7 @@ class HotPaths:
 
 
 def unrecorded() -> Refusal:
-    """What a new request is told while its record could not be kept."""
+    """The 503 for a new request while records cannot be kept."""
     return Refusal(
         503,
         "server_overloaded",

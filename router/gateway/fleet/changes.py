@@ -150,8 +150,8 @@ class FleetChanges:
                 return
             try:
                 await self._apply(wanted, file, publish=True)
-            except _Behind as behind:
-                await self._take(behind.document)
+            except _ChangedElsewhere as changed:
+                await self._apply_document(changed.document)
             else:
                 self.trouble = None
                 return
@@ -160,8 +160,8 @@ class FleetChanges:
     async def _apply(
         self, overlay: Overlay, file: FleetConfig, models: Models | None = None, *, publish: bool = False
     ) -> None:
-        """Serve a fleet file with an overlay. With `publish`, first write the overlay into the document; raises _Behind
-        if the document has changed since. Raises ConfigError, StateError. Nothing changes if it raises."""
+        """Serve a fleet file with an overlay. With `publish`, first write the overlay into the document. Nothing changes if it
+        raises: _ChangedElsewhere if the document has changed since it was last seen, ConfigError, StateError."""
         prepared = await self._fleet.prepare(overlay.over(self._with_found(file)))
         try:
             if publish:
@@ -181,7 +181,7 @@ class FleetChanges:
         self._peers.repeat_load()
         if models is not None:
             await self._artifacts.use(models)
-        self._aim()
+        self._apply_targets()
         self._drains.follow(overlay.draining)
         if file is not replaced:
             late = self.needs_restart()
@@ -196,7 +196,7 @@ class FleetChanges:
         """The settings of the file that differ from those of the start and apply only after a restart."""
         return needs_restart(self._started, self.file)
 
-    def _aim(self) -> None:
+    def _apply_targets(self) -> None:
         self._targets.use(self.file)
         for key, values in self.overlay.targets.items():
             try:
@@ -216,7 +216,7 @@ class FleetChanges:
         async with self._lock:
             document, self._newest = self._newest, None
             if document is not None and self._is_newer(document):
-                await self._take(document)
+                await self._apply_document(document)
             self._follows_reloads = True
 
     def _is_newer(self, document: Mapping[str, Any]) -> bool:
@@ -224,7 +224,7 @@ class FleetChanges:
         made here may be from before that change."""
         return document != self._document and revision_of(document) >= revision_of(self._document)
 
-    async def _take(self, document: Mapping[str, Any]) -> None:
+    async def _apply_document(self, document: Mapping[str, Any]) -> None:
         """Apply a document that another replica changed, as far as it can be applied here."""
         self._document, self._seen = document, None
         try:
@@ -241,7 +241,7 @@ class FleetChanges:
             self.trouble = None
 
 
-class _Behind(Exception):
+class _ChangedElsewhere(Exception):
     """The document has changed since it was last seen."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ def _replace(
     before: Mapping[str, Any], after: Mapping[str, Any], seen: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     if seen != before:
-        raise _Behind(seen)
+        raise _ChangedElsewhere(seen)
     return after
 
 

@@ -89,7 +89,7 @@ class ServedFleet:
     async def start(self) -> None:
         """Serve the fleet file, once each instance has been probed. Raises ConfigError."""
         self._install(await self.prepare(self.config))
-        await self.monitor.look(self.backends)
+        await self.monitor.probe_all(self.backends)
         self.monitor.watch(self.backends)
 
     async def stop(self) -> None:
@@ -154,7 +154,7 @@ class ServedFleet:
         for name, backend in self.backends.items():
             if backends.get(name) is not backend:
                 unused.append(backend)
-                self.monitor.renew(name)
+                self.monitor.forget(name)
         self.backends = backends
         self.tokenizers = prepared.tokenizers
         self._headers.clear()

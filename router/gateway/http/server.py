@@ -224,10 +224,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self.cycle = request  # type: ignore[assignment]
         if before is None or before.response_complete:
             self._current = request
-            came = self._server.came
-            if not came:
+            arrived = self._server.arrived
+            if not arrived:
                 self.loop.call_soon(self._server.serve_all)
-            came.append(request)
+            arrived.append(request)
         else:
             self.pipeline.appendleft((request, self.app))  # type: ignore[arg-type]
 
@@ -391,7 +391,7 @@ class GatewayServer(uvicorn.Server):
         self.hot_paths: Mapping[bytes, str] = {path.encode(): path for path in hot_paths}
         self.handler = handler
         #: The requests that came in this turn of the event loop; `serve_all` serves them at its end.
-        self.came: list[ClientRequest] = []
+        self.arrived: list[ClientRequest] = []
         self._common: tuple[Any, bytes] = (None, b"")
         # Half of the files that this process may open: each request needs a second connection, to its engine.
         self._room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -411,8 +411,8 @@ class GatewayServer(uvicorn.Server):
 
     def serve_all(self) -> None:
         """Serve the requests that came, step by step (`router.gateway.http.client_request.Handler`)."""
-        came, self.came = self.came, []
-        for last in [request.handle() for request in came]:
+        arrived, self.arrived = self.arrived, []
+        for last in [request.handle() for request in arrived]:
             if last is not None:
                 last()
 

@@ -64,12 +64,12 @@ class Listener(Protocol):
 class Attempt:
     """What one `Dispatch` starts; `router.core.interfaces.Sink`. Times are on the driver's clock in seconds.
 
+    `assembler` puts the stream together for a client that wants none (`Call.collector`; None where events are passed on).
     `aborted` says that it was given up, `cut` that its money ended it, `was_sent` that the engine was given the request.
     `answer` is what it gave, if it was not streamed to the client.
     """
 
     __slots__ = (
-        "_assembler",
         "_behind",
         "_call",
         "_client",
@@ -85,6 +85,7 @@ class Attempt:
         "_task",
         "aborted",
         "answer",
+        "assembler",
         "cut",
         "dispatch",
         "finish_reason",
@@ -112,8 +113,7 @@ class Attempt:
         self._metered = metered
         self._call: OpenCall | None = None
         self._task: asyncio.Task[None] | None = None  # adjusts an answer that may be large
-        # Puts a stream together for a client that wants none.
-        self._assembler = (
+        self.assembler = (
             Assembler("chat" if exchange.api == "chat" else "completions")
             if dispatch.streams and not exchange.request.client_streams
             else None
@@ -134,11 +134,6 @@ class Attempt:
         self.answer: dict[str, Any] | None = None
 
     # --- its life ------------------------------------------------------------------------------------
-    @property
-    def collector(self) -> Assembler | None:
-        """What takes its events as they are parsed (`Call.collector`); None where they are passed on."""
-        return self._assembler
-
     def start(self, find: Callable[[str], Backend], call: Call) -> None:
         """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
         try:
@@ -186,8 +181,8 @@ class Attempt:
         try:
             if answer is not None:
                 self._keep(answer)
-            elif self._assembler is not None:
-                self._assembled(self._assembler)
+            elif self.assembler is not None:
+                self._assembled(self.assembler)
         except Exception as error:  # noqa: BLE001 (of the engine's answer, or a fault of ours)
             self.failed(error)
         else:
@@ -285,9 +280,9 @@ class Attempt:
         if finish_reason is not None:
             self.finish_reason = finish_reason
         client = self._client
-        if self._assembler is not None:
+        if self.assembler is not None:
             if data:
-                self._assembler.feed(data)
+                self.assembler.feed(data)
         elif self._passing:
             out = self._codec.events(data)
             if out:

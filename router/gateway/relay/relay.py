@@ -195,7 +195,7 @@ class Relay:
             metered is not None,
             traceparent,
             request.cache_salt,
-            attempt.collector,
+            attempt.assembler,
         )
         attempt.start(self._services.fleet.backend, call)
 

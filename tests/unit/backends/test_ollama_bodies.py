@@ -12,7 +12,7 @@ from backends.ollama_bodies import (
     MAX_ARGUMENTS_CHARS,
     embeddings_answer,
     native_body,
-    whole_answer,
+    non_streaming_answer,
 )
 from router.core.errors import UpstreamRejected
 from router.core.interfaces import Call
@@ -209,7 +209,9 @@ def test_a_whole_answer() -> None:
         "thinking": "hm",
         "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
     }
-    answer = whole_answer({"message": message, "done_reason": "stop", "eval_count": 3}, call(messages=HI), 1)
+    answer = non_streaming_answer(
+        {"message": message, "done_reason": "stop", "eval_count": 3}, call(messages=HI), 1
+    )
     (choice,) = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["reasoning"] == "hm"
