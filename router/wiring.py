@@ -48,7 +48,6 @@ from router.gateway.keys.accounts import budget_levels
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
 from router.gateway.keys.client_keys import ClientKeys
-from router.gateway.keys.recorded_spending import RecordedSpending
 from router.gateway.records import Feedback, RecordLookup
 from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
@@ -311,7 +310,6 @@ def create_gateway(
         feedback=feedback,
         keys=keys,
         budget_admission=BudgetAdmission(state),
-        spending=RecordedSpending(store, state, lambda: fleet.rules.accounts),
         targets=targets,
         fleet=fleet,
         changes=changes,

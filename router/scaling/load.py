@@ -10,19 +10,13 @@ from policies.scaling.types import ModelLoad, PoolLoad
 from router.config import InstanceConfig, PoolConfig
 from router.core.scheduler import Scheduler
 from router.core.types import Outcome
-from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.metrics import SUCCESS, Metrics
 from router.request.model_names import ModelNames
 
 #: Requests with these outcomes were no load: they never reached the scheduler.
 _NOT_SUBMITTED = frozenset(
-    {
-        Outcome.REJECTED_INVALID.value,
-        Outcome.REJECTED_AUTH.value,
-        Outcome.REJECTED_RATE.value,
-        Outcome.REJECTED_BUDGET.value,
-    }
+    {Outcome.REJECTED_INVALID, Outcome.REJECTED_AUTH, Outcome.REJECTED_RATE, Outcome.REJECTED_BUDGET}
 )
-_ANSWERED = frozenset({Outcome.OK.value, Outcome.LATE.value})
 
 
 class Totals(NamedTuple):
@@ -47,7 +41,7 @@ def totals(metrics: Metrics, scheduler: Scheduler, names: ModelNames) -> dict[st
         counts["arrivals"] += series.requests
         counts["prompt_tokens"] += int(series.input_tokens.total)
         counts["slo_misses"] += series.offered - series.met
-        if labels.outcome in _ANSWERED:
+        if labels.outcome in SUCCESS:
             counts["answers"] += series.requests
             counts["output_tokens"] += int(series.output_tokens.total)
     for request in scheduler.requests():
