@@ -30,6 +30,14 @@ HIGH_WATER_BYTES = 256 * 1024
 #: After a read of so many bytes the rest of the process has its turn: the event loop would read on, up to 8 MB.
 _LARGE_READ_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
+#: A shorter text is no secret but a word, such as "Bearer".
+_SECRET_BYTES = 8
+#: Of every request, beside `host`.
+_OWN_HEADERS = {
+    "content-type": "application/json",
+    "accept": "text/event-stream, application/json",
+    "user-agent": "headway",
+}
 
 
 class ConnectionLost(UpstreamError):
@@ -76,21 +84,27 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes:
-    """The constant part of a POST to `path`, up to the value of `x-request-id`.
+    """The constant part of a POST to `path`, up to the value of `x-request-id`. `headers` (names in lower case) are the
+    operator's; they replace ours of the same name.
 
     Raises ValueError for a header that would break the head.
     """
+    every = {"host": origin.authority, **_OWN_HEADERS, **headers}
     lines = [
         f"POST {origin.prefix}{path} HTTP/1.1",
-        f"host: {origin.authority}",
-        "content-type: application/json",
-        "accept: text/event-stream, application/json",
-        "user-agent: headway",
-        *(f"{name}: {value}" for name, value in headers.items()),
+        *(f"{name}: {value}" for name, value in every.items()),
     ]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header holds a line break")
     return "\r\n".join([*lines, "x-request-id: "]).encode("latin-1")
+
+
+def secrets_in(head: bytes) -> list[bytes]:
+    """The words of the operator's headers in a head of `request_head`, the longest first."""
+    own = [f"{name}: {value}".encode() for name, value in _OWN_HEADERS.items()]
+    lines = [line for line in head.split(b"\r\n")[1:-1] if line not in own and not line.startswith(b"host:")]
+    words = [word for line in lines for word in line.partition(b":")[2].split()]
+    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)
 
 
 class Owner(Protocol):

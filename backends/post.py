@@ -14,7 +14,7 @@ from contextvars import Context
 from typing import Any, Protocol, Self
 
 from backends.engine_errors import from_response
-from backends.http1 import Connection, ConnectionLost
+from backends.http1 import Connection, ConnectionLost, secrets_in
 from backends.pool import Pool
 from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamRejected
 from router.core.raw_json import dumps
@@ -22,8 +22,6 @@ from router.core.raw_json import dumps
 MAX_ERROR_BYTES = 256 * 1024
 #: The event loop runs between encoding and writing a larger body.
 _LARGE_BYTES = 1024 * 1024
-#: A shorter text is no secret but a word, such as "Bearer".
-_SECRET_BYTES = 8
 
 
 class Follower(Protocol):
@@ -177,9 +175,9 @@ class Post(ABC):
             self._follower.failed(error)
             return
         if said is not None:
-            for secret in _secrets(
+            for secret in secrets_in(
                 self._head
-            ):  # a refusal may quote the request's head, and is passed on to the client
+            ):  # a refusal may quote the head, and is passed on to the client
                 said = said.replace(secret, b"***")
             answered = from_response(connection.status, said)
             answered.retry_after_s = connection.retry_after_s
@@ -201,10 +199,3 @@ class Post(ABC):
         self._connection = None
         connection.release()
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-
-
-def _secrets(head: bytes) -> list[bytes]:
-    """The operator's secrets in the constant part of a request's head (`request_head`: the first five lines are our
-    own)."""
-    words = [word for line in head.split(b"\r\n")[5:-1] for word in line.partition(b":")[2].split()]
-    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)
