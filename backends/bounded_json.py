@@ -283,9 +283,8 @@ def _text(data: bytes, string: _Long) -> Generator[None, None, tuple[str, Signs]
         piece: str = orjson.loads(b'"%b"' % json)
         pieces.append(piece)
         signs = Signs.total((signs, Signs.of(json)))
-        if (
-            len(piece) > 1024
-        ):  # shorter ones do not show how wide their characters are, and need little memory
+        # Shorter ones do not show how wide their characters are, and need little memory.
+        if len(piece) > 1024:
             memory = max(memory, sys.getsizeof(piece) // len(piece))
         if perf_counter() > step_ends_at:
             yield

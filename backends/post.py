@@ -175,9 +175,8 @@ class Post(ABC):
             self._follower.failed(error)
             return
         if said is not None:
-            for secret in secrets_in(
-                self._head
-            ):  # a refusal may quote the head, and is passed on to the client
+            # A refusal may quote the head, and is passed on to the client.
+            for secret in secrets_in(self._head):
                 said = said.replace(secret, b"***")
             answered = from_response(connection.status, said)
             answered.retry_after_s = connection.retry_after_s

@@ -282,9 +282,8 @@ class GatewayProtocol(HttpToolsProtocol):
     # --- answering -----------------------------------------------------------------------------------
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
-        if isinstance(
-            cycle, ClientRequest
-        ):  # it came while another one was answered, which is still at its end
+        if isinstance(cycle, ClientRequest):
+            # It arrived while another one was answered, which is still at its end.
             self.loop.call_soon(cycle.start)
         else:
             super()._start_asgi_task(cycle, app)
@@ -296,9 +295,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         cycle, self._current = self._current, None
         self._ahead = 0
-        now = self._idle_since = (
-            self.loop.time()
-        )  # uvicorn sets a timer for each answer here, which costs more than our sweep
+        # uvicorn sets a timer for each answer here, which costs more than our sweep.
+        now = self._idle_since = self.loop.time()
         if cycle is not None and cycle.more_body:  # from now on the rest is dropped
             self._began_at, self._received = now, 0
         self.server_state.total_requests += 1

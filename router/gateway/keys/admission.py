@@ -41,9 +41,8 @@ class BudgetAdmission:
         self.clock = clock
         self._tasks = Tasks()
         self._day = 0  # the day of `_budgets`, in days since the epoch
-        self._budgets: dict[
-            str, tuple[Account, Sequence[Budget]]
-        ] = {}  # by key, and the account that they were made for
+        # By key, with the account that they were made for.
+        self._budgets: dict[str, tuple[Account, Sequence[Budget]]] = {}
 
     async def enter(
         self,

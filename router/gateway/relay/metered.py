@@ -23,8 +23,8 @@ from router.gateway.relay.metered_template import MeteredTemplate, metered_templ
 
 
 class _Rest(NamedTuple):
-    """What waits for money: the events of a batch from byte `at` on, of which the first has been counted. `reported` is the usage in
-    the last event that had one."""
+    """What waits for money: the events of a batch from byte `at` on; the first one has been counted. `reported` is the usage
+    in the last event that had one."""
 
     batch: Batch
     at: int
@@ -131,9 +131,8 @@ class MeteredStream:
                 self.stopped = True
                 break
         ended_early = self.stopped or self._rest is not None
-        if (
-            not ended_early and batch.usage is not None and batch.usage != reported
-        ):  # of an event without choices
+        # The usage may be of an event without choices.
+        if not ended_early and batch.usage is not None and batch.usage != reported:
             self._final = batch.usage
         if self._final is not None and not ended_early:
             self.usage = self._final
