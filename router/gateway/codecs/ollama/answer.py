@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -70,6 +70,18 @@ def done(
     return into
 
 
+def written(
+    chat: bool, content: str = "", thinking: str = "", calls: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The members of an answer or line for what the model wrote, in a `chat` or a generation."""
+    said: dict[str, Any] = {"role": "assistant", "content": content} if chat else {"response": content}
+    if thinking:
+        said["thinking"] = thinking
+    if calls:
+        said["tool_calls"] = calls
+    return {"message": said} if chat else said
+
+
 def thinking_of(texts: Mapping[str, Any]) -> str:
     """The reasoning in a message or delta."""
     return next((value for name in THINKING if (value := texts.get(name))), "")
@@ -127,18 +139,9 @@ def non_streaming(
     choice: Mapping[str, Any] = (answer.get("choices") or [{}])[0]
     texts: Mapping[str, Any] = choice.get("message") or choice
     content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
-    into = _stamped(model)
-    said: dict[str, Any] = (
-        {"role": "assistant", "content": content} if kind == "chat" else {"response": content}
-    )
-    if thinking := thinking_of(texts):
-        said["thinking"] = thinking
-    if kind == "chat":
-        if calls := tool_calls_of(texts.get("tool_calls") or []):
-            said["tool_calls"] = calls
-        into["message"] = said
-    else:
-        into |= said
+    chat = kind == "chat"
+    calls = tool_calls_of(texts.get("tool_calls") or []) if chat else []
+    into = _stamped(model) | written(chat, content, thinking_of(texts), calls)
     if logprobs := logprobs_of(choice.get("logprobs")):
         into["logprobs"] = logprobs
     return done(into, answer.get("usage"), choice.get("finish_reason"), headway)
@@ -146,8 +149,7 @@ def non_streaming(
 
 def loaded(kind: Kind, model: str, reason: str) -> dict[str, Any]:
     """The answer to a request that only loads or unloads the model (`Translated.load`)."""
-    into = _stamped(model)
-    into |= {"message": {"role": "assistant", "content": ""}} if kind == "chat" else {"response": ""}
+    into = _stamped(model) | written(kind == "chat")
     return done(into, None, reason, None)
 
 
