@@ -21,7 +21,7 @@ from router.gateway.intake.callers import admin_needs_key
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import ClientKeys
 from router.gateway.keys.recorded_spending import load_late_spending, load_spending
-from router.gateway.records import Feedback, RecordLookup
+from router.gateway.records import Feedback
 from router.gateway.relay.runner import Runner
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch
@@ -51,7 +51,6 @@ class Gateway:
     admin_key: str | None
     predictor: OnlinePredictor
     artifacts: Artifacts
-    records: RecordLookup
     feedback: Feedback
     keys: ClientKeys
     budget_admission: BudgetAdmission

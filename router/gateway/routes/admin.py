@@ -18,6 +18,7 @@ from router.explain import describe
 from router.gateway.fleet.batch_plan import BatchProblem, Prompt
 from router.gateway.fleet.edits import adding, draining, removing, targeting
 from router.gateway.fleet.scaling import pools
+from router.gateway.records import find_request
 from router.gateway.routes.access import admin_router, not_found
 from router.gateway.service import Gateway
 
@@ -119,7 +120,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     @router.get("/requests/{request_id}")
     async def request(request_id: str) -> dict[str, Any]:
         """One request with every candidate and every attempt."""
-        row = await gateway.records.find(request_id, any_key=True)
+        row = await find_request(gateway.store, gateway.state, request_id, any_key=True)
         if row is None:
             raise not_found("There is no such request")
         return await describe(gateway.store, row)
