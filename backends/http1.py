@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         #: The answer is complete or has failed: nothing more will come.
         self.ended = False
         self._reusable = False
-        self._framed = False  # the body's length is told; otherwise it ends with the connection
+        self._framed = False  # the head gives the body's framing; otherwise it ends with the connection
         self.answering = False
         self.head_complete = False
         self.head_bytes = 0
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.idle_since is not None:
-            self._drop()  # bytes that nobody asked for: out of step
+            self._drop()  # bytes without a request: out of step
             return
         self.silent_sweeps = 0
         try:
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
                 self.error = ConnectionLost("the engine closed the connection before its answer ended")
         self._pool.forget(self)
         self._wake()
-        del self._parser  # it knows this connection: a cycle that only the collector would find
+        del self._parser  # breaks a reference cycle
 
     # --- httptools callbacks
     def on_message_begin(self) -> None:

@@ -68,7 +68,7 @@ class Post(ABC):
         self._size = 0
 
     def start(self) -> Self:
-        """Send it; returns itself. Raises UpstreamError if the pool is closed; whatever else goes wrong comes later."""
+        """Send it; returns itself. Raises UpstreamError if the pool is closed; other errors go to the follower."""
         if len(self._body) > _LARGE_BYTES:
             self._later = asyncio.get_running_loop().call_soon(self._start_large)
         else:

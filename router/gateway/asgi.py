@@ -94,7 +94,7 @@ class Application:
         if self._on_start is not None:
             await self._on_start()
         await send({"type": "lifespan.startup.complete"})
-        with suppress(asyncio.CancelledError):  # after a second signal nobody waits for the end
+        with suppress(asyncio.CancelledError):  # after a second signal the server does not wait
             await receive()
             await send({"type": "lifespan.shutdown.complete"})
 

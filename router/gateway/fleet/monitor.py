@@ -76,6 +76,6 @@ class Monitor:
                 return await ask()
         except (UpstreamError, TimeoutError):
             return None
-        except Exception as error:  # noqa: BLE001 (whatever an engine answers, it is watched on)
+        except Exception as error:  # noqa: BLE001 (no answer of an engine may end its watch)
             failed("monitor", error)
             return None

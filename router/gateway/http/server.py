@@ -100,7 +100,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.cycle = None  # uvicorn would tell it in its own way
         super().connection_lost(exc)
         self._left()
-        self._current = None  # it knows this connection: a cycle that only the collector would find
+        self._current = None  # breaks a reference cycle
 
     def _left(self) -> None:
         """The client has left or was cut off: tell the requests."""

@@ -168,8 +168,8 @@ class Attempt:
         self.was_sent = True
 
     def ended(self, answer: dict[str, Any] | None) -> None:
-        """It has given its whole answer: `answer`, or the stream until here. Its end is reported after this turn of the event
-        loop, together with the others' (`router.gateway.http.client_request`)."""
+        """The answer is complete: `answer`, or the stream until here. The end is reported after this turn of the event loop,
+        together with the others' (`router.gateway.http.client_request`)."""
         if self.aborted:
             return
         self._close()
@@ -219,7 +219,7 @@ class Attempt:
             self._listener.succeeded(self)
 
     def _close(self) -> None:
-        """Let go of the call, which knows this attempt: together they would be a cycle that only the collector finds."""
+        """Drop the call, which breaks a reference cycle."""
         call, self._call = self._call, None
         if call is not None:
             call.abort()  # does nothing after a clean end
@@ -251,7 +251,7 @@ class Attempt:
 
     # --- the stream ----------------------------------------------------------------------------------
     def take(self, batch: Batch) -> bool:
-        """Pass one batch on in the moment it arrives; True if nothing more is to come now."""
+        """Pass one batch on at once; True if nothing more is to come now."""
         if self._metered is None:
             return self._take(batch)
         self._taking = True
@@ -300,7 +300,7 @@ class Attempt:
         return False
 
     def _pass(self, metered: MeteredStream, kept: Batch) -> bool:
-        """Pass on what of a batch is paid for; True if nothing more is to come now."""
+        """Pass on the part of a batch that is paid for; True if nothing more is to come now."""
         paused = self._take(kept) if kept.data or kept.usage is not None else False
         meter = metered.meter
         self.tokens, self.usage = meter.tokens, metered.usage

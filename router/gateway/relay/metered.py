@@ -75,11 +75,11 @@ class MeteredStream:
         return self._rest is not None
 
     def take(self, batch: Batch) -> Batch:
-        """What of a batch is paid for."""
+        """The part of a batch that is paid for."""
         return self._take(batch, 0, None)
 
     def go_on(self) -> Batch:
-        """What waited, as far as the allowance of now pays for it."""
+        """The part of what waited that the present allowance pays for."""
         assert self._rest is not None  # noqa: S101 (the caller saw `waiting`)
         (batch, at, reported), self._rest = self._rest, None
         return self._take(batch, at, reported, counted_first=True)

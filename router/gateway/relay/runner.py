@@ -72,7 +72,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         #: Called with the policy and the seconds that a decision took.
         self.on_decision: Callable[[str, float], None] | None = None
-        #: Called when an attempt may have begun or ended, so that other replicas of the router hear of it soon.
+        #: Called when an attempt may have begun or ended, so that other replicas learn of it soon.
         self.on_work: Callable[[], None] | None = None
         #: Called with each event, its time and its instructions, before they are carried out.
         self.on_event: Callable[[Event, float, list[Instruction]], None] | None = None
@@ -177,7 +177,7 @@ class Runner:
         self._timer = None
         try:
             self.apply(Tick())
-        except Exception as error:  # noqa: BLE001 (a callback of the loop: whoever waits must be looked at again)
+        except Exception as error:  # noqa: BLE001 (a callback of the loop: waiting requests need the next tick)
             failed("scheduler-timer", error)
             if self._timer is None:
                 self._wakes_at = self.clock() + _AGAIN_S

@@ -154,7 +154,7 @@ def _generating(given: Generating, into: dict[str, Any]) -> None:
     """Translate what chat and generate share."""
     options: Mapping[str, Any] = given.get("options") or {}
     for name, value in options.items():
-        # An empty `stop` is none; 0 and below is no bound, and -1 no seed.
+        # An empty `stop`, a bound of 0 or below and a seed of -1 mean the default.
         unset = (
             value is None
             or value == []
