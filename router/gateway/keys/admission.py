@@ -20,12 +20,14 @@ from router.core.money.quote import Quote
 from router.core.money.reservation import Funding
 from router.core.refusals import insufficient_quota
 from router.gateway.keys.accounts import Account
-from router.gateway.keys.keyring import Headers, duration
 from router.gateway.keys.reservation import KeyReservation
 from router.store.state import SLACK, TOTAL, Bucket, Budget, Claim, Grant, State
 
 #: USD by (key, period) and run, as the store returns it.
 Spent = Mapping[tuple[str, str], Mapping[str, float]]
+
+#: Of a response.
+Headers = list[tuple[bytes, bytes]]
 
 _DAY_S = 86_400
 #: The most money that is reserved for a request whose output has no bound.
@@ -162,6 +164,18 @@ def _spent(account: Account, short: Budget, left_usd: float) -> str:
 def _plain(usd: float) -> str:
     """An amount in decimal notation, without an exponent."""
     return f"{usd:.9f}".rstrip("0").rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """A duration as OpenAI's rate-limit headers write it: `120ms`, `1s`, `6m0s`, `1h0m30s`; rounded up."""
+    if seconds < 1:
+        return f"{math.ceil(round(seconds * 1000, 6))}ms"
+    whole = math.ceil(round(seconds, 6))
+    hours, rest = divmod(whole, 3600)
+    minutes, secs = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes}m{secs}s"
+    return f"{minutes}m{secs}s" if minutes else f"{secs}s"
 
 
 def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:
