@@ -98,17 +98,17 @@ async def read(data: bytes, bounds: Bounds = BOUNDS) -> Any:
     return value
 
 
-async def read_vectors(data: bytes, bounds: Bounds = BOUNDS) -> Any:
+async def read_vectors(data: bytes) -> Any:
     """Like `read`, for embeddings: long lists of numbers are read separately (`LongList`) and count as one value. Such
     a document contains no free text, so one with such a list inside a string is refused."""
     if len(data) <= SMALL_BYTES:
-        return loads(data, bounds)
+        return loads(data)
     mark = secrets.token_hex(8)
     parts: list[bytes] = []
     vectors: list[LongList] = []
     at = taken = looked = 0
     step_ends_at = perf_counter() + _STEP_S
-    while looked <= bounds.members and (start := data.find(b"[", at)) >= 0:
+    while looked <= BOUNDS.members and (start := data.find(b"[", at)) >= 0:
         looked += 1
         at = start + 1
         match = _NUMBERS.match(data, start)
@@ -121,7 +121,7 @@ async def read_vectors(data: bytes, bounds: Bounds = BOUNDS) -> Any:
             await asyncio.sleep(0)
             step_ends_at = perf_counter() + _STEP_S
     parts.append(data[taken:])
-    value = await read(b"".join(parts), bounds)
+    value = await read(b"".join(parts))
     if _put_back(value, mark, vectors) < len(vectors):
         raise TooComplex("holds a list of numbers inside a string")
     return value
@@ -283,9 +283,8 @@ def _text(data: bytes, string: _Long) -> Generator[None, None, tuple[str, Signs]
         piece: str = orjson.loads(b'"%b"' % json)
         pieces.append(piece)
         signs = Signs.total((signs, Signs.of(json)))
-        if (
-            len(piece) > 1024
-        ):  # shorter ones do not show how wide their characters are, and need little memory
+        # Shorter ones do not show how wide their characters are, and need little memory.
+        if len(piece) > 1024:
             memory = max(memory, sys.getsizeof(piece) // len(piece))
         if perf_counter() > step_ends_at:
             yield

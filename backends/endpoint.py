@@ -1,4 +1,4 @@
-"""The connection settings of one engine (address, secrets, time limits), and the clients that use them."""
+"""The connection settings of one engine (address, secrets, time limits), and what all adapters do with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backends.control import Control
 from backends.http1 import Origin, request_head, tls_context
-from backends.json_calls import engine_headers
+from backends.kind import EngineKind
 from backends.pool import Pool
 from router.core.types import Candidate
 
@@ -16,7 +16,8 @@ from router.core.types import Candidate
 class Endpoint:
     """One instance of an engine.
 
-    `api_key` is sent as a bearer token, `headers` with every request (the operator's headers with their values).
+    `api_key` is sent as a bearer token, `headers` with every request (the operator's headers with their values; they may
+    replace the Authorization).
     `ca_file` replaces the system's authorities for an https engine. `connect_timeout_s` bounds the time to connect,
     `idle_timeout_s` the time between two reads after the first token, `control_timeout_s` probes and scrapes.
     """
@@ -31,32 +32,36 @@ class Endpoint:
     control_timeout_s: float = 5.0
 
 
-class EngineClient:
-    """The connection pool for generation requests, and the client for all other calls to one endpoint."""
+class EngineAdapter:
+    """What the adapters of all kinds share (`router.core.interfaces.Backend`): the connections to one engine."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        """Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read."""
-        self._origin = origin = Origin.parse(endpoint.url)
+    def __init__(self, kind: EngineKind, endpoint: Endpoint, paths: Mapping[str, str]) -> None:
+        """`paths` are those of POSTs, by the name that `_heads` has for them. Raises ValueError for a bad url or header,
+        OSError if `ca_file` cannot be read."""
+        origin = Origin.parse(endpoint.url)
         tls = tls_context(endpoint.ca_file) if origin.tls else None
-        self._headers = engine_headers(endpoint.api_key, endpoint.headers)
+        headers = {name.lower(): value for name, value in (endpoint.headers or {}).items()}
+        if endpoint.api_key:
+            headers = {"authorization": f"Bearer {endpoint.api_key}", **headers}
+        self.kind = kind.name
         self.pool = Pool(
             origin,
             tls=tls,
             connect_timeout_s=endpoint.connect_timeout_s,
             idle_timeout_s=endpoint.idle_timeout_s,
         )
-        self.control = Control(
-            origin,
-            headers=self._headers,
-            tls=tls,
-            timeout_s=endpoint.control_timeout_s,
-        )
+        self._kind = kind
+        self._candidates = tuple(endpoint.candidates)
+        self._control = Control(origin, headers=headers, tls=tls, timeout_s=endpoint.control_timeout_s)
+        self._heads = {name: request_head(origin, path, headers) for name, path in paths.items()}
 
-    def head(self, path: str) -> bytes:
-        """The constant part of a POST to `path`."""
-        return request_head(self._origin, path, self._headers)
+    @property
+    def busy(self) -> int:
+        return self.pool.busy_connections
+
+    async def probe(self) -> bool:
+        return await self._control.ok(self._kind.health_path)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self.pool.aclose()
-        await self.control.aclose()
+        await self._control.aclose()

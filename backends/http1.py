@@ -30,6 +30,14 @@ HIGH_WATER_BYTES = 256 * 1024
 #: After a read of so many bytes the rest of the process has its turn: the event loop would read on, up to 8 MB.
 _LARGE_READ_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
+#: A shorter text is no secret but a word, such as "Bearer".
+_SECRET_BYTES = 8
+#: Of every request, beside `host`.
+_OWN_HEADERS = {
+    "content-type": "application/json",
+    "accept": "text/event-stream, application/json",
+    "user-agent": "headway",
+}
 
 
 class ConnectionLost(UpstreamError):
@@ -64,9 +72,6 @@ class Origin:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
-    def url(self, path: str) -> str:
-        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}{path}"
-
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Verifying context; `ca_file` replaces the system's authorities. Raises OSError if it cannot be read."""
@@ -79,21 +84,27 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes:
-    """The constant part of a POST to `path`, up to the value of `x-request-id`.
+    """The constant part of a POST to `path`, up to the value of `x-request-id`. `headers` (names in lower case) are the
+    operator's; they replace ours of the same name.
 
     Raises ValueError for a header that would break the head.
     """
+    every = {"host": origin.authority, **_OWN_HEADERS, **headers}
     lines = [
         f"POST {origin.prefix}{path} HTTP/1.1",
-        f"host: {origin.authority}",
-        "content-type: application/json",
-        "accept: text/event-stream, application/json",
-        "user-agent: headway",
-        *(f"{name}: {value}" for name, value in headers.items()),
+        *(f"{name}: {value}" for name, value in every.items()),
     ]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header holds a line break")
     return "\r\n".join([*lines, "x-request-id: "]).encode("latin-1")
+
+
+def secrets_in(head: bytes) -> list[bytes]:
+    """The words of the operator's headers in a head of `request_head`, the longest first."""
+    own = [f"{name}: {value}".encode() for name, value in _OWN_HEADERS.items()]
+    lines = [line for line in head.split(b"\r\n")[1:-1] if line not in own and not line.startswith(b"host:")]
+    words = [word for line in lines for word in line.partition(b":")[2].split()]
+    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)
 
 
 class Owner(Protocol):
@@ -155,7 +166,7 @@ class Connection(asyncio.Protocol):
         #: The answer is complete or has failed: nothing more will come.
         self.ended = False
         self._reusable = False
-        self._framed = False  # the body's length is told; otherwise it ends with the connection
+        self._framed = False  # the head gives the body's framing; otherwise it ends with the connection
         self.answering = False
         self.head_complete = False
         self.head_bytes = 0
@@ -175,7 +186,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.idle_since is not None:
-            self._drop()  # bytes that nobody asked for: out of step
+            self._drop()  # bytes without a request: out of step
             return
         self.silent_sweeps = 0
         try:
@@ -237,7 +248,7 @@ class Connection(asyncio.Protocol):
                 self.error = ConnectionLost("the engine closed the connection before its answer ended")
         self._pool.forget(self)
         self._wake()
-        del self._parser  # it knows this connection: a cycle that only the collector would find
+        del self._parser  # breaks a reference cycle
 
     # --- httptools callbacks
     def on_message_begin(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,15 +21,9 @@ from router.core.interfaces import Call
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
-def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The operator's headers for every request. `headers` may replace the Authorization."""
-    own = {name.lower(): value for name, value in (headers or {}).items()}
-    return {"authorization": f"Bearer {api_key}", **own} if api_key else own
-
-
 class JsonCall(Post):
-    """`router.core.interfaces.OpenCall` for an answer in one piece. `read` makes OpenAI's answer of the engine's, or raises
-    UpstreamError. `vectors`: it is one of embeddings."""
+    """`router.core.interfaces.OpenCall` for an answer in one piece. `read` turns the engine's answer into OpenAI's, or raises
+    UpstreamError. `vectors`: the answer has embeddings."""
 
     __slots__ = ("_read", "_vectors")
 
@@ -50,19 +44,19 @@ class JsonCall(Post):
         self._vectors = vectors
 
     def resume(self) -> None:
-        """There is nothing to go on with: it never pauses."""
+        """Does nothing: such a call never pauses."""
 
     def _opened(self, connection: Connection) -> None:
         connection.watched = True  # the idle limit holds from here on
-        connection.listener = self._came
-        self._came()
+        connection.listener = self._on_data
+        self._on_data()
 
-    def _came(self) -> None:
+    def _on_data(self) -> None:
         connection = self._connection
         if connection is None:
             return
         try:
-            data = self._whole(connection, MAX_BODY_BYTES)
+            data = self._complete_body(connection, MAX_BODY_BYTES)
         except UpstreamError as error:
             self._follower.failed(error)
             return
@@ -109,7 +103,7 @@ def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
 
 
 class _Answer:
-    """A follower of whom the answer is awaited."""
+    """A follower whose answer can be awaited."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -128,8 +122,7 @@ class _Answer:
 async def json_answer(pool: Pool, head: bytes, request_id: str, body: Any) -> dict[str, Any]:
     """POST a body and wait for the object that answers it. Raises UpstreamError."""
     answer = _Answer()
-    call = JsonCall(pool, head, request_id, body, answer, lambda found: found)
-    call.start()
+    call = JsonCall(pool, head, request_id, body, answer, lambda found: found).start()
     try:
         return await answer.future
     finally:

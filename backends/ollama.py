@@ -14,12 +14,12 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from backends import bounded_json
-from backends.endpoint import Endpoint, EngineClient
+from backends.endpoint import Endpoint, EngineAdapter
 from backends.json_calls import JsonCall, sound_answer
 from backends.kind import EngineKind, KindSettings
 from backends.listing import listed, mismatches
 from backends.ndjson import NdjsonScanner
-from backends.ollama_bodies import chat_body, embed_body, embeddings_answer, generate_body, whole_answer
+from backends.ollama_bodies import embeddings_answer, native_body, non_streaming_answer
 from backends.stream import StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call, OpenCall, Sink
@@ -49,7 +49,7 @@ class OllamaSettings(KindSettings):
     keep_alive: Annotated[int | str, BeforeValidator(_keep_alive)] | None = None
 
 
-class OllamaBackend:
+class OllamaBackend(EngineAdapter):
     """One Ollama server; `router.core.interfaces.Backend`."""
 
     def __init__(self, kind: EngineKind, endpoint: Endpoint, keep_alive: str | int | None = None) -> None:
@@ -57,50 +57,35 @@ class OllamaBackend:
         model (the greatest where candidates share one); a model without it keeps Ollama's own. `keep_alive` is
         sent only if given.
 
-        Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read.
+        Raises as `EngineAdapter`.
         """
-        client = EngineClient(endpoint)
-        self.kind = kind.name
-        self.pool = client.pool
-        self._kind = kind
-        self._client = client
-        self._heads = {api: client.head(path) for api, path in PATHS.items()}
+        super().__init__(kind, endpoint, PATHS)
         self._keep_alive = keep_alive
-        self._candidates = tuple(endpoint.candidates)
         self._num_ctx: dict[str, int] = {}
         for candidate in endpoint.candidates:
             if candidate.context_tokens is not None:
                 name = local_name(candidate.upstream_model)
                 self._num_ctx[name] = max(self._num_ctx.get(name, 0), candidate.context_tokens)
 
-    @property
-    def busy(self) -> int:
-        return self.pool.busy_connections
-
     def start(self, call: Call, sink: Sink) -> OpenCall:
         streams = call.streams and call.api != "embeddings"
-        head, value, body = self._heads[call.api], call.request_id_value, self._body(call, stream=streams)
-        opened: StreamedCall | JsonCall
+        num_ctx = self._num_ctx.get(local_name(call.candidate.upstream_model))
+        body = native_body(call, num_ctx, self._keep_alive, stream=streams)
+        head, value = self._heads[call.api], call.request_id_value
         if streams:
             scanner = NdjsonScanner(call, int(time.time()))
-            opened = StreamedCall(self.pool, head, value, body, scanner, sink)
-        else:
-            read = partial(_openai_answer, call)
-            opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
-        opened.start()
-        return opened
+            return StreamedCall(self.pool, head, value, body, scanner, sink).start()
+        read, vectors = partial(_openai_answer, call), call.api == "embeddings"
+        return JsonCall(self.pool, head, value, body, sink, read, vectors=vectors).start()
 
     async def count_tokens(self, call: Call) -> int | None:
         """Ollama has no tokenizer endpoint."""
         del call
         return None
 
-    async def probe(self) -> bool:
-        return await self._client.control.ok(self._kind.health_path)
-
     async def load(self) -> LoadReport:
         """Which of the candidates' models are in memory; Ollama reports nothing else of its load."""
-        status, body = await self._client.control.get("/api/ps")
+        status, body = await self._control.get("/api/ps")
         if status != 200:
             raise UpstreamError(f"the engine answered {status}", status)
         try:
@@ -122,23 +107,12 @@ class OllamaBackend:
         )
 
     async def mismatches(self) -> list[str]:
-        entries = await listed(self._client.control, "/api/tags", "models")
+        entries = await listed(self._control, "/api/tags", "models")
         # Its context is what a request asks for (`num_ctx`).
         contexts = {name: None for each in entries if isinstance(name := each.get("name"), str)}
         known = {local_name(name) for name in contexts}
         absent = [each for each in self._candidates if local_name(each.upstream_model) not in known]
         return list(mismatches(absent, contexts))
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
-
-    def _body(self, call: Call, *, stream: bool) -> dict[str, Any]:
-        num_ctx = self._num_ctx.get(local_name(call.candidate.upstream_model))
-        if call.api == "embeddings":
-            return embed_body(call, num_ctx, self._keep_alive)
-        if call.api == "chat":
-            return chat_body(call, num_ctx, self._keep_alive, stream=stream)
-        return generate_body(call, num_ctx, self._keep_alive, stream=stream)
 
 
 def _openai_answer(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +121,7 @@ def _openai_answer(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
         return sound_answer(embeddings_answer(answer, call), call)
     if answer.get("done") is not True:
         raise UpstreamError("the engine's answer ended without its end mark")
-    return sound_answer(whole_answer(answer, call, int(time.time())), call)
+    return sound_answer(non_streaming_answer(answer, call, int(time.time())), call)
 
 
 OLLAMA = EngineKind(

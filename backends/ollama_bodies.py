@@ -79,7 +79,21 @@ def _format(response_format: Any) -> Any:
     return None
 
 
-def _common(call: Call, num_ctx: int | None, keep_alive: str | int | None, stream: bool) -> dict[str, Any]:
+def native_body(
+    call: Call, num_ctx: int | None, keep_alive: str | int | None = None, *, stream: bool = True
+) -> dict[str, Any]:
+    """The body for /api/chat, /api/generate or /api/embed. Raises UpstreamRejected for a request that Ollama cannot
+    serve."""
+    if call.api == "embeddings":
+        return _embed_body(call, num_ctx, keep_alive)
+    request = _generating_body(call, num_ctx, keep_alive, stream)
+    (_add_chat if call.api == "chat" else _add_prompt)(request, call.body)
+    return request
+
+
+def _generating_body(
+    call: Call, num_ctx: int | None, keep_alive: str | int | None, stream: bool
+) -> dict[str, Any]:
     body = call.body
     for name in ("n", "best_of"):
         if type(body.get(name)) is int and body[name] > 1:
@@ -111,55 +125,40 @@ def _common(call: Call, num_ctx: int | None, keep_alive: str | int | None, strea
     return request
 
 
-def chat_body(
-    call: Call, num_ctx: int | None, keep_alive: str | int | None = None, *, stream: bool = True
-) -> dict[str, Any]:
-    """The body for /api/chat. Raises UpstreamRejected for a request that Ollama cannot serve."""
-    request = _common(call, num_ctx, keep_alive, stream)
+def _add_chat(request: dict[str, Any], body: Mapping[str, Any]) -> None:
     names: dict[str, str] = {}  # names of tools, by the id of their call
-    messages = call.body.get("messages")
+    messages = body.get("messages")
     if not isinstance(messages, list):
         raise _refuse("messages must be a list", "messages")
     if _arguments_chars(messages) > MAX_ARGUMENTS_CHARS:
         raise _refuse("the arguments of the tool calls are too long for this engine", "messages")
     request["messages"] = [_message(message, names) for message in messages]
-    tools = call.body.get("tools")
-    if tools and call.body.get("tool_choice") != "none":
+    tools = body.get("tools")
+    if tools and body.get("tool_choice") != "none":
         request["tools"] = tools
-    return request
 
 
-def generate_body(
-    call: Call, num_ctx: int | None, keep_alive: str | int | None = None, *, stream: bool = True
-) -> dict[str, Any]:
-    """The body for /api/generate. Raises UpstreamRejected for what Ollama cannot do."""
-    request = _common(call, num_ctx, keep_alive, stream)
-    prompt = call.body.get("prompt")
+def _add_prompt(request: dict[str, Any], body: Mapping[str, Any]) -> None:
+    prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
     if not isinstance(prompt, str):
         raise _refuse("this engine takes one text as a prompt", "prompt")
     request["prompt"] = prompt
-    if call.body.get("echo"):
+    if body.get("echo"):
         raise _refuse("this engine does not echo prompts", "echo")
     for name in _GENERATE_FIELDS:
-        if call.body.get(name) is not None:
-            request[name] = call.body[name]
-    return request
+        if body.get(name) is not None:
+            request[name] = body[name]
 
 
-def embed_body(call: Call, num_ctx: int | None, keep_alive: str | int | None = None) -> dict[str, Any]:
-    """The body for /api/embed."""
+def _embed_body(call: Call, num_ctx: int | None, keep_alive: str | int | None) -> dict[str, Any]:
     texts = call.body.get("input")
     if not isinstance(texts, str) and not (
         isinstance(texts, list) and all(isinstance(text, str) for text in texts)
     ):
         raise _refuse("this engine embeds texts only", "input")
-    request: dict[str, Any] = {
-        "model": call.candidate.upstream_model,
-        "input": texts,
-        "truncate": False,
-    }
+    request: dict[str, Any] = {"model": call.candidate.upstream_model, "input": texts, "truncate": False}
     if num_ctx is not None:
         request["options"] = {"num_ctx": num_ctx}
     if keep_alive is not None:
@@ -307,7 +306,7 @@ def logprobs_of(tokens: list[Any], api: str) -> dict[str, Any]:
     }
 
 
-def whole_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[str, Any]:
+def non_streaming_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[str, Any]:
     """A non-streaming /api/chat or /api/generate answer in OpenAI's shape."""
     choice: dict[str, Any] = {"index": 0, "logprobs": None}
     called = False

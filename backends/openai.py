@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from backends.endpoint import Endpoint, EngineClient
+from backends.endpoint import Endpoint, EngineAdapter
 from backends.engine_numbers import token_count
 from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
@@ -22,7 +22,12 @@ from router.core.errors import UpstreamError
 from router.core.interfaces import COUNTED_FIELDS, Call, OpenCall, Sink
 from router.core.types import LoadReport
 
-PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "embeddings": "/v1/embeddings",
+    "tokenize": "/tokenize",
+}
 #: Scrapes left out after an engine said that it has no metrics.
 _SCRAPES_SKIPPED = 30
 
@@ -90,26 +95,15 @@ def _choices(body: Mapping[str, Any]) -> int:
     return prompts * (n if type(n) is int else 1)
 
 
-class OpenAIBackend:
+class OpenAIBackend(EngineAdapter):
     """One instance of an engine with OpenAI's API; `router.core.interfaces.Backend`."""
 
     def __init__(self, kind: EngineKind, endpoint: Endpoint) -> None:
-        """Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read."""
-        client = EngineClient(endpoint)
-        self.kind = kind.name
-        self.pool = client.pool
-        self._kind = kind
-        self._client = client
-        self._heads = {api: client.head(path) for api, path in PATHS.items()}
-        self._tokenize_head = client.head("/tokenize")
+        """Raises as `EngineAdapter`."""
+        super().__init__(kind, endpoint, PATHS)
         self._tokenizes = kind.tokenizes
-        self._candidates = tuple(endpoint.candidates)
         self._metrics = MetricsReader()
         self._skip_scrapes = 0
-
-    @property
-    def busy(self) -> int:
-        return self.pool.busy_connections
 
     def start(self, call: Call, sink: Sink) -> OpenCall:
         kind = self._kind
@@ -121,29 +115,18 @@ class OpenAIBackend:
         if call.cache_salt is not None and kind.salts_cache and call.api != "embeddings":
             _salt_cache(call, body)
         head, value = self._heads[call.api], call.request_id_value
-        opened: StreamedCall | JsonCall
-        if streams:
-            opened = StreamedCall(
-                self.pool,
-                head,
-                value,
-                body,
-                SseScanner(
-                    call.candidate.model,
-                    choices=_choices(body),
-                    collector=None if call.usage_each else call.collector,
-                    usage_collector=call.collector,
-                    hides_usage=call.collector is None
-                    and not call.usage_each
-                    and not body["stream_options"].get("continuous_usage_stats"),
-                ),
-                sink,
-            )
-        else:
-            read = partial(_renamed, call)
-            opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
-        opened.start()
-        return opened
+        if not streams:
+            read, vectors = partial(_renamed, call), call.api == "embeddings"
+            return JsonCall(self.pool, head, value, body, sink, read, vectors=vectors).start()
+        scanner = SseScanner(
+            call.candidate.model,
+            choices=_choices(body),
+            collector=None if call.usage_each else call.collector,
+            usage_collector=call.collector,
+            hides_usage=call.collector is None
+            and not (call.usage_each or body["stream_options"].get("continuous_usage_stats")),
+        )
+        return StreamedCall(self.pool, head, value, body, scanner, sink).start()
 
     async def count_tokens(self, call: Call) -> int | None:
         if not self._tokenizes:
@@ -168,33 +151,27 @@ class OpenAIBackend:
                 total += len(part) if isinstance(part, list) else 1
         return total
 
-    async def probe(self) -> bool:
-        return await self._client.control.ok(self._kind.health_path)
-
     async def load(self) -> LoadReport:
         if self._skip_scrapes > 0:
             self._skip_scrapes -= 1
             return LoadReport()
-        status, text = await self._client.control.get("/metrics")
+        status, text = await self._control.get("/metrics")
         if status != 200:
             self._skip_scrapes = _SCRAPES_SKIPPED
             return LoadReport()
         return self._metrics.read(text)
 
     async def mismatches(self) -> list[str]:
-        entries = await listed(self._client.control, "/v1/models", "data")
+        entries = await listed(self._control, "/v1/models", "data")
         # vLLM tells `max_model_len`.
         contexts = {
             name: each.get("max_model_len") for each in entries if isinstance(name := each.get("id"), str)
         }
         return list(mismatches(self._candidates, contexts))
 
-    async def aclose(self) -> None:
-        await self._client.aclose()
-
     async def _tokenize(self, request_id: str, body: dict[str, Any]) -> int | None:
         try:
-            answer = await json_answer(self.pool, self._tokenize_head, request_id, body)
+            answer = await json_answer(self.pool, self._heads["tokenize"], request_id, body)
         except UpstreamError as error:
             if error.status in {404, 405, 501}:  # also a router or proxy before the engine
                 self._tokenizes = False

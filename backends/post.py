@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from backends.engine_errors import from_response
-from backends.http1 import Connection, ConnectionLost
+from backends.http1 import Connection, ConnectionLost, secrets_in
 from backends.pool import Pool
 from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamRejected
 from router.core.raw_json import dumps
@@ -22,12 +22,10 @@ from router.core.raw_json import dumps
 MAX_ERROR_BYTES = 256 * 1024
 #: The event loop runs between encoding and writing a larger body.
 _LARGE_BYTES = 1024 * 1024
-#: A shorter text is no secret but a word, such as "Bearer".
-_SECRET_BYTES = 8
 
 
 class Follower(Protocol):
-    """Who follows a POST: what of `router.core.interfaces.Sink` every call tells."""
+    """Receives what becomes of a POST: the part of `router.core.interfaces.Sink` that every call uses."""
 
     def sent(self) -> None: ...
 
@@ -37,8 +35,7 @@ class Follower(Protocol):
 
 
 class Post(ABC):
-    """One POST. A subclass says what becomes of its answer (`_opened`). `_later` is what it waits for beside its
-    connection."""
+    """One POST. A subclass reads its answer (`_opened`). `_later` is what it waits for, other than its connection."""
 
     __slots__ = (
         "_body",
@@ -54,8 +51,8 @@ class Post(ABC):
     )
 
     def __init__(self, pool: Pool, head: bytes, request_id: str, body: Any, follower: Follower) -> None:
-        """`head` is made with `request_head`. `follower` is told nothing after `abort`. Raises UpstreamRejected for a body
-        that JSON cannot hold."""
+        """`head` is made with `request_head`. `follower` is not called after `abort`. Raises UpstreamRejected for a body that
+        JSON cannot hold."""
         try:
             self._body = dumps(body)
         except TypeError as error:
@@ -70,12 +67,13 @@ class Post(ABC):
         self._parts: list[bytes] = []  # of a body that is read as a whole
         self._size = 0
 
-    def start(self) -> None:
-        """Send it. Raises UpstreamError if the pool is closed; whatever else goes wrong comes later."""
+    def start(self) -> Self:
+        """Send it; returns itself. Raises UpstreamError if the pool is closed; other errors go to the follower."""
         if len(self._body) > _LARGE_BYTES:
             self._later = asyncio.get_running_loop().call_soon(self._start_large)
         else:
             self._start()
+        return self
 
     def abort(self) -> None:
         """End it and close its connection. Safe at any time, also after the end."""
@@ -135,14 +133,14 @@ class Post(ABC):
             self._request_id.encode("ascii"),
             len(body),
         )
-        connection.listener = self._head_came
+        connection.listener = self._on_head
         connection.send(head, body)
         if connection.error is None:
             self._follower.sent()
         else:
             self._lost(connection, connection.error)
 
-    def _head_came(self) -> None:
+    def _on_head(self) -> None:
         connection = self._connection
         if connection is None:
             return
@@ -153,8 +151,8 @@ class Post(ABC):
             self._opened(connection)
         else:
             connection.watched = True  # the idle limit holds from here on
-            connection.listener = self._error_came
-            self._error_came()
+            connection.listener = self._on_error_body
+            self._on_error_body()
 
     def _lost(self, connection: Connection, error: UpstreamError) -> None:
         """The connection failed before the answer's head was here."""
@@ -165,27 +163,26 @@ class Post(ABC):
         else:
             self._follower.failed(error)
 
-    def _error_came(self) -> None:
+    def _on_error_body(self) -> None:
         connection = self._connection
         if connection is None:
             return
         try:
-            said = self._whole(connection, MAX_ERROR_BYTES)
+            said = self._complete_body(connection, MAX_ERROR_BYTES)
         except AnswerTooLarge:
             said = b""
         except UpstreamError as error:
             self._follower.failed(error)
             return
         if said is not None:
-            for secret in _secrets(
-                self._head
-            ):  # a refusal may quote the request's head, and is passed on to the client
+            # A refusal may quote the head, and is passed on to the client.
+            for secret in secrets_in(self._head):
                 said = said.replace(secret, b"***")
             answered = from_response(connection.status, said)
             answered.retry_after_s = connection.retry_after_s
             self._follower.failed(answered)
 
-    def _whole(self, connection: Connection, limit_bytes: int) -> bytes | None:
+    def _complete_body(self, connection: Connection, limit_bytes: int) -> bytes | None:
         """The body once all of it is here. Raises UpstreamError; the connection is given back or closed by then."""
         try:
             while data := connection.take():
@@ -201,10 +198,3 @@ class Post(ABC):
         self._connection = None
         connection.release()
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-
-
-def _secrets(head: bytes) -> list[bytes]:
-    """The operator's secrets in the constant part of a request's head (`request_head`: the first five lines are our
-    own)."""
-    words = [word for line in head.split(b"\r\n")[5:-1] for word in line.partition(b":")[2].split()]
-    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""One streamed answer: a connection's bytes through a scanner to whoever follows the call."""
+"""One streamed answer: a scanner reads a connection's bytes, and the call's sink gets the batches."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class StreamedCall(Post):
     def resume(self) -> None:
         """Go on after `Sink.take` paused it."""
         self._paused = False
-        self._came()
+        self._on_data()
 
     def _opened(self, connection: Connection) -> None:
         self._body = b""  # it is not sent again
-        connection.listener = self._came
-        self._came()
+        connection.listener = self._on_data
+        self._on_data()
 
-    def _came(self) -> None:
-        """Something may have changed: hand over what is here."""
+    def _on_data(self) -> None:
+        """Data, the end or an error may have arrived: hand over what is here."""
         connection = self._connection
         if connection is None or self._paused:
             return
@@ -73,7 +73,7 @@ class StreamedCall(Post):
                     connection.watched = scanner.started
                     paused = self._take(batch)
                     if self._connection is None:
-                        return  # aborted by whoever took it
+                        return  # the sink has aborted the call
                     if paused:  # unread bytes pile up to the connection's mark, then it stops reading
                         self._paused = True
                         return
@@ -81,7 +81,7 @@ class StreamedCall(Post):
         except UpstreamError as error:
             self._end_with(error)
             return
-        except ODD_SHAPES as error:  # an event that nobody has thought of fails its attempt, not the request
+        except ODD_SHAPES as error:  # an event of an unknown shape fails its attempt, not the request
             failed("engine-answer", error)
             self._end_with(UpstreamError("the engine's answer has an unknown shape"))
             return

@@ -238,7 +238,9 @@ async def _of_the_engines(config: FleetConfig) -> list[str]:
         async with contextlib.aclosing(backend):
             try:
                 found = (
-                    await backend.mismatches() if await backend.probe() else ["the engine does not answer here"]
+                    await backend.mismatches()
+                    if await backend.probe()
+                    else ["the engine does not answer here"]
                 )
             except UpstreamError as error:
                 found = [str(error)]

@@ -48,8 +48,7 @@ from router.gateway.keys.accounts import budget_levels
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
 from router.gateway.keys.client_keys import ClientKeys
-from router.gateway.keys.recorded_spending import RecordedSpending
-from router.gateway.records import Feedback, RecordLookup
+from router.gateway.records import Feedback
 from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import Metrics
@@ -269,8 +268,7 @@ def create_gateway(
         profile=profiles.find,
         load_tokenizers=load_tokenizers,
     )
-    records = RecordLookup(store, state)
-    feedback = Feedback(store, records, runner.apply)
+    feedback = Feedback(store, state, runner.apply)
     artifacts = Artifacts(predictor, runner, feedback, load_artifacts)
     peers = PeerLink(runner, state, predictor.sharing)
     changes = FleetChanges(
@@ -307,11 +305,9 @@ def create_gateway(
         admin_key=admin_key,
         predictor=predictor,
         artifacts=artifacts,
-        records=records,
         feedback=feedback,
         keys=keys,
         budget_admission=BudgetAdmission(state),
-        spending=RecordedSpending(store, state, lambda: fleet.rules.accounts),
         targets=targets,
         fleet=fleet,
         changes=changes,

@@ -64,9 +64,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class HardwareSpec:
-    """One GPU. `compute_capability` is NVIDIA's. `flops` is dense 16-bit tensor throughput. `reached` is the share of bandwidth and `flops` that large
-    matrix products reach, `attention_flops_share` the share of `flops` that prefill attention reaches, `llamacpp` the
-    share of `reached` that llama.cpp reaches. `links` are by number of GPUs."""
+    """One GPU. `compute_capability` is NVIDIA's. `flops` is dense 16-bit tensor throughput. `reached` is the share of
+    bandwidth and `flops` that large matrix products reach, `attention_flops_share` the share of `flops` that prefill
+    attention reaches, `llamacpp` the share of `reached` that llama.cpp reaches. `links` are by number of GPUs."""
 
     name: str
     compute_capability: tuple[int, int]

@@ -1,9 +1,10 @@
 """Engines whose pipeline stages are unlike GPUs: `MODEL@STAGE+STAGE`, for example `llama-3.1-70b@4xa100-80g:62+4xl4:18`.
 
-A stage is GPUs with tensor parallelism (`4x`), their kind, and its layers; vLLM runs the split with VLLM_PP_LAYER_PARTITION. The
-profile is an approximation like those of equal stages (`profiles`), not measured: p microbatches are in flight, and the slowest
-stage sets the pace, so a step takes p times its time. Which stage is slowest depends on the step. Each term is that of the
-stage where it is largest, so the predicted time is an upper bound; for stages that are alike it is that of equal stages.
+A stage is GPUs with tensor parallelism (`4x`), their kind, and its layers; vLLM runs the split with
+VLLM_PP_LAYER_PARTITION. The profile is an approximation like those of equal stages (`profiles`), not measured: p
+microbatches are in flight, and the slowest stage sets the pace, so a step takes p times its time. Which stage is slowest
+depends on the step. Each term is that of the stage where it is largest. So the predicted time is an upper bound; for stages
+that are alike it is that of equal stages.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ Path = tuple[str | int, ...]
 #: A path, and what is wrong there.
 Finding = tuple[Path, str]
 
+#: The rows of a section, each with its path.
+_Rows = Sequence[tuple[Path, Mapping[str, Any]]]
+
 #: The model name that means "any model"; no model or alias may have it.
 ANY_MODEL = "auto"
 
@@ -37,11 +40,8 @@ def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
 
 def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
     """Policy names that are not in `known`."""
-    named: list[tuple[Path, object]] = [
-        (("defaults", "policy"), _mapping(data.get("defaults")).get("policy"))
-    ]
-    for path, key in _rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")):
-        named.append(((*path, "policy"), key.get("policy")))
+    keys = (((*path, "policy"), key.get("policy")) for path, key in _rows(data, "auth", "keys"))
+    named = [(("defaults", "policy"), _value(data, "defaults", "policy")), *keys]
     end = f"; known: {', '.join(sorted(known))}"
     return [(path, reason + end) for path, reason in _unknown("policy", named, known)]
 
@@ -49,17 +49,16 @@ def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Find
 def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
     """Engine profiles of emulated instances and of pools that are not in `known`."""
     named: list[tuple[Path, object]] = []
-    for path, instance in _rows(data.get("instances"), ("instances",)):
+    for path, instance in _rows(data, "instances"):
         named.append(((*path, "profile"), instance.get("profile")))
         for model, served in _mapping(instance.get("serves")).items():
             named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
-    for path, pool in _rows(_mapping(data.get("scaling")).get("pools"), ("scaling", "pools")):
-        named.append(((*path, "profile"), pool.get("profile")))
+    named += [((*path, "profile"), pool.get("profile")) for path, pool in _rows(data, "scaling", "pools")]
     return list(_unknown("engine profile", named, known))
 
 
 def _server(data: Mapping[str, Any]) -> Iterator[Finding]:
-    workers = _mapping(data.get("server")).get("workers")
+    workers = _value(data, "server", "workers")
     url = _mapping(data.get("state")).get("url", "memory://")
     if isinstance(workers, int) and workers > 1 and url == "memory://":
         yield (
@@ -69,7 +68,7 @@ def _server(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
-    rows = list(_rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")))
+    rows = _rows(data, "auth", "keys")
     yield from _repeated(rows, "name", "key")
     seen: dict[str, Any] = {}
     for path, key in rows:
@@ -87,7 +86,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
-    rows = list(_rows(data.get("models"), ("models",)))
+    rows = _rows(data, "models")
     yield from _repeated(rows, "name", "model")
     names = _names(rows)
     owner_of: dict[str, str] = {}
@@ -118,7 +117,7 @@ def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
-    rows = list(_rows(data.get("instances"), ("instances",)))
+    rows = _rows(data, "instances")
     yield from _repeated(rows, "name", "instance")
     for path, instance in rows:
         yield from _served(data, path, instance)
@@ -128,20 +127,16 @@ def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
-    for path, found in _rows(data.get("discovery"), ("discovery",)):
+    for path, found in _rows(data, "discovery"):
         yield from _served(data, (*path, "instance"), found.get("instance"))
 
 
 def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
-    scaling = _mapping(data.get("scaling"))
-    pools = list(_rows(scaling.get("pools"), ("scaling", "pools")))
+    pools, actuator = _rows(data, "scaling", "pools"), _value(data, "scaling", "actuator")
     yield from _repeated(pools, "name", "pool")
-    actuator = scaling.get("actuator")
-    discovered = [
-        _pool_of(_mapping(entry.get("instance"))) for _, entry in _rows(data.get("discovery"), ("discovery",))
-    ]
+    discovered = [_pool_of(_mapping(entry.get("instance"))) for _, entry in _rows(data, "discovery")]
     seen: dict[tuple[tuple[str, ...], str], object] = {}
-    instances = _names(_rows(data.get("instances"), ("instances",)))
+    instances = _names(_rows(data, "instances"))
     for path, pool in pools:
         if pool.get("name") in instances:
             yield (*path, "name"), f"an instance is named {masked(pool.get('name'))} too"
@@ -164,10 +159,8 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _judge(data: Mapping[str, Any], section: str) -> Iterator[Finding]:
-    judge = _mapping(data.get(section))
-    keys = _names(_rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")))
-    for field, known in (("model", _known_models(data)), ("key", keys)):
-        name = judge.get(field)
+    for field, known in (("model", _known_models(data)), ("key", _names(_rows(data, "auth", "keys")))):
+        name = _value(data, section, field)
         if isinstance(name, str) and name not in known:
             yield (section, field), f"unknown {field} {masked(name, (field,))}{_near(name, known)}"
 
@@ -177,7 +170,7 @@ def _served(data: Mapping[str, Any], path: Path, instance: object) -> Iterator[F
     named = (
         ((*path, "serves", str(model)), str(model)) for model in _mapping(_mapping(instance).get("serves"))
     )
-    yield from _unknown("model", named, _names(_rows(data.get("models"), ("models",))))
+    yield from _unknown("model", named, _names(_rows(data, "models")))
 
 
 def _unknown(what: str, named: Iterable[tuple[Path, object]], known: Collection[str]) -> Iterator[Finding]:
@@ -189,7 +182,7 @@ def _unknown(what: str, named: Iterable[tuple[Path, object]], known: Collection[
 
 def _known_models(data: Mapping[str, Any]) -> list[str]:
     """The names and aliases of models."""
-    models = list(_rows(data.get("models"), ("models",)))
+    models = _rows(data, "models")
     return [*_names(models), *(alias for _, row in models for _, alias in _strings(row.get("aliases")))]
 
 
@@ -198,7 +191,7 @@ def _pool_of(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     return tuple(map(str, _mapping(instance.get("serves")))), str(instance.get("hardware"))
 
 
-def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: str) -> Iterator[Finding]:
+def _repeated(rows: _Rows, field: str, what: str) -> Iterator[Finding]:
     seen = set()
     for path, row in rows:
         value = row.get(field)
@@ -209,17 +202,22 @@ def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: 
         seen.add(value)
 
 
-def _names(
-    rows: Iterator[tuple[Path, Mapping[str, Any]]] | Sequence[tuple[Path, Mapping[str, Any]]],
-) -> list[str]:
+def _names(rows: _Rows) -> list[str]:
     return [row["name"] for _, row in rows if isinstance(row.get("name"), str)]
 
 
-def _rows(value: object, at: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    if isinstance(value, list | tuple):
-        for position, row in enumerate(value):
-            if isinstance(row, Mapping):
-                yield (*at, position), row
+def _rows(data: Mapping[str, Any], *path: str) -> _Rows:
+    """The mappings in the list at a path, each with its own path."""
+    listed = _value(data, *path)
+    rows = enumerate(listed) if isinstance(listed, list | tuple) else ()
+    return [((*path, position), row) for position, row in rows if isinstance(row, Mapping)]
+
+
+def _value(data: object, *path: str) -> object:
+    """The value at a path; None if there is none."""
+    for key in path:
+        data = _mapping(data).get(key)
+    return data
 
 
 def _strings(value: object) -> Iterator[tuple[int, str]]:

@@ -7,6 +7,7 @@ given twice is an error (YAML would silently take the last one).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,43 +114,37 @@ def _find_repeats(
         return
     done.add(id(node))
     above = above | {id(node)}
-    if isinstance(node, yaml.SequenceNode):
-        for position, item in enumerate(node.value):
-            _find_repeats(item, (*path, position), found, above, done)
-    elif isinstance(node, yaml.MappingNode):
-        first_line: dict[tuple[str, str], int] = {}
-        for key, value in node.value:
-            here = path
-            if isinstance(key, yaml.ScalarNode):
-                here = (*path, str(key.value))
-                line = key.start_mark.line + 1
-                if (key.tag, key.value) in first_line:
-                    first = first_line[key.tag, key.value]
-                    found.append(Problem(here, f"given twice (first on line {first})", line))
-                else:
-                    first_line[key.tag, key.value] = line
-            _find_repeats(value, here, found, above, done)
+    first_line: dict[tuple[str, str | int], int] = {}
+    for start, step, value in _below(node):
+        here = path if step is None else (*path, step)
+        if isinstance(node, yaml.MappingNode) and step is not None:
+            key, line = (start.tag, step), start.start_mark.line + 1
+            if key in first_line:
+                found.append(Problem(here, f"given twice (first on line {first_line[key]})", line))
+            else:
+                first_line[key] = line
+        _find_repeats(value, here, found, above, done)
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:
     """How many values a node without cycles holds, itself and what its aliases stand for included."""
     if id(node) not in known:
-        below: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
-            below = node.value
-        elif isinstance(node, yaml.MappingNode):
-            below = [value for _, value in node.value]
-        known[id(node)] = 1 + sum(_values(each, known) for each in below)
+        known[id(node)] = 1 + sum(_values(value, known) for _, _, value in _below(node))
     return known[id(node)]
 
 
 def _find_lines(node: yaml.Node, path: Path, lines: dict[Path, int]) -> None:
+    for start, step, value in _below(node):
+        if step is not None:
+            lines[*path, step] = start.start_mark.line + 1
+            _find_lines(value, (*path, step), lines)
+
+
+def _below(node: yaml.Node) -> Iterator[tuple[yaml.Node, str | int | None, yaml.Node]]:
+    """The parts of a list or mapping: the node where each begins, its step in a path (None for a key that is no scalar),
+    and its value."""
     if isinstance(node, yaml.SequenceNode):
-        for position, item in enumerate(node.value):
-            lines[*path, position] = item.start_mark.line + 1
-            _find_lines(item, (*path, position), lines)
+        yield from ((item, position, item) for position, item in enumerate(node.value))
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                lines[*path, key.value] = key.start_mark.line + 1
-                _find_lines(value, (*path, key.value), lines)
+            yield key, key.value if isinstance(key, yaml.ScalarNode) else None, value

@@ -20,10 +20,7 @@ from router.config.models import FleetConfig
 
 
 def load(
-    path: str | FilePath,
-    *,
-    policies: Collection[str] | None = None,
-    profiles: Collection[str] | None = None,
+    path: str | FilePath, *, policies: Collection[str] | None = None, profiles: Collection[str] | None = None
 ) -> FleetConfig:
     """Read and check a fleet file. `policies` and (engine) `profiles` are the known names (None: names are not
     checked).

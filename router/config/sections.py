@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from router.config.fields import (
@@ -92,8 +87,8 @@ class KeyConfig(Section):
 
 
 class AuthConfig(Section):
-    """Who may use the gateway. Without keys anyone may, unless keys are `required`: then nobody may until a key is
-    made, also if the database with the keys was lost. Without an admin key, /admin answers programs on this machine,
+    """Who may use the gateway. Without keys it is open, unless keys are `required`: then it refuses all requests until a key
+    is made, also if the database with the keys was lost. Without an admin key, /admin answers programs on this machine,
     and only while the gateway has no keys and listens on loopback.
 
     An instance that is added at run time may use the variables that instances of the file use, and those in

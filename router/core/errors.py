@@ -55,6 +55,18 @@ def invalid_request(message: str, param: str | None = None, code: str = "invalid
     return Refusal(400, code, message, Outcome.REJECTED_INVALID, param=param)
 
 
+def unauthorized(message: str) -> Refusal:
+    return Refusal(401, "invalid_api_key", message, Outcome.REJECTED_AUTH)
+
+
+def model_not_found(message: str) -> Refusal:
+    return Refusal(404, "model_not_found", message, Outcome.REJECTED_INVALID, param="model")
+
+
+def rate_limited(message: str, retry_after_s: float) -> Refusal:
+    return Refusal(429, "rate_limit_exceeded", message, Outcome.REJECTED_RATE, retry_after_s=retry_after_s)
+
+
 class UpstreamError(Exception):
     """One attempt failed. `status` is the engine's HTTP status, if it sent one. The message is for logs and records and
     has no prompt text. `unreachable`: no connection could be made. `retry_after_s` is the engine's Retry-After."""

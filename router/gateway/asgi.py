@@ -17,7 +17,7 @@ import orjson
 from router.core.errors import Refusal
 from router.core.refusals import method_not_allowed
 from router.gateway.codecs.openai.errors import openai_error
-from router.gateway.intake.callers import caller_terms
+from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import MEDIA_TYPE, Page
 from router.gateway.telemetry.scrapes import Scrapes, metrics_page
@@ -25,8 +25,6 @@ from router.gateway.telemetry.scrapes import Scrapes, metrics_page
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-
-Headers = list[tuple[bytes, bytes]]
 
 _JSON, _TEXT = b"application/json", b"text/plain; charset=utf-8"
 #: The paths that are answered here, and their methods.
@@ -66,12 +64,11 @@ class Application:
         try:
             await self._answer(scope["method"], scope["path"], scope["headers"], send)
         except Refusal as refusal:
-            allow: Headers = []
-            if refusal.status == 405:
-                allow = [(b"allow", ", ".join(_METHODS[scope["path"]]).encode())]
+            allowed = ", ".join(_METHODS[scope["path"]]).encode()
+            allow = [(b"allow", allowed)] if refusal.status == 405 else []
             await _respond(send, refusal.status, _JSON, openai_error(refusal), headers=allow)
 
-    async def _answer(self, method: str, path: str, headers: Headers, send: Send) -> None:
+    async def _answer(self, method: str, path: str, headers: RawHeaders, send: Send) -> None:
         """Answer a path of `_METHODS`. Raises Refusal before anything is sent."""
         rules = self._gateway.rules
         if path not in _PROBES and rules.keys.open:  # it refuses pages of other sites
@@ -94,7 +91,7 @@ class Application:
         if self._on_start is not None:
             await self._on_start()
         await send({"type": "lifespan.startup.complete"})
-        with suppress(asyncio.CancelledError):  # after a second signal nobody waits for the end
+        with suppress(asyncio.CancelledError):  # after a second signal the server does not wait
             await receive()
             await send({"type": "lifespan.shutdown.complete"})
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from router.core.errors import Refusal, invalid_request
-from router.core.money.quote import Quote
 from router.core.quoting import cut
 from router.core.refusals import draining, internal_error, method_not_allowed
 from router.core.types import Outcome, Request
@@ -29,7 +28,6 @@ from router.gateway.http.client_request import ClientRequest
 from router.gateway.http.request_body import ClientGone, check_encoding, is_small
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.intake.request import build_request, routing_params
-from router.gateway.keys.accounts import Account
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
 from router.gateway.relay.exchange import Exchange
@@ -75,8 +73,8 @@ class HotPaths:
         self._relay = relay
 
     async def __call__(self, client: ClientRequest) -> Callable[[], None] | None:
-        """Serve one request. The last step, which is returned, is where the relay takes over. Before it nothing is waited for
-        unless the body is still on its way or large, limits are shared with other replicas, or a tokenizer counts the prompt."""
+        """Serve one request, up to its last step, which is returned: there the relay takes over. This waits only if the body
+        is still arriving or large, if limits are shared with other replicas, or if a tokenizer counts the prompt."""
         if client.method != b"POST":
             refusal = method_not_allowed()
             said = refusal_body(refusal, "") if client.path.startswith("/api/") else openai_error(refusal)
@@ -86,10 +84,7 @@ class HotPaths:
         rules = gateway.fleet.rules
         now = time.time()
         record = RequestRecord(
-            id=gateway.new_request_id(now),
-            received_at=now,
-            api=route.name,
-            arrived_at=gateway.runner.clock(),
+            id=gateway.new_request_id(now), received_at=now, api=route.name, arrived_at=gateway.runner.clock()
         )
         current_request.set(record.id)
         headers: dict[bytes, bytes] = dict(client.headers)
@@ -99,13 +94,13 @@ class HotPaths:
         if rules.config.store.when_full == "refuse" and gateway.store.full:
             refusal = unrecorded()
             record.outcome, record.error_code = refusal.outcome, refusal.code
-            gateway.metrics.record(record)  # what room there is for rows is for those under way
+            gateway.metrics.record(record)  # the room that is left is for the rows of requests under way
             respond_refusal(client, codec, refusal, record.id, extra)
             return None
         gateway.store.writer.arrived()
         try:
             terms = self._authenticate(rules, client.headers, headers, record)
-            if gateway.tracing is not None:  # whoever has no key is not let into anybody's trace
+            if gateway.tracing is not None:  # a caller without a key must not join anybody's trace
                 record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
                 raise draining()
@@ -115,7 +110,7 @@ class HotPaths:
                     reservation = await gateway.budget_admission.enter(account, record.received_at, extra)
                 except Refusal:
                     if not is_small(headers):
-                        raise  # else it is read, so that record and answer tell what it asked for
+                        raise  # a small body is read, so that record and answer name the model
             if b"content-encoding" in headers:
                 check_encoding(headers)
             data = await client.body(headers.get(b"content-length"), rules.config.limits.max_body_mb)
@@ -126,9 +121,9 @@ class HotPaths:
             record.model_requested = cut(asked, MAX_NAME_CHARS) if isinstance(asked, str) else None
             rules.fields.check_names(body)
             if route.name == "responses":
-                asked_response = responses_to_chat(body)
-                codec = ResponsesCodec(asked_response, record.id)
-                body, stream, api = asked_response.body, asked_response.stream, "chat"
+                translated = responses_to_chat(body)
+                codec = ResponsesCodec(translated, record.id)
+                body, stream, api = translated.body, translated.stream, translated.api
             elif isinstance(route, OpenAIRoute):
                 api = route.name
                 stream = body.get("stream") is True and api != "embeddings"
@@ -148,7 +143,7 @@ class HotPaths:
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     client.respond(200, lines, load_answer(route, translated))
                     return None
-            if large:  # what was translated and what follows need not be one turn of the event loop
+            if large:  # the translation and what follows are two turns of the event loop
                 await asyncio.sleep(0)
             request, facts = await self._request(
                 rules, terms, headers, api, body, stream, record, large=large
@@ -159,7 +154,8 @@ class HotPaths:
                     reservation = await gateway.budget_admission.enter(
                         account, record.received_at, extra, tokens
                     )
-                await gateway.budget_admission.hold(reservation, tokens, self._quote(account, request), extra)
+                quote = gateway.runner.scheduler.quote(request) if account.budgeted else None
+                await gateway.budget_admission.hold(reservation, tokens, quote, extra)
             await gateway.tokens.count(request, api, body, facts)
             record.prompt_tokens = request.prompt_tokens
             if large:
@@ -227,8 +223,8 @@ class HotPaths:
         *,
         large: bool,
     ) -> tuple[Request, PromptFacts]:
-        """Understand an OpenAI-shaped body; also the facts of its prompt. Of a `large` one the event loop runs between the
-        steps."""
+        """The scheduler's request for an OpenAI-shaped body, and the facts of its prompt. For a `large` body the event loop
+        runs between the steps."""
         params = routing_params(rules, terms, headers, api, body)
         around_bound = bound_around(api, body)
         if large:
@@ -246,13 +242,9 @@ class HotPaths:
             record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
         return request, facts
 
-    def _quote(self, account: Account, request: Request) -> Quote | None:
-        """What a request may cost; None where no budget bounds it."""
-        return self._gateway.runner.scheduler.quote(request) if account.budgeted else None
-
 
 def unrecorded() -> Refusal:
-    """What a new request is told while its record could not be kept."""
+    """The 503 for a new request while records cannot be kept."""
     return Refusal(
         503,
         "server_overloaded",

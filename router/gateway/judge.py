@@ -47,7 +47,7 @@ class _Sample(NamedTuple):
 
 
 class Judge:
-    """Judges the answers of one gateway. `counts` are answers by what came of them."""
+    """Judges the answers of one gateway. `counts` are answers by result."""
 
     def __init__(self, gateway: Gateway, config: JudgeConfig) -> None:
         self._gateway = gateway
@@ -98,7 +98,7 @@ class Judge:
             self.counts[result] += 1
 
     async def _judge(self, sample: _Sample) -> str:
-        """Judge an answer; returns what came of it."""
+        """Judge an answer; returns the result (`verdicts.RESULTS`)."""
         answer = sample.answer
         if isinstance(answer, bytes):
             assembler = Assembler("chat" if sample.api == "chat" else "completions")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from router.core.errors import Refusal
@@ -19,37 +18,24 @@ _RECORDED_S = 0.3
 MAX_JUDGEMENTS = 8
 
 
-class RecordLookup:
-    """Looks rows up twice where other replicas may still be writing them."""
-
-    def __init__(self, store: Store, state: State) -> None:
-        self._store = store
-        self._state = state
-
-    async def find(
-        self, request_id: str, key: str | None = None, *, any_key: bool = False
-    ) -> dict[str, Any] | None:
-        """The row of a request, as `Store.request` finds it."""
-        find = partial(self._store.request, request_id, key, any_key=any_key)
-        row = await find()
-        if row is None and await self.waited():
-            row = await find()
-        return row
-
-    async def waited(self) -> bool:
-        """Wait for rows of other replicas to reach the store; False, at once, if there are no other replicas."""
-        if self._state.health.replicas == 1:
-            return False
+async def find_request(
+    store: Store, state: State, request_id: str, key: str | None = None, *, any_key: bool = False
+) -> dict[str, Any] | None:
+    """The row of a request, as `Store.request` finds it. Where other replicas may still be writing it, it is looked up
+    twice."""
+    row = await store.request(request_id, key, any_key=any_key)
+    if row is None and state.health.replicas > 1:
         await asyncio.sleep(_RECORDED_S)
-        return True
+        row = await store.request(request_id, key, any_key=any_key)
+    return row
 
 
 class Feedback:
     """Adds feedback, and teaches the predictor what the store already holds."""
 
-    def __init__(self, store: Store, lookup: RecordLookup, report: Callable[[QualityReported], None]) -> None:
+    def __init__(self, store: Store, state: State, report: Callable[[QualityReported], None]) -> None:
         self._store = store
-        self._lookup = lookup
+        self._state = state
         self._report = report
 
     async def add(self, request_id: str, quality: float, key: str | None, *, by: str | None = None) -> bool:
@@ -59,7 +45,7 @@ class Feedback:
         Raises a Refusal (409) for a request without an answer, and after `MAX_JUDGEMENTS`: otherwise one caller could fill
         the store.
         """
-        row = await self._lookup.find(request_id, key)
+        row = await find_request(self._store, self._state, request_id, key)
         if row is None:
             return False
         if row["outcome"] not in ANSWERED:

@@ -20,8 +20,8 @@ from router.gateway.fleet.token_count import TokenCounter
 from router.gateway.intake.callers import admin_needs_key
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import ClientKeys
-from router.gateway.keys.recorded_spending import RecordedSpending
-from router.gateway.records import Feedback, RecordLookup
+from router.gateway.keys.recorded_spending import load_late_spending, load_spending
+from router.gateway.records import Feedback
 from router.gateway.relay.runner import Runner
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch
@@ -51,11 +51,9 @@ class Gateway:
     admin_key: str | None
     predictor: OnlinePredictor
     artifacts: Artifacts
-    records: RecordLookup
     feedback: Feedback
     keys: ClientKeys
     budget_admission: BudgetAdmission
-    spending: RecordedSpending
     targets: LiveTargets
     fleet: ServedFleet
     changes: FleetChanges
@@ -88,8 +86,9 @@ class Gateway:
                 "there is no admin key: /admin answers %s",
                 "nobody until there is one" if nobody else "programs on this machine only",
             )
-        await self.spending.load()
-        self.tasks.start(self.spending.load_late(), "late-spending")
+        await load_spending(self.store, self.state, self.rules.accounts)
+        late = load_late_spending(self.store, self.state, lambda: self.rules.accounts)
+        self.tasks.start(late, "late-spending")
         await self.feedback.learn_recorded()
         await self.fleet.start()
         await self.peers.start()

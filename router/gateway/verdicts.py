@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from router.config.sections import SecondLookConfig
-from router.core.errors import Refusal
-from router.core.types import Outcome
+from router.core.errors import unauthorized
 from router.gateway.endpoints import HotPaths
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.internal_request import InternalRequest
@@ -23,14 +22,14 @@ from router.request.key_terms import KeyTerms
 from router.request.texts import answer_text, asked_text
 from router.store.records import RequestRecord
 
-#: What may come of an answer: it has a score, the verdict has none, there is no verdict, or the answer was not judged.
+#: The results for an answer: it has a score, the verdict has none, there is no verdict, or the answer was not judged.
 RESULTS = ("judged", "unreadable", "failed", "dropped")
 #: Longer prompts (in bytes of JSON) and longer answers (in characters) are not judged.
 MOST_TEXT = 1 << 16
 
 
 class Verdicts:
-    """The verdicts of `model`, asked for with `key`. `counts` are answers by what came of them (RESULTS)."""
+    """Requests verdicts from `model` with `key`. `counts` are answers by result (RESULTS)."""
 
     def __init__(self, gateway: Gateway, model: str, key: str) -> None:
         self.key = key
@@ -41,7 +40,7 @@ class Verdicts:
     async def quality(
         self, prompt: str, answer: str, routing: Mapping[str, Any] | None = None
     ) -> tuple[str, float | None]:
-        """What came of it, and the quality of the answer, 0 to 1, if it was judged. `routing` are the request's routing
+        """The result (one of RESULTS), and the quality of the answer, 0 to 1, if it was judged. `routing` are the request's routing
         parameters."""
         body = body_of(self._model, question(prompt, answer))
         if routing is not None:
@@ -58,7 +57,7 @@ class Verdicts:
 class AnswerChecks:
     """Checks answers before their clients get them, if the fleet file has a `second_look`. The policy chooses which ones
     (`policies.second_look`). Without its verdict after `timeout_s` an answer counts as not checked. `counts` are answers by
-    what came of them."""
+    result."""
 
     def __init__(self, gateway: Gateway, config: SecondLookConfig) -> None:
         self._verdicts = Verdicts(gateway, config.model, config.key)
@@ -94,8 +93,6 @@ class _KeyPaths(HotPaths):
     ) -> KeyTerms | None:
         terms = rules.terms.get(self._key)
         if terms is None:
-            raise Refusal(
-                401, "invalid_api_key", "The judge's key is no longer there.", Outcome.REJECTED_AUTH
-            )
+            raise unauthorized("The judge's key is no longer there.")
         record.key_name = self._key
         return terms

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from router.core.errors import Refusal, invalid_request
+from router.core.errors import invalid_request, model_not_found
 from router.core.quoting import quoted
-from router.core.types import Outcome
 
 #: Any model that generates text.
 AUTO = "auto"
@@ -75,7 +74,7 @@ class ModelNames:
         message = f"The model {quoted(name)} does not exist"
         if self._none_left:
             message += ": the fleet has none of the models that this key may use"
-        raise Refusal(404, "model_not_found", message, Outcome.REJECTED_INVALID, param="model")
+        raise model_not_found(message)
 
     @property
     def models(self) -> tuple[str, ...]:

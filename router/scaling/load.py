@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,15 +10,12 @@ from policies.scaling.types import ModelLoad, PoolLoad
 from router.config import InstanceConfig, PoolConfig
 from router.core.scheduler import Scheduler
 from router.core.types import Outcome
-from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.metrics import SUCCESS, Metrics
 from router.request.model_names import ModelNames
 
 #: Requests with these outcomes were no load: they never reached the scheduler.
-_NOT_SUBMITTED = (
-    Outcome.REJECTED_INVALID,
-    Outcome.REJECTED_AUTH,
-    Outcome.REJECTED_RATE,
-    Outcome.REJECTED_BUDGET,
+_NOT_SUBMITTED = frozenset(
+    {Outcome.REJECTED_INVALID, Outcome.REJECTED_AUTH, Outcome.REJECTED_RATE, Outcome.REJECTED_BUDGET}
 )
 
 
@@ -35,20 +32,22 @@ class Totals(NamedTuple):
 def totals(metrics: Metrics, scheduler: Scheduler, names: ModelNames) -> dict[str, Totals]:
     """The totals of this process by model: of finished requests, and of those under way. A request counts for the model
     that it named; one that named none, or several, for the model that answered."""
-    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    sums: dict[str, Counter[str]] = {}
     for labels, series in metrics.all_series():
         model = names.name_of(labels.requested) or labels.model
         if not model or labels.outcome in _NOT_SUBMITTED:
             continue
-        counts = sums[model]
+        counts = sums.setdefault(model, Counter())
         counts["arrivals"] += series.requests
         counts["prompt_tokens"] += int(series.input_tokens.total)
         counts["slo_misses"] += series.offered - series.met
-        if labels.outcome in (Outcome.OK, Outcome.LATE):
+        if labels.outcome in SUCCESS:
             counts["answers"] += series.requests
             counts["output_tokens"] += int(series.output_tokens.total)
     for request in scheduler.requests():
-        sums[request.models[0]].update(arrivals=1, prompt_tokens=request.prompt_tokens)
+        counts = sums.setdefault(request.models[0], Counter())
+        counts["arrivals"] += 1
+        counts["prompt_tokens"] += request.prompt_tokens
     return {model: Totals(**counts) for model, counts in sums.items()}
 
 
@@ -57,17 +56,20 @@ def model_loads(
     now: Mapping[str, Mapping[str, Totals]],
     queued: Mapping[str, int],
 ) -> dict[str, ModelLoad]:
-    """The load by model since `before`. Both totals are by run of a replica, then by model. A new run has counted from zero. A
-    request under way may count for another model when it ends, so a negative difference counts as 0."""
-    since: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    """The load by model since `before`. Both totals are by run of a replica, then by model; a run that is new has counted
+    from zero. A request under way may be counted for another model when it ends, so a difference is at least 0."""
+    since: dict[str, list[int]] = {}
     for run, models in now.items():
         for model, counted in models.items():
             earlier = before.get(run, {}).get(model, Totals())
-            for name, value, old in zip(Totals._fields, counted, earlier, strict=True):
-                since[model][name] += max(0, value - old)
+            sums = since.setdefault(model, [0] * len(counted))
+            for at, (value, old) in enumerate(zip(counted, earlier, strict=True)):
+                sums[at] += max(0, value - old)
+    for model in queued:
+        since.setdefault(model, [0] * len(Totals()))
     return {
-        model: ModelLoad(**since[model], queued=queued.get(model, 0))
-        for model in dict.fromkeys([*since, *queued])
+        model: ModelLoad(**Totals(*sums)._asdict(), queued=queued.get(model, 0))
+        for model, sums in since.items()
     }
 
 

@@ -1,11 +1,27 @@
-"""How each API speaks: OpenAI's on /v1, Ollama's on /api. The relay knows only this interface."""
+"""How each API speaks: OpenAI's on /v1, Ollama's on /api. The relay knows only `ApiCodec`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
 
 from router.core.errors import Refusal
+
+
+class Translated(NamedTuple):
+    """A request of another API in OpenAI's shape.
+
+    `api` is "chat", "completions" or "embeddings"; `body` has the client's model name, and `routing` if the client gave
+    it. `load` is set for a request of Ollama's that generates nothing and only loads or unloads the model: it is answered
+    at once with that as its `done_reason`. `echo` has the members of a response that repeat the request.
+    """
+
+    body: dict[str, Any]
+    stream: bool
+    api: str = "chat"
+    load: Literal["load", "unload"] | None = None
+    echo: Mapping[str, Any] = MappingProxyType({})
 
 
 class ApiCodec(Protocol):

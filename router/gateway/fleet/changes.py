@@ -32,6 +32,9 @@ from router.store.state import State, StateError
 
 logger = logging.getLogger("headway")
 
+_NO_ANSWER = (
+    "The shared state does not answer, so the change cannot reach the other replicas: nothing was changed."
+)
 #: Other replicas may change the document this often while a change is prepared here.
 _TRIES = 8
 
@@ -87,7 +90,7 @@ class FleetChanges:
             try:
                 await self._publish(make, self.file)
             except StateError as error:
-                raise _unavailable() from error
+                raise _unavailable(_NO_ANSWER) from error
 
     async def reload(self, *, everywhere: bool = False) -> FleetConfig:
         """Have every replica read its file again, which drops all changes over it; returns the fleet that serves then.
@@ -104,7 +107,7 @@ class FleetChanges:
                 await self._publish(lambda overlay, _: overlay.reloaded(), file)
             except StateError as error:
                 if everywhere:
-                    raise _unavailable() from error
+                    raise _unavailable(_NO_ANSWER) from error
                 logger.warning(
                     "the shared state does not answer: other replicas do not read their fleet files"
                 )
@@ -147,29 +150,18 @@ class FleetChanges:
                 return
             try:
                 await self._apply(wanted, file, publish=True)
-            except _Behind as behind:
-                await self._take(behind.document)
+            except _ChangedElsewhere as changed:
+                await self._apply_document(changed.document)
             else:
                 self.trouble = None
                 return
-        raise Refusal(
-            503,
-            "state_unavailable",
-            "Another replica is changing the fleet: send the request again.",
-            Outcome.REJECTED_OVERLOAD,
-            retry_after_s=1,
-        )
+        raise _unavailable("Another replica is changing the fleet: send the request again.", retry_after_s=1)
 
     async def _apply(
-        self,
-        overlay: Overlay,
-        file: FleetConfig,
-        models: Models | None = None,
-        *,
-        publish: bool = False,
+        self, overlay: Overlay, file: FleetConfig, models: Models | None = None, *, publish: bool = False
     ) -> None:
-        """Serve a fleet file with an overlay. With `publish`, first write the overlay into the document; raises _Behind
-        if the document has changed since. Raises ConfigError, StateError. Nothing changes if it raises."""
+        """Serve a fleet file with an overlay. With `publish`, first write the overlay into the document. Nothing changes if it
+        raises: _ChangedElsewhere if the document has changed since it was last seen, ConfigError, StateError."""
         prepared = await self._fleet.prepare(overlay.over(self._with_found(file)))
         try:
             if publish:
@@ -181,7 +173,7 @@ class FleetChanges:
                     self._document, self._seen = before, seen
                     raise
         except BaseException:
-            await prepared.discard()
+            await prepared.made.aclose()
             raise
         replaced = self.file
         self.file, self.overlay = file, overlay
@@ -189,7 +181,7 @@ class FleetChanges:
         self._peers.repeat_load()
         if models is not None:
             await self._artifacts.use(models)
-        self._aim()
+        self._apply_targets()
         self._drains.follow(overlay.draining)
         if file is not replaced:
             late = self.needs_restart()
@@ -204,7 +196,7 @@ class FleetChanges:
         """The settings of the file that differ from those of the start and apply only after a restart."""
         return needs_restart(self._started, self.file)
 
-    def _aim(self) -> None:
+    def _apply_targets(self) -> None:
         self._targets.use(self.file)
         for key, values in self.overlay.targets.items():
             try:
@@ -224,7 +216,7 @@ class FleetChanges:
         async with self._lock:
             document, self._newest = self._newest, None
             if document is not None and self._is_newer(document):
-                await self._take(document)
+                await self._apply_document(document)
             self._follows_reloads = True
 
     def _is_newer(self, document: Mapping[str, Any]) -> bool:
@@ -232,7 +224,7 @@ class FleetChanges:
         made here may be from before that change."""
         return document != self._document and revision_of(document) >= revision_of(self._document)
 
-    async def _take(self, document: Mapping[str, Any]) -> None:
+    async def _apply_document(self, document: Mapping[str, Any]) -> None:
         """Apply a document that another replica changed, as far as it can be applied here."""
         self._document, self._seen = document, None
         try:
@@ -249,7 +241,7 @@ class FleetChanges:
             self.trouble = None
 
 
-class _Behind(Exception):
+class _ChangedElsewhere(Exception):
     """The document has changed since it was last seen."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -261,15 +253,9 @@ def _replace(
     before: Mapping[str, Any], after: Mapping[str, Any], seen: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     if seen != before:
-        raise _Behind(seen)
+        raise _ChangedElsewhere(seen)
     return after
 
 
-def _unavailable() -> Refusal:
-    return Refusal(
-        503,
-        "state_unavailable",
-        "The shared state does not answer, so the change cannot reach the other replicas: nothing was changed.",
-        Outcome.REJECTED_OVERLOAD,
-        retry_after_s=2,
-    )
+def _unavailable(message: str, retry_after_s: float = 2) -> Refusal:
+    return Refusal(503, "state_unavailable", message, Outcome.REJECTED_OVERLOAD, retry_after_s=retry_after_s)

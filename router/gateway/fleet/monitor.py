@@ -28,7 +28,7 @@ class Monitor:
         self._tasks = Tasks()
         self._watching: dict[str, asyncio.Task[Any]] = {}
 
-    async def look(self, backends: Mapping[str, Backend]) -> None:
+    async def probe_all(self, backends: Mapping[str, Backend]) -> None:
         """Probe all instances once, so that the scheduler starts with their true state."""
         await asyncio.gather(*(self._round(name, backend) for name, backend in backends.items()))
 
@@ -40,7 +40,7 @@ class Monitor:
             if name not in self._watching:
                 self._watching[name] = self._tasks.start(self._watch(name, backend), f"monitor {name}")
 
-    def renew(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """Forget an instance whose adapter has changed; the next `watch` watches it again."""
         if (task := self._watching.pop(name, None)) is not None:
             task.cancel()
@@ -78,6 +78,6 @@ class Monitor:
                 return await ask()
         except (UpstreamError, TimeoutError):
             return None
-        except Exception as error:  # noqa: BLE001 (whatever an engine answers, it is watched on)
+        except Exception as error:  # noqa: BLE001 (no answer of an engine may end its watch)
             failed("monitor", error)
             return None

@@ -43,8 +43,8 @@ class Rules:
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
     `stored`: the keys that are not in the fleet file. `terms`: by name of each working key. `accounts`: by name of each
     known key; a revoked key's spending still counts for the keys that made it. `fallbacks`: by model. `created`: when the
-    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate. `check`: how answers
-    may be checked before their clients get them (None: they are not).
+    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate. `check`: how
+    answers may be checked before their clients get them (None: they are not).
     """
 
     config: FleetConfig

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from router.background import Tasks, close_all
@@ -34,19 +35,15 @@ TokenizerLoader = Callable[[FleetConfig], dict[str, PromptTokenizer]]
 
 @dataclass(frozen=True, slots=True)
 class PreparedFleet:
-    """A fleet that is ready to serve. `plan` holds for each instance whether it stays as it is; `made` are new adapters."""
+    """A fleet that is ready to serve. `plan` holds for each instance whether it stays as it is; `made` closes the new
+    adapters, if it does not come to that."""
 
     config: FleetConfig
     rules: Rules
     tokenizers: dict[str, PromptTokenizer]
     plan: Sequence[tuple[InstanceConfig, dict[str, Candidate], bool]]
     backends: dict[str, Backend]
-    made: Sequence[Backend]
-
-    async def discard(self) -> None:
-        """Close what was opened for it."""
-        for backend in self.made:
-            await backend.aclose()
+    made: AsyncExitStack
 
 
 class ServedFleet:
@@ -92,7 +89,7 @@ class ServedFleet:
     async def start(self) -> None:
         """Serve the fleet file, once each instance has been probed. Raises ConfigError."""
         self._install(await self.prepare(self.config))
-        await self.monitor.look(self.backends)
+        await self.monitor.probe_all(self.backends)
         self.monitor.watch(self.backends)
 
     async def stop(self) -> None:
@@ -120,8 +117,7 @@ class ServedFleet:
         known = {each.name: (each, old.candidates(each)) for each in old.instances}
         plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []
         backends: dict[str, Backend] = {}
-        made: list[Backend] = []
-        try:
+        async with AsyncExitStack() as made:
             for each in config.instances:
                 candidates = config.candidates(each)
                 same = (
@@ -134,12 +130,8 @@ class ServedFleet:
                     backends[each.name] = self.backends[each.name]
                 else:
                     backends[each.name] = await self._make_backend(each, config)
-                    made.append(backends[each.name])
-        except BaseException:
-            for backend in made:
-                await backend.aclose()
-            raise
-        return PreparedFleet(config, rules, tokenizers, plan, backends, made)
+                    made.push_async_callback(backends[each.name].aclose)
+            return PreparedFleet(config, rules, tokenizers, plan, backends, made.pop_all())
 
     def commit(self, prepared: PreparedFleet) -> None:
         """Serve a prepared fleet from now on. Running requests continue where they are."""
@@ -162,7 +154,7 @@ class ServedFleet:
         for name, backend in self.backends.items():
             if backends.get(name) is not backend:
                 unused.append(backend)
-                self.monitor.renew(name)
+                self.monitor.forget(name)
         self.backends = backends
         self.tokenizers = prepared.tokenizers
         self._headers.clear()

@@ -25,8 +25,7 @@ class LiveTargets:
         cost = config.scheduling.cost
         self._fleet = Targets(cost.quality, cost.quality_slack, cost.attainment, cost.window_requests)
         self._keys = {key.name: _own(key) for key in config.auth.keys}
-        self._changes: dict[str, dict[str, float | None]] = {}
-        self._changed: set[str | None] = set()
+        self._changes: dict[str | None, dict[str, float | None]] = {}
         self._merge()
 
     def use_keys(self, made: Iterable[KeyConfig]) -> None:
@@ -41,25 +40,22 @@ class LiveTargets:
 
     def changed(self, key: str | None) -> bool:
         """Whether a scope's own targets differ from the fleet file's."""
-        return key in self._changed
+        return key in self._changes
 
     def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
         """Set a scope's `quality` (None: the policy's default) or `attainment`. Raises KeyError for an unknown key."""
-        if key is None:
-            self._fleet = replace(self._fleet, **values)  # type: ignore[arg-type]
-        elif key in self._targets:
-            self._changes.setdefault(key, {}).update(values)
-        else:
+        if key not in self._targets:
             raise KeyError(key)
-        self._changed.add(key)
+        self._changes.setdefault(key, {}).update(values)
         self._merge()
 
     def _merge(self) -> None:
         before = self._targets
-        targets: dict[str | None, Targets] = {None: self._fleet}
+        fleet = replace(self._fleet, **self._changes.get(None, {}))  # type: ignore[arg-type]
+        targets: dict[str | None, Targets] = {None: fleet}
         for name, own in {**self._made, **self._keys}.items():
             values = {**own, **self._changes.get(name, {})}
-            targets[name] = replace(self._fleet, **values)  # type: ignore[arg-type]
+            targets[name] = replace(fleet, **values)  # type: ignore[arg-type]
         self._targets = targets
         if self.on_change is not None and targets != before:
             self.on_change()

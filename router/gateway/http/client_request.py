@@ -119,8 +119,8 @@ class ClientRequest:
             last()
 
     def handle(self) -> _LastStep:
-        """Call the handler. Returns its last step, if it has come so far; what of it has to wait goes on in a task, which leaving
-        and a shutdown cancel."""
+        """Call the handler. Returns its last step, if it did not have to wait. Otherwise the handler goes on in a task, which is
+        cancelled when the client leaves or the server shuts down."""
         self._connection.tasks.add(self)  # uvicorn waits for these and cancels them
         handling = self._handler(self)
         context = copy_context()
@@ -270,7 +270,7 @@ class ClientRequest:
 
     def _end(self) -> None:
         self.response_complete = True
-        self._parts = []  # of a body that nobody asked for; the connection keeps its last request
+        self._parts = []  # frees an unread body: the connection keeps its last request
         connection = self._connection
         connection.tasks.discard(self)
         if not self.keep_alive:

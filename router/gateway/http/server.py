@@ -100,7 +100,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.cycle = None  # uvicorn would tell it in its own way
         super().connection_lost(exc)
         self._left()
-        self._current = None  # it knows this connection: a cycle that only the collector would find
+        self._current = None  # breaks a reference cycle
 
     def _left(self) -> None:
         """The client has left or was cut off: tell the requests."""
@@ -224,10 +224,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self.cycle = request  # type: ignore[assignment]
         if before is None or before.response_complete:
             self._current = request
-            came = self._server.came
-            if not came:
+            arrived = self._server.arrived
+            if not arrived:
                 self.loop.call_soon(self._server.serve_all)
-            came.append(request)
+            arrived.append(request)
         else:
             self.pipeline.appendleft((request, self.app))  # type: ignore[arg-type]
 
@@ -282,9 +282,8 @@ class GatewayProtocol(HttpToolsProtocol):
     # --- answering -----------------------------------------------------------------------------------
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
-        if isinstance(
-            cycle, ClientRequest
-        ):  # it came while another one was answered, which is still at its end
+        if isinstance(cycle, ClientRequest):
+            # It arrived while another one was answered, which is still at its end.
             self.loop.call_soon(cycle.start)
         else:
             super()._start_asgi_task(cycle, app)
@@ -296,9 +295,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         cycle, self._current = self._current, None
         self._ahead = 0
-        now = self._idle_since = (
-            self.loop.time()
-        )  # uvicorn sets a timer for each answer here, which costs more than our sweep
+        # uvicorn sets a timer for each answer here, which costs more than our sweep.
+        now = self._idle_since = self.loop.time()
         if cycle is not None and cycle.more_body:  # from now on the rest is dropped
             self._began_at, self._received = now, 0
         self.server_state.total_requests += 1
@@ -391,7 +389,7 @@ class GatewayServer(uvicorn.Server):
         self.hot_paths: Mapping[bytes, str] = {path.encode(): path for path in hot_paths}
         self.handler = handler
         #: The requests that came in this turn of the event loop; `serve_all` serves them at its end.
-        self.came: list[ClientRequest] = []
+        self.arrived: list[ClientRequest] = []
         self._common: tuple[Any, bytes] = (None, b"")
         # Half of the files that this process may open: each request needs a second connection, to its engine.
         self._room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -411,8 +409,8 @@ class GatewayServer(uvicorn.Server):
 
     def serve_all(self) -> None:
         """Serve the requests that came, step by step (`router.gateway.http.client_request.Handler`)."""
-        came, self.came = self.came, []
-        for last in [request.handle() for request in came]:
+        arrived, self.arrived = self.arrived, []
+        for last in [request.handle() for request in arrived]:
             if last is not None:
                 last()
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.core.errors import Refusal, invalid_request
-from router.core.types import Outcome
+from router.core.errors import invalid_request, unauthorized
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.hosts import authority, is_loopback, names_this_machine
 from router.gateway.http.own_pages import Headers
@@ -22,6 +21,7 @@ from router.request.key_terms import KeyTerms
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
+_TWO_KEYS = "The header authorization is given more than once."
 _ONCE = frozenset(
     {
         b"authorization",
@@ -54,7 +54,7 @@ def caller_terms(rules: Rules, raw: RawHeaders, headers: Headers) -> KeyTerms | 
     """
     repeated = () if len(headers) == len(raw) else given_twice(raw)
     if b"authorization" in repeated:
-        raise _two_keys()
+        raise unauthorized(_TWO_KEYS)
     name = rules.keys.authenticate(headers.get(b"authorization"))
     if name is None:
         rules.pages.check(headers)
@@ -73,14 +73,14 @@ def check_admin(
     """
     headers = dict(raw)
     if len(headers) != len(raw) and b"authorization" in given_twice(raw):
-        raise _two_keys()
+        raise unauthorized(_TWO_KEYS)
     if admin_key is not None:
         if rules.keys.is_admin(headers.get(b"authorization"), admin_key):
             return
-        raise _no_admin("The admin key is missing or wrong.")
+        raise unauthorized("The admin key is missing or wrong.")
     if not admin_needs_key(rules, admin_key) and _is_local(headers, client, version):
         return
-    raise _no_admin("There is no admin key: set HEADWAY_ADMIN_KEY and start the gateway again.")
+    raise unauthorized("There is no admin key: set HEADWAY_ADMIN_KEY and start the gateway again.")
 
 
 def admin_needs_key(rules: Rules, admin_key: str | None) -> bool:
@@ -108,13 +108,3 @@ def _is_local(headers: Headers, client: str | None, version: str) -> bool:
     if host is not None and (found is None or not names_this_machine(found[0])):
         return False
     return not any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in headers)
-
-
-def _two_keys() -> Refusal:
-    return Refusal(
-        401, "invalid_api_key", "The header authorization is given more than once.", Outcome.REJECTED_AUTH
-    )
-
-
-def _no_admin(message: str) -> Refusal:
-    return Refusal(401, "invalid_api_key", message, Outcome.REJECTED_AUTH)

@@ -28,10 +28,7 @@ def routing_params(
     if not bodies.check(api, body):
         rules.fields.check_media(body)
     return rules.routing_rules.merge(
-        body.get("model"),
-        terms,
-        None if routing is None else from_body(routing),
-        from_headers(headers),
+        body.get("model"), terms, None if routing is None else from_body(routing), from_headers(headers)
     )
 
 

@@ -15,18 +15,19 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from router.background import Tasks
-from router.core.errors import Refusal
+from router.core.errors import rate_limited
 from router.core.money.quote import Quote
 from router.core.money.reservation import Funding
 from router.core.refusals import insufficient_quota
-from router.core.types import Outcome
 from router.gateway.keys.accounts import Account
-from router.gateway.keys.keyring import Headers, duration
 from router.gateway.keys.reservation import KeyReservation
 from router.store.state import SLACK, TOTAL, Bucket, Budget, Claim, Grant, State
 
 #: USD by (key, period) and run, as the store returns it.
 Spent = Mapping[tuple[str, str], Mapping[str, float]]
+
+#: Of a response.
+Headers = list[tuple[bytes, bytes]]
 
 _DAY_S = 86_400
 #: The most money that is reserved for a request whose output has no bound.
@@ -42,9 +43,8 @@ class BudgetAdmission:
         self.clock = clock
         self._tasks = Tasks()
         self._day = 0  # the day of `_budgets`, in days since the epoch
-        self._budgets: dict[
-            str, tuple[Account, Sequence[Budget]]
-        ] = {}  # by key, and the account that they were made for
+        # By key, with the account that they were made for.
+        self._budgets: dict[str, tuple[Account, Sequence[Budget]]] = {}
 
     async def enter(
         self,
@@ -101,9 +101,7 @@ class BudgetAdmission:
         (level,) = (await self.state.take(Claim([(bucket, 1.0)]), self.clock())).levels
         if level.wait_s > 0:
             message = f"Too many {what}; try again in {duration(level.wait_s)}."
-            raise Refusal(
-                429, "rate_limit_exceeded", message, Outcome.REJECTED_RATE, retry_after_s=level.wait_s
-            )
+            raise rate_limited(message, level.wait_s)
 
     def _budgets_of(self, account: Account, now: float) -> Sequence[Budget]:
         if now // _DAY_S != self._day:
@@ -145,18 +143,12 @@ def _add_headers(account: Account, takes: list[tuple[Bucket, float]], grant: Gra
                 wait_s, exhausted = level.wait_s, f"{whose} {what} per minute are used up"
     if grant.short is not None and grant.short in account.slots:
         whose = "The key" if grant.short.key == f"{account.name}/slots" else "A key that made this key"
-        raise Refusal(
-            429,
-            "rate_limit_exceeded",
-            f"{whose} has as many requests under way as it may; try again when one has ended.",
-            Outcome.REJECTED_RATE,
-            retry_after_s=1.0,
-        )
+        message = f"{whose} has as many requests under way as it may; try again when one has ended."
+        raise rate_limited(message, retry_after_s=1.0)
     if grant.short is not None:
         raise insufficient_quota(_spent(account, grant.short, grant.left_usd or 0.0))
     if exhausted:
-        message = f"{exhausted}; try again in {duration(wait_s)}."
-        raise Refusal(429, "rate_limit_exceeded", message, Outcome.REJECTED_RATE, retry_after_s=wait_s)
+        raise rate_limited(f"{exhausted}; try again in {duration(wait_s)}.", wait_s)
 
 
 def _spent(account: Account, short: Budget, left_usd: float) -> str:
@@ -172,6 +164,18 @@ def _spent(account: Account, short: Budget, left_usd: float) -> str:
 def _plain(usd: float) -> str:
     """An amount in decimal notation, without an exponent."""
     return f"{usd:.9f}".rstrip("0").rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """A duration as OpenAI's rate-limit headers write it: `120ms`, `1s`, `6m0s`, `1h0m30s`; rounded up."""
+    if seconds < 1:
+        return f"{math.ceil(round(seconds * 1000, 6))}ms"
+    whole = math.ceil(round(seconds, 6))
+    hours, rest = divmod(whole, 3600)
+    minutes, secs = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes}m{secs}s"
+    return f"{minutes}m{secs}s" if minutes else f"{secs}s"
 
 
 def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:

@@ -172,27 +172,8 @@ class ClientKeys:
             return replace(row, revoked_at=self._revoked_at[row.sha256])
         return row
 
-    async def make(
-        self,
-        tenants: Tenants,
-        policies: Collection[str],
-        name: object,
-        given: Mapping[str, Any],
-        maker: str | None = None,
-    ) -> MadeKey:
-        """`make`; this gateway knows the key when it returns. Raises BadKey, StoreError."""
-        made = await make(self.table, tenants, policies, name, given, maker)
-        await self._changed_here()
-        return made
-
-    async def revoke(self, tenants: Tenants, tenant: Tenant) -> Sequence[str]:
-        """`revoke`; this gateway knows the change when it returns. Raises BadKey, StoreError."""
-        revoked = await revoke(self.table, tenants, tenant)
-        await self._changed_here()
-        return revoked
-
-    async def _changed_here(self) -> None:
-        """Read the table again, and have other replicas do so."""
+    async def changed_here(self) -> None:
+        """This gateway has made or revoked a key: read the table again, and have other replicas do so."""
         await self._refresh_if_possible()
         with contextlib.suppress(StateError):
             await self._state.change(DOCUMENT, lambda seen: {"changes": seen.get("changes", 0) + 1})

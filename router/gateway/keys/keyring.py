@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 import secrets
 from collections.abc import Sequence
 
 from router.config import KeyConfig
-from router.core.errors import Refusal
-from router.core.types import Outcome
-
-Headers = list[tuple[bytes, bytes]]
+from router.core.errors import unauthorized
 
 #: The beginning of every key that is made here, so that people and secret scanners recognize it.
 PREFIX = "hw-"
@@ -62,16 +58,10 @@ class KeyRing:
             known, name = self._by_digest.get(digest, (_NO_DIGEST, None))
             if hmac.compare_digest(digest, known) and name is not None:
                 return name
-        raise Refusal(
-            401,
-            "invalid_api_key",
-            "The API key is not valid."
-            if token is not None
-            else "The API key must come as `Authorization: Bearer KEY`."
-            if authorization
-            else "No API key was given.",
-            Outcome.REJECTED_AUTH,
-        )
+            raise unauthorized("The API key is not valid.")
+        if authorization:
+            raise unauthorized("The API key must come as `Authorization: Bearer KEY`.")
+        raise unauthorized("No API key was given.")
 
     @staticmethod
     def is_admin(authorization: bytes | None, admin_key: str) -> bool:
@@ -82,15 +72,3 @@ class KeyRing:
         # Hashed first: comparing texts of different lengths would reveal the length.
         wanted = hashlib.sha256(admin_key.encode()).digest()
         return hmac.compare_digest(hashlib.sha256(token).digest(), wanted)
-
-
-def duration(seconds: float) -> str:
-    """A duration as OpenAI's rate-limit headers write it: `120ms`, `1s`, `6m0s`, `1h0m30s`; rounded up."""
-    if seconds < 1:
-        return f"{math.ceil(round(seconds * 1000, 6))}ms"
-    whole = math.ceil(round(seconds, 6))
-    hours, rest = divmod(whole, 3600)
-    minutes, secs = divmod(rest, 60)
-    if hours:
-        return f"{hours}h{minutes}m{secs}s"
-    return f"{minutes}m{secs}s" if minutes else f"{secs}s"

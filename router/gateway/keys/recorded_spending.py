@@ -18,25 +18,20 @@ logger = logging.getLogger("headway")
 _RETRY_S = 5.0
 
 
-class RecordedSpending:
-    """Reads spending from the store into the state. `accounts` gives the current accounts by key."""
+async def load_spending(store: Store, state: State, accounts: Mapping[str, Account]) -> None:
+    """Load what is recorded into the state. `accounts` are by key. Raises StoreError."""
+    state.load_spent(rolled_up(await store.spent(), accounts))
 
-    def __init__(self, store: Store, state: State, accounts: Callable[[], Mapping[str, Account]]) -> None:
-        self._store = store
-        self._state = state
-        self._accounts = accounts
 
-    async def load(self) -> None:
-        """Load what is recorded. Raises StoreError."""
-        self._state.load_spent(rolled_up(await self._store.spent(), self._accounts()))
-
-    async def load_late(self) -> None:
-        """Load again when the records that killed runs left on disk are in the store, which may take long."""
-        late = await self._store.taken_up()
-        while late:
-            try:
-                await self.load()
-                return
-            except StoreError as error:
-                logger.warning("spending of killed runs is not counted yet: %s", error)
-            await asyncio.sleep(_RETRY_S)
+async def load_late_spending(
+    store: Store, state: State, accounts: Callable[[], Mapping[str, Account]]
+) -> None:
+    """Load again when the records that killed runs left on disk are in the store, which may take long."""
+    late = await store.taken_up()
+    while late:
+        try:
+            await load_spending(store, state, accounts())
+            return
+        except StoreError as error:
+            logger.warning("spending of killed runs is not counted yet: %s", error)
+        await asyncio.sleep(_RETRY_S)

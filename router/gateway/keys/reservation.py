@@ -18,10 +18,11 @@ logger = logging.getLogger("headway")
 
 
 class KeyReservation:
-    """The reservation of one request. `tokens` are the amounts that it took from token buckets, `slot` is what it has
-    reserved of the account's slots, and `funding` is the money granted at its start (None: no budget bounds it)."""
+    """The reservation of one request. It counts against `budgets`. `tokens` are the amounts that it took from token
+    buckets, `slot` is what it has reserved of the account's slots, and `funding` is the money granted at its start (None:
+    no budget bounds it)."""
 
-    __slots__ = ("_budgets", "_clock", "_closed", "_run", "_state", "account", "funding", "slot", "tokens")
+    __slots__ = ("_clock", "_closed", "_run", "_state", "account", "budgets", "funding", "slot", "tokens")
 
     def __init__(
         self,
@@ -35,17 +36,12 @@ class KeyReservation:
         self._state = state
         self._clock = clock
         self._run = run
-        self._budgets = budgets
         self._closed = False
         self.account = account
+        self.budgets = budgets
         self.tokens: Sequence[tuple[Bucket, float]] = ()
         self.slot = 0.0
         self.funding: Funding | None = None
-
-    @property
-    def budgets(self) -> Sequence[Budget]:
-        """The budgets that the request counts against."""
-        return self._budgets
 
     def grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
         """Take more money, in a task of its own. `then` is called with the reserved amount (0: nothing) and with what
@@ -54,12 +50,12 @@ class KeyReservation:
 
     async def _grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
         try:
-            grant = await self._state.take(Claim(budgets=self._budgets, reserve_usd=usd), self._clock())
+            grant = await self._state.take(Claim(budgets=self.budgets, reserve_usd=usd), self._clock())
         except Exception:  # the task's root: a stream that waits for money must get an answer
             logger.exception("the state failed on a request's money")
             grant = Grant()
         if self._closed:
-            self._state.settle(self._budgets, grant.reserved_usd, 0.0)
+            self._state.settle(self.budgets, grant.reserved_usd, 0.0)
         else:
             then(grant.reserved_usd, grant.left_usd)
 
@@ -77,7 +73,7 @@ class KeyReservation:
         if self.slot:
             state.settle(self.account.slots, self.slot, 0.0)
         if reserved_usd or spent_usd:
-            state.settle(self._budgets, reserved_usd, spent_usd)
+            state.settle(self.budgets, reserved_usd, spent_usd)
         if self.tokens and used_tokens is not None:
             now = self._clock()
             for bucket, taken_tokens in self.tokens:

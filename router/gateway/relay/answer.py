@@ -1,19 +1,14 @@
-"""Parts of an answer that are the router's own: headers, the `headway` object, refusals, the cut at a bound."""
+"""Parts of an answer that are the router's own: headers, the `headway` object, refusals."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Any
 
-import orjson
-
-from backends import sse_events
 from router.core.errors import Refusal
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
-from router.core.types import Request
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
@@ -25,23 +20,6 @@ _shown = prediction_picker(*PREDICTED)
 def header_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Headers as they go over the wire."""
     return b"".join([b"%b: %b\r\n" % header for header in headers])
-
-
-def length_event(api: str, model: str, request: Request) -> bytes:
-    """The event that ends every choice of an answer which the router cut at its bound."""
-    kind, said = ("chat.completion.chunk", "delta") if api == "chat" else ("text_completion", "text")
-    choices = [
-        {"index": index, said: {} if api == "chat" else "", "finish_reason": "length"}
-        for index in range(request.choices)
-    ]
-    chunk = {
-        "id": request.id,
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-        "choices": choices,
-    }
-    return sse_events.event(orjson.dumps(chunk))
 
 
 def headway_object(record: RequestRecord, settlement: Settlement, answer: AttemptState) -> dict[str, Any]:
@@ -63,6 +41,18 @@ def headway_object(record: RequestRecord, settlement: Settlement, answer: Attemp
     }
 
 
+def refusal_headers(refusal: Refusal) -> list[tuple[bytes, bytes]]:
+    """The headers that an error's row of the contract asks for."""
+    headers = []
+    if refusal.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, ceil(refusal.retry_after_s))))
+    if not refusal.should_retry:
+        headers.append((b"x-should-retry", b"false"))
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
 def respond_refusal(
     client: ClientRequest,
     codec: ApiCodec,
@@ -70,14 +60,9 @@ def respond_refusal(
     request_id: str,
     extra: Iterable[tuple[bytes, bytes]],
 ) -> None:
-    """Send an error response with the headers its row of the contract asks for."""
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *extra]
-    if refusal.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, ceil(refusal.retry_after_s))))
-    if not refusal.should_retry:
-        headers.append((b"x-should-retry", b"false"))
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    """Send an error response."""
+    own = (b"content-type", b"application/json"), (b"x-request-id", request_id.encode())
+    headers = [*own, *extra, *refusal_headers(refusal)]
     # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
     # connection, and the client, still sending, would lose the answer.
     client.respond(refusal.status, header_lines(headers), codec.error(refusal))

@@ -64,12 +64,12 @@ class Listener(Protocol):
 class Attempt:
     """What one `Dispatch` starts; `router.core.interfaces.Sink`. Times are on the driver's clock in seconds.
 
+    `assembler` puts the stream together for a client that wants none (`Call.collector`; None where events are passed on).
     `aborted` says that it was given up, `cut` that its money ended it, `was_sent` that the engine was given the request.
     `answer` is what it gave, if it was not streamed to the client.
     """
 
     __slots__ = (
-        "_assembler",
         "_behind",
         "_call",
         "_client",
@@ -85,6 +85,7 @@ class Attempt:
         "_task",
         "aborted",
         "answer",
+        "assembler",
         "cut",
         "dispatch",
         "finish_reason",
@@ -112,8 +113,7 @@ class Attempt:
         self._metered = metered
         self._call: OpenCall | None = None
         self._task: asyncio.Task[None] | None = None  # adjusts an answer that may be large
-        # Puts a stream together for a client that wants none.
-        self._assembler = (
+        self.assembler = (
             Assembler("chat" if exchange.api == "chat" else "completions")
             if dispatch.streams and not exchange.request.client_streams
             else None
@@ -134,11 +134,6 @@ class Attempt:
         self.answer: dict[str, Any] | None = None
 
     # --- its life ------------------------------------------------------------------------------------
-    @property
-    def collector(self) -> Assembler | None:
-        """What takes its events as they are parsed (`Call.collector`); None where they are passed on."""
-        return self._assembler
-
     def start(self, find: Callable[[str], Backend], call: Call) -> None:
         """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
         try:
@@ -173,8 +168,8 @@ class Attempt:
         self.was_sent = True
 
     def ended(self, answer: dict[str, Any] | None) -> None:
-        """It has given its whole answer: `answer`, or the stream until here. Its end is reported after this turn of the event
-        loop, together with the others' (`router.gateway.http.client_request`)."""
+        """The answer is complete: `answer`, or the stream until here. The end is reported after this turn of the event loop,
+        together with the others' (`router.gateway.http.client_request`)."""
         if self.aborted:
             return
         self._close()
@@ -186,8 +181,8 @@ class Attempt:
         try:
             if answer is not None:
                 self._keep(answer)
-            elif self._assembler is not None:
-                self._assembled(self._assembler)
+            elif self.assembler is not None:
+                self._assembled(self.assembler)
         except Exception as error:  # noqa: BLE001 (of the engine's answer, or a fault of ours)
             self.failed(error)
         else:
@@ -224,7 +219,7 @@ class Attempt:
             self._listener.succeeded(self)
 
     def _close(self) -> None:
-        """Let go of the call, which knows this attempt: together they would be a cycle that only the collector finds."""
+        """Drop the call, which breaks a reference cycle."""
         call, self._call = self._call, None
         if call is not None:
             call.abort()  # does nothing after a clean end
@@ -256,7 +251,7 @@ class Attempt:
 
     # --- the stream ----------------------------------------------------------------------------------
     def take(self, batch: Batch) -> bool:
-        """Pass one batch on in the moment it arrives; True if nothing more is to come now."""
+        """Pass one batch on at once; True if nothing more is to come now."""
         if self._metered is None:
             return self._take(batch)
         self._taking = True
@@ -285,9 +280,9 @@ class Attempt:
         if finish_reason is not None:
             self.finish_reason = finish_reason
         client = self._client
-        if self._assembler is not None:
+        if self.assembler is not None:
             if data:
-                self._assembler.feed(data)
+                self.assembler.feed(data)
         elif self._passing:
             out = self._codec.events(data)
             if out:
@@ -305,7 +300,7 @@ class Attempt:
         return False
 
     def _pass(self, metered: MeteredStream, kept: Batch) -> bool:
-        """Pass on what of a batch is paid for; True if nothing more is to come now."""
+        """Pass on the part of a batch that is paid for; True if nothing more is to come now."""
         paused = self._take(kept) if kept.data or kept.usage is not None else False
         meter = metered.meter
         self.tokens, self.usage = meter.tokens, metered.usage

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
+from backends import sse_events
 from router.core.types import Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.keys.reservation import KeyReservation
-from router.gateway.relay.answer import length_event
 from router.store.records import RequestRecord
 
 
@@ -36,5 +39,16 @@ class Exchange:
         return isinstance(options, dict) and options.get("continuous_usage_stats") is True
 
     def length_event(self, model: str) -> bytes:
-        """The event that ends an answer which the router cut."""
-        return length_event(self.api, model, self.request)
+        """The event that ends every choice of an answer which the router cut at its bound."""
+        chat, request = self.api == "chat", self.request
+        said: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        chunk = {
+            "id": request.id,
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": int(time.time()),
+            "model": model,
+            "choices": [
+                {"index": index, **said, "finish_reason": "length"} for index in range(request.choices)
+            ],
+        }
+        return sse_events.event(orjson.dumps(chunk))

@@ -18,13 +18,13 @@ from backends.engine_numbers import counted, sound_usage
 from backends.sse_events import chunk_of
 from router.core.interfaces import Batch
 from router.core.money.meter import TokenMeter, Verdict
-from router.gateway.relay.alike import Alike, alike
 from router.gateway.relay.event_tokens import choice_tokens, choices_of, ended_in, index_of, tokens_of_text
+from router.gateway.relay.metered_template import MeteredTemplate, metered_template
 
 
 class _Rest(NamedTuple):
-    """What waits for money: the events of a batch from byte `at` on, of which the first has been counted. `reported` is the usage in
-    the last event that had one."""
+    """What waits for money: the events of a batch from byte `at` on; the first one has been counted. `reported` is the usage
+    in the last event that had one."""
 
     batch: Batch
     at: int
@@ -39,7 +39,6 @@ class MeteredStream:
     """
 
     __slots__ = (
-        "_alike",
         "_by_choice",
         "_choices",
         "_ended",
@@ -49,6 +48,7 @@ class MeteredStream:
         "_passed",
         "_per_choice",
         "_rest",
+        "_template",
         "meter",
         "stopped",
         "usage",
@@ -64,7 +64,7 @@ class MeteredStream:
         self._per_choice = False  # the usage of an event is that of its choice, as vLLM's is
         self._final: Mapping[str, Any] | None = None  # the engine's own usage of the whole answer
         self._passed = 0  # tokens
-        self._alike: Alike | None = None  # how the events of the last batch are written
+        self._template: MeteredTemplate | None = None  # how the events of the last batch are written
         self._rest: _Rest | None = None
         self.usage: Mapping[str, Any] | None = None
         self.stopped = False
@@ -75,11 +75,11 @@ class MeteredStream:
         return self._rest is not None
 
     def take(self, batch: Batch) -> Batch:
-        """What of a batch is paid for."""
+        """The part of a batch that is paid for."""
         return self._take(batch, 0, None)
 
     def go_on(self) -> Batch:
-        """What waited, as far as the allowance of now pays for it."""
+        """The part of what waited that the present allowance pays for."""
         assert self._rest is not None  # noqa: S101 (the caller saw `waiting`)
         (batch, at, reported), self._rest = self._rest, None
         return self._take(batch, at, reported, counted_first=True)
@@ -89,9 +89,9 @@ class MeteredStream:
         size, before = len(data), self._passed
         kept: list[bytes] = []
         while at < size:
-            form = None if counted_first else self._alike
-            if form is not None and data.startswith(form.head, at):
-                run, usage, end = self._take_alike(form, data, at)
+            template = None if counted_first else self._template
+            if template is not None and data.startswith(template.head, at):
+                run, usage, end = self._take_run(template, data, at)
                 if end > at:
                     kept.append(run)
                     reported = usage or reported
@@ -112,10 +112,7 @@ class MeteredStream:
             if (sound := sound_usage(usage)) is not None:
                 reported = sound
                 self._final = sound if complete and not self._per_choice else None
-            verdict = meter.judge(
-                complete=complete,
-                finished=self._choices == 1 and bool(ended_in(payload)),
-            )
+            verdict = meter.judge(complete=complete, finished=self._choices == 1 and bool(ended_in(payload)))
             if verdict is Verdict.WAIT:
                 self._rest = _Rest(batch, began, reported)
                 break
@@ -124,7 +121,7 @@ class MeteredStream:
                 break
             self._passed = meter.tokens
             if self._choices == 1:
-                self._alike = alike(event, payload, usage)
+                self._template = metered_template(event, payload, usage)
             if usage is not None and self._hide_usage:
                 del payload["usage"]
                 kept.append(b"data: %b\n\n" % orjson.dumps(payload))
@@ -134,9 +131,8 @@ class MeteredStream:
                 self.stopped = True
                 break
         ended_early = self.stopped or self._rest is not None
-        if (
-            not ended_early and batch.usage is not None and batch.usage != reported
-        ):  # of an event without choices
+        # The usage may be of an event without choices.
+        if not ended_early and batch.usage is not None and batch.usage != reported:
             self._final = batch.usage
         if self._final is not None and not ended_early:
             self.usage = self._final
@@ -152,11 +148,11 @@ class MeteredStream:
             return Batch(data, passed)
         return Batch(data, passed, batch.usage, batch.finish_reason)
 
-    def _take_alike(self, form: Alike, data: bytes, at: int) -> tuple[bytes, object, int]:
-        """The events of this form from `at` on that surely pass, the usage of the last one, and where they end."""
-        meter, choice = self.meter, form.choice
+    def _take_run(self, template: MeteredTemplate, data: bytes, at: int) -> tuple[bytes, object, int]:
+        """The events of this template from `at` on that surely pass, the usage of the last one, and where they end."""
+        meter, choice = self.meter, template.choice
         try:
-            texts, usages, ends = form.read(data, at)
+            texts, usages, ends = template.read(data, at)
             made = [tokens_of_text(orjson.loads(text)) for text in texts]
         except ValueError:
             return b"", None, at
@@ -179,7 +175,7 @@ class MeteredStream:
         end = ends[passing - 1]
         if not usages:
             return data[at:end], None, end
-        run = form.without_usage(texts[:passing]) if self._hide_usage else data[at:end]
+        run = template.without_usage(texts[:passing]) if self._hide_usage else data[at:end]
         return run, usages[passing - 1], end
 
     def _note_usage(self) -> None:

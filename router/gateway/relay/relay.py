@@ -134,7 +134,7 @@ class Relay:
         self._client.on_left = self._client.on_shutdown = None
         if self._checking is not None:
             self._checking.cancel()
-        self._attempts.clear()  # they know this relay: cycles that only the collector would find
+        self._attempts.clear()  # breaks reference cycles
 
     def _report(self, event: RequestEvent, now: float | None = None) -> None:
         """Feed an event. A fault of ours in its handling ends the request."""
@@ -195,7 +195,7 @@ class Relay:
             metered is not None,
             traceparent,
             request.cache_salt,
-            attempt.collector,
+            attempt.assembler,
         )
         attempt.start(self._services.fleet.backend, call)
 
@@ -229,7 +229,7 @@ class Relay:
         if self._check is not None and answer is not None:
             with surviving("second-look"):
                 score = await self._check(self._exchange, answer)
-        self._checking = None  # it ends by itself
+        self._checking = None  # so that `_end` does not cancel this task
         self._report(Checked(self._request.id, attempt, score))
 
     def finish(self, instruction: Finish) -> None:

@@ -72,7 +72,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         #: Called with the policy and the seconds that a decision took.
         self.on_decision: Callable[[str, float], None] | None = None
-        #: Called when an attempt may have begun or ended, so that other replicas of the router hear of it soon.
+        #: Called when an attempt may have begun or ended, so that other replicas learn of it soon.
         self.on_work: Callable[[], None] | None = None
         #: Called with each event, its time and its instructions, before they are carried out.
         self.on_event: Callable[[Event, float, list[Instruction]], None] | None = None
@@ -82,7 +82,7 @@ class Runner:
         scheduler.on_fault = partial(failed, "scheduler")
 
     def submit(self, request: Request, funding: Funding | None, handle: RequestHandle) -> None:
-        """Bring a request in. Its instructions go to `handle` until its `Finish`, which comes in any case."""
+        """Submit a request. Its instructions go to `handle`; the last one, `Finish`, always comes."""
         self._handles[request.id] = handle
         try:
             self.apply(Arrived(request, funding))
@@ -91,8 +91,8 @@ class Runner:
             raise
 
     def apply(self, event: Event, now: float | None = None) -> None:
-        """Feed one event (that happened `now`, else at this moment) and carry out what comes of it. Only then, when nobody
-        waits for it any more, the scheduler does the rest, and the timer is set."""
+        """Feed one event (at `now`, else at this moment) and carry out its instructions. After them, when nobody waits any
+        more, the scheduler catches up and the timer is set."""
         scheduler = self.scheduler
         if now is None:
             now = self.clock()
@@ -118,7 +118,7 @@ class Runner:
             self._arm()
 
     def forget(self, request_id: str) -> None:
-        """The scheduler has failed on a request: whatever it has of it is given up, and nobody is told."""
+        """The scheduler has failed on a request: it gives the request up, and no instruction is carried out."""
         self._handles.pop(request_id, None)
         with surviving("relay"):
             self.apply(GivenUp(request_id, "internal_error"))
@@ -155,15 +155,15 @@ class Runner:
             self._left_undone(instruction)
 
     def _left_undone(self, instruction: Instruction) -> None:
-        """Nobody carries out an instruction: the request is given up, and what it has under way is taken for ended."""
+        """An instruction could not be carried out: give the request up, and report a cancelled attempt as ended."""
         if type(instruction) is Cancel:
             self.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED, sent=False))
         elif type(instruction) is not Finish:
             self.apply(GivenUp(instruction.request_id, "internal_error"))
 
     def _arm(self) -> None:
-        """Set the timer. Only what is dispatched or queued makes the next deadline earlier (its time limits, and
-        when a hedge may pay), so most events need not ask for it."""
+        """Set the timer. Only a dispatch and a place in the queue make the next deadline earlier (by time limits, and by when
+        a hedge may pay), so most events do not need this."""
         at = self.scheduler.wake_at
         if at is None or self._wakes_at <= at:
             return  # an early timer does no harm: it asks again
@@ -177,7 +177,7 @@ class Runner:
         self._timer = None
         try:
             self.apply(Tick())
-        except Exception as error:  # noqa: BLE001 (a callback of the loop: whoever waits must be looked at again)
+        except Exception as error:  # noqa: BLE001 (a callback of the loop: waiting requests need the next tick)
             failed("scheduler-timer", error)
             if self._timer is None:
                 self._wakes_at = self.clock() + _AGAIN_S

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -14,8 +12,9 @@ from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.openai.errors import openai_error
-from router.gateway.http.request_body import check_encoding
+from router.gateway.http.request_body import check_encoding, too_large
 from router.gateway.intake.callers import caller_terms, check_admin
+from router.gateway.relay.answer import refusal_headers
 from router.gateway.service import Gateway
 from router.request.key_terms import KeyTerms
 from router.request.validation import path_of, sentence_of
@@ -43,7 +42,7 @@ class Guard:
         left = int(self._gateway.config.limits.max_body_mb * 1024 * 1024)
         if path not in _PROMPT_PATHS:
             left = min(left, MAX_BODY_BYTES)
-        too_large = f"The body is larger than {left / 1024 / 1024:g} MiB."
+        oversized = too_large(left / 1024 / 1024)
         try:
             # An open gateway checks every path, to refuse pages of other sites.
             if self._gateway.rules.keys.open or path.startswith(("/v1/", "/api/")):
@@ -53,7 +52,7 @@ class Guard:
             check_encoding(dict(scope["headers"]))
             length = request.headers.get("content-length", "")
             if length.isdigit() and int(length) > left:
-                raise Refusal(413, "request_too_large", too_large, Outcome.REJECTED_INVALID)
+                raise oversized
         except Refusal as refusal:
             await refusal_response(request, refusal)(scope, receive, send)
             return
@@ -63,7 +62,7 @@ class Guard:
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(413, too_large)
+                raise HTTPException(413, oversized.message)
             return message
 
         await self._app(scope, bounded, send)
@@ -99,13 +98,7 @@ def refusal_response(request: Request, refusal: Refusal) -> Response:
     """A refusal in the shape of the API that was called."""
     ollama = request.scope["path"].startswith("/api/")  # not request.url, which depends on the header Host
     content = refusal_body(refusal, "") if ollama else openai_error(refusal)
-    headers = {}
-    if refusal.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
-    if not refusal.should_retry:
-        headers["x-should-retry"] = "false"
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
+    headers = {name.decode(): value.decode() for name, value in refusal_headers(refusal)}
     return Response(content, refusal.status, headers, media_type="application/json")
 
 

@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from predictors.online.predictor import OnlinePredictor
 from router.config import InstanceConfig, parse_instance
-from router.core.errors import Refusal
+from router.core.errors import unauthorized
 from router.core.types import Outcome
 from router.explain import describe
 from router.gateway.fleet.batch_plan import BatchProblem, Prompt
 from router.gateway.fleet.edits import adding, draining, removing, targeting
 from router.gateway.fleet.scaling import pools
+from router.gateway.records import find_request
 from router.gateway.routes.access import admin_router, not_found
 from router.gateway.service import Gateway
 
@@ -79,7 +80,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         added = parse_instance(body)
         if gateway.admin_key is None and (added.api_key_env or added.headers_env):
             # Otherwise any program on this machine could have our secrets sent to its own URL.
-            raise Refusal(401, "invalid_api_key", "Secrets need an admin key.", Outcome.REJECTED_AUTH)
+            raise unauthorized("Secrets need an admin key.")
 
         await gateway.changes.edit(adding(added))
         return _instance(gateway, added, gateway.runner.clock())
@@ -119,7 +120,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     @router.get("/requests/{request_id}")
     async def request(request_id: str) -> dict[str, Any]:
         """One request with every candidate and every attempt."""
-        row = await gateway.records.find(request_id, any_key=True)
+        row = await find_request(gateway.store, gateway.state, request_id, any_key=True)
         if row is None:
             raise not_found("There is no such request")
         return await describe(gateway.store, row)

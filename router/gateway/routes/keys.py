@@ -14,8 +14,9 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from router.core.errors import Refusal, invalid_request
+from router.core.errors import Refusal, invalid_request, unauthorized
 from router.core.types import Outcome
+from router.gateway.keys.client_keys import make, revoke
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.gateway.routes.access import admin_router, client_key, not_found
 from router.gateway.service import Gateway
@@ -77,7 +78,7 @@ def _operators(gateway: Gateway) -> APIRouter:
         contains the key itself."""
         if gateway.admin_key is None:
             # The first key closes the gateway: any program on this machine could lock its owner out.
-            raise Refusal(401, "invalid_api_key", "Keys need an admin key.", Outcome.REJECTED_AUTH)
+            raise unauthorized("Keys need an admin key.")
         return await _make(gateway, body, body.maker, response)
 
     @router.delete("/keys/{name}", responses={404: {}, 409: {}})
@@ -148,11 +149,7 @@ def _holders(gateway: Gateway) -> APIRouter:
 
     @router.get("/spend", responses={400: {}, 404: {}})
     async def spend(
-        request: Request,
-        by: _By = "day,key",
-        since: _Day = None,
-        until: _Day = None,
-        key: str | None = None,
+        request: Request, by: _By = "day,key", since: _Day = None, until: _Day = None, key: str | None = None
     ) -> dict[str, Any]:
         """Requests, tokens and USD of the caller's key and the keys below it, or of one of them (`key`)."""
         name = caller(request).name
@@ -169,9 +166,10 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
     was_open = gateway.rules.keys.open
     settings = body.model_extra or {}
     try:
-        made = await gateway.keys.make(
-            gateway.rules.tenants, gateway.fleet.policies, body.name, settings, maker
+        made = await make(
+            gateway.keys.table, gateway.rules.tenants, gateway.fleet.policies, body.name, settings, maker
         )
+        await gateway.keys.changed_here()
     except NameUsed as error:
         raise Refusal(409, "name_taken", _sentence(error), Outcome.REJECTED_INVALID, param="name") from None
     except BadKey as error:
@@ -188,7 +186,8 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
 
 async def _revoke(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
     try:
-        revoked = await gateway.keys.revoke(gateway.rules.tenants, tenant)
+        revoked = await revoke(gateway.keys.table, gateway.rules.tenants, tenant)
+        await gateway.keys.changed_here()
     except BadKey as error:
         raise Refusal(409, "in_fleet_file", _sentence(error), Outcome.REJECTED_INVALID) from None
     return {"name": tenant.name, "revoked": list(revoked)}

@@ -6,8 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from router.core.errors import Refusal
-from router.core.types import Outcome
+from router.core.errors import model_not_found
 from router.gateway.routes.access import client_key
 from router.gateway.service import Gateway
 
@@ -34,13 +33,7 @@ def model_routes(gateway: Gateway) -> APIRouter:
         names = gateway.rules.routing_rules.names_for(client_key(gateway, request))
         found, _ = names.resolve(model_id)
         if len(found) > 1:
-            raise Refusal(
-                404,
-                "model_not_found",
-                "This name stands for no single model",
-                Outcome.REJECTED_INVALID,
-                param="model",
-            )
+            raise model_not_found("This name stands for no single model")
         return entry(found[0])
 
     return router

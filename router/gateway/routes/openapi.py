@@ -8,135 +8,110 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-_NUMBER = {"type": "number", "exclusiveMinimum": 0}
-_SCHEMAS: dict[str, Any] = {
-    "Routing": {
-        "type": "object",
-        "description": "The routing parameters of this request. Never forwarded.",
-        "additionalProperties": False,
-        "properties": {
-            "policy": {"type": "string", "example": "latency"},
-            "slo": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {"ttft_ms": _NUMBER, "tpot_ms": _NUMBER, "e2e_ms": _NUMBER},
-            },
+_Schema = dict[str, Any]
+
+_STRING: _Schema = {"type": "string"}
+_OBJECT: _Schema = {"type": "object"}
+_COUNT: _Schema = {"type": "integer", "minimum": 1}
+_POSITIVE: _Schema = {"type": "number", "exclusiveMinimum": 0}
+_TEXT_OR_NULL: _Schema = {"type": ["string", "null"]}
+
+
+def _object(properties: dict[str, _Schema], required: list[str] | None = None, **more: Any) -> _Schema:
+    needs = {} if required is None else {"required": required}
+    return {"type": "object", **more, **needs, "properties": properties}
+
+
+def _list(items: _Schema, **more: Any) -> _Schema:
+    return {"type": "array", **more, "items": items}
+
+
+def _text_or_list(items: _Schema) -> _Schema:
+    return {"anyOf": [_STRING | {"minLength": 1}, _list(items, minItems=1)]}
+
+
+_ERROR = _object(
+    {"message": _STRING, "type": _STRING, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL},
+    ["message", "type", "param", "code"],
+)
+_SCHEMAS: dict[str, _Schema] = {
+    "Routing": _object(
+        {
+            "policy": _STRING | {"example": "latency"},
+            "slo": _object(
+                {"ttft_ms": _POSITIVE, "tpot_ms": _POSITIVE, "e2e_ms": _POSITIVE}, additionalProperties=False
+            ),
             "on_miss": {"enum": ["best_effort", "reject"]},
             "max_cost_usd": {"type": "number", "minimum": 0},
             "min_quality": {"type": "number", "minimum": 0, "maximum": 1},
-            "models": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "models": _list(_STRING, minItems=1),
             "priority": {"type": "integer"},
             "seed": {"type": "integer"},
         },
-    },
-    "Error": {
-        "type": "object",
-        "required": ["error"],
-        "properties": {
-            "error": {
-                "type": "object",
-                "required": ["message", "type", "param", "code"],
-                "properties": {
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                    "param": {"type": ["string", "null"]},
-                    "code": {"type": ["string", "null"]},
-                },
-            }
-        },
-    },
-    "OllamaError": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+        description="The routing parameters of this request. Never forwarded.",
+        additionalProperties=False,
+    ),
+    "Error": _object({"error": _ERROR}, ["error"]),
+    "OllamaError": _object({"error": _STRING}, ["error"]),
+}
+_MODEL = _STRING | {"example": "auto", "description": "a model, an alias, `auto`, or `NAME:policy`"}
+_ROUTING = {"$ref": "#/components/schemas/Routing"}
+_CACHE_KEY = _STRING | {
+    "description": "the conversation; its requests go to the same instance where possible"
 }
 _COMMON = {
-    "model": {
-        "type": "string",
-        "example": "auto",
-        "description": "a model, an alias, `auto`, or `NAME:policy`",
-    },
+    "model": _MODEL,
     "stream": {"type": "boolean"},
-    "max_tokens": {"type": "integer", "minimum": 1},
-    "n": {"type": "integer", "minimum": 1, "maximum": 128},
+    "max_tokens": _COUNT,
+    "n": _COUNT | {"maximum": 128},
     "temperature": {"type": "number"},
-    "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
-    "prompt_cache_key": {
-        "type": "string",
-        "description": "the conversation; its requests go to the same instance where possible",
-    },
-    "routing": {"$ref": "#/components/schemas/Routing"},
+    "stream_options": _object({"include_usage": {"type": "boolean"}}),
+    "prompt_cache_key": _CACHE_KEY,
+    "routing": _ROUTING,
 }
 _SESSION = {
     "name": "x-session-id",
     "in": "header",
     "required": False,
-    "schema": {"type": "string"},
+    "schema": _STRING,
     "description": "the conversation, if the body has no `prompt_cache_key`",
 }
-_TEXTS = {
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-    ]
-}
+_TEXTS = _text_or_list(_STRING)
 _OLLAMA = {
-    "model": {"type": "string", "minLength": 1},
+    "model": _STRING | {"minLength": 1},
     "stream": {"type": "boolean", "default": True},
-    "options": {"type": "object"},
-    "keep_alive": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+    "options": _OBJECT,
+    "keep_alive": {"anyOf": [_STRING, {"type": "number"}]},
 }
-_MESSAGES = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "required": ["role", "content"],
-        "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
-    },
-}
-_RESPONSE_ITEM = {
-    "type": "object",
-    "description": "a message, a function_call, a function_call_output, or a reasoning item",
-    "properties": {
+_MESSAGES = _list(_object({"role": _STRING, "content": _STRING}, ["role", "content"]), minItems=1)
+_RESPONSE_ITEM = _object(
+    {
         "type": {
             "enum": ["message", "function_call", "function_call_output", "reasoning"],
             "default": "message",
         },
         "role": {"enum": ["user", "assistant", "system", "developer"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+        "content": {"anyOf": [_STRING, _list(_OBJECT)]},
     },
-}
-_RESPONSE_TOOL = {
-    "type": "object",
-    "required": ["type", "name"],
-    "properties": {
-        "type": {"const": "function"},
-        "name": {"type": "string"},
-        "description": {"type": "string"},
-        "parameters": {"type": "object"},
-    },
-}
-_RESPONSE_FORMAT = {
-    "type": "object",
-    "required": ["type"],
-    "properties": {
-        "type": {"enum": ["text", "json_object", "json_schema"]},
-        "name": {"type": "string"},
-        "schema": {"type": "object"},
-    },
-}
+    description="a message, a function_call, a function_call_output, or a reasoning item",
+)
+_RESPONSE_TOOL = _object(
+    {"type": {"const": "function"}, "name": _STRING, "description": _STRING, "parameters": _OBJECT},
+    ["type", "name"],
+)
+_RESPONSE_FORMAT = _object(
+    {"type": {"enum": ["text", "json_object", "json_schema"]}, "name": _STRING, "schema": _OBJECT}, ["type"]
+)
 
-_STATUS = {"type": "object", "additionalProperties": {"type": "string"}}
-
-#: path -> (summary, tag, required members, members)
-_PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
+#: path -> (summary, required members, members)
+_PATHS: dict[str, tuple[str, list[str], dict[str, _Schema]]] = {
     "/v1/chat/completions": (
         "Chat",
-        "generation",
         ["model", "messages"],
-        _COMMON | {"messages": _MESSAGES, "max_completion_tokens": {"type": "integer", "minimum": 1}},
+        _COMMON | {"messages": _MESSAGES, "max_completion_tokens": _COUNT},
     ),
     "/v1/completions": (
         "Complete a prompt",
-        "generation",
         ["model", "prompt"],
         _COMMON
         | {
@@ -146,52 +121,41 @@ _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
     ),
     "/v1/embeddings": (
         "Embed texts",
-        "generation",
         ["model", "input"],
-        {"model": _COMMON["model"], "input": _TEXTS, "routing": _COMMON["routing"]},
+        {"model": _MODEL, "input": _TEXTS, "routing": _ROUTING},
     ),
     "/v1/responses": (
         "Respond (nothing is stored)",
-        "generation",
         ["model", "input"],
         {
-            "model": _COMMON["model"],
-            "input": {
-                "anyOf": [
-                    {"type": "string", "minLength": 1},
-                    {"type": "array", "items": _RESPONSE_ITEM, "minItems": 1},
-                ]
-            },
-            "instructions": {"type": "string"},
+            "model": _MODEL,
+            "input": _text_or_list(_RESPONSE_ITEM),
+            "instructions": _STRING,
             "stream": {"type": "boolean"},
-            "max_output_tokens": {"type": "integer", "minimum": 1},
+            "max_output_tokens": _COUNT,
             "temperature": {"type": "number"},
             "top_p": {"type": "number"},
-            "tools": {"type": "array", "items": _RESPONSE_TOOL},
+            "tools": _list(_RESPONSE_TOOL),
             "tool_choice": {
                 "description": "`auto`, `none`, `required`, a function by its name, or `allowed_tools`"
             },
-            "text": {"type": "object", "properties": {"format": _RESPONSE_FORMAT}},
-            "reasoning": {"type": "object", "properties": {"effort": {"type": "string"}}},
+            "text": _object({"format": _RESPONSE_FORMAT}),
+            "reasoning": _object({"effort": _STRING}),
             "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-            "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-            "prompt_cache_key": _COMMON["prompt_cache_key"],
-            "routing": _COMMON["routing"],
+            "metadata": _OBJECT | {"additionalProperties": _STRING},
+            "prompt_cache_key": _CACHE_KEY,
+            "routing": _ROUTING,
         },
     ),
-    "/api/chat": ("Chat (Ollama)", "ollama", ["model"], _OLLAMA | {"messages": _MESSAGES}),
-    "/api/generate": ("Generate (Ollama)", "ollama", ["model"], _OLLAMA | {"prompt": {"type": "string"}}),
-    "/api/embed": ("Embed texts (Ollama)", "ollama", ["model"], _OLLAMA | {"input": _TEXTS}),
-    "/api/embeddings": (
-        "Embed a text (Ollama, older)",
-        "ollama",
-        ["model"],
-        _OLLAMA | {"prompt": {"type": "string"}},
-    ),
+    "/api/chat": ("Chat (Ollama)", ["model"], _OLLAMA | {"messages": _MESSAGES}),
+    "/api/generate": ("Generate (Ollama)", ["model"], _OLLAMA | {"prompt": _STRING}),
+    "/api/embed": ("Embed texts (Ollama)", ["model"], _OLLAMA | {"input": _TEXTS}),
+    "/api/embeddings": ("Embed a text (Ollama, older)", ["model"], _OLLAMA | {"prompt": _STRING}),
 }
+_STATUS = _OBJECT | {"additionalProperties": _STRING}
 #: path -> (description, media type, schema, further answers)
-_OPERATIONS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
-    "/": ("Says that it runs.", "text/plain", {"type": "string"}, {}),
+_OPERATIONS: dict[str, tuple[str, str, _Schema, dict[str, Any]]] = {
+    "/": ("Says that it runs.", "text/plain", _STRING, {}),
     "/healthz": ("The process is alive.", "application/json", _STATUS, {}),
     "/readyz": (
         "Whether the gateway can serve requests and record them. It stays ready while a database server is away: the "
@@ -200,7 +164,7 @@ _OPERATIONS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         _STATUS,
         {"503": {"description": "nothing can serve, draining, or a lost database file"}},
     ),
-    "/metrics": ("Prometheus.", "text/plain", {"type": "string"}, {}),
+    "/metrics": ("Prometheus.", "text/plain", _STRING, {}),
 }
 _STATUSES = {
     400: "bad request, or routing parameters that no candidate can meet",
@@ -227,23 +191,28 @@ def describe_other_paths(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
             schema.setdefault("components", {}).setdefault("schemas", {}).update(_SCHEMAS)
-            for path, operation in _OPERATIONS.items():
-                schema["paths"][path] = {"get": _described(path, *operation)}
-            for path, operations in schema["paths"].items():
-                for operation in operations.values():
+            for path, probe in _OPERATIONS.items():
+                schema["paths"][path] = {"get": _described(path, *probe)}
+            for path, described in schema["paths"].items():
+                for operation in described.values():
                     _document_errors(path, operation)
-            for path, (summary, tag, required, members) in _PATHS.items():
-                schema["paths"][path] = {"post": _operation(path, summary, tag, required, members)}
+            for path, hot in _PATHS.items():
+                schema["paths"][path] = {"post": _operation(path, *hot)}
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
+def _error_content(path: str) -> dict[str, Any]:
+    """The content of an error, in the shape of the path's API."""
+    name = "OllamaError" if path.startswith("/api/") else "Error"
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
 def _document_errors(path: str, operation: dict[str, Any]) -> None:
     """Document what FastAPI does not know: bad input is a 400, and every error has the API's shape."""
-    name = "OllamaError" if path.startswith("/api/") else "Error"
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    content = _error_content(path)
     responses = operation["responses"]
     documented = {status for status in responses if status[0] in "45" and status != "422"}
     if path.startswith("/admin"):
@@ -271,26 +240,17 @@ def _described(
     }
 
 
-def _operation(
-    path: str, summary: str, tag: str, required: list[str], members: dict[str, Any]
-) -> dict[str, Any]:
+def _operation(path: str, summary: str, required: list[str], members: dict[str, _Schema]) -> dict[str, Any]:
     ollama = path.startswith("/api/")
-    error = {"$ref": f"#/components/schemas/{'OllamaError' if ollama else 'Error'}"}
-    responses: dict[str, Any] = {
-        "200": {
-            "description": "the answer",
-            "content": {
-                "application/json": {"schema": {"type": "object"}},
-                "application/x-ndjson" if ollama else "text/event-stream": {"schema": {"type": "string"}},
-            },
-        }
-    }
+    stream_type = "application/x-ndjson" if ollama else "text/event-stream"
+    answers = {"application/json": {"schema": _OBJECT}, stream_type: {"schema": _STRING}}
+    responses = {"200": {"description": "the answer", "content": answers}}
     for status, what in _STATUSES.items():
-        responses[str(status)] = {"description": what, "content": {"application/json": {"schema": error}}}
-    body = {"type": "object", "required": required, "properties": members}
+        responses[str(status)] = {"description": what, "content": _error_content(path)}
+    body = _object(members, required)
     return {
         "summary": summary,
-        "tags": [tag],
+        "tags": ["ollama" if ollama else "generation"],
         "operationId": path.strip("/").replace("/", "_"),
         "parameters": [_SESSION],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},

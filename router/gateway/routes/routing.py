@@ -14,6 +14,7 @@ from router.explain import describe, described_candidates
 from router.gateway.codecs.responses.request import is_response, responses_to_chat
 from router.gateway.intake.request import build_request, routing_params
 from router.gateway.keys.reservation import KeyReservation
+from router.gateway.records import find_request
 from router.gateway.routes.access import client_key, not_found
 from router.gateway.service import Gateway
 from router.request import body as bodies
@@ -62,7 +63,8 @@ def routing_routes(gateway: Gateway) -> APIRouter:
     async def routing(request_id: str, request: Request) -> dict[str, Any]:
         """The decision for one of the caller's requests, and its outcome."""
         terms = client_key(gateway, request)
-        row = await gateway.records.find(request_id, None if terms is None else terms.name)
+        name = None if terms is None else terms.name
+        row = await find_request(gateway.store, gateway.state, request_id, name)
         if row is None:
             raise not_found("There is no such request")
         return await describe(gateway.store, row)
@@ -99,10 +101,7 @@ async def _dry_run(
     facts = prompt_facts(api, body)
     now = gateway.runner.clock()
     record = RequestRecord(
-        id="predict",
-        received_at=time.time(),
-        arrived_at=now,
-        key_name=None if terms is None else terms.name,
+        id="predict", received_at=time.time(), arrived_at=now, key_name=None if terms is None else terms.name
     )
     decided = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
     if reservation is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from predictors.online.predictor import OnlinePredictor
@@ -35,36 +35,20 @@ def families(metrics: Metrics) -> Iterator[Family]:
     if sources.state is not None:
         yield from _state(sources.state())
     if sources.judged is not None:
-        yield counter(
-            "headway_judged_answers",
-            "Answers chosen to be judged, by what came of it.",
-            ("result",),
-            [((result,), count) for result, count in sources.judged().items()],
-        )
+        text = "Answers chosen to be judged, by what came of it."
+        yield _by("result", counter, "headway_judged_answers", text, sources.judged())
     if sources.checked is not None:
-        yield counter(
-            "headway_checked_answers",
-            "Answers checked before their clients got them, by what came of it.",
-            ("result",),
-            [((result,), count) for result, count in sources.checked().items()],
-        )
+        text = "Answers checked before their clients got them, by what came of it."
+        yield _by("result", counter, "headway_checked_answers", text, sources.checked())
     if sources.connections is not None:
         opened, closed = sources.connections()
         yield _value(gauge, "headway_connections", "Open connections of clients.", opened)
-        yield counter(
-            "headway_connections_closed",
-            "Connections of clients that the gateway closed, by reason.",
-            ("reason",),
-            [((reason,), count) for reason, count in closed.items()],
-        )
+        text = "Connections of clients that the gateway closed, by reason."
+        yield _by("reason", counter, "headway_connections_closed", text, closed)
     if sources.stalls is not None:
         yield from _stalls(sources.stalls)
-    yield counter(
-        "headway_background_failures",
-        "Failures of background tasks, which continued.",
-        ("task",),
-        (((task,), count) for task, count in sorted(failures().items())),
-    )
+    text = "Failures of background tasks, which continued."
+    yield _by("task", counter, "headway_background_failures", text, dict(sorted(failures().items())))
 
 
 def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
@@ -105,18 +89,10 @@ def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
         (*group, "of"),
         [(key, coverage.ttft_log_error) for key, coverage in coverages],
     )
-    yield gauge(
-        "headway_length_model_weight",
-        "Weight of the length model in predicted lengths, 0 to 1.",
-        ("model",),
-        [((model,), share) for model, share in predictor.length_weights().items()],
-    )
-    yield counter(
-        "headway_feedback_learned",
-        "Feedback that corrected predicted qualities.",
-        ("model",),
-        [((model,), count) for model, count in predictor.feedback_counts().items()],
-    )
+    text = "Weight of the length model in predicted lengths, 0 to 1."
+    yield _by("model", gauge, "headway_length_model_weight", text, predictor.length_weights())
+    text = "Feedback that corrected predicted qualities."
+    yield _by("model", counter, "headway_feedback_learned", text, predictor.feedback_counts())
 
 
 def _fleet(sources: Sources) -> Iterator[Family]:
@@ -149,12 +125,8 @@ def _fleet(sources: Sources) -> Iterator[Family]:
         gauge, "waiting", f"Sequences that wait inside the engine, {last}", lambda one: one.report.waiting
     )
     yield each(gauge, "kv_usage", f"Share of the KV memory in use, {last}", lambda one: one.report.kv_usage)
-    yield gauge(
-        "headway_desired_replicas",
-        "Replicas that a model needs now.",
-        ("model",),
-        [((model,), count) for model, count in sources.desired_replicas().items()],
-    )
+    text = "Replicas that a model needs now."
+    yield _by("model", gauge, "headway_desired_replicas", text, sources.desired_replicas())
     yield gauge(
         "headway_pool_instances",
         "Instances of a pool at the last decision, and the number decided (desired).",
@@ -174,33 +146,20 @@ def _records(counts: RecordCounts) -> Iterator[Family]:
         ("stage",),
         [(("finished",), counts.lost.finished), (("in_flight",), counts.lost.in_flight)],
     )
-    for name, text, value in (
-        ("headway_records", "Records made.", counts.finished),
-        ("headway_records_written", "Records committed.", counts.recorded),
-        (
-            "headway_records_dropped",
-            "Records dropped because no room was left or the database was gone.",
-            counts.dropped,
-        ),
-        ("headway_store_retries", "Writes that the database did not accept at once.", counts.retries),
-        (
-            "headway_store_file_losses",
-            "Times the SQLite file was found moved, removed or replaced.",
-            counts.file_losses,
-        ),
-        (
-            "headway_record_writer_restarts",
-            "Times the process that writes records was started again after it had died.",
-            counts.writer_restarts,
-        ),
-    ):
-        yield _value(counter, name, text, value)
-    for name, text, waits in (
-        ("headway_records_pending", "Records not yet committed.", counts.pending),
-        ("headway_records_spooled", "Pending records that are on disk.", counts.spooled),
-        ("headway_spool_bytes", "Size of the pending records on disk.", counts.spooled_bytes),
-    ):
-        yield _value(gauge, name, text, waits)
+    text = "Records dropped because no room was left or the database was gone."
+    yield _value(counter, "headway_records", "Records made.", counts.finished)
+    yield _value(counter, "headway_records_written", "Records committed.", counts.recorded)
+    yield _value(counter, "headway_records_dropped", text, counts.dropped)
+    text = "Writes that the database did not accept at once."
+    yield _value(counter, "headway_store_retries", text, counts.retries)
+    text = "Times the SQLite file was found moved, removed or replaced."
+    yield _value(counter, "headway_store_file_losses", text, counts.file_losses)
+    text = "Times the process that writes records was started again after it had died."
+    yield _value(counter, "headway_record_writer_restarts", text, counts.writer_restarts)
+    yield _value(gauge, "headway_records_pending", "Records not yet committed.", counts.pending)
+    yield _value(gauge, "headway_records_spooled", "Pending records that are on disk.", counts.spooled)
+    text = "Size of the pending records on disk."
+    yield _value(gauge, "headway_spool_bytes", text, counts.spooled_bytes)
 
 
 def _budgets(sources: Sources) -> Iterator[Family]:
@@ -221,40 +180,18 @@ def _budgets(sources: Sources) -> Iterator[Family]:
 
 
 def _state(health: StateHealth) -> Iterator[Family]:
-    for make, name, text, value in (
-        (
-            gauge,
-            "headway_replicas",
-            "Replicas of the gateway that share the state, including this one.",
-            float(health.replicas),
-        ),
-        (
-            gauge,
-            "headway_state_connected",
-            "1 while the shared state answers, 0 while this replica uses its local view.",
-            float(health.connected),
-        ),
-        (
-            counter,
-            "headway_state_exchanges",
-            "Exchanges with the shared state.",
-            float(health.exchanges),
-        ),
-        (
-            counter,
-            "headway_state_failures",
-            "Exchanges that failed or timed out.",
-            float(health.failures),
-        ),
-        (counter, "headway_state_exchange_seconds", "Time spent in exchanges.", health.exchange_s),
-        (
-            counter,
-            "headway_state_alone_seconds",
-            "Time in which this replica used its local view.",
-            health.alone_s,
-        ),
-    ):
-        yield _value(make, name, text, value)
+    text = "Replicas of the gateway that share the state, including this one."
+    yield _value(gauge, "headway_replicas", text, health.replicas)
+    text = "1 while the shared state answers, 0 while this replica uses its local view."
+    yield _value(gauge, "headway_state_connected", text, health.connected)
+    text = "Exchanges with the shared state."
+    yield _value(counter, "headway_state_exchanges", text, health.exchanges)
+    text = "Exchanges that failed or timed out."
+    yield _value(counter, "headway_state_failures", text, health.failures)
+    text = "Time spent in exchanges."
+    yield _value(counter, "headway_state_exchange_seconds", text, health.exchange_s)
+    text = "Time in which this replica used its local view."
+    yield _value(counter, "headway_state_alone_seconds", text, health.alone_s)
 
 
 def _stalls(stalls: StallWatch) -> Iterator[Family]:
@@ -275,3 +212,8 @@ def _stalls(stalls: StallWatch) -> Iterator[Family]:
 def _value(make: _Make, name: str, text: str, value: float) -> Family:
     """A family of one sample without labels."""
     return make(name, text, (), [((), value)])
+
+
+def _by(label: str, make: _Make, name: str, text: str, values: Mapping[str, float]) -> Family:
+    """A family with one label; `values` by what it says."""
+    return make(name, text, (label,), [((key,), value) for key, value in values.items()])

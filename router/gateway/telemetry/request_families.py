@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from router.gateway.telemetry.exposition import Family, counter, histogram
-from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.metrics import SUCCESS, Metrics
 from router.gateway.telemetry.series import Labels, Series
 
 _Counted = list[tuple[Labels, Series]]
@@ -35,20 +35,11 @@ def _gen_ai(metrics: Metrics, series: _Counted) -> Iterator[Family]:
         "error_type",
         "headway_policy",
     )
-
-    def labels(each: Labels) -> tuple[str, ...]:
-        kind = metrics.kind(each.instance)
-        return (
-            each.operation,
-            kind,
-            each.requested,
-            each.model,
-            each.instance,
-            each.error,
-            each.policy,
-        )
-
-    labelled = [(labels(each), one) for each, one in series]
+    labelled = []
+    for each, one in series:
+        kind, error = metrics.kind(each.instance), "" if each.outcome in SUCCESS else each.outcome.value
+        values = (each.operation, kind, each.requested, each.model, each.instance, error, each.policy)
+        labelled.append((values, one))
     yield histogram(
         "gen_ai_server_time_to_first_token_seconds",
         "Time from arrival to the first token, queue included; server_address is the instance.",
@@ -81,7 +72,10 @@ def _requests(metrics: Metrics, series: _Counted) -> Iterator[Family]:
         "headway_requests",
         "Requests that reached the router.",
         ("policy", "model", "instance", "outcome"),
-        (((each.policy, each.model, each.instance, each.outcome), one.requests) for each, one in series),
+        (
+            ((each.policy, each.model, each.instance, each.outcome.value), one.requests)
+            for each, one in series
+        ),
     )
     yield counter("headway_spend_usd", "Cost of all attempts.", ("policy", "model", "key"), metrics.spend())
     for name, text, counted in (

@@ -17,23 +17,18 @@ from router.gateway.telemetry.worker_pages import add_text
 #: Pages kept while clients read them.
 MAX_PAGES = 3
 
-_PROCESS = CollectorRegistry(auto_describe=False)
-ProcessCollector(registry=_PROCESS)
-PlatformCollector(registry=_PROCESS)
-GCCollector(registry=_PROCESS)
+#: What prometheus_client tells of this process.
+PROCESS = CollectorRegistry(auto_describe=False)
+ProcessCollector(registry=PROCESS)
+PlatformCollector(registry=PROCESS)
+GCCollector(registry=PROCESS)
 
 
 async def metrics_page(metrics: Metrics, more: str = "") -> Page:
     """The page of a scrape; the event loop runs while it is made. `more` is a label for all samples (`worker="0"`)."""
     page = await Page.of(families(metrics), more)
-    add_text(page, generate_latest(_PROCESS).decode(), more)
+    add_text(page, generate_latest(PROCESS).decode(), more)
     return page
-
-
-def metrics_text(metrics: Metrics) -> bytes:
-    """The same page, made at once."""
-    made = ["".join([each.head, *each.samples("")]) for each in families(metrics)]
-    return "".join(made).encode() + generate_latest(_PROCESS)
 
 
 class Scrapes:

@@ -7,7 +7,9 @@ Buckets are those of OpenTelemetry's semantic conventions for generative AI metr
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from router.core.types import Outcome
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 TPOT_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -71,12 +73,10 @@ class Series:
         self.ratio_output_tokens = Histogram(RATIO_BUCKETS)
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(NamedTuple):
     policy: str
     requested: str
     model: str
     instance: str
     operation: str
-    outcome: str
-    error: str
+    outcome: Outcome

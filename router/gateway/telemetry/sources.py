@@ -26,9 +26,9 @@ class BudgetLevel(NamedTuple):
 class Sources:
     """Functions that read the state of the process at a scrape. None: there is no such thing here.
 
-    `desired_replicas` is by model, `pools` has the last decision's pools as `GET /admin/scaling` shows them. `live` counts requests that are queued or running. `connections` gives the open
-    connections of clients and, by reason, those that the server closed. `judged` counts answers by what came of judging them,
-    `checked` the same of those that were checked before their clients got them.
+    `desired_replicas` is by model, `pools` has the last decision's pools as `GET /admin/scaling` shows them. `live` counts
+    requests that are queued or running. `connections` gives the open connections of clients and, by reason, those that the
+    server closed. `judged` counts judged answers by result, `checked` those that were checked before their clients got them.
     """
 
     instances: Callable[[], Iterable[Instance]] = tuple

@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 
 from router.gateway.http import server as http_server
-from router.gateway.telemetry.scrapes import metrics_text
 from tests.integration.gateway.live import bearer, key, live, post, vllm
+from tests.metrics_page import metrics_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

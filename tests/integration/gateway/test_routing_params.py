@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from router.gateway.telemetry.scrapes import metrics_text
 from tests.integration.gateway.live import MODELS, bearer, events, key, live, ollama, vllm
+from tests.metrics_page import metrics_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -38,7 +38,7 @@ def asked(monkeypatch):
 
         def start(self, before=kind.start, streams=streams):
             found.append(streams)
-            before(self)
+            return before(self)
 
         monkeypatch.setattr(kind, "start", start)
     return found

@@ -221,7 +221,7 @@ async def _run(
     engines: dict[str, Any] = {name: LiveEngine(each, truths) for name, each in fleet.engines().items()}
     probes = fleet.config.probes
     monitor = Monitor(runner, probes.interval_s, probes.timeout_s)
-    await monitor.look(engines)
+    await monitor.probe_all(engines)
     monitor.watch(engines)
     for loss in losses:
         loop.call_at(loss.at_s, engines[loss.instance].kill)

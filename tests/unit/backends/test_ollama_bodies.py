@@ -10,11 +10,9 @@ import pytest
 
 from backends.ollama_bodies import (
     MAX_ARGUMENTS_CHARS,
-    chat_body,
-    embed_body,
     embeddings_answer,
-    generate_body,
-    whole_answer,
+    native_body,
+    non_streaming_answer,
 )
 from router.core.errors import UpstreamRejected
 from router.core.interfaces import Call
@@ -29,7 +27,7 @@ def call(api: str = "chat", bound: int | None = None, **fields: Any) -> Call:
 
 
 def test_the_plainest_chat() -> None:
-    assert chat_body(call(messages=HI), None) == {
+    assert native_body(call(messages=HI), None) == {
         "model": "llama3:8b",
         "messages": HI,
         "stream": True,
@@ -40,7 +38,7 @@ def test_the_plainest_chat() -> None:
 
 
 def test_options() -> None:
-    body = chat_body(
+    body = native_body(
         call(
             bound=20,
             messages=HI,
@@ -93,7 +91,7 @@ def test_a_conversation_with_tools_and_images() -> None:
         },
         {"role": "tool", "tool_call_id": "c9", "content": "42"},
     ]
-    body = chat_body(call(messages=messages, tools=[{"type": "function"}]), None)
+    body = native_body(call(messages=messages, tools=[{"type": "function"}]), None)
     assert body["messages"] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "what\nis it", "images": ["AAAA"]},
@@ -106,7 +104,7 @@ def test_a_conversation_with_tools_and_images() -> None:
         {"role": "tool", "content": "42", "tool_call_id": "c9", "tool_name": "f"},
     ]
     assert body["tools"] == [{"type": "function"}]
-    assert "tools" not in chat_body(call(messages=HI, tools=[1], tool_choice="none"), None)
+    assert "tools" not in native_body(call(messages=HI, tools=[1], tool_choice="none"), None)
 
 
 @pytest.mark.parametrize(
@@ -121,17 +119,17 @@ def test_a_conversation_with_tools_and_images() -> None:
     ],
 )
 def test_formats(wanted: object, expected: object) -> None:
-    assert chat_body(call(messages=HI, response_format=wanted), None).get("format") == expected
+    assert native_body(call(messages=HI, response_format=wanted), None).get("format") == expected
 
 
 def test_reasoning_effort_and_logprobs() -> None:
-    body = chat_body(call(messages=HI, reasoning_effort="none", logprobs=True, top_logprobs=2), None)
+    body = native_body(call(messages=HI, reasoning_effort="none", logprobs=True, top_logprobs=2), None)
     assert (body["think"], body["logprobs"], body["top_logprobs"]) == (False, True, 2)
-    assert chat_body(call(messages=HI, reasoning_effort="high"), None)["think"] == "high"
+    assert native_body(call(messages=HI, reasoning_effort="high"), None)["think"] == "high"
     for think in (True, False):
         switches = {"enable_thinking": think, "thinking": think}
-        assert chat_body(call(messages=HI, chat_template_kwargs=switches), None)["think"] is think
-    assert "think" not in chat_body(call(messages=HI, chat_template_kwargs="on"), None)
+        assert native_body(call(messages=HI, chat_template_kwargs=switches), None)["think"] is think
+    assert "think" not in native_body(call(messages=HI, chat_template_kwargs="on"), None)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +160,7 @@ def test_reasoning_effort_and_logprobs() -> None:
 )
 def test_what_ollama_cannot_do_is_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(UpstreamRejected) as refused:
-        chat_body(call(**fields), None)
+        native_body(call(**fields), None)
     assert refused.value.param == param
 
 
@@ -171,22 +169,22 @@ def test_arguments_of_tool_calls_are_parsed_up_to_a_bound(calls: int) -> None:
     arguments = '{"a":[' + "[]," * (MAX_ARGUMENTS_CHARS // 3 // calls) + "1]}"
     asked = [{"function": {"name": "f", "arguments": arguments}}] * calls
     with pytest.raises(UpstreamRejected) as refused:
-        chat_body(call(messages=[{"role": "assistant", "tool_calls": asked}]), None)
+        native_body(call(messages=[{"role": "assistant", "tool_calls": asked}]), None)
     assert refused.value.param == "messages"
     assert "too long" in str(refused.value)
 
 
 def test_completions() -> None:
-    body = generate_body(call("completions", prompt=["once"], suffix="end", logprobs=3), 128)
+    body = native_body(call("completions", prompt=["once"], suffix="end", logprobs=3), 128)
     assert (body["prompt"], body["suffix"], body["top_logprobs"]) == ("once", "end", 3)
     for prompt in (["a", "b"], [1, 2], None):
         with pytest.raises(UpstreamRejected):
-            generate_body(call("completions", prompt=prompt), None)
+            native_body(call("completions", prompt=prompt), None)
 
 
 def test_embeddings() -> None:
     asked = call("embeddings", input=["a", "b"], dimensions=2, encoding_format="base64")
-    assert embed_body(asked, 64) == {
+    assert native_body(asked, 64) == {
         "model": "llama3:8b",
         "input": ["a", "b"],
         "truncate": False,
@@ -201,7 +199,7 @@ def test_embeddings() -> None:
     assert [item["embedding"] for item in plain["data"]] == answer["embeddings"]
     assert plain["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
     with pytest.raises(UpstreamRejected):
-        embed_body(call("embeddings", input=[[1, 2]]), None)
+        native_body(call("embeddings", input=[[1, 2]]), None)
 
 
 def test_a_whole_answer() -> None:
@@ -211,7 +209,9 @@ def test_a_whole_answer() -> None:
         "thinking": "hm",
         "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
     }
-    answer = whole_answer({"message": message, "done_reason": "stop", "eval_count": 3}, call(messages=HI), 1)
+    answer = non_streaming_answer(
+        {"message": message, "done_reason": "stop", "eval_count": 3}, call(messages=HI), 1
+    )
     (choice,) = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["reasoning"] == "hm"

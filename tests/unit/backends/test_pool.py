@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backends import json_calls
-from backends.http1 import Connection, Origin, request_head
+from backends.http1 import Connection, Origin, request_head, secrets_in
 from backends.json_calls import json_answer
 from backends.pool import Pool
 from backends.post import Post
@@ -241,6 +241,25 @@ def test_urls_that_are_none(url: str) -> None:
 def test_headers_cannot_break_out() -> None:
     with pytest.raises(ValueError, match="line break"):
         request_head(Origin.parse("http://h"), "/", {"x": "a\r\nevil: 1"})
+
+
+def test_an_operators_header_replaces_ours_and_is_hidden() -> None:
+    headers = {
+        "host": "models.internal",
+        "user-agent": "agent-of-ours",
+        "authorization": "Bearer sk-0123456789",
+    }
+    head = request_head(Origin.parse("http://h"), "/v1/models", headers)
+    assert head.decode().split("\r\n") == [
+        "POST /v1/models HTTP/1.1",
+        "host: models.internal",
+        "content-type: application/json",
+        "accept: text/event-stream, application/json",
+        "user-agent: agent-of-ours",
+        "authorization: Bearer sk-0123456789",
+        "x-request-id: ",
+    ]
+    assert secrets_in(head) == [b"agent-of-ours", b"sk-0123456789"]
 
 
 async def test_a_gateway_without_files_blames_no_engine() -> None:

@@ -15,13 +15,13 @@ from predictors.online.predictor import OnlinePredictor
 from router.core.types import Outcome
 from router.gateway.telemetry.families import families
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.scrapes import metrics_text
 from router.gateway.telemetry.sources import BudgetLevel, Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.runs import Lost
 from router.store.state import StateHealth
+from tests.metrics_page import metrics_text
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))

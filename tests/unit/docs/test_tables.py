@@ -23,7 +23,6 @@ from router.config import FleetConfig
 from router.config.instances import EMULATED
 from router.core.types import EndedHow, Outcome
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.scrapes import metrics_text
 from router.gateway.telemetry.sources import BudgetLevel, Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.request.routing_input import ROUTING_HEADERS, RoutingInput
@@ -32,6 +31,7 @@ from router.store.queries import RecordCounts
 from router.store.runs import Lost
 from router.store.state import StateHealth
 from router.store.tables import metadata
+from tests.metrics_page import metrics_text
 from tests.unit.docs.pages import ROOT, blocks, first_cells, inline_code, prose
 
 DOCS = ROOT / "docs"

@@ -58,12 +58,12 @@ def test_an_answer_of_too_many_parts_is_ended_early() -> None:
 def test_a_call_that_is_not_complete_is_not_parsed_with_each_event(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = 0
 
-    def counted(call: Any) -> bool:
+    def counted(json: str) -> bool:
         nonlocal parsed
         parsed += 1
         return False
 
-    monkeypatch.setattr(responses_stream, "_is_complete", counted)
+    monkeypatch.setattr(responses_stream, "_is_object", counted)
     stream = ResponsesStream("r", "m", {})
     stream.feed(chunk(call(0, '{"a":{}', name="f")) + chunk(call(1, "{", name="f")))
     for _ in range(1000):

@@ -89,6 +89,6 @@ async def test_an_engine_that_is_away_is_no_fault_of_ours() -> None:
     events, backend = Events(), Backend()
     backend.probed = UpstreamError("away")
     monitor = Monitor(events, 0.001, 1.0)  # type: ignore[arg-type]
-    await monitor.look({"a": backend})  # type: ignore[dict-item]
+    await monitor.probe_all({"a": backend})  # type: ignore[dict-item]
     assert events.seen == [Probed("a", False)]
     assert not background.failures()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import backends
-from backends.ollama_bodies import chat_body, embed_body, generate_body
+from backends.ollama_bodies import native_body
 from router.core.errors import UpstreamRejected
 from router.core.interfaces import Call
 from router.core.types import Candidate, Capability, Need
@@ -16,7 +16,6 @@ from router.request.needs import needs_of
 
 HI = {"role": "user", "content": "hi"}
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
-TO_OLLAMA = {"chat": chat_body, "completions": generate_body, "embeddings": embed_body}
 
 
 def part(kind: str, value: Any) -> dict[str, Any]:
@@ -81,10 +80,10 @@ def test_needs(api: str, body: dict[str, Any], needs: dict[Capability, str]) -> 
     call = Call(api, body, Candidate("i", "m", "m"), "r")
     lacking = [need for need in found if need.capability in backends.KINDS["ollama"].unsupported]
     if not lacking:
-        TO_OLLAMA[api](call, None)
+        native_body(call, None)
         return
     with pytest.raises(UpstreamRejected) as refused:
-        TO_OLLAMA[api](call, None)
+        native_body(call, None)
     assert refused.value.param == lacking[0].param
 
 

@@ -16,7 +16,7 @@ from ollama._types import EmbeddingsResponse
 
 from backends.scanning import Assembler
 from router.core.errors import UpstreamError
-from router.gateway.codecs.ollama.answer import Timings, loaded, non_streaming, rfc3339
+from router.gateway.codecs.ollama.answer import loaded, non_streaming, rfc3339
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.stream import NdjsonStream
 from tests.unit.gateway.chunks import HEAD, chunk, sse, text_chunk
@@ -24,7 +24,7 @@ from tests.unit.gateway.chunks import HEAD, chunk, sse, text_chunk
 AT_NS = 1_700_000_000_123_456_789
 AT = "2023-11-14T22:13:20.123456789Z"
 USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
-TIMINGS = Timings(total_s=2.0, load_s=0.25, prompt_eval_s=0.5, eval_s=1.25)
+HEADWAY = {"request_id": "r", "e2e_ms": 2000.0, "ttft_ms": 750.0, "queue_wait_ms": 250.0}
 METRICS = {
     "total_duration": 2_000_000_000,
     "load_duration": 250_000_000,
@@ -69,7 +69,7 @@ def test_characters_that_end_a_line_for_the_client() -> None:
     *pieces, called = parsed(lines)
     assert [piece["message"]["content"] for piece in pieces] == [said, said]
     assert called["message"]["tool_calls"][0]["function"]["arguments"] == {"x": said}
-    assert parsed(chat_stream().finish(None, None, TIMINGS, {"note": said}))[0]["headway"] == {"note": said}
+    assert parsed(chat_stream().finish(None, None, {"note": said}))[0]["headway"] == {"note": said}
 
 
 def test_a_chat_in_full() -> None:
@@ -83,7 +83,7 @@ def test_a_chat_in_full() -> None:
             chunk({}, "stop"),
         )
     )
-    *pieces, last = parsed(said + stream.finish(USAGE, None, TIMINGS, {"request_id": "r"}))
+    *pieces, last = parsed(said + stream.finish(USAGE, None, HEADWAY))
     assert pieces == [
         {
             "model": "m:latest",
@@ -100,7 +100,7 @@ def test_a_chat_in_full() -> None:
         "done": True,
         "done_reason": "stop",
         **METRICS,
-        "headway": {"request_id": "r"},
+        "headway": HEADWAY,
     }
 
 
@@ -109,7 +109,7 @@ def test_generate_from_chat_chunks_and_from_completions(make: Any) -> None:
     stream = generate_stream()
     events = [chunk({"content": t}) if make else text_chunk(t) for t in ("a", "b", '"', "c")]
     *pieces, last = parsed(
-        stream.feed(b"".join(events)) + stream.finish(USAGE, "length", TIMINGS), GenerateResponse
+        stream.feed(b"".join(events)) + stream.finish(USAGE, "length", HEADWAY), GenerateResponse
     )
     assert pieces == [
         {"model": "m", "created_at": AT, "response": text, "done": False} for text in ("a", "b", '"', "c")
@@ -121,6 +121,7 @@ def test_generate_from_chat_chunks_and_from_completions(make: Any) -> None:
         "done": True,
         "done_reason": "length",
         **METRICS,
+        "headway": HEADWAY,
     }
 
 
@@ -157,7 +158,7 @@ def test_a_tool_call_comes_when_it_is_complete() -> None:
             {"id": "call_1", "function": {"index": 0, "name": "f", "arguments": {"a": [1, {"b": None}]}}}
         ],
     }
-    (last,) = parsed(stream.finish(USAGE, "tool_calls", TIMINGS))
+    (last,) = parsed(stream.finish(USAGE, "tool_calls", HEADWAY))
     assert last["done_reason"] == "stop"
     assert "tool_calls" not in last["message"]
 
@@ -169,7 +170,7 @@ def test_tool_calls_without_a_finish_come_before_the_last_line() -> None:
         {"index": 1, "function": {"name": "g", "arguments": ""}},
     ]
     assert stream.feed(chunk({"content": "so", "tool_calls": calls})) != b""
-    first, last = parsed(stream.finish(None, None, Timings()))
+    first, last = parsed(stream.finish(None, None, None))
     assert [call["function"]["name"] for call in first["message"]["tool_calls"]] == ["f", "g"]
     assert first["message"]["tool_calls"][1]["function"]["arguments"] == {}
     assert last == {
@@ -185,7 +186,7 @@ def test_half_a_tool_call_is_left_out(arguments: str) -> None:
     stream = chat_stream()
     call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": arguments}}
     said = stream.feed(chunk({"tool_calls": [call]}) + chunk({}, "length"))
-    (last,) = parsed(said + stream.finish(USAGE, None, TIMINGS))
+    (last,) = parsed(said + stream.finish(USAGE, None, HEADWAY))
     assert last["done_reason"] == "length"
 
 
@@ -268,9 +269,7 @@ def test_a_models_name_is_escaped() -> None:
 
 
 def test_unknown_and_zero_metrics_are_left_out() -> None:
-    (last,) = parsed(
-        chat_stream().finish({"prompt_tokens": 0, "completion_tokens": None}, "stop", Timings(load_s=0.0))
-    )
+    (last,) = parsed(chat_stream().finish({"prompt_tokens": 0, "completion_tokens": None}, "stop", None))
     assert set(last) == {"model", "created_at", "message", "done", "done_reason"}
 
 
@@ -298,7 +297,7 @@ def test_lines_do_not_depend_on_how_events_arrive_and_agree_with_the_whole_answe
 
     assembler = Assembler("chat")
     assembler.feed(b"".join(events))
-    answer = ChatResponse.model_validate(non_streaming("chat", "m", assembler.result(), Timings()))
+    answer = ChatResponse.model_validate(non_streaming("chat", "m", assembler.result(), None))
     messages = [line["message"] for line in parsed(lines)]
     assert "".join(one["content"] for one in messages) == answer.message.content
     streamed = [call for one in messages for call in one.get("tool_calls", [])]
@@ -315,7 +314,7 @@ def test_a_whole_chat() -> None:
     ]
     message = {"role": "assistant", "content": "hi", "reasoning": "hm", "tool_calls": calls}
     answer = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
-    found = non_streaming("chat", "m:latest", answer, TIMINGS, {"request_id": "r"})
+    found = non_streaming("chat", "m:latest", answer, HEADWAY)
     assert found.pop("created_at").endswith("Z")
     assert found == {
         "model": "m:latest",
@@ -328,7 +327,7 @@ def test_a_whole_chat() -> None:
         "done": True,
         "done_reason": "stop",
         **METRICS,
-        "headway": {"request_id": "r"},
+        "headway": HEADWAY,
     }
     parsed_answer = ChatResponse.model_validate(found)
     assert parsed_answer.message.tool_calls is not None
@@ -339,11 +338,11 @@ def test_a_whole_generation_from_either_api() -> None:
     chat = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": USAGE}
     text = {"choices": [{"text": "hi", "finish_reason": "stop"}], "usage": USAGE}
     for answer in (chat, text):
-        found = GenerateResponse.model_validate(non_streaming("generate", "m", answer, TIMINGS))
+        found = GenerateResponse.model_validate(non_streaming("generate", "m", answer, HEADWAY))
         assert (found.response, found.done, found.done_reason, found.eval_count) == ("hi", True, "stop", 5)
     empty = {"choices": [{"message": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
-    assert non_streaming("chat", "m", empty, Timings())["message"] == {"role": "assistant", "content": ""}
-    assert non_streaming("generate", "m", {"choices": []}, Timings())["response"] == ""
+    assert non_streaming("chat", "m", empty, None)["message"] == {"role": "assistant", "content": ""}
+    assert non_streaming("generate", "m", {"choices": []}, None)["response"] == ""
 
 
 def test_a_whole_answers_logprobs() -> None:
@@ -351,7 +350,7 @@ def test_a_whole_answers_logprobs() -> None:
     answer = {
         "choices": [{"message": {"content": "a"}, "logprobs": {"content": items}, "finish_reason": "stop"}]
     }
-    found = ChatResponse.model_validate(non_streaming("chat", "m", answer, Timings()))
+    found = ChatResponse.model_validate(non_streaming("chat", "m", answer, None))
     assert found.logprobs is not None
     assert [one.token for one in found.logprobs] == ["a"]
 
@@ -378,20 +377,20 @@ async def test_embeddings_come_in_order_and_at_length_1() -> None:
     }
     assert EmbeddingsResponse.model_validate(embeddings_from_openai(answer)).embedding == [3.0, 4.0]
     await at_length_1(answer)
-    found = embed_from_openai(answer, "m", TIMINGS, {"request_id": "r"})
+    headway = {"request_id": "r", "e2e_ms": 2000.0, "ttft_ms": None, "queue_wait_ms": 250.0}
+    found = embed_from_openai(answer, "m", headway)
     assert found == {
         "model": "m",
         "embeddings": [[0.6, 0.8], [0.0, 1.0]],
         "total_duration": 2_000_000_000,
-        "load_duration": 250_000_000,
         "prompt_eval_count": 7,
-        "headway": {"request_id": "r"},
+        "headway": headway,
     }
     assert EmbedResponse.model_validate(found).prompt_eval_count == 7
 
 
 def test_no_embeddings() -> None:
-    assert EmbedResponse.model_validate(embed_from_openai({}, "m", Timings())).embeddings == []
+    assert EmbedResponse.model_validate(embed_from_openai({}, "m", None)).embeddings == []
     assert embeddings_from_openai({}) == {"embedding": []}
 
 
@@ -399,7 +398,7 @@ def test_no_embeddings() -> None:
 def test_any_embedding_has_length_1_or_is_zero(vector: list[float]) -> None:
     answer = {"data": [{"index": 0, "embedding": vector}]}
     asyncio.run(at_length_1(answer))
-    (found,) = embed_from_openai(answer, "m", Timings())["embeddings"]
+    (found,) = embed_from_openai(answer, "m", None)["embeddings"]
     assert (
         math.hypot(*found) == pytest.approx(1, abs=2e-4)
         or math.hypot(*vector) == 0

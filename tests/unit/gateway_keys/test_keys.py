@@ -11,7 +11,8 @@ import pytest
 from router.config import KeyConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.keys.keyring import KeyRing, duration, new_key
+from router.gateway.keys.admission import duration
+from router.gateway.keys.keyring import KeyRing, new_key
 
 SECRET = b"sk-the-key-of-team-a"
 

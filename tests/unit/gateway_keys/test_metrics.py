@@ -12,12 +12,12 @@ from router.core.state import Instance
 from router.core.types import Outcome
 from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.scrapes import metrics_text
 from router.gateway.telemetry.series import TOKEN_BUCKETS, TTFT_BUCKETS
 from router.gateway.telemetry.sources import Sources
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.runs import Lost
+from tests.metrics_page import metrics_text
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 

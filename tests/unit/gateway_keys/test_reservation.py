@@ -15,8 +15,7 @@ from router.core.errors import Refusal
 from router.core.money.quote import Quote
 from router.core.money.reservation import Funding
 from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
-from router.gateway.keys.admission import BudgetAdmission, rolled_up
-from router.gateway.keys.keyring import Headers
+from router.gateway.keys.admission import BudgetAdmission, Headers, rolled_up
 from router.gateway.keys.reservation import KeyReservation
 from router.store.state import Bucket, Budget, Claim, Grant, MemoryState
 from tests.integration.budgets.audit import Audited

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import orjson
 Kind = Literal["chat", "generate"]
 
 NS = 1_000_000_000
+_NS_PER_MS = 1_000_000
 #: Where engines put a model's reasoning, the newer name last.
 THINKING = ("reasoning_content", "reasoning")
 
@@ -23,34 +23,30 @@ def rfc3339(at_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """An answer's times in seconds; an unknown one (None) is left out of the answer.
+def add_metrics(
+    into: dict[str, Any], usage: Mapping[str, Any] | None, headway: Mapping[str, Any] | None
+) -> None:
+    """Add the six metrics, durations in ns. Like Ollama, leave out those that are unknown or zero.
 
-    `total_s`: from arrival to the last token. `load_s`: until an instance took the request, queueing included.
-    `prompt_eval_s`: from there to the first token. `eval_s`: from the first token to the last.
+    `load_duration` is the time until an instance took the request, queueing included, `prompt_eval_duration` the time from
+    there to the first token. All but the total are unknown for an answer without a first token.
     """
-
-    total_s: float | None = None
-    load_s: float | None = None
-    prompt_eval_s: float | None = None
-    eval_s: float | None = None
-
-
-def add_metrics(into: dict[str, Any], usage: Mapping[str, Any] | None, timings: Timings) -> None:
-    """Add the six metrics. Like Ollama, leave out those that are unknown or zero."""
-    counts = usage or {}
+    counts, times = usage or {}, headway or {}
+    total_ms, ttft_ms, wait_ms = times.get("e2e_ms"), times.get("ttft_ms"), times.get("queue_wait_ms") or 0.0
+    load_ms = prompt_ms = eval_ms = None
+    if total_ms is not None and ttft_ms is not None:
+        load_ms, prompt_ms, eval_ms = wait_ms, ttft_ms - wait_ms, total_ms - ttft_ms
     for name, value in (
-        ("total_duration", timings.total_s),
-        ("load_duration", timings.load_s),
+        ("total_duration", total_ms),
+        ("load_duration", load_ms),
         ("prompt_eval_count", counts.get("prompt_tokens")),
-        ("prompt_eval_duration", timings.prompt_eval_s),
+        ("prompt_eval_duration", prompt_ms),
         ("eval_count", counts.get("completion_tokens")),
-        ("eval_duration", timings.eval_s),
+        ("eval_duration", eval_ms),
     ):
         if not isinstance(value, int | float) or value <= 0:
             continue
-        number = round(value * NS) if name.endswith("_duration") else value
+        number = round(value * _NS_PER_MS) if name.endswith("_duration") else value
         if number:
             into[name] = number
 
@@ -62,17 +58,28 @@ def done(
     into: dict[str, Any],
     usage: Mapping[str, Any] | None,
     finish_reason: str | None,
-    timings: Timings,
     headway: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Add the members of an answer's end: `done`, the reason, the metrics, our own account."""
+    """Add the members of an answer's end: `done`, the reason, the metrics, the `headway` object."""
     into["done"] = True
     if finish_reason:
         into["done_reason"] = _DONE_REASONS.get(finish_reason, finish_reason)
-    add_metrics(into, usage, timings)
+    add_metrics(into, usage, headway)
     if headway is not None:
         into["headway"] = headway
     return into
+
+
+def written(
+    chat: bool, content: str = "", thinking: str = "", calls: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The members of an answer or line for what the model wrote, in a `chat` or a generation."""
+    said: dict[str, Any] = {"role": "assistant", "content": content} if chat else {"response": content}
+    if thinking:
+        said["thinking"] = thinking
+    if calls:
+        said["tool_calls"] = calls
+    return {"message": said} if chat else said
 
 
 def thinking_of(texts: Mapping[str, Any]) -> str:
@@ -126,38 +133,24 @@ def logprobs_of(given: Any) -> list[dict[str, Any]]:
 
 
 def non_streaming(
-    kind: Kind,
-    model: str,
-    answer: Mapping[str, Any],
-    timings: Timings,
-    headway: Mapping[str, Any] | None = None,
+    kind: Kind, model: str, answer: Mapping[str, Any], headway: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The answer of a request that did not stream, from an OpenAI answer with its `usage`."""
     choice: Mapping[str, Any] = (answer.get("choices") or [{}])[0]
     texts: Mapping[str, Any] = choice.get("message") or choice
     content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
-    into = _stamped(model)
-    said: dict[str, Any] = (
-        {"role": "assistant", "content": content} if kind == "chat" else {"response": content}
-    )
-    if thinking := thinking_of(texts):
-        said["thinking"] = thinking
-    if kind == "chat":
-        if calls := tool_calls_of(texts.get("tool_calls") or []):
-            said["tool_calls"] = calls
-        into["message"] = said
-    else:
-        into |= said
+    chat = kind == "chat"
+    calls = tool_calls_of(texts.get("tool_calls") or []) if chat else []
+    into = _stamped(model) | written(chat, content, thinking_of(texts), calls)
     if logprobs := logprobs_of(choice.get("logprobs")):
         into["logprobs"] = logprobs
-    return done(into, answer.get("usage"), choice.get("finish_reason"), timings, headway)
+    return done(into, answer.get("usage"), choice.get("finish_reason"), headway)
 
 
 def loaded(kind: Kind, model: str, reason: str) -> dict[str, Any]:
     """The answer to a request that only loads or unloads the model (`Translated.load`)."""
-    into = _stamped(model)
-    into |= {"message": {"role": "assistant", "content": ""}} if kind == "chat" else {"response": ""}
-    return done(into, None, reason, Timings(), None)
+    into = _stamped(model) | written(kind == "chat")
+    return done(into, None, reason, None)
 
 
 def _stamped(model: str) -> dict[str, Any]:

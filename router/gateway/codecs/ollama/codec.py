@@ -10,15 +10,11 @@ import orjson
 
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
-from router.gateway.codecs.ollama.answer import (
-    Timings,
-    loaded,
-    non_streaming,
-)
+from router.gateway.codecs.codec import Translated
+from router.gateway.codecs.ollama.answer import loaded, non_streaming
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.request import (
-    Translated,
     chat_to_openai,
     embed_to_openai,
     embeddings_to_openai,
@@ -67,15 +63,14 @@ class OllamaCodec:
     def finish(
         self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
     ) -> bytes:
-        return self._lines.finish(usage, finish_reason, _timings(headway), headway)
+        return self._lines.finish(usage, finish_reason, headway)
 
     def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
-        timings = _timings(headway)
         if self._kind == "embed":
-            return dumps(embed_from_openai(answer, self._model, timings, headway))
+            return dumps(embed_from_openai(answer, self._model, headway))
         if self._kind == "embeddings":
             return dumps(embeddings_from_openai(answer))
-        return orjson.dumps(non_streaming(self._kind, self._model, answer, timings, headway))
+        return orjson.dumps(non_streaming(self._kind, self._model, answer, headway))
 
     def error(self, refusal: Refusal) -> bytes:
         return refusal_body(refusal, self._model)
@@ -88,15 +83,7 @@ def load_answer(route: OllamaRoute, translated: Translated) -> bytes:
     """The answer to a request that only loads or unloads a model: the fleet decides what is loaded."""
     model = translated.body["model"]
     if route.kind == "embed":
-        return orjson.dumps(embed_from_openai({}, model, Timings()))
+        return orjson.dumps(embed_from_openai({}, model, None))
     if route.kind == "embeddings":
         return orjson.dumps(embeddings_from_openai({}))
     return orjson.dumps(loaded(route.kind, model, translated.load or "load"))
-
-
-def _timings(headway: Mapping[str, Any]) -> Timings:
-    total_ms, ttft_ms, wait_ms = headway["e2e_ms"], headway["ttft_ms"], headway["queue_wait_ms"] or 0.0
-    total_s = None if total_ms is None else total_ms / 1000
-    if total_ms is None or ttft_ms is None:
-        return Timings(total_s=total_s)
-    return Timings(total_s, wait_ms / 1000, (ttft_ms - wait_ms) / 1000, (total_ms - ttft_ms) / 1000)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from router.core.raw_json import LongList
-from router.gateway.codecs.ollama.answer import Timings, add_metrics
+from router.gateway.codecs.ollama.answer import add_metrics
 
 
 def _vectors(answer: Mapping[str, Any]) -> list[list[float]]:
@@ -49,13 +49,12 @@ def _unit(vector: list[float]) -> list[float]:
 
 
 def embed_from_openai(
-    answer: Mapping[str, Any], model: str, timings: Timings, headway: Mapping[str, Any] | None = None
+    answer: Mapping[str, Any], model: str, headway: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The answer of /api/embed, for vectors scaled by `at_length_1`. An empty `answer` is that of a request that only loads."""
     into: dict[str, Any] = {"model": model, "embeddings": _vectors(answer)}
-    usage = answer.get("usage") or {}
-    counts = {"prompt_tokens": usage.get("prompt_tokens")}
-    add_metrics(into, counts, Timings(total_s=timings.total_s, load_s=timings.load_s))
+    prompt_tokens = (answer.get("usage") or {}).get("prompt_tokens")
+    add_metrics(into, {"prompt_tokens": prompt_tokens}, headway)
     if headway is not None:
         into["headway"] = headway
     return into

@@ -7,10 +7,10 @@ Meanings and defaults are those of Ollama's documentation and server. Load-time 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from router.core.errors import Refusal, invalid_request
-from router.core.types import Outcome
+from router.core.errors import invalid_request, model_not_found
+from router.gateway.codecs.codec import Translated
 from router.gateway.codecs.ollama.fields import (
     CHAT,
     EMBED,
@@ -24,22 +24,6 @@ from router.gateway.codecs.ollama.fields import (
     Generating,
 )
 from router.gateway.codecs.ollama.messages import Conversation, content_of
-
-Load = Literal["load", "unload"]
-
-
-class Translated(NamedTuple):
-    """A request in OpenAI's shape.
-
-    `api` is "chat", "completions" or "embeddings"; `body` has the client's model name, and `routing` if the client gave
-    it. `load` is set for a request that generates nothing and only loads or unloads the model: it is answered at once with
-    that as its `done_reason`.
-    """
-
-    body: dict[str, Any]
-    stream: bool
-    api: Literal["chat", "completions", "embeddings"] = "chat"
-    load: Load | None = None
 
 
 # --- endpoints ---------------------------------------------------------------------------------------
@@ -154,7 +138,7 @@ def _model(given: Common, *, missing_is_unknown: bool = False) -> str:
     if name:
         return name
     if missing_is_unknown:
-        raise Refusal(404, "model_not_found", "model '' not found", Outcome.REJECTED_INVALID, param="model")
+        raise model_not_found("model '' not found")
     raise invalid_request("model is required", "model")
 
 
@@ -162,7 +146,7 @@ def _stream(given: Common) -> bool:
     return given.get("stream") is not False
 
 
-def _load(given: Common) -> Load:
+def _load(given: Common) -> Literal["load", "unload"]:
     return "unload" if given.get("keep_alive") == 0 else "load"
 
 
@@ -170,7 +154,7 @@ def _generating(given: Generating, into: dict[str, Any]) -> None:
     """Translate what chat and generate share."""
     options: Mapping[str, Any] = given.get("options") or {}
     for name, value in options.items():
-        # An empty `stop` is none; 0 and below is no bound, and -1 no seed.
+        # An empty `stop`, a bound of 0 or below and a seed of -1 mean the default.
         unset = (
             value is None
             or value == []

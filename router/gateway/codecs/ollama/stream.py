@@ -15,12 +15,12 @@ from router.gateway.codecs.ollama.answer import (
     NS,
     THINKING,
     Kind,
-    Timings,
     done,
     logprobs_of,
     rfc3339,
     thinking_of,
     tool_calls_of,
+    written,
 )
 
 #: Characters at which clients of Python split lines (`str.splitlines`) and that JSON does not escape.
@@ -83,19 +83,14 @@ class NdjsonStream:
         return _on_one_line(b"".join(lines))
 
     def finish(
-        self,
-        usage: Mapping[str, Any] | None,
-        finish_reason: str | None,
-        timings: Timings,
-        headway: Mapping[str, Any] | None = None,
+        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any] | None
     ) -> bytes:
         """The last line: `done`, the reason, the six metrics in ns (zeros left out), and the `headway` member.
 
         `finish_reason` falls back to the one in the stream.
         """
         start = self._start()
-        message = {"message": {"role": "assistant", "content": ""}} if self._chat else {"response": ""}
-        last = done(message, usage, finish_reason or self._finish_reason, timings, headway)
+        last = done(written(self._chat), usage, finish_reason or self._finish_reason, headway)
         return _on_one_line(self._take_calls(start) + start + b'",' + orjson.dumps(last)[1:] + b"\n")
 
     def error(self, message: str) -> bytes:
@@ -144,12 +139,7 @@ class NdjsonStream:
     def _line(self, start: bytes, content: str, thinking: str, logprobs: list[dict[str, Any]]) -> bytes:
         if not (content or thinking or logprobs):
             return b""
-        said: dict[str, Any] = (
-            {"role": "assistant", "content": content} if self._chat else {"response": content}
-        )
-        if thinking:
-            said["thinking"] = thinking
-        line: dict[str, Any] = {"message": said} if self._chat else said
+        line = written(self._chat, content, thinking)
         if logprobs:
             line["logprobs"] = logprobs
         line["done"] = False
@@ -159,5 +149,5 @@ class NdjsonStream:
         calls, self._calls = tool_calls_of(self._calls), []
         if not calls or not self._chat:
             return b""
-        message = {"role": "assistant", "content": "", "tool_calls": calls}
-        return start + b'",' + orjson.dumps({"message": message, "done": False})[1:] + b"\n"
+        line = written(True, calls=calls) | {"done": False}
+        return start + b'",' + orjson.dumps(line)[1:] + b"\n"

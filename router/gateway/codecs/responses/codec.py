@@ -10,9 +10,10 @@ import orjson
 
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
+from router.gateway.codecs.codec import Translated
 from router.gateway.codecs.openai.errors import error_object
 from router.gateway.codecs.responses.answer import non_streaming_response
-from router.gateway.codecs.responses.request import TranslatedRequest, renamed
+from router.gateway.codecs.responses.request import renamed
 from router.gateway.codecs.responses.stream import ResponsesStream
 
 
@@ -23,7 +24,7 @@ class ResponsesCodec:
     body_type = b"application/json"
     adjust = None
 
-    def __init__(self, request: TranslatedRequest, request_id: str) -> None:
+    def __init__(self, request: Translated, request_id: str) -> None:
         model = request.body.get("model")
         self._model = model if isinstance(model, str) else ""
         self._ids = request_id.removeprefix("req_")  # what the ids of a response and its items share

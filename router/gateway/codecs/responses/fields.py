@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import Field, with_config
+from pydantic import Field, GetPydanticSchema, with_config
 from typing_extensions import TypedDict
 
 from router.request.validation import (
@@ -81,14 +81,17 @@ _Part = Annotated[
     ),
 ]
 _Parts = Annotated[list[_Part], Field(max_length=MAX_PARTS, fail_fast=True)]
-_Content = Annotated[
-    Any,
-    one_of(
-        {"text": Text, "parts": _Parts},
-        lambda value: "text" if isinstance(value, str) else "parts" if isinstance(value, list) else None,
-        "must be a string or a list of parts",
-    ),
-]
+
+
+def _text_or_list(listed: Any, sentence: str) -> GetPydanticSchema:
+    return one_of(
+        {"text": Text, "list": listed},
+        lambda value: "text" if isinstance(value, str) else "list" if isinstance(value, list) else None,
+        sentence,
+    )
+
+
+_Content = Annotated[Any, _text_or_list(_Parts, "must be a string or a list of parts")]
 
 
 @with_config(STRICT)
@@ -135,14 +138,7 @@ _Item = Annotated[
     ),
 ]
 _Items = Annotated[list[_Item], Field(max_length=MAX_MESSAGES, fail_fast=True)]
-_Input = Annotated[
-    Any,
-    one_of(
-        {"text": Text, "items": _Items},
-        lambda value: "text" if isinstance(value, str) else "items" if isinstance(value, list) else None,
-        "must be a string or a list of items",
-    ),
-]
+_Input = Annotated[Any, _text_or_list(_Items, "must be a string or a list of items")]
 
 
 # --- formats -----------------------------------------------------------------------------------------
@@ -167,13 +163,14 @@ _Format = Annotated[
 
 
 # --- the body ----------------------------------------------------------------------------------------
+_FunctionType = Annotated[Literal["function"], says("must be function: other tools are not supported here")]
+
+
 @with_config(STRICT)
 class Function(TypedDict, total=False):
     """A tool."""
 
-    type: Required[
-        Annotated[Literal["function"], says("must be function: other tools are not supported here")]
-    ]
+    type: Required[_FunctionType]
     name: Required[Text]
     parameters: Object | None
     description: Text | None
@@ -182,9 +179,7 @@ class Function(TypedDict, total=False):
 
 @with_config(STRICT)
 class ToolChoice(TypedDict, total=False):
-    type: Required[
-        Annotated[Literal["function"], says("must be function: other tools are not supported here")]
-    ]
+    type: Required[_FunctionType]
     name: Required[Text]
 
 

@@ -7,9 +7,10 @@ Fields that the Responses API does not have (`seed`, `stop`, `top_k`, ...) pass 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from router.core.errors import invalid_request
+from router.gateway.codecs.codec import Translated
 from router.gateway.codecs.responses.fields import (
     ALLOWED_TOOLS,
     BODY,
@@ -32,16 +33,7 @@ _ONLY_HERE = ("instructions", "max_output_tokens", "text", "reasoning", "tools",
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class TranslatedRequest(NamedTuple):
-    """A translated request: `body` is OpenAI's chat request, with `routing` if the client gave it. `echo` has the
-    members of the answer that repeat the request."""
-
-    body: dict[str, Any]
-    stream: bool
-    echo: dict[str, Any]
-
-
-def responses_to_chat(body: Mapping[str, Any]) -> TranslatedRequest:
+def responses_to_chat(body: Mapping[str, Any]) -> Translated:
     """Translate a body of /v1/responses. Raises a 400 Refusal that names `param`."""
     NO_OTHER_FIELDS(body)
     given: Body = BODY(body)
@@ -62,7 +54,7 @@ def responses_to_chat(body: Mapping[str, Any]) -> TranslatedRequest:
     if given.get("top_logprobs") or _LOGPROBS in (given.get("include") or ()):
         into["logprobs"] = True
         into["top_logprobs"] = given.get("top_logprobs") or 0
-    return TranslatedRequest(into, given.get("stream") is True, _echo(body))
+    return Translated(into, given.get("stream") is True, echo=_echo(body))
 
 
 def is_response(given: Mapping[str, Any]) -> bool:
@@ -106,11 +98,8 @@ def _tools(given: Body, into: dict[str, Any]) -> None:
 
 
 def _tool(given: Function) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": given["name"]}
-    if given.get("parameters") is not None:
-        function["parameters"] = given["parameters"]
-    if given.get("description") is not None:
-        function["description"] = given["description"]
+    members = ("name", "parameters", "description")
+    function = {name: value for name in members if (value := given.get(name)) is not None}
     if isinstance(given.get("strict"), bool):
         function["strict"] = given["strict"]
     return {"type": "function", "function": function}

@@ -105,12 +105,10 @@ class ResponsesStream:
         self._call = 0  # the open one
         self._call_item: tuple[str, str] | None = None  # its item id and call id, once its item has begun
         self._call_sent = 0  # characters of its arguments that were sent
-        self._later: list[
-            tuple[str, bytes, list[dict[str, Any]] | None]
-        ] = []  # text that arrived inside a call
-        self._tried: dict[
-            int, tuple[int, bool]
-        ] = {}  # by id of a call: its length when last parsed, and whether it was complete
+        # Text that arrived inside a call.
+        self._later: list[tuple[str, bytes, list[dict[str, Any]] | None]] = []
+        # By id of a call: its length when last parsed, and whether it was complete.
+        self._tried: dict[int, tuple[int, bool]] = {}
         self._annotations: list[dict[str, Any]] = []  # of the open or next text, sent at its end
         self._service_tier: str | None = None
         self._text_bytes = 0
@@ -282,10 +280,8 @@ class ResponsesStream:
                 return
             index = len(self._output)
             if self._call_item is None:
-                item, call_id = (
-                    item_id("fc", self._ids, index),
-                    call.get("id") or item_id("call", self._ids, index),
-                )
+                item = item_id("fc", self._ids, index)
+                call_id = call.get("id") or item_id("call", self._ids, index)
                 self._call_item = item, call_id
                 out.append(self._item_event("added", call_item(item, "in_progress", call_id, name, "")))
             item, call_id = self._call_item
@@ -306,11 +302,12 @@ class ResponsesStream:
             self._call_item, self._call_sent = None, 0
 
     def _is_complete(self, call: Mapping[str, Any]) -> bool:
-        """`_is_complete`. An incomplete call is parsed again when it is twice as long."""
-        size = len((call.get("function") or {}).get("arguments") or "")
+        """Whether a call has ended: its arguments are a JSON object. They are parsed again when they are twice as long."""
+        arguments = (call.get("function") or {}).get("arguments") or ""
+        size = len(arguments)
         tried, complete = self._tried.get(id(call), (0, False))
         if size != tried and size >= 2 * tried:
-            complete = _is_complete(call)
+            complete = _is_object(arguments)
             self._tried[id(call)] = size, complete
         return complete
 
@@ -362,12 +359,10 @@ def _escaped(text: str) -> bytes:
     return orjson.dumps(text)[1:-1]
 
 
-def _is_complete(call: Mapping[str, Any]) -> bool:
-    """Whether a call has ended: its arguments are a complete JSON object."""
-    arguments = (call.get("function") or {}).get("arguments") or ""
-    if not arguments.rstrip().endswith("}"):
+def _is_object(json: str) -> bool:
+    if not json.rstrip().endswith("}"):
         return False
     try:
-        return isinstance(orjson.loads(arguments), dict)
+        return isinstance(orjson.loads(json), dict)
     except orjson.JSONDecodeError:
         return False

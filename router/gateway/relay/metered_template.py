@@ -15,8 +15,8 @@ _USAGE, _END = b'"usage":', b"}\n\n"
 _MOST = 64
 
 
-class Alike(NamedTuple):
-    """How such events are written.
+class MeteredTemplate(NamedTuple):
+    """An event of one choice, split around its text and its usage. Further events have the same `head` and `tail`.
 
     `head` ends with the opening quote of the text; `tail` begins with its closing quote and ends with the event, or before
     the usage. `end` ends an event whose usage was left out (None: it has none).
@@ -28,8 +28,8 @@ class Alike(NamedTuple):
     end: bytes | None
 
     def read(self, data: bytes, at: int) -> tuple[list[bytes], list[Any], list[int]]:
-        """A run of such events from `at` on: their texts, escaped and with their quotes, their usages, and where each ends.
-        An event without text ends it. Raises ValueError."""
+        """A run of such events from `at` on: their texts (escaped, with their quotes), their usages, and where each ends. An
+        event without text ends the run. Raises ValueError."""
         head, tail, counted = self.head, self.tail, self.end is not None
         find, startswith = data.find, data.startswith
         texts: list[bytes] = []
@@ -54,9 +54,9 @@ class Alike(NamedTuple):
         return b"".join(b"%b%b%b" % (self.head, text[1:-1], self.end or self.tail) for text in texts)
 
 
-def alike(event: bytes, payload: Mapping[str, Any], usage: object) -> Alike | None:
-    """How events are written that are like this one (without its blank line), which was parsed to `payload` with `usage`.
-    None unless its one choice has one text, and nothing else in it counts."""
+def metered_template(event: bytes, payload: Mapping[str, Any], usage: object) -> MeteredTemplate | None:
+    """The template of an event (without its blank line) that was parsed to `payload` with `usage`. None unless its one
+    choice has one text, and nothing else in it counts."""
     choices = choices_of(payload)
     if len(choices) != 1:
         return None
@@ -78,4 +78,4 @@ def alike(event: bytes, payload: Mapping[str, Any], usage: object) -> Alike | No
         except ValueError:
             return None
         tail, end = tail[:opening], tail[:at].rstrip(b", ") + _END
-    return Alike(index_of(choice), template.head, tail, end)
+    return MeteredTemplate(index_of(choice), template.head, tail, end)
