@@ -40,6 +40,19 @@ class Batch(BaseModel):
     prompts: list[BatchPrompt] = Field(min_length=1, max_length=1000)
 
 
+class RequestFilter(BaseModel):
+    """Which recorded requests are listed."""
+
+    since: float | None = Field(None, allow_inf_nan=False)
+    outcome: Outcome | None = None
+    policy: str | None = None
+    model: str | None = None
+    instance: str | None = None
+    key: str | None = None
+    limit: int = Field(100, ge=1, le=1000)
+    cursor: str | None = None
+
+
 class TargetChange(BaseModel):
     """`quality`: the target of mean quality (null: the policy's default). `attainment`: the target share of SLOs kept.
     Omitted fields stay unchanged."""
@@ -94,27 +107,9 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         return {"name": name, "draining" if drain else "removed": True}
 
     @router.get("/requests")
-    async def requests(
-        since: Annotated[float | None, Query(allow_inf_nan=False)] = None,
-        outcome: Outcome | None = None,
-        policy: str | None = None,
-        model: str | None = None,
-        instance: str | None = None,
-        key: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        cursor: str | None = None,
-    ) -> dict[str, Any]:
+    async def requests(wanted: Annotated[RequestFilter, Query()]) -> dict[str, Any]:
         """Recorded requests, newest first."""
-        page = await gateway.store.requests(
-            since=since,
-            outcome=None if outcome is None else outcome.value,
-            policy=policy,
-            model=model,
-            instance=instance,
-            key=key,
-            limit=limit,
-            cursor=cursor,
-        )
+        page = await gateway.store.requests(**wanted.model_dump(mode="json"))
         return {"requests": page.requests, "next_cursor": page.next_cursor}
 
     @router.get("/requests/{request_id}")
