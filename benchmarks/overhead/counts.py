@@ -44,7 +44,7 @@ FILE = Path(__file__).with_name("counts.json")
 _REQUESTS, _STREAMS = 80, 20
 #: After an answer's last byte the gateway has so long to finish its request.
 _AFTER_S = 0.004
-_CHUNKS = (8, 72)
+_CHUNKS = (8, 40)
 _SIMULATED = (100, 200)
 
 
