@@ -116,7 +116,7 @@ def table(data: dict[str, Any]) -> list[str]:
         *aligned_table(rows),
         *(f"{each['change']}: {each['infeasible']}" for each in data["what_if"] if "infeasible" in each),
         "",
-        *aligned_table([_group_row(each) for each in data["plans"][0]["groups"]]),
+        *aligned_table(_group_rows(data["plans"][0]["groups"])),
     ]
 
 
@@ -156,6 +156,12 @@ def _bound_in_words(data: dict[str, Any]) -> str:
     return f"bound: no placement attains more than {value:.1%}"
 
 
+def _group_rows(groups: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Equal groups in one row, with their number."""
+    counts = Counter(tuple(_group_row(each).items()) for each in groups)
+    return [{**dict(row), "groups": str(count)} for row, count in counts.items()]
+
+
 def _group_row(group: dict[str, Any]) -> dict[str, str]:
     if "stages" in group:
         gpus, degrees = group["gpu"], f"{len(group['stages'])} unlike stages"
@@ -169,7 +175,7 @@ def _group_row(group: dict[str, Any]) -> dict[str, str]:
         "weights GB": f"{group['weights_gb_per_gpu']:.1f}",
         "KV GB": f"{group['kv_cache_gb_per_gpu']:.1f}",
         "KV tokens": str(group["kv_cache_tokens"]),
-        "USD/h": "-" if group["usd_per_hour"] is None else f"{group['usd_per_hour']:.2f}",
+        "USD/h each": "-" if group["usd_per_hour"] is None else f"{group['usd_per_hour']:.2f}",
     }
 
 

@@ -34,7 +34,7 @@ class Stage:
     cut: dict[int, asyncio.Event] = field(default_factory=dict)
 
     async def play(self, engine: str, exchange: Exchange) -> None:
-        if not exchange.path.startswith("/v1/"):
+        if exchange.path == "/v1/models" or not exchange.path.startswith("/v1/"):
             status = 404 if exchange.path in ("/tokenize", "/metrics") else 200
             await exchange.answer(status, b"{}")
             return
