@@ -15,8 +15,9 @@ from benchmarks.planning.scoring import Score, Scorer
 from benchmarks.planning.search import STEP, CandidateSearch, PlanningAims
 from policies.placement.types import Placement
 
-#: Placements that are simulated first, changes that are simulated at once, and how many are scored in the end.
-_CANDIDATES, _CHANGES, _FINALISTS = 12, 6, 4
+#: Placements that are simulated first, changes that are simulated at once, and how many are scored in the end; without time
+#: for these, only so many as are scored in any case.
+_CANDIDATES, _CHANGES, _FINALISTS, _HURRIED_FINALISTS = 12, 6, 4, 2
 #: Changes of one placement that are simulated at most.
 _NEIGHBOURS = 24
 #: The draws of the final scores.
@@ -60,15 +61,17 @@ class Planner:
         if not candidates:
             return []
         simulating, before = monotonic(), self.scorer.simulations
-        self.simulate(candidates)
 
-        def time_is_left() -> bool:
+        def time_for(simulations: int) -> bool:
             now = monotonic()
             each_s = (now - simulating) / (self.scorer.simulations - before)
-            return now - began + (_CHANGES + self.final_simulations()) * each_s < self.time_s
+            return now - began + (simulations + self.final_simulations()) * each_s < self.time_s
 
-        self._improve(time_is_left)
-        finalists = self._ranked()[:_FINALISTS]
+        self.simulate(candidates[:_FINALISTS])
+        if len(candidates) > _FINALISTS and time_for(_CANDIDATES - _FINALISTS):
+            self.simulate(candidates[_FINALISTS:])
+        self._improve(lambda: time_for(_CHANGES))
+        finalists = self._ranked()[: _FINALISTS if time_for(0) else _HURRIED_FINALISTS]
         self.on_progress(f"scoring {len(finalists)} finalists")
         plans = self.final(finalists, range(self.seed + 1, self.seed + 1 + _DRAWS))
         return sorted(plans, key=self.rank, reverse=True)

@@ -122,7 +122,7 @@ def table(data: dict[str, Any]) -> list[str]:
 
 def _brief(span_s: float) -> list[str]:
     """A warning where the requests are over before a fleet that is too small is full."""
-    if span_s >= LEAST_S:
+    if span_s >= 0.9 * LEAST_S:
         return []
     return [
         f"warning: all requests come within {span_s:.1f} s, in which even a fleet that is too small may not fill up: give more (--limit)"
