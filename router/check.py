@@ -173,10 +173,10 @@ def why_not_simulated(config: FleetConfig) -> str | None:
 
 def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
     """Warnings about the database, which has a few seconds to answer. Raises ConfigError for one that stops a start."""
-    from router.database import upgrade_due
+    from router.config.secrets import store_url
+    from router.db_command import upgrade_due
     from router.keys_command import known_keys, lost_keys
     from router.store.database import StoreError
-    from router.wiring import store_url
 
     url = store_url(config, os.environ)
     try:
@@ -207,9 +207,9 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
     """A warning if Redis does not answer. Raises ConfigError if it refuses the connection."""
     if config.state.url == "memory://":
         return
+    from router.config.secrets import state_url
     from router.store.redis_link import Link, Script
     from router.store.state import StateError, StateRefused
-    from router.wiring import state_url
 
     async def connect() -> None:
         async with contextlib.aclosing(Link(state_url(config, os.environ), _STATE_TIMEOUT_S)) as link:

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import math
-import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -45,9 +44,9 @@ from router.store.database import (
     parse_url,
     public_url,
     reason,
-    with_password,
 )
 from router.store.totals import today
+from router.store_arguments import add_store_arguments, store_of
 
 Rows = list[tuple[Any, ...]]
 #: What can be exported.
@@ -58,14 +57,7 @@ ERRORS = (StoreError,)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway export`."""
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--config", metavar="FLEET", help="fleet file that names the store")
-    where.add_argument(
-        "--url", help="database: sqlite+aiosqlite:///FILE or postgresql+asyncpg://USER@HOST/NAME"
-    )
-    parser.add_argument(
-        "--password-env", metavar="NAME", help="environment variable with the password for --url"
-    )
+    add_store_arguments(parser, "--url")
     parser.add_argument(
         "--table", choices=TABLES, default="requests", help="what to export (default: requests)"
     )
@@ -86,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
     extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
-    url = _store_url(args)
+    url = store_of(args)
     if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
         raise StoreError("Parquet cannot be written to a terminal: use --out FILE")
     with _output(args.out) as out:
@@ -105,20 +97,6 @@ def _time(text: str) -> float:
             f"{text!r} is not a time such as 2026-11-22 or 2026-11-22T10:30"
         ) from None
     return max(0.0, (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
-
-
-def _store_url(args: argparse.Namespace) -> str:
-    if args.config is not None:
-        from router.config import load
-        from router.wiring import store_url
-
-        return store_url(load(args.config), os.environ)
-    if args.password_env is None:
-        return str(args.url)
-    password = os.environ.get(args.password_env)
-    if not password:
-        raise StoreError(f"--password-env: environment variable {args.password_env} is not set")
-    return with_password(args.url, password)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from sqlalchemy.engine import URL
 
 from policies import POLICIES
 from router.config import FleetConfig, load
+from router.config.secrets import store_url
 from router.gateway.keys.client_keys import make, revoke
 from router.gateway.keys.tenants import BadKey, Tenant, Tenants
 from router.store import runs
@@ -27,7 +28,6 @@ from router.store.database import StoreError, location, parse_url, sqlite_path
 from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.store.spend_report import day, spend_report
-from router.wiring import store_url
 
 ERRORS = (BadKey, StoreError)
 

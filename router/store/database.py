@@ -99,11 +99,6 @@ def location(url: URL) -> str:
     return public_url(url) if path is None else str(path.absolute())
 
 
-def with_password(url: str, password: str) -> str:
-    """The URL with this password."""
-    return parse_url(url).set(password=password).render_as_string(hide_password=False)
-
-
 def sqlite_path(url: URL) -> Path | None:
     """The file of a SQLite URL; None for another database or one in memory."""
     if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 
-from router.config import load
 from router.store import schema
 from router.store.database import (
     StoreError,
@@ -23,7 +22,7 @@ from router.store.database import (
     reason,
     sqlite_path,
 )
-from router.wiring import store_url
+from router.store_arguments import add_store_arguments, store_of
 
 ERRORS = (StoreError,)
 
@@ -33,14 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action", choices=("version", "upgrade"), help="show the tables' version, or upgrade the tables"
     )
-    parser.add_argument("--config", required=True, metavar="FLEET", help="fleet file that names the store")
+    add_store_arguments(parser)
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show or upgrade; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
-    url = store_url(load(args.config), os.environ)
-    before, now, created = asyncio.run(_versions(url, upgrade=args.action == "upgrade"))
+    before, now, created = asyncio.run(_versions(store_of(args), upgrade=args.action == "upgrade"))
     if args.json:
         print(json.dumps({"version": now, "before": before, "newest": schema.NEWEST}))
     elif created:
