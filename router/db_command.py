@@ -18,6 +18,7 @@ from router.store.database import (
     driver_errors,
     location,
     may_pass,
+    opening,
     parse_url,
     reason,
     sqlite_path,
@@ -64,16 +65,13 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None,
         raise StoreError(f"no database at {location(parsed)}")
     engine = create_engine(parsed)
     try:
-        there = path is None or path.exists()
-        before = await schema.current(engine) if there else None
-        created = upgrade and (not there or await schema.is_empty(engine))
-        if upgrade:
-            await connect(parsed, engine, create=True)
+        with opening(engine):
+            there = path is None or path.exists()
+            before = await schema.current(engine) if there else None
+            created = upgrade and (not there or await schema.is_empty(engine))
+            if upgrade:
+                await connect(engine, create=True)
         return before, schema.NEWEST if upgrade else before, created
-    except schema.SchemaError as error:
-        raise StoreError(f"the store {location(parsed)} {error}") from None
-    except driver_errors(parsed) as error:
-        raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
     finally:
         await dispose(engine)
 
@@ -94,16 +92,16 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
         return None
     engine = create_engine(parsed)
     try:
-        async with asyncio.timeout(timeout_s):
-            found = await schema.current(engine)
-            if path is None:
-                await schema.check_writable(engine)
-    except schema.SchemaError as error:
-        raise StoreError(f"the store {location(parsed)} {error}") from None
-    except driver_errors(parsed) as error:
-        if not may_pass(error):
-            raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
-        return f"the store {location(parsed)} does not answer here ({reason(error)})"
+        with opening(engine):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    found = await schema.current(engine)
+                    if path is None:
+                        await schema.check_writable(engine)
+            except driver_errors(engine) as error:
+                if not may_pass(error):
+                    raise
+                return f"the store {location(parsed)} does not answer here ({reason(error)})"
     finally:
         await dispose(engine)
     if found == schema.NEWEST:

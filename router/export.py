@@ -12,7 +12,7 @@ import contextlib
 import math
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,19 +32,10 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.engine import URL
 
 from router.store import tables
 from router.store.async_engine import AsyncEngine
-from router.store.database import (
-    StoreError,
-    dispose,
-    driver_errors,
-    open_engine,
-    parse_url,
-    public_url,
-    reason,
-)
+from router.store.database import StoreError, parse_url, reading
 from router.store.totals import today
 from router.store_arguments import add_store_arguments, store_of
 
@@ -120,24 +111,18 @@ def _output(path: str) -> Iterator[BinaryIO]:
 
 
 async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: BinaryIO) -> int:
-    parsed = parse_url(url)
-    engine = await open_engine(parsed, create=False)
-    try:
+    async with contextlib.aclosing(_read(url, extract)) as batches:
         with contextlib.closing(form(extract.table, out)) as writer:
-            return await _write(_read(parsed, engine, extract), writer, extract.table.name)
-    finally:
-        await dispose(engine)
+            return await _write(batches, writer, extract.table.name)
 
 
-async def _read(url: URL, engine: AsyncEngine, extract: Extract) -> AsyncIterator[tuple[Rows, int | None]]:
+async def _read(url: str, extract: Extract) -> AsyncGenerator[tuple[Rows, int | None]]:
     """Batches of rows, with the total number of rows (None if stderr is not a terminal). Raises StoreError if the database
     does not answer."""
-    try:
+    async with reading(parse_url(url)) as engine:
         total = await extract.count(engine) if sys.stderr.isatty() else None
         async for rows in extract.batches(engine):
             yield rows, total
-    except driver_errors(url) as error:
-        raise StoreError(f"the store {public_url(url)} does not answer ({reason(error)})") from None
 
 
 async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Parquet | Csv, name: str) -> int:

@@ -15,8 +15,15 @@ from rich.table import Table
 
 from router.store.database import StoreError
 from router.store.queries import Store
-from router.store.spend_report import AMOUNTS, BadReport, SpendReport, day, dimensions, spend_report
-from router.store.spending import DIMENSIONS
+from router.store.spend_report import (
+    AMOUNTS,
+    DIMENSIONS,
+    BadReport,
+    SpendReport,
+    day,
+    dimensions,
+    spend_report,
+)
 from router.store_arguments import add_store_arguments, store_of
 
 ERRORS = (BadReport, StoreError)

@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from sqlalchemy.engine import URL
-
 from router.store import runs, spool
 from router.store.async_engine import AsyncEngine
 from router.store.commits import Run
@@ -35,7 +33,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _WRITER_POLL_S = 0.02
 
 
-async def take_over(url: URL, engine: AsyncEngine, process: WriterProcess, prefix: Path) -> None:
+async def take_over(engine: AsyncEngine, process: WriterProcess, prefix: Path) -> None:
     """Process the counter files, and the spools beside them, of processes that are gone; waits for a database that is
     away. What cannot be read or removed is left for the next start."""
     for path, fd in runs.orphans(prefix):
@@ -44,7 +42,7 @@ async def take_over(url: URL, engine: AsyncEngine, process: WriterProcess, prefi
             run_id = path.name.removeprefix(prefix.name)
             await _write_spool(process, path, run_id)
             if not spool.segments(path):
-                await _answered(driver_errors(url), runs.account, engine, run_id, fd)
+                await _answered(driver_errors(engine), runs.account, engine, run_id, fd)
                 with suppress(OSError):  # the next start finds that it is accounted for
                     path.unlink()
         finally:

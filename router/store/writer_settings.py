@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import BigInteger, Table, any_, bindparam, func, select, update
-from sqlalchemy.engine import URL
 
 from router.store import tables
 from router.store.async_engine import AsyncEngine
@@ -22,12 +21,10 @@ from router.store.totals import Amounts
 COMMIT_TIMEOUT_S = 15.0
 
 
-def writer_settings(
-    url: URL, engine: AsyncEngine, file: SqliteFile | None, run_file: Path | None
-) -> dict[str, Any]:
-    """The settings for a parsed URL and its engine. `file` is that of a SQLite store, `run_file` the run's counter file."""
-    backend = url.get_backend_name()
-    places, given = engine.dialect.create_connect_args(url)
+def writer_settings(engine: AsyncEngine, file: SqliteFile | None, run_file: Path | None) -> dict[str, Any]:
+    """The settings for an engine. `file` is that of a SQLite store, `run_file` the run's counter file."""
+    backend = engine.dialect.name
+    places, given = engine.dialect.create_connect_args(engine.url)
     connect = dict(given)
     settings: dict[str, Any] = {
         "backend": backend,
