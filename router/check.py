@@ -13,11 +13,9 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from backends import scanning
@@ -53,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(schema, indent=2))
         return 0
+    from benchmarks.terminal import table_console
     from predictors import kernels
     from router.wiring import check_profile
 
@@ -93,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    # A file or a pipe has no terminal width.
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = table_console()
     console.print(_table(config))
     console.print(f"note: {kernels.description()}", markup=False)
     console.print(f"note: {scanning.description()}", markup=False)

@@ -66,12 +66,14 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None,
     engine = create_engine(parsed)
     try:
         with opening(engine):
-            there = path is None or path.exists()
-            before = await schema.current(engine) if there else None
-            created = upgrade and (not there or await schema.is_empty(engine))
+            before, empty = None, True
+            if path is None or path.exists():
+                async with engine.connect() as connection:
+                    before = await connection.run_sync(schema.version)
+                    empty = await connection.run_sync(schema.is_empty)
             if upgrade:
                 await connect(engine, create=True)
-        return before, schema.NEWEST if upgrade else before, created
+        return before, schema.NEWEST if upgrade else before, upgrade and empty
     finally:
         await dispose(engine)
 
@@ -94,10 +96,10 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
     try:
         with opening(engine):
             try:
-                async with asyncio.timeout(timeout_s):
-                    found = await schema.current(engine)
+                async with asyncio.timeout(timeout_s), engine.connect() as connection:
+                    found = await connection.run_sync(schema.version)
                     if path is None:
-                        await schema.check_writable(engine)
+                        await connection.run_sync(schema.write_nothing)
             except driver_errors(engine) as error:
                 if not may_pass(error):
                     raise

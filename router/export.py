@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -33,6 +32,7 @@ from sqlalchemy import (
     tuple_,
 )
 
+from benchmarks.terminal import progress_bar
 from router.store import tables
 from router.store.async_engine import AsyncEngine
 from router.store.database import StoreError, parse_url, reading
@@ -127,9 +127,7 @@ async def _read(url: str, extract: Extract) -> AsyncGenerator[tuple[Rows, int | 
 
 async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Parquet | Csv, name: str) -> int:
     written = 0
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with progress_bar(TimeRemainingColumn()) as bar:
         task = bar.add_task(name, total=None)
         async for rows, total in batches:
             out.write(rows)

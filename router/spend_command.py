@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.terminal import table_console
 from router.store.database import StoreError
 from router.store.queries import Store
 from router.store.spend_report import (
@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.csv:
         _write_csv(report)
     else:
-        # A file or a pipe has no terminal width.
-        width = None if sys.stdout.isatty() else 240
-        Console(highlight=False, soft_wrap=True, width=width).print(_table(report))
+        table_console().print(_table(report))
     return 0
 
 

@@ -111,7 +111,7 @@ def test_bad_values_are_told_from_bad_days() -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_an_insert_takes_the_columns_in_order(backend: str) -> None:
-    sql = statements(backend)
+    sql = statements(create_engine(parse_url(f"{backend}://")).dialect)
     for table, columns in (
         ("requests", REQUEST_COLUMNS),
         ("attempts", ATTEMPT_COLUMNS),
