@@ -361,9 +361,8 @@ class Store:
             return dict(zip(REQUEST_COLUMNS, entry.request, strict=True))
         rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
         if not rows and self._writer is not None and self._writer.spooled[0]:
-            raise StoreError(
-                f"the store {self.name} is behind: records wait on disk"
-            )  # this one may be among them
+            # This one may be among them.
+            raise StoreError(f"the store {self.name} is behind: records wait on disk")
         return rows[0] if rows else None
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
