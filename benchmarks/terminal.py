@@ -32,6 +32,11 @@ def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = 
     )
 
 
+def table_console() -> Console:
+    """Prints tables on standard output. A file or a pipe has no width of its own, so there lines may be long."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+
+
 def prefixed(progress: Progress, prefix: str) -> Progress:
     """The same, with a text before each step."""
     return lambda step: progress(f"{prefix}{step}")

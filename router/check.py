@@ -13,11 +13,9 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from backends import scanning
@@ -53,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(schema, indent=2))
         return 0
+    from benchmarks.terminal import table_console
     from predictors import kernels
     from router.wiring import check_profile
 
@@ -93,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    # A file or a pipe has no terminal width.
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = table_console()
     console.print(_table(config))
     console.print(f"note: {kernels.description()}", markup=False)
     console.print(f"note: {scanning.description()}", markup=False)
@@ -173,10 +171,10 @@ def why_not_simulated(config: FleetConfig) -> str | None:
 
 def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
     """Warnings about the database, which has a few seconds to answer. Raises ConfigError for one that stops a start."""
-    from router.database import upgrade_due
+    from router.config.secrets import store_url
+    from router.db_command import upgrade_due
     from router.keys_command import known_keys, lost_keys
     from router.store.database import StoreError
-    from router.wiring import store_url
 
     url = store_url(config, os.environ)
     try:
@@ -207,9 +205,9 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
     """A warning if Redis does not answer. Raises ConfigError if it refuses the connection."""
     if config.state.url == "memory://":
         return
+    from router.config.secrets import state_url
     from router.store.redis_link import Link, Script
     from router.store.state import StateError, StateRefused
-    from router.wiring import state_url
 
     async def connect() -> None:
         async with contextlib.aclosing(Link(state_url(config, os.environ), _STATE_TIMEOUT_S)) as link:

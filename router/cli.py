@@ -73,7 +73,7 @@ COMMANDS = {
     ),
     "keys": Command("router.keys_command", "make, list and revoke clients' keys"),
     "spend": Command("router.spend_command", "show the spending by day, key, policy and model"),
-    "db": Command("router.database", "show the version of the database's tables, or upgrade them"),
+    "db": Command("router.db_command", "show the version of the database's tables, or upgrade them"),
     "export": Command("router.export", "export the records to a Parquet or CSV file"),
     "explain": Command("router.explain", "show the decisions for a request and what happened to it"),
     "replay-decisions": Command("router.replay_decisions", "replay a gateway's decision log, and compare"),

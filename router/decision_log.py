@@ -162,9 +162,8 @@ def _instance(path: Path, number: int, spec: Any, instances: Mapping[str, Instan
     )
     for field in fields(given):
         value = getattr(given, field.name)
-        if value != getattr(
-            instance, field.name
-        ):  # so that what was learned from the old object stays with it
+        # An equal object is not replaced: what was learned from the old one stays with it.
+        if value != getattr(instance, field.name):
             setattr(instance, field.name, value)
     return instance
 
@@ -238,9 +237,7 @@ def _instruction(instruction: Instruction) -> Any:
     if isinstance(instruction, Dispatch):
         request_id, attempt, candidate, bound, state, *rest = instruction
         written = [request_id, attempt, candidate, bound, state.prediction, state.decision, *rest]
-        if (
-            instruction.streams
-        ):  # the rule, and not written: so logs of before there was a choice are compared too
+        if instruction.streams:  # the usual case is not written, so that older logs can be compared too
             written.pop()
     return [name, *map(_result, written)]
 

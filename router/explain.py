@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -14,10 +13,11 @@ from typing import Any
 
 import orjson
 
-from router.store.database import StoreError, location, parse_url, with_password
+from router.store.database import StoreError, location, parse_url
 from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
 from router.store.records import PREDICTED_COLUMNS
+from router.store_arguments import add_store_arguments, store_of
 
 DEFAULT_URL = "sqlite+aiosqlite:///headway.db"
 #: The demo's records, read if there is no other store.
@@ -219,41 +219,21 @@ ERRORS = (StoreError,)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `headway explain`."""
     parser.add_argument("id", metavar="ID", help="request id (x-request-id of the answer)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--store",
-        metavar="URL",
-        help=f"database of the records (default: {DEFAULT_URL}, or the demo's if that does not exist)",
-    )
-    where.add_argument("--config", metavar="FLEET", help="fleet file that names the store")
+    add_store_arguments(parser, default=f"{DEFAULT_URL}, or the demo's if that does not exist")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what is recorded about a request; returns the exit code. Raises ConfigError for a bad fleet file, and
     StoreError, also if there is no such request."""
-    described = asyncio.run(_described(_store_url(args), args.id))
+    there = [url for url in (DEFAULT_URL, DEMO_URL) if Path(url.rpartition("///")[2]).exists()]
+    url = store_of(args, default=(there or [DEFAULT_URL])[0])
+    described = asyncio.run(_described(url, args.id))
     if args.json:
         sys.stdout.write(orjson.dumps(described, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         sys.stdout.write("\n".join(lines(described)) + "\n")
     return 0
-
-
-def _store_url(args: argparse.Namespace) -> str:
-    """The URL of the selected store. Raises ConfigError for a bad fleet file."""
-    if args.config is None:
-        there = [url for url in (DEFAULT_URL, DEMO_URL) if Path(url.rpartition("///")[2]).exists()]
-        return str(args.store or (there or [DEFAULT_URL])[0])
-    from router.config import load
-
-    config = load(args.config)
-    if config.store.password_env is None:
-        return config.store.url
-    password = os.environ.get(config.store.password_env)
-    if password is None:
-        raise StoreError(f"store.password_env: environment variable {config.store.password_env} is not set")
-    return with_password(config.store.url, password)
 
 
 async def _described(url: str, request_id: str) -> dict[str, Any]:

@@ -10,17 +10,15 @@ import argparse
 import asyncio
 import contextlib
 import math
-import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -33,21 +31,13 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.engine import URL
 
+from benchmarks.terminal import progress_bar
 from router.store import tables
 from router.store.async_engine import AsyncEngine
-from router.store.database import (
-    StoreError,
-    dispose,
-    driver_errors,
-    open_engine,
-    parse_url,
-    public_url,
-    reason,
-    with_password,
-)
+from router.store.database import StoreError, parse_url, reading
 from router.store.totals import today
+from router.store_arguments import add_store_arguments, store_of
 
 Rows = list[tuple[Any, ...]]
 #: What can be exported.
@@ -58,14 +48,7 @@ ERRORS = (StoreError,)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway export`."""
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--config", metavar="FLEET", help="fleet file that names the store")
-    where.add_argument(
-        "--url", help="database: sqlite+aiosqlite:///FILE or postgresql+asyncpg://USER@HOST/NAME"
-    )
-    parser.add_argument(
-        "--password-env", metavar="NAME", help="environment variable with the password for --url"
-    )
+    add_store_arguments(parser, "--url")
     parser.add_argument(
         "--table", choices=TABLES, default="requests", help="what to export (default: requests)"
     )
@@ -86,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
     extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
-    url = _store_url(args)
+    url = store_of(args)
     if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
         raise StoreError("Parquet cannot be written to a terminal: use --out FILE")
     with _output(args.out) as out:
@@ -105,20 +88,6 @@ def _time(text: str) -> float:
             f"{text!r} is not a time such as 2026-11-22 or 2026-11-22T10:30"
         ) from None
     return max(0.0, (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
-
-
-def _store_url(args: argparse.Namespace) -> str:
-    if args.config is not None:
-        from router.config import load
-        from router.wiring import store_url
-
-        return store_url(load(args.config), os.environ)
-    if args.password_env is None:
-        return str(args.url)
-    password = os.environ.get(args.password_env)
-    if not password:
-        raise StoreError(f"--password-env: environment variable {args.password_env} is not set")
-    return with_password(args.url, password)
 
 
 @contextlib.contextmanager
@@ -142,31 +111,23 @@ def _output(path: str) -> Iterator[BinaryIO]:
 
 
 async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: BinaryIO) -> int:
-    parsed = parse_url(url)
-    engine = await open_engine(parsed, create=False)
-    try:
+    async with contextlib.aclosing(_read(url, extract)) as batches:
         with contextlib.closing(form(extract.table, out)) as writer:
-            return await _write(_read(parsed, engine, extract), writer, extract.table.name)
-    finally:
-        await dispose(engine)
+            return await _write(batches, writer, extract.table.name)
 
 
-async def _read(url: URL, engine: AsyncEngine, extract: Extract) -> AsyncIterator[tuple[Rows, int | None]]:
+async def _read(url: str, extract: Extract) -> AsyncGenerator[tuple[Rows, int | None]]:
     """Batches of rows, with the total number of rows (None if stderr is not a terminal). Raises StoreError if the database
     does not answer."""
-    try:
+    async with reading(parse_url(url)) as engine:
         total = await extract.count(engine) if sys.stderr.isatty() else None
         async for rows in extract.batches(engine):
             yield rows, total
-    except driver_errors(url) as error:
-        raise StoreError(f"the store {public_url(url)} does not answer ({reason(error)})") from None
 
 
 async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Parquet | Csv, name: str) -> int:
     written = 0
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with progress_bar(TimeRemainingColumn()) as bar:
         task = bar.add_task(name, total=None)
         async for rows, total in batches:
             out.write(rows)

@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy.engine import URL
 
+from benchmarks.terminal import table_console
 from policies import POLICIES
 from router.config import FleetConfig, load
+from router.config.secrets import store_url
 from router.gateway.keys.client_keys import make, revoke
 from router.gateway.keys.tenants import BadKey, Tenant, Tenants
 from router.store import runs
@@ -27,7 +28,6 @@ from router.store.database import StoreError, location, parse_url, sqlite_path
 from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.store.spend_report import day, spend_report
-from router.wiring import store_url
 
 ERRORS = (BadKey, StoreError)
 
@@ -209,8 +209,7 @@ async def _list(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"keys": rows}, indent=2))
         return 0
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
-    console.print(_table(rows))
+    table_console().print(_table(rows))
     return 0
 
 

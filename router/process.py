@@ -47,11 +47,7 @@ class Process:
 
     def hang_up(self) -> None:
         """Read the fleet file again."""
-
-        async def reload() -> None:
-            await self.reload()
-
-        self._tasks.start(reload(), "reload")
+        self._tasks.start(self.reload(), "reload")
 
     async def reload(self) -> bool:
         """Read the fleet file again and apply it. False if it is invalid."""

@@ -51,9 +51,8 @@ def used_blocks() -> Iterator[int]:
     with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
         for start in own_blocks(Path("/proc/self/maps").read_text()):
             pagemap.seek(start // page * 8)
-            entries = array(
-                "q", pagemap.read(pages * 8)
-            )  # the highest bit, the sign, says whether a page is used
+            # The highest bit, the sign, says whether a page is used.
+            entries = array("q", pagemap.read(pages * 8))
             if sum(entry < 0 for entry in entries) >= _LEAST_USED * pages:
                 yield start
 

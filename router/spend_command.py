@@ -6,27 +6,32 @@ import argparse
 import asyncio
 import csv
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
-from router.config import load
+from benchmarks.terminal import table_console
 from router.store.database import StoreError
 from router.store.queries import Store
-from router.store.spend_report import AMOUNTS, BadReport, SpendReport, day, dimensions, spend_report
-from router.store.spending import DIMENSIONS
-from router.wiring import store_url
+from router.store.spend_report import (
+    AMOUNTS,
+    DIMENSIONS,
+    BadReport,
+    SpendReport,
+    day,
+    dimensions,
+    spend_report,
+)
+from router.store_arguments import add_store_arguments, store_of
 
 ERRORS = (BadReport, StoreError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway spend`."""
-    parser.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
+    add_store_arguments(parser)
     parser.add_argument(
         "--by", default="day,key", metavar="A,B", help=f"any of {', '.join(DIMENSIONS)} (default: day,key)"
     )
@@ -42,19 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code. Raises ConfigError for a bad fleet file, BadReport, StoreError."""
-    config = load(args.config)
     now = time.time()
     by = dimensions(args.by)
     since, until = (None if text is None else day(text, now) for text in (args.since, args.until))
-    report = asyncio.run(_report(store_url(config, os.environ), by, since, until, args.key))
+    report = asyncio.run(_report(store_of(args), by, since, until, args.key))
     if args.json:
         print(json.dumps(report.as_dict(), indent=2))
     elif args.csv:
         _write_csv(report)
     else:
-        # A file or a pipe has no terminal width.
-        width = None if sys.stdout.isatty() else 240
-        Console(highlight=False, soft_wrap=True, width=width).print(_table(report))
+        table_console().print(_table(report))
     return 0
 
 

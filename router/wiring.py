@@ -14,9 +14,6 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 import backends
 import policies
 from backends import scanning
@@ -28,7 +25,7 @@ from predictors.learned.models import Models, load_models
 from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, PoolConfig, Problem
-from router.config.masking import masked
+from router.config.secrets import secret, state_url, store_url
 from router.core.events import FleetChanged, TargetsChanged
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.scheduler import Scheduler
@@ -64,14 +61,6 @@ from router.store.queries import Store
 from router.store.state import State
 
 logger = logging.getLogger("headway")
-
-
-def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
-    """A secret from the environment. Raises ConfigError with the variable's name, never its value."""
-    value = environment.get(variable)
-    if not value:
-        raise ConfigError(place, [Problem((), f"the environment variable {variable} is not set")])
-    return value
 
 
 def create_scheduler(config: FleetConfig, predictor: OnlinePredictor, rng: Random) -> Scheduler:
@@ -391,16 +380,6 @@ def create_tracing(config: FleetConfig) -> Tracing | None:
         raise ConfigError("observability", [Problem(("traces", "enabled"), reason)]) from None
 
 
-def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
-    """The store's URL, with the password from the environment."""
-    return _with_secret(config.store.url, config.store.password_env, environment, "store.password_env")
-
-
-def state_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
-    """The shared state's URL, with the password from the environment."""
-    return _with_secret(config.state.url, config.state.password_env, environment, "state.password_env")
-
-
 def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: str) -> State:
     """The state that replicas share, for the run `run_id`. Raises ConfigError for an invalid URL, or if the client
     library is missing. Does not check whether the server answers."""
@@ -416,21 +395,6 @@ def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: st
         )
     except (ValueError, ImportError) as error:
         raise ConfigError("state", [Problem(("url",), str(error))]) from None
-
-
-def _with_secret(url: str, variable: str | None, environment: Mapping[str, str], place: str) -> str:
-    """A URL with the password from an environment variable, if one is named. Raises ConfigError."""
-    if variable is None:
-        return url
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        section = place.partition(".")[0]
-        reason = f"is not a URL (given: {masked(url, ('url',))})"
-        raise ConfigError(section, [Problem(("url",), reason)]) from None
-    password = secret(variable, environment, place)
-    # SQLAlchemy writes a password only with a user name; Redis has passwords without one.
-    return parsed.set(username=parsed.username or "", password=password).render_as_string(hide_password=False)
 
 
 def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:

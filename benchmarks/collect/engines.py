@@ -17,10 +17,11 @@ from benchmarks.collect.clients import Client, OllamaClient, OpenAIClient
 from benchmarks.replay.client import check_url
 from predictors.learned.names import family_of
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, loads
+from router.config.secrets import secret
 from router.core.interfaces import Backend
 from router.core.types import Candidate
 from router.emulated import EmulatedEngines
-from router.wiring import check_profile, create_backend, secret
+from router.wiring import check_profile, create_backend
 
 
 @dataclass(frozen=True, slots=True)

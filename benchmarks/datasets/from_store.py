@@ -32,7 +32,7 @@ from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, 
 from router.config import FleetConfig
 from router.core.types import PREFIX_TOKENS, EndedHow, Outcome, PromptFeatures
 from router.store import explanations, tables
-from router.store.database import StoreError, connect, create_engine, driver_errors, parse_url
+from router.store.database import StoreError, parse_url, reading
 from router.store.explanations import KeptDecision
 
 SOURCE = "records"
@@ -59,40 +59,33 @@ def read_store(
     instances' hardware, engine profiles and the models' families. Raises DatasetError."""
     try:
         url = parse_url(str(where) if "://" in str(where) else f"sqlite+aiosqlite:///{where}")
-        reading = asyncio.run(_read(url, since, fleet))
+        found = asyncio.run(_read(url, since, fleet))
     except StoreError as error:
         raise DatasetError(str(error)) from None
-    return reading.dataset()
+    return found.dataset()
 
 
 async def _read(url: URL, since: float | None, fleet: FleetConfig | None) -> _Reading:
-    engine = create_engine(url)
-    reading = _Reading(Path(url.database or "").stem, fleet)
+    found = _Reading(Path(url.database or "").stem, fleet)
     received_at, of = tables.requests.c.received_at, tables.requests.c.id
     wanted = received_at >= (since or 0.0)
     attempts, judged, explained = tables.attempts, tables.feedback, tables.explanations
-    try:
-        await connect(url, engine, create=False)
-        async with engine.connect() as connection:
-            query = select(attempts).join(tables.requests, attempts.c.request_id == of).where(wanted)
-            async for row in _rows(connection, query.order_by(attempts.c.request_id, attempts.c.number)):
-                reading.attempts[row["request_id"]].append(row)
-            query = select(judged).join(tables.requests, judged.c.request_id == of).where(wanted)
-            async for row in _rows(connection, query):
-                if (quality := _number(row["quality"], 0.0, 1.0)) is not None:
-                    reading.quality[row["request_id"]].append(quality)
-            query = (
-                select(tables.requests, explained.c.blob, explained.c.prompt)
-                .outerjoin(explained, explained.c.request_id == of)
-                .where(wanted)
-            )
-            async for row in _rows(connection, query.order_by(received_at, of)):
-                reading.request(row)
-    except driver_errors(url) as error:
-        raise StoreError(f"the store {reading.name} does not answer ({type(error).__name__})") from None
-    finally:
-        await engine.dispose()
-    return reading
+    async with reading(url) as engine, engine.connect() as connection:
+        query = select(attempts).join(tables.requests, attempts.c.request_id == of).where(wanted)
+        async for row in _rows(connection, query.order_by(attempts.c.request_id, attempts.c.number)):
+            found.attempts[row["request_id"]].append(row)
+        query = select(judged).join(tables.requests, judged.c.request_id == of).where(wanted)
+        async for row in _rows(connection, query):
+            if (quality := _number(row["quality"], 0.0, 1.0)) is not None:
+                found.quality[row["request_id"]].append(quality)
+        query = (
+            select(tables.requests, explained.c.blob, explained.c.prompt)
+            .outerjoin(explained, explained.c.request_id == of)
+            .where(wanted)
+        )
+        async for row in _rows(connection, query.order_by(received_at, of)):
+            found.request(row)
+    return found
 
 
 async def _rows(connection: AsyncConnection, query: Select[Any]) -> AsyncIterator[RowMapping]:

@@ -22,9 +22,9 @@ from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import parse_slo
 from benchmarks.workloads.options import BuildOptions
 from router.config import FleetConfig, load
+from router.config.secrets import store_url
 from router.fleet_file import dump
 from router.gateway.fleet.rules import Rules
-from router.wiring import store_url
 
 #: Sections of a fleet file that say which engines there are: a plan has its own.
 _ENGINES = ("instances", "discovery", "scaling", "models")

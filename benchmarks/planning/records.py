@@ -24,15 +24,7 @@ from router.config import FleetConfig
 from router.config.crosscheck import ANY_MODEL
 from router.core.types import OUTSIDE_ATTAINMENT
 from router.store import tables
-from router.store.database import (
-    StoreError,
-    connect,
-    create_engine,
-    driver_errors,
-    parse_url,
-    public_url,
-    reason,
-)
+from router.store.database import parse_url, public_url, reading
 
 #: GPUs, how many of them share a layer, and their kind, of each stage (`profiles.hardware_of`).
 Stages = Sequence[tuple[int, int, HardwareSpec]]
@@ -64,8 +56,7 @@ def recorded_requests(url: str, config: FleetConfig, limit: int) -> tuple[Header
 
 
 async def _rows(url: str, limit: int) -> Sequence[RowMapping]:
-    parsed, table = parse_url(url), tables.requests
-    engine = create_engine(parsed)
+    table = tables.requests
     outside = [outcome.value for outcome in OUTSIDE_ATTAINMENT]
     query = (
         select(table)
@@ -73,14 +64,8 @@ async def _rows(url: str, limit: int) -> Sequence[RowMapping]:
         .order_by(table.c.received_at.desc(), table.c.id.desc())
         .limit(limit)
     )
-    try:
-        await connect(parsed, engine, create=False)
-        async with engine.connect() as connection:
-            found = (await connection.execute(query)).mappings().all()
-    except driver_errors(parsed) as error:
-        raise StoreError(f"the store {public_url(parsed)} does not answer ({reason(error)})") from None
-    finally:
-        await engine.dispose()
+    async with reading(parse_url(url)) as engine, engine.connect() as connection:
+        found = (await connection.execute(query)).mappings().all()
     return found[::-1]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from router.core.errors import invalid_request
 from router.core.quoting import quoted
@@ -71,21 +72,14 @@ class RoutingRules:
         self._server_policy = server.policy
         self._server = server
         self._models = dict(models or {})
-        self._joint: dict[tuple[str, ...], Defaults] = {}
-        self._plain: dict[tuple[KeyTerms, object], RoutingParams] = {}
-        self._only: dict[frozenset[str], ModelNames] = {}
+        self._merge_plain = lru_cache(_CACHED)(self._merge)
+        self._defaults = lru_cache(_CACHED)(self._joint_defaults)
+        self._only = lru_cache(_CACHED_NAMES)(names.only)
 
     def names_for(self, key: KeyTerms | None) -> ModelNames:
         """The model names that exist for a key."""
         models = None if key is None else key.models
-        if models is None:
-            return self.names
-        names = self._only.get(models)
-        if names is None:
-            if len(self._only) >= _CACHED_NAMES:
-                self._only.clear()
-            names = self._only[models] = self.names.only(models)
-        return names
+        return self.names if models is None else self._only(models)
 
     def merge(
         self,
@@ -101,17 +95,11 @@ class RoutingRules:
         """
         terms = _OPEN if key is None else key
         if body is None and headers is None and isinstance(model, str):
-            params = self._plain.get((terms, model))
-            if params is None:
-                params = self._merge(model, terms, _NOTHING, _NOTHING)
-                if len(self._plain) >= _CACHED:
-                    self._plain.clear()
-                self._plain[terms, model] = params
-            return params
+            return self._merge_plain(model, terms)
         return self._merge(model, terms, body or _NOTHING, headers or _NOTHING)
 
     def _merge(
-        self, model: object, key: KeyTerms, body: RoutingInput, headers: RoutingInput
+        self, model: object, key: KeyTerms, body: RoutingInput = _NOTHING, headers: RoutingInput = _NOTHING
     ) -> RoutingParams:
         names = self.names_for(key)
         models, suffix = names.resolve(model)
@@ -154,28 +142,22 @@ class RoutingRules:
             known = ", ".join(self.names.policies)
             raise invalid_request(f"unknown policy {quoted(policy)}; known: {known}", param)
 
-    def _defaults(self, models: tuple[str, ...]) -> Defaults:
+    def _joint_defaults(self, models: tuple[str, ...]) -> Defaults:
         """The defaults of a request that any of `models` may serve: a policy or `on_miss` that all of them share, and the
         loosest of each SLO target, so that no model is held to another model's target."""
-        joint = self._joint.get(models)
-        if joint is None:
-            each = [self._models.get(name, Defaults()) for name in models]
-            policies = {one.policy for one in each}
-            misses = {one.on_miss or self._server.on_miss for one in each}
-            slos = [one.slo or self._server.slo or _NO_TARGET for one in each]
-            joint = Defaults(
-                policy=policies.pop() if len(policies) == 1 else None,
-                slo=Slo(
-                    ttft_s=_loosest(slo.ttft_s for slo in slos),
-                    tpot_s=_loosest(slo.tpot_s for slo in slos),
-                    e2e_s=_loosest(slo.e2e_s for slo in slos),
-                ),
-                on_miss=misses.pop() if len(misses) == 1 else self._server.on_miss,
-            )
-            if len(self._joint) >= _CACHED:
-                self._joint.clear()
-            self._joint[models] = joint
-        return joint
+        each = [self._models.get(name, Defaults()) for name in models]
+        policies = {one.policy for one in each}
+        misses = {one.on_miss or self._server.on_miss for one in each}
+        slos = [one.slo or self._server.slo or _NO_TARGET for one in each]
+        return Defaults(
+            policy=policies.pop() if len(policies) == 1 else None,
+            slo=Slo(
+                ttft_s=_loosest(slo.ttft_s for slo in slos),
+                tpot_s=_loosest(slo.tpot_s for slo in slos),
+                e2e_s=_loosest(slo.e2e_s for slo in slos),
+            ),
+            on_miss=misses.pop() if len(misses) == 1 else self._server.on_miss,
+        )
 
 
 def _named(names: ModelNames, given: tuple[str, ...] | None, param: str) -> tuple[str, ...] | None:

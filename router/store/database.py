@@ -8,7 +8,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,6 @@ def location(url: URL) -> str:
     return public_url(url) if path is None else str(path.absolute())
 
 
-def with_password(url: str, password: str) -> str:
-    """The URL with this password."""
-    return parse_url(url).set(password=password).render_as_string(hide_password=False)
-
-
 def sqlite_path(url: URL) -> Path | None:
     """The file of a SQLite URL; None for another database or one in memory."""
     if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
@@ -181,7 +176,7 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def driver_errors(url: URL) -> tuple[type[Exception], ...]:
+def driver_errors(engine: AsyncEngine) -> tuple[type[Exception], ...]:
     """The errors of using a database: SQLAlchemy's, the network's, and the driver's own where SQLAlchemy does not
     translate them: while connecting, and for a text that is not valid Unicode."""
     errors: tuple[type[Exception], ...] = (
@@ -191,7 +186,7 @@ def driver_errors(url: URL) -> tuple[type[Exception], ...]:
         sqlite3.Error,
         UnicodeEncodeError,
     )
-    if url.get_backend_name() == "postgresql":
+    if engine.dialect.name == "postgresql":
         import asyncpg  # type: ignore[import-untyped]
 
         errors = (*errors, asyncpg.PostgresError, asyncpg.InterfaceError)
@@ -217,14 +212,14 @@ def is_bad_value(error: BaseException) -> bool:
     return isinstance(error, _VALUE_ERRORS)
 
 
-async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> None:
+async def connect(engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> None:
     """Check that the database answers and has our tables; if `create`, bring them to the newest version.
 
     Waits up to `wait_s` seconds for a server to answer. Raises StoreError: unreachable, not writable, not a database,
     tables of another shape, or of a version that this program does not know.
     """
-    where = location(url)
-    path = sqlite_path(url)
+    where = location(engine.url)
+    path = sqlite_path(engine.url)
     if path is not None:
         if not create and not path.exists():
             raise StoreError(f"no database at {where}")
@@ -233,32 +228,29 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds keys' hashes
             except OSError as error:
                 raise StoreError(f"cannot open the store {where}: {error.strerror}") from None
-        try:
+        with opening(engine):
             _probe(path)
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
         wait_s = max(wait_s, _LOCKED_WAIT_S)
     give_up_at = time.monotonic() + wait_s
     pause_s = _FIRST_PAUSE_S
     while True:
-        try:
-            if create:
-                await _upgrade(url, engine)
-            else:
-                await schema.check(engine)
-            return
-        except schema.SchemaError as error:
-            raise StoreError(f"the store {where} {error}") from None
-        except driver_errors(url) as error:
-            if time.monotonic() >= give_up_at or not may_pass(error):
-                raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
-            if path is None and pause_s == _FIRST_PAUSE_S:
-                log.warning(
-                    "the store %s does not answer yet (%s): waiting up to %g s",
-                    where,
-                    reason(error),
-                    wait_s,
-                )
+        with opening(engine):
+            try:
+                if create:
+                    await _upgrade(engine)
+                else:
+                    await schema.check(engine)
+                return
+            except driver_errors(engine) as error:
+                if time.monotonic() >= give_up_at or not may_pass(error):
+                    raise
+                if path is None and pause_s == _FIRST_PAUSE_S:
+                    log.warning(
+                        "the store %s does not answer yet (%s): waiting up to %g s",
+                        where,
+                        reason(error),
+                        wait_s,
+                    )
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -267,19 +259,30 @@ async def open_engine(url: URL, *, create: bool) -> AsyncEngine:
     """An engine for a parsed URL whose database has passed `connect`. Close it with `dispose`."""
     engine = create_engine(url)
     try:
-        await connect(url, engine, create=create)
+        await connect(engine, create=create)
     except BaseException:
         await dispose(engine)
         raise
     return engine
 
 
-async def _upgrade(url: URL, engine: AsyncEngine) -> None:
-    if url.get_backend_name() == "sqlite":
+@contextlib.asynccontextmanager
+async def reading(url: URL) -> AsyncIterator[AsyncEngine]:
+    """An engine for a command that only reads. Raises StoreError if the database cannot be opened or stops answering."""
+    engine = await open_engine(url, create=False)
+    try:
+        with answering(engine, reason):
+            yield engine
+    finally:
+        await dispose(engine)
+
+
+async def _upgrade(engine: AsyncEngine) -> None:
+    if engine.dialect.name == "sqlite":
         await schema.upgrade(engine)
         return
     # Filling a new table from millions of rows takes a while, and so does waiting for a process that does it.
-    patient = create_engine(url, command_timeout_s=None)
+    patient = create_engine(engine.url, command_timeout_s=None)
     try:
         await schema.upgrade(patient)
     finally:
@@ -332,3 +335,23 @@ def reason(error: Exception) -> str:
         return _NO_ANSWER
     text = str(cause).removeprefix(f"{type(cause)}: ").strip() or type(cause).__name__
     return text.splitlines()[0]
+
+
+@contextlib.contextmanager
+def opening(engine: AsyncEngine) -> Iterator[None]:
+    """Turns what a database raises that cannot be opened or used into StoreError."""
+    try:
+        yield
+    except schema.SchemaError as error:
+        raise StoreError(f"the store {location(engine.url)} {error}") from None
+    except driver_errors(engine) as error:
+        raise StoreError(f"cannot open the store {location(engine.url)}: {reason(error)}") from None
+
+
+@contextlib.contextmanager
+def answering(engine: AsyncEngine, words: Callable[[Exception], str] = safe_reason) -> Iterator[None]:
+    """Turns what a database raises that does not answer into StoreError, with the error in these `words`."""
+    try:
+        yield
+    except driver_errors(engine) as error:
+        raise StoreError(f"the store {public_url(engine.url)} does not answer ({words(error)})") from None

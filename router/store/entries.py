@@ -21,37 +21,24 @@ _INT64_MAX = 2**63 - 1
 
 Row = tuple[Any, ...]
 
-#: The columns of rows, in order (`router.store.writer_settings` compares them with the tables).
-REQUEST_COLUMNS: tuple[str, ...] = (
-    *(
-        "id",
-        "client_request_id",
-        "retry_count",
-        "received_at",
-        "api",
-        "key_name",
-        "policy",
-        "model_requested",
-    ),
-    *("model", "instance", "attempts", "hedged", "prompt_tokens", "max_tokens", "output_tokens"),
-    *("finish_reason", "decoded", "predicted_output_tokens_p50", "predicted_output_tokens_p90"),
-    *("predicted_ttft_s_p50", "predicted_ttft_s_p95", "predicted_e2e_s_p50", "predicted_e2e_s_p95"),
-    *(
-        "predicted_quality",
-        "predicted_cost_usd",
-        "artifact",
-        "propensity",
-        "queue_wait_s",
-        "ttft_s",
-        "tpot_s",
-    ),
-    *("itl_max_s", "e2e_s", "cost_usd", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "slo_met", "max_cost_usd"),
-    *("budget_overrun_usd", "outcome", "error_code"),
-    *("min_quality", "on_miss", "priority"),  # later versions add at the end: a spool may be of an older one
+#: The columns of rows, in order (`router.store.writer_settings` compares them with the tables). A later version adds at the
+#: end: a spool may be of an older one.
+REQUEST_COLUMNS: tuple[str, ...] = tuple(
+    """
+    id client_request_id retry_count received_at api key_name policy model_requested model instance
+    attempts hedged prompt_tokens max_tokens output_tokens finish_reason decoded
+    predicted_output_tokens_p50 predicted_output_tokens_p90 predicted_ttft_s_p50 predicted_ttft_s_p95
+    predicted_e2e_s_p50 predicted_e2e_s_p95 predicted_quality predicted_cost_usd artifact propensity
+    queue_wait_s ttft_s tpot_s itl_max_s e2e_s cost_usd slo_ttft_s slo_tpot_s slo_e2e_s slo_met
+    max_cost_usd budget_overrun_usd outcome error_code
+    min_quality on_miss priority
+    """.split()  # noqa: SIM905 (a list of fifty lines)
 )
-ATTEMPT_COLUMNS: tuple[str, ...] = (
-    *("request_id", "number", "instance", "model", "started_at", "first_token_at", "ended_at"),
-    *("output_tokens", "cost_usd", "ended_how", "error"),
+ATTEMPT_COLUMNS: tuple[str, ...] = tuple(
+    """
+    request_id number instance model started_at first_token_at ended_at output_tokens cost_usd ended_how
+    error
+    """.split()  # noqa: SIM905
 )
 EXPLANATION_COLUMNS: tuple[str, ...] = ("request_id", "blob", "prompt")
 

@@ -163,36 +163,24 @@ def kept(decision: Decision, arrived_at: float | None = None) -> KeptDecision:
 
 def _kept_decision(row: Sequence[Any], fields: int) -> KeptDecision:
     policy, after_s, chosen, propensity, left_out, rows = row
+    candidates: list[KeptCandidate] = [
+        {
+            "instance": instance,
+            "model": model,
+            "score": score,
+            "chosen": place == chosen,
+            "reason": reason,
+            "predicted": None if prediction is None else _predicted(prediction, fields),
+            "load": None if load is None else dict(zip(LOAD_FIELDS, load, strict=True)),
+        }
+        for place, (instance, model, score, reason, prediction, load) in enumerate(rows)
+    ]
     return {
         "policy": policy,
         "decided_after_s": after_s,
         "propensity": propensity,
-        "candidates": [
-            _kept_candidate(*row, chosen=i == chosen, fields=fields) for i, row in enumerate(rows)
-        ],
+        "candidates": candidates,
         "candidates_left_out": left_out,
-    }
-
-
-def _kept_candidate(
-    instance: str,
-    model: str,
-    score: float | None,
-    reason: str | None,
-    prediction: Sequence[float | None] | None,
-    load: Sequence[float | None] | None,
-    *,
-    chosen: bool,
-    fields: int,
-) -> KeptCandidate:
-    return {
-        "instance": instance,
-        "model": model,
-        "score": score,
-        "chosen": chosen,
-        "reason": reason,
-        "predicted": None if prediction is None else _predicted(prediction, fields),
-        "load": None if load is None else dict(zip(LOAD_FIELDS, load, strict=True)),
     }
 
 

@@ -14,19 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, insert, select, update
-from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from router.store.async_engine import AsyncEngine
 from router.store.database import (
-    StoreError,
+    answering,
     connected,
     dispose,
-    driver_errors,
     open_engine,
     parse_url,
-    public_url,
-    safe_reason,
 )
 from router.store.tables import keys
 
@@ -60,18 +56,15 @@ class KeyTable:
     """The table `keys` of one database. All methods raise StoreError if the database does not answer. The file `keyed`,
     beside the database, says that the table has held keys (None: there is no such file)."""
 
-    def __init__(self, url: URL, engine: AsyncEngine, keyed: Path | None = None) -> None:
-        self._name = public_url(url)
+    def __init__(self, engine: AsyncEngine, keyed: Path | None = None) -> None:
         self._engine = engine
         self.keyed = keyed
-        self._errors = driver_errors(url)
 
     @classmethod
     async def open(cls, url: str, *, create: bool = False) -> KeyTable:
         """The table of a database that this process has not opened otherwise. `create` makes the tables. Close it with
         `aclose`."""
-        parsed = parse_url(url)
-        return cls(parsed, await open_engine(parsed, create=create))
+        return cls(await open_engine(parse_url(url), create=create))
 
     async def aclose(self) -> None:
         """Close the database."""
@@ -92,34 +85,29 @@ class KeyTable:
     async def version(self) -> Version:
         """A value that differs after every change, wherever it was made."""
         query = select(func.count(), func.count(keys.c.revoked_at), func.max(keys.c.changed_at))
-        try:
+        with answering(self._engine):
             async with connected(self._engine) as connection:
                 rows, revoked, changed_at = (await connection.execute(query)).one()
-        except self._errors as error:
-            raise self._unanswered(error) from None
         return rows, revoked, changed_at or 0.0
 
     async def rows(self) -> tuple[StoredKey, ...]:
         """All keys, revoked ones included, in the order in which they were made."""
         columns = (getattr(keys.c, name) for name in StoredKey.__dataclass_fields__)
         query = select(*columns).order_by(keys.c.created_at, keys.c.name)
-        try:
+        with answering(self._engine):
             async with connected(self._engine) as connection:
                 return tuple(StoredKey(*row) for row in await connection.execute(query))
-        except self._errors as error:
-            raise self._unanswered(error) from None
 
     async def add(self, key: StoredKey) -> None:
         """Add a key. Raises NameTaken."""
         values: dict[str, Any] = {name: getattr(key, name) for name in StoredKey.__dataclass_fields__}
         statement = insert(keys).values(**values, changed_at=_later(key.created_at))
-        try:
-            async with self._engine.begin() as connection:
-                await connection.execute(statement)
-        except IntegrityError:
-            raise NameTaken(key.name) from None
-        except self._errors as error:
-            raise self._unanswered(error) from None
+        with answering(self._engine):
+            try:
+                async with self._engine.begin() as connection:
+                    await connection.execute(statement)
+            except IntegrityError:
+                raise NameTaken(key.name) from None
 
     async def revoke(self, names: Collection[str], now: float) -> Sequence[str]:
         """Revoke keys for good; returns the names that were not revoked before."""
@@ -129,14 +117,9 @@ class KeyTable:
             .values(revoked_at=now, changed_at=_later(now))
             .returning(keys.c.name)
         )
-        try:
+        with answering(self._engine):
             async with self._engine.begin() as connection:
                 return sorted((await connection.execute(statement)).scalars())
-        except self._errors as error:
-            raise self._unanswered(error) from None
-
-    def _unanswered(self, error: Exception) -> StoreError:
-        return StoreError(f"the store {self._name} does not answer ({safe_reason(error)})")
 
 
 def _later(now: float) -> ColumnElement[float]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from router.core.types import Outcome
 from router.store.bins import Bins
+
+_Name = TypeVar("_Name")
 
 #: Names shown in each split of the spending; the others are summed.
 MAX_NAMES = 20
@@ -79,19 +81,16 @@ class Window:
         return [self.since + at * self.bucket_s for at in range(self.buckets)]
 
 
-_Counts = dict[int, int]
-
-
 @dataclass(slots=True)
 class Tally:
     """Collects the rows of sums. Each row that was read stands for `scale` requests."""
 
     scale: float
-    outcomes: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
-    groups: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    outcomes: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    groups: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     sums: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
-    bins: dict[str, dict[int, _Counts]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    bins: dict[str, dict[int, Counter[int]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
     )
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -110,20 +109,18 @@ class Tally:
 
     def answer(self, window: Window, counted: int) -> dict[str, Any]:
         """The part of the answer that the rows make."""
-        everywhere = range(window.buckets)
-        total = {name: sum(self.sums[at][name] for at in everywhere) for name in SUMS}
-        outcomes = self._scaled(_added(self.outcomes[at] for at in everywhere))
+        total = {name: sum(sums[name] for sums in self.sums.values()) for name in SUMS}
         return {
             "totals": {
                 "requests": counted,
-                "outcomes": outcomes,
-                "groups": self._scaled(_added(self.groups[at] for at in everywhere)),
+                "outcomes": self._scaled(_sum(self.outcomes)),
+                "groups": self._scaled(_sum(self.groups)),
                 **self._kept(total, window.until - window.since),
                 **self._amounts(total),
             },
             "buckets": [self._bucket(at, start, window) for at, start in enumerate(window.starts())],
-            "latency": {name: self._latency(_added(self.bins[name].values())) for name in TIMES},
-            "prediction": {name: _spread(_added(self.bins[f"ratio_{name}"].values())) for name in PREDICTED},
+            "latency": {name: self._latency(_sum(self.bins[name])) for name in TIMES},
+            "prediction": {name: _spread(_sum(self.bins[f"ratio_{name}"])) for name in PREDICTED},
             "spend": {name: self._with_rest(self.splits[name], counted, total) for name in SPLITS},
         }
 
@@ -158,7 +155,7 @@ class Tally:
             "cost_usd": float(sums["cost_usd"]) * self.scale,
         }
 
-    def _latency(self, counts: _Counts) -> dict[str, Any]:
+    def _latency(self, counts: Counter[int]) -> dict[str, Any]:
         histogram = []
         for index in sorted(counts):
             low, high = TIME_BINS.bounds(index)
@@ -179,24 +176,20 @@ class Tally:
         return {name: round(n * self.scale) for name, n in sorted(counts.items())}
 
 
-def _added(each: Any) -> Any:
-    total: dict[Any, int] = defaultdict(int)
-    for counts in each:
-        for key, n in counts.items():
-            total[key] += n
-    return total
+def _sum(by_bucket: Mapping[int, Counter[_Name]]) -> Counter[_Name]:
+    return sum(by_bucket.values(), Counter())
 
 
-def _quantiles(counts: _Counts) -> dict[str, Any]:
+def _quantiles(counts: Counter[int]) -> dict[str, Any]:
     quantile = TIME_BINS.quantile
     return {"p50": quantile(counts, 0.5), "p95": quantile(counts, 0.95), "p99": quantile(counts, 0.99)}
 
 
-def _spread(counts: _Counts) -> dict[str, Any]:
+def _spread(counts: Counter[int]) -> dict[str, Any]:
     """Quantiles of actual over predicted: 1 is right, 2 took twice as long as predicted."""
     quantile = RATIO_BINS.quantile
     return {
-        "count": sum(counts.values()),
+        "count": counts.total(),
         "p10": quantile(counts, 0.1),
         "p50": quantile(counts, 0.5),
         "p90": quantile(counts, 0.9),

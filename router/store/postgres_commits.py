@@ -37,10 +37,8 @@ class PostgresDatabase:
         state = getattr(error, "sqlstate", None)
         if state is not None:
             return str(state)[:2] in {"22", "23"}
-        if isinstance(
-            error, asyncpg.ClientConfigurationError
-        ):  # a ValueError: a certificate's file is missing
-            return False
+        if isinstance(error, asyncpg.ClientConfigurationError):
+            return False  # though it is a ValueError: a certificate's file is missing
         return isinstance(error, (ValueError, TypeError, OverflowError))
 
     def begin(self, run_id: str) -> None:
@@ -54,9 +52,7 @@ class PostgresDatabase:
                 self.abandon()  # the server has restarted since the last commit
         try:
             self._connection = self._run(asyncpg.connect(**self._connect))
-        except (
-            Exception
-        ) as error:  # of any type: no host is a primary, a certificate is missing, no PostgreSQL listens
+        except Exception as error:  # no host is a primary, a certificate is missing, no PostgreSQL listens
             raise ConnectionError from error
         self._begin(run_id)
 

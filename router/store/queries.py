@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -14,14 +13,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sqlalchemy import Select, delete, func, insert, select
-from sqlalchemy.engine import URL
 
 from router.background import Tasks
 from router.core.types import ANSWERED, PromptFeatures
-from router.store import explanations, runs, spending, tables
+from router.store import explanations, runs, tables
 from router.store.async_engine import AsyncEngine
 from router.store.database import (
     StoreError,
+    answering,
     connect,
     connected,
     create_engine,
@@ -32,7 +31,6 @@ from router.store.database import (
     parse_url,
     public_url,
     reason,
-    safe_reason,
     sqlite_path,
 )
 from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS, Entry
@@ -42,6 +40,7 @@ from router.store.retention import Retention
 from router.store.runs import Lost
 from router.store.spool import Spool
 from router.store.sqlite_file import SqliteFile
+from router.store.state import TOTAL
 from router.store.takeover import take_over
 from router.store.totals import today
 from router.store.writer import CLOSE_TIMEOUT_S, Writer
@@ -96,10 +95,9 @@ class Store:
     answer.
     """
 
-    def __init__(self, url: URL, engine: AsyncEngine) -> None:
-        self._url = url
+    def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._errors = driver_errors(url)
+        self._errors = driver_errors(engine)
         self._process: WriterProcess | None = None
         self._writer: Writer | None = None
         self._keyed: Path | None = None
@@ -136,10 +134,10 @@ class Store:
             temporary = TemporaryDirectory(prefix="headway-")
             parsed = parsed.set(database=str(Path(temporary.name) / "headway.db"))
         engine = create_engine(parsed)
-        store = cls(parsed, engine)
+        store = cls(engine)
         store._temporary = temporary
         try:
-            await connect(parsed, engine, create=True, wait_s=wait_s)
+            await connect(engine, create=True, wait_s=wait_s)
             path = sqlite_path(parsed)
             store._file = None if path is None else SqliteFile(path, engine)
             prefix = runs.file_prefix(parsed, spool_directory, state_dir)
@@ -151,15 +149,14 @@ class Store:
         except BaseException:
             await store.close()
             raise
-        retention = Retention(parsed, engine, retain_days=retain_days, max_mb=max_mb)
+        retention = Retention(engine, retain_days=retain_days, max_mb=max_mb)
         store._tasks.start(retention.run(), "retention")
         return store
 
     @classmethod
     async def open_readonly(cls, url: str) -> Store:
         """Open for reading only: creates nothing and begins no run."""
-        parsed = parse_url(url)
-        return cls(parsed, await open_engine(parsed, create=False))
+        return cls(await open_engine(parse_url(url), create=False))
 
     async def _begin_run(
         self, prefix: Path | None, spool_mb: float, keep_prompts: bool, make_directory: bool
@@ -174,7 +171,7 @@ class Store:
             raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
         spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
         self._counts = counts
-        self._process = WriterProcess(writer_settings(self._url, self._engine, self._file, counts.path))
+        self._process = WriterProcess(writer_settings(self._engine, self._file, counts.path))
         self._writer = Writer(self._process, counts, spool=spool, file=self._file, keep_prompts=keep_prompts)
         try:
             async with asyncio.timeout(WRITER_START_S):
@@ -190,7 +187,7 @@ class Store:
             return
 
         async def take_up() -> None:
-            await take_over(self._url, self._engine, process, prefix)
+            await take_over(self._engine, process, prefix)
             with contextlib.suppress(*self._errors):
                 self._lost = await runs.lost_so_far(self._engine)
 
@@ -229,7 +226,7 @@ class Store:
     @property
     def name(self) -> str:
         """The store's URL without credentials."""
-        return public_url(self._url)
+        return public_url(self._engine.url)
 
     @property
     def writer(self) -> Writer:
@@ -241,7 +238,7 @@ class Store:
     @property
     def keys(self) -> KeyTable:
         """Clients' keys that were made at run time, over the store's own connections."""
-        return KeyTable(self._url, self._engine, self._keyed)
+        return KeyTable(self._engine, self._keyed)
 
     @property
     def run_id(self) -> str:
@@ -306,7 +303,7 @@ class Store:
             "key_name": key_name if by is None else by,
             "quality": quality,
         }
-        try:
+        with answering(self._engine):
             async with self._engine.begin() as connection:
                 added = await connection.execute(insert(table).values(values))
                 assert added.inserted_primary_key is not None  # noqa: S101 (of one row it is known)
@@ -315,8 +312,6 @@ class Store:
                 place = 1 + int((await connection.execute(before)).scalar_one())
                 if place > most:
                     await connection.execute(delete(table).where(table.c.id == own))
-        except self._errors as error:
-            raise self._unanswered(error) from None
         return place
 
     # --- reading ------------------------------------------------------------------------------------
@@ -366,9 +361,8 @@ class Store:
             return dict(zip(REQUEST_COLUMNS, entry.request, strict=True))
         rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
         if not rows and self._writer is not None and self._writer.spooled[0]:
-            raise StoreError(
-                f"the store {self.name} is behind: records wait on disk"
-            )  # this one may be among them
+            # This one may be among them.
+            raise StoreError(f"the store {self.name} is behind: records wait on disk")
         return rows[0] if rows else None
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
@@ -441,31 +435,21 @@ class Store:
     async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
         """USD spent by (key, period) and run, for `State.load_spent`. Periods are today (UTC, `2026-11-22`) and `total`, the
         sum over all days. Requests without a key are under ""."""
-        day = today(time.time())
+        columns, day = tables.spend.c, today(time.time())
+        usd = func.sum(columns.cost_usd)
+        query = select(
+            columns.key_name,
+            columns.run_id,
+            usd.label(TOTAL),
+            usd.filter(columns.day == day).label(day),
+        ).group_by(columns.key_name, columns.run_id)
         await self.flush()
-        return spending.spent(await self.rows(spending.spent_query(day)), day)
-
-    async def spending(
-        self,
-        by: Sequence[str] = ("day",),
-        *,
-        since: str | None = None,
-        until: str | None = None,
-        keys: Sequence[str] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Spending grouped by any of `day`, `key`, `policy`, `model`, ordered by the groups. Rows have the groups, `requests`,
-        `prompt_tokens`, `output_tokens` and `cost_usd`.
-
-        `since` and `until` are days (UTC, `2026-11-22`), both included; `keys` selects keys.
-        """
-        query = spending.report_query(by, since, until, keys)
-        await self.flush()
-        rows = await self.rows(query)
-        for row in rows:
-            for name in ("requests", "prompt_tokens", "output_tokens"):
-                row[name] = int(row[name])  # PostgreSQL sums into decimals
-            row["cost_usd"] = float(row["cost_usd"])
-        return rows
+        spent: dict[tuple[str, str], dict[str, float]] = {}
+        for row in await self.rows(query):
+            for period in (TOTAL, day):
+                if row[period] is not None:
+                    spent.setdefault((row["key_name"], period), {})[row["run_id"]] = float(row[period])
+        return spent
 
     async def runs(self) -> list[dict[str, Any]]:
         """All runs, oldest first."""
@@ -485,17 +469,13 @@ class Store:
         return writer.find(request_id)
 
     async def rows(self, query: Select[Any]) -> list[dict[str, Any]]:
-        try:
-            async with connected(self._engine) as connection:
-                result = await connection.execute(query)
-                names = list(map(str, result.keys()))  # otherwise of SQLAlchemy's own string type
-                return [dict(zip(names, row, strict=True)) for row in result]
-        except self._errors as error:
-            if is_bad_value(
-                error
-            ):  # no row can have a value that the database cannot hold, such as a NUL in a text
-                return []
-            raise self._unanswered(error) from None
-
-    def _unanswered(self, error: Exception) -> StoreError:
-        return StoreError(f"the store {self.name} does not answer ({safe_reason(error)})")
+        with answering(self._engine):
+            try:
+                async with connected(self._engine) as connection:
+                    result = await connection.execute(query)
+                    names = list(map(str, result.keys()))  # otherwise of SQLAlchemy's own string type
+                    return [dict(zip(names, row, strict=True)) for row in result]
+            except self._errors as error:
+                if not is_bad_value(error):
+                    raise
+                return []  # no row has a value that the database cannot hold, such as a NUL in a text

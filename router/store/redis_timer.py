@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 #: Changes that others should know soon are collected for this time, so that load does not multiply calls.
 _GATHER_S = 0.005
@@ -19,19 +20,15 @@ class ExchangeTimer:
     def __init__(self, interval_s: float) -> None:
         self._interval_s = self._pause_s = interval_s
         self._ended_at = self._due_at = time.monotonic()
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._earlier = asyncio.Event()  # the exchange is due earlier than it was
 
     async def due(self) -> None:
         """Wait until the next exchange is due."""
-        if self._due_at > time.monotonic():
-            self._waiter = asyncio.get_running_loop().create_future()
-            self._arm(self._waiter)
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-                self._disarm()
+        while (left_s := self._due_at - time.monotonic()) > 0:
+            self._earlier.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._earlier.wait()
         self._due_at = float("inf")  # requests from here on are for the exchange after this one
 
     def at_once(self) -> None:
@@ -60,20 +57,4 @@ class ExchangeTimer:
     def _bring(self, at: float) -> None:
         if at < self._due_at:
             self._due_at = at
-            if self._waiter is not None:
-                self._disarm()
-                self._arm(self._waiter)
-
-    def _arm(self, waiter: asyncio.Future[None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(0.0, self._due_at - time.monotonic()), _wake, waiter)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+            self._earlier.set()

@@ -11,7 +11,6 @@ import logging
 import time
 
 from sqlalchemy import delete, func, select, text
-from sqlalchemy.engine import URL
 
 from router.background import failed
 from router.store import tables
@@ -36,12 +35,10 @@ _LOCK = 0x7072756E65
 class Retention:
     """Prunes a store by age (`retain_days`) and size (`max_mb`); None sets no limit."""
 
-    def __init__(
-        self, url: URL, engine: AsyncEngine, *, retain_days: float | None, max_mb: float | None
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, *, retain_days: float | None, max_mb: float | None) -> None:
         self._engine = engine
-        self._errors = driver_errors(url)
-        self._sqlite = url.get_backend_name() == "sqlite"
+        self._errors = driver_errors(engine)
+        self._sqlite = engine.dialect.name == "sqlite"
         self._retain_s = None if retain_days is None else retain_days * _DAY_S
         self._max_bytes = None if max_mb is None else max_mb * _MB
 

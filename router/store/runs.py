@@ -59,9 +59,8 @@ class Counts:
             unnamed = path.with_name(f".{path.name}.new")
             self._fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            os.write(
-                self._fd, bytes(_SIZE_BYTES)
-            )  # writing into a page that a full disk cannot hold is a SIGBUS
+            # Now, as an error: a later write into a page for which the disk has no room is a SIGBUS.
+            os.write(self._fd, bytes(_SIZE_BYTES))
             self._map = mmap.mmap(self._fd, _SIZE_BYTES)
             os.rename(unnamed, path)
         self.slots = memoryview(self._map).cast("Q")

@@ -83,25 +83,6 @@ async def check(engine: AsyncEngine) -> None:
             )
 
 
-async def current(engine: AsyncEngine) -> str | None:
-    """The version of the tables; None if there is none."""
-    async with engine.connect() as connection:
-        return await connection.run_sync(version)
-
-
-async def check_writable(engine: AsyncEngine) -> None:
-    """Raise what the first write would, if the database is read-only or its user may not write our tables. Nothing is
-    written."""
-    async with engine.connect() as connection:
-        await connection.run_sync(_write_nothing)  # and roll back
-
-
-async def is_empty(engine: AsyncEngine) -> bool:
-    """Whether the database has none of our tables."""
-    async with engine.connect() as connection:
-        return await connection.run_sync(_empty)
-
-
 def version(connection: Connection) -> str | None:
     """The version of the tables; None if there is none. Raises SchemaError for an unknown version."""
     if not inspect(connection).has_table("alembic_version"):
@@ -125,7 +106,7 @@ def _upgrade(connection: Connection) -> str | None:
     before = version(connection)
     if before == NEWEST:
         return before
-    if _empty(connection):
+    if is_empty(connection):
         metadata.create_all(connection)
         _VERSION_TABLE.create(connection)
         connection.execute(insert(_VERSION_TABLE).values(version_num=NEWEST))
@@ -136,12 +117,15 @@ def _upgrade(connection: Connection) -> str | None:
     return before
 
 
-def _empty(connection: Connection) -> bool:
+def is_empty(connection: Connection) -> bool:
+    """Whether the database has none of our tables."""
     return not {*metadata.tables, _VERSION_TABLE.name}.intersection(inspect(connection).get_table_names())
 
 
-def _write_nothing(connection: Connection) -> None:
-    if _empty(connection):
+def write_nothing(connection: Connection) -> None:
+    """Raise what the first write would, if the database is read-only or its user may not write our tables. The caller rolls
+    back."""
+    if is_empty(connection):
         _VERSION_TABLE.create(connection)
     for table in metadata.sorted_tables if version(connection) == NEWEST else [_VERSION_TABLE]:
         column = next(iter(table.columns))

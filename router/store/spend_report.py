@@ -1,4 +1,7 @@
-"""Reports of spending by day, key, policy and model, for the API and `headway spend`."""
+"""Reports of spending by day, key, policy and model, for the API and `headway spend`.
+
+They are sums over the table `spend`, and so over all rows that were ever written.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from router.store.queries import Store
-from router.store.spending import DIMENSIONS
+from sqlalchemy import func, select
 
+from router.store.queries import Store
+from router.store.tables import spend
+from router.store.totals import Amounts
+
+#: The dimensions of a report: name and column.
+DIMENSIONS = {"day": "day", "key": "key_name", "policy": "policy", "model": "model"}
 #: The sums of a report.
-AMOUNTS = ("requests", "prompt_tokens", "output_tokens", "cost_usd")
+AMOUNTS = Amounts._fields
 
 _DAYS = re.compile(r"([0-9]{1,5})d")
 
@@ -75,11 +83,23 @@ async def spend_report(
     until: str | None = None,
     keys: Sequence[str] | None = None,
 ) -> SpendReport:
-    """The spending of `keys` (None: all; "" is no key), split by `by`. Raises StoreError."""
-    rows = [
-        {name: row[name] for name in (*by, *AMOUNTS)}
-        for row in await store.spending(by=list(by), since=since, until=until, keys=keys)
-    ]
+    """The spending of `keys` (None: all; "" is no key), split by `by` and ordered by it. `since` and `until` are days (UTC,
+    `2026-11-22`). Raises StoreError."""
+    groups = [spend.c[DIMENSIONS[name]] for name in by]
+    named = [column.label(name) for name, column in zip(by, groups, strict=True)]
+    sums = [func.coalesce(func.sum(spend.c[name]), 0).label(name) for name in AMOUNTS]
+    query = select(*named, *sums).group_by(*groups).order_by(*groups)
+    if since is not None:
+        query = query.where(spend.c.day >= since)
+    if until is not None:
+        query = query.where(spend.c.day <= until)
+    if keys is not None:
+        query = query.where(spend.c.key_name.in_(keys))
+    await store.flush()
+    rows = await store.rows(query)
+    for row in rows:  # PostgreSQL sums into decimals
+        row.update({name: int(row[name]) for name in ("requests", "prompt_tokens", "output_tokens")})
+        row["cost_usd"] = float(row["cost_usd"])
     if not by and rows and not rows[0]["requests"]:
         rows = []  # only the sum over nothing
     total = {name: sum(row[name] for row in rows) for name in AMOUNTS}

@@ -13,10 +13,9 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
-
-from sqlalchemy.engine import URL
+from typing import TypeVar
 
 from router.store import runs, spool
 from router.store.async_engine import AsyncEngine
@@ -26,7 +25,6 @@ from router.store.writer_process import CommitError, WriterProcess
 
 log = logging.getLogger(__name__)
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _BATCH = 500
@@ -35,7 +33,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _WRITER_POLL_S = 0.02
 
 
-async def take_over(url: URL, engine: AsyncEngine, process: WriterProcess, prefix: Path) -> None:
+async def take_over(engine: AsyncEngine, process: WriterProcess, prefix: Path) -> None:
     """Process the counter files, and the spools beside them, of processes that are gone; waits for a database that is
     away. What cannot be read or removed is left for the next start."""
     for path, fd in runs.orphans(prefix):
@@ -44,7 +42,7 @@ async def take_over(url: URL, engine: AsyncEngine, process: WriterProcess, prefi
             run_id = path.name.removeprefix(prefix.name)
             await _write_spool(process, path, run_id)
             if not spool.segments(path):
-                await _answered(driver_errors(url), runs.account, engine, run_id, fd)
+                await _answered(driver_errors(engine), partial(runs.account, engine, run_id, fd))
                 with suppress(OSError):  # the next start finds that it is accounted for
                     path.unlink()
         finally:
@@ -59,7 +57,7 @@ async def _write_spool(process: WriterProcess, path: Path, run_id: str) -> None:
             offset = 0
             while lines := spool.read_lines(segment, offset, _BATCH):
                 offset += sum(map(len, lines))
-                done = await _answered((CommitError,), process.commit, Run(run_id), lines)
+                done = await _answered((CommitError,), partial(process.commit, Run(run_id), lines))
                 written, refused = written + done.new, refused + done.refused
                 await asyncio.sleep(_PAUSE_S)
             if offset < segment.stat().st_size:
@@ -76,17 +74,12 @@ async def _write_spool(process: WriterProcess, path: Path, run_id: str) -> None:
         )
 
 
-async def _answered(
-    errors: tuple[type[Exception], ...],
-    call: Callable[_P, Awaitable[_T]],
-    *args: _P.args,
-    **kwargs: _P.kwargs,
-) -> _T:
+async def _answered(errors: tuple[type[Exception], ...], call: Callable[[], Awaitable[_T]]) -> _T:
     """The call's result. It is repeated while it raises one of these errors of a database that is away."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
-            return await call(*args, **kwargs)
+            return await call()
         except errors as error:
             log.warning("records of a killed process wait (%s)", type(error).__name__)
         await asyncio.sleep(pause_s)

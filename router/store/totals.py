@@ -1,4 +1,8 @@
-"""A run's totals of spending, in memory: what the rows that it wrote add up to, by day, key, policy and model."""
+"""A run's totals of spending, in memory: what the rows that it wrote add up to, by day, key, policy and model.
+
+A run writes its totals, not additions, so writing them twice does no harm. They are written in one transaction with the
+rows that they count (table `spend`).
+"""
 
 from __future__ import annotations
 

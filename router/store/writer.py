@@ -87,9 +87,8 @@ class Writer:
         self._taken_at = time.monotonic()  # when the buffer was empty last
         self._oldest_at = self._taken_at  # no record of the batch is older
         self._recent: deque[bytes] = deque(maxlen=_RECENT_RECORDS)  # the newest in the spool
-        self._unauthenticated = (
-            UNAUTHENTICATED_AT_ONCE  # requests without a valid key that may be recorded now
-        )
+        # Requests without a valid key that may be recorded now.
+        self._unauthenticated = UNAUTHENTICATED_AT_ONCE
         self._unauthenticated_at = time.monotonic()
         self._recorded = 0  # committed
         self._refused = 0  # rows that no database accepts

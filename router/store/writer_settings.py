@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, Table, any_, bindparam, func, select, update
-from sqlalchemy.engine import URL
+from sqlalchemy import BigInteger, Dialect, Table, any_, bindparam, func, select, update
 
 from router.store import tables
 from router.store.async_engine import AsyncEngine
@@ -22,16 +21,13 @@ from router.store.totals import Amounts
 COMMIT_TIMEOUT_S = 15.0
 
 
-def writer_settings(
-    url: URL, engine: AsyncEngine, file: SqliteFile | None, run_file: Path | None
-) -> dict[str, Any]:
-    """The settings for a parsed URL and its engine. `file` is that of a SQLite store, `run_file` the run's counter file."""
-    backend = url.get_backend_name()
-    places, given = engine.dialect.create_connect_args(url)
+def writer_settings(engine: AsyncEngine, file: SqliteFile | None, run_file: Path | None) -> dict[str, Any]:
+    """The settings for an engine. `file` is that of a SQLite store, `run_file` the run's counter file."""
+    places, given = engine.dialect.create_connect_args(engine.url)
     connect = dict(given)
     settings: dict[str, Any] = {
-        "backend": backend,
-        "sql": statements(backend),
+        "backend": engine.dialect.name,
+        "sql": statements(engine.dialect),
         "run_file": None if run_file is None else str(run_file.absolute()),
         "connect": connect,
     }
@@ -44,62 +40,52 @@ def writer_settings(
     return settings
 
 
-def statements(backend: str) -> dict[str, str]:
-    """SQL by name for `sqlite` or `postgresql`. Parameters are positional, in the order in which `router.store.commits`
+def statements(dialect: Dialect) -> dict[str, str]:
+    """SQL by name for SQLite or PostgreSQL. Parameters are positional, in the order in which `router.store.commits`
     gives them."""
-    return _Compiler(backend).statements()
+    # Only the dialect in use: each takes megabytes of memory.
+    insert = import_module(f"sqlalchemy.dialects.{dialect.name}").insert
 
-
-class _Compiler:
-    def __init__(self, backend: str) -> None:
-        # Each dialect takes megabytes of memory.
-        driver: Any = import_module(f"sqlalchemy.dialects.{backend}")
-        self._insert = driver.insert
-        self._dialect = (driver.asyncpg if backend == "postgresql" else driver.aiosqlite).dialect()
-
-    def statements(self) -> dict[str, str]:
-        requests, runs, spend = tables.requests, tables.runs, tables.spend
-        totals = self._insert(spend)
-        counts = ("arrived", "finished", "dropped")
-        return {
-            # Only one transaction of a run at a time. SQLite has one transaction at a time in any case.
-            "lock_run": self._sql(
-                select(runs.c.recorded).where(runs.c.id == bindparam("run_id")).with_for_update(), ["run_id"]
-            ),
-            "present": self._sql(
-                select(requests.c.id).where(requests.c.id == any_(bindparam("ids"))), ["ids"]
-            )
-            if self._dialect.name == "postgresql"
-            else "SELECT id FROM requests WHERE id IN ({})",
-            "insert_requests": self._insert_rows(requests, REQUEST_COLUMNS),
-            "insert_attempts": self._insert_rows(tables.attempts, ATTEMPT_COLUMNS),
-            "insert_explanations": self._insert_rows(tables.explanations, EXPLANATION_COLUMNS),
-            "totals": self._sql(select(spend).where(spend.c.run_id == bindparam("run_id")), ["run_id"]),
-            "write_totals": self._sql(
-                totals.on_conflict_do_update(
-                    index_elements=list(spend.primary_key.columns),
-                    set_={name: totals.excluded[name] for name in Amounts._fields},
-                ),
-                [column.name for column in spend.columns],
-            ),
-            "count": self._sql(
-                update(runs)
-                .where(runs.c.id == bindparam("run_id"))
-                .values(
-                    {name: func.coalesce(bindparam(name, type_=BigInteger), runs.c[name]) for name in counts}
-                    | {"recorded": runs.c.recorded + bindparam("added")}
-                ),
-                ["arrived", "finished", "added", "dropped", "run_id"],
-            ),
-        }
-
-    def _insert_rows(self, table: Table, columns: Sequence[str]) -> str:
-        """Rows that are there stay as they are."""
-        return self._sql(self._insert(table).on_conflict_do_nothing(), columns)
-
-    def _sql(self, statement: Any, parameters: Sequence[str]) -> str:
+    def sql(statement: Any, parameters: Sequence[str]) -> str:
         names = list(parameters) if statement.is_insert else None
-        compiled = statement.compile(dialect=self._dialect, column_keys=names)
+        compiled = statement.compile(dialect=dialect, column_keys=names)
         if list(compiled.positiontup) != list(parameters):
             raise AssertionError(f"parameters in an unexpected order: {compiled.positiontup}")
         return str(compiled)
+
+    def insert_rows(table: Table, columns: Sequence[str]) -> str:
+        """Rows that are there stay as they are."""
+        return sql(insert(table).on_conflict_do_nothing(), columns)
+
+    requests, runs, spend = tables.requests, tables.runs, tables.spend
+    totals = insert(spend)
+    counts = ("arrived", "finished", "dropped")
+    return {
+        # Only one transaction of a run at a time. SQLite has one transaction at a time in any case.
+        "lock_run": sql(
+            select(runs.c.recorded).where(runs.c.id == bindparam("run_id")).with_for_update(), ["run_id"]
+        ),
+        "present": sql(select(requests.c.id).where(requests.c.id == any_(bindparam("ids"))), ["ids"])
+        if dialect.name == "postgresql"
+        else "SELECT id FROM requests WHERE id IN ({})",
+        "insert_requests": insert_rows(requests, REQUEST_COLUMNS),
+        "insert_attempts": insert_rows(tables.attempts, ATTEMPT_COLUMNS),
+        "insert_explanations": insert_rows(tables.explanations, EXPLANATION_COLUMNS),
+        "totals": sql(select(spend).where(spend.c.run_id == bindparam("run_id")), ["run_id"]),
+        "write_totals": sql(
+            totals.on_conflict_do_update(
+                index_elements=list(spend.primary_key.columns),
+                set_={name: totals.excluded[name] for name in Amounts._fields},
+            ),
+            [column.name for column in spend.columns],
+        ),
+        "count": sql(
+            update(runs)
+            .where(runs.c.id == bindparam("run_id"))
+            .values(
+                {name: func.coalesce(bindparam(name, type_=BigInteger), runs.c[name]) for name in counts}
+                | {"recorded": runs.c.recorded + bindparam("added")}
+            ),
+            ["arrived", "finished", "added", "dropped", "run_id"],
+        ),
+    }

@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 from sqlalchemy.engine import make_url
 
 from router.config import ConfigError
+from router.store.database import answering
 from router.store.keys import KeyTable
 from tests.integration.gateway.live import bearer, key, live, vllm
 from tests.pace import cpu_limit_s
@@ -403,7 +404,8 @@ async def test_while_the_database_is_away_the_known_keys_go_on(tmp_path, monkeyp
 
         async def away(self):
             asked.append(self)
-            raise table._unanswered(OSError("hw-not-told"))
+            with answering(table._engine):
+                raise OSError("hw-not-told")
 
         with monkeypatch.context() as patch:
             patch.setattr(KeyTable, "version", away)

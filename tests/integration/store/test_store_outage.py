@@ -25,6 +25,7 @@ from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.store.retention import _LOCK, Retention
 from router.store.runs import Counts, Lost
+from router.store.spend_report import spend_report
 from router.store.writer import record_line
 from tests.records import MakeRecord, put
 from tests.servers.postgres import PostgresServer
@@ -49,7 +50,7 @@ async def everything_is_there(url: str, ids: set[str], *, but: int = 0) -> None:
             for table in (tables.attempts, tables.explanations):
                 found = set(await connection.scalars(select(table.c.request_id)))
                 assert found == {row[0] for row in rows}
-        (sums,) = await store.spending([])
+        sums = (await spend_report(store, [])).total
         assert sums["requests"] == len(rows)
         assert sums["cost_usd"] == pytest.approx(sum(row[1] or 0.0 for row in rows), rel=1e-12)
     finally:
@@ -197,7 +198,7 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruni
 ) -> None:
     url = parse_url(postgres_url)
     engine = create_engine(url)
-    retention = Retention(url, engine, retain_days=1, max_mb=None)
+    retention = Retention(engine, retain_days=1, max_mb=None)
     begun = asyncio.Event()
 
     async def prune(now: float) -> int:
@@ -442,7 +443,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
     assert (killed["clean"], running["clean"]) == (False, None)
     lost = store.counts().lost
     assert lost == Lost(killed["lost_finished"], killed["lost_in_flight"])
-    (sums,) = await store.spending(["key"])
+    (sums,) = (await spend_report(store, ["key"])).rows
     assert (sums["key"], sums["requests"]) == ("a", len(rows))
     assert sums["cost_usd"] == pytest.approx(0.001 * len(rows))
     assert set((await store.spent())["a", "total"]) == {killed["id"]}
@@ -484,7 +485,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
 
     again = await Store.open(store_url, state_dir=tmp_path)
     assert again.counts().lost == Lost(finished=1)  # the torn one
-    (sums,) = await again.spending([])
+    sums = (await spend_report(again, [])).total
     assert (sums["requests"], sums["cost_usd"]) == (49, 49.0)
     first, _ = await again.runs()
     assert (first["id"], first["recorded"], first["lost_finished"]) == (run_id, 49, 1)
@@ -520,14 +521,14 @@ async def test_only_one_replica_prunes(postgres_url: str, tmp_path: Path, make_r
     assert await store.writer.flush(30)
     url = parse_url(postgres_url)
     engine = create_engine(url)
-    retention = Retention(url, engine, retain_days=1, max_mb=None)
+    retention = Retention(engine, retain_days=1, max_mb=None)
     other = create_engine(url)
     async with other.connect() as connection:
         await connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
         assert await retention.prune_alone(1e6) == 0
     await other.dispose()
     assert await retention.prune_alone(1e6) == 20
-    (sums,) = await store.spending(["key"])
+    (sums,) = (await spend_report(store, ["key"])).rows
     assert sums["requests"] == 20  # what was spent is still known
     await store.close()
     assert await retention.prune_alone(4e9) == 0

@@ -18,6 +18,7 @@ import pytest
 from router.store.database import StoreError, create_engine, parse_url
 from router.store.queries import Store
 from router.store.runs import Lost
+from router.store.spend_report import spend_report
 from router.store.sqlite_file import SqliteFile
 from router.store.writer import record_line
 from router.store.writer_settings import writer_settings
@@ -208,7 +209,7 @@ async def test_the_writer_process_of_a_killed_process_writes_what_it_has_and_end
         assert connection.execute("SELECT COUNT(*) FROM requests").fetchone() == (1000,)
     _, killed, _ = await store.runs()
     assert (killed["finished"], killed["recorded"], killed["lost_finished"]) == (1001, 1000, 1)
-    (sums,) = await store.spending([])
+    sums = (await spend_report(store, [])).total
     assert sums["requests"] == 1000
     await store.close()
 
@@ -218,7 +219,7 @@ async def test_a_database_in_memory_is_a_file_until_the_end(make_record: MakeRec
     put(store, make_record(1))
     assert await store.flush()
     assert await store.request("req_00000001", "team-a") is not None
-    path = Path(str(store._url.database))
+    path = Path(str(store._engine.url.database))
     assert path.exists()
     await store.close()
     assert not path.parent.exists()
@@ -231,7 +232,7 @@ async def test_a_writer_process_whose_answer_nobody_reads_ends_without_an_error(
     url = parse_url(f"sqlite:///{tmp_path / 'headway.db'}")
     await (await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")).close()
     engine = create_engine(url)
-    settings = writer_settings(url, engine, SqliteFile(tmp_path / "headway.db", engine), None)
+    settings = writer_settings(engine, SqliteFile(tmp_path / "headway.db", engine), None)
     await engine.dispose()
     line = record_line(make_record(1), keep_prompts=False)
     assert line is not None

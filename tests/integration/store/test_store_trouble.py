@@ -97,7 +97,7 @@ async def test_a_full_buffer_drops_and_counts(
     engine = create_engine(url)
     counts = Counts("other", None)
     assert store._file is not None
-    process = WriterProcess(writer_settings(url, engine, store._file, None))
+    process = WriterProcess(writer_settings(engine, store._file, None))
     async with locked(tmp_path / "headway.db"):
         writer = Writer(process, counts, max_pending=100)
         for number in range(130):
@@ -166,7 +166,7 @@ async def test_what_is_too_old_goes(store_url: str, tmp_path: Path, make_record:
     assert await store.add_feedback("req_00000000", 1.0, "team-a")
     url = parse_url(store_url)
     engine = create_engine(url)
-    retention = Retention(url, engine, retain_days=10, max_mb=None)
+    retention = Retention(engine, retain_days=10, max_mb=None)
     assert await retention.prune(now) == 1000
     assert await retention.prune(now) == 0
     kept = (await store.requests(limit=1000)).requests
@@ -188,7 +188,7 @@ async def test_what_is_too_much_goes_oldest_first(
     assert await store.writer.flush(30)
     url = parse_url(store_url)
     engine = create_engine(url)
-    retention = Retention(url, engine, retain_days=None, max_mb=1)
+    retention = Retention(engine, retain_days=None, max_mb=1)
     removed = await retention.prune(0.0)
     assert 0 < removed < 4000
     kept = (await store.requests(limit=1000)).requests

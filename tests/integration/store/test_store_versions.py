@@ -21,6 +21,7 @@ from router.store.database import StoreError, create_engine, parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import request_row
+from router.store.spend_report import spend_report
 from tests.records import MakeRecord
 
 FLEET = """
@@ -80,7 +81,7 @@ async def test_a_database_from_before_keeps_its_rows(
     assert [row["id"] for row in (await store.requests()).requests] == [
         f"req_{n:08d}" for n in reversed(range(8))
     ]
-    assert await store.spending(["day", "key"]) == [
+    assert (await spend_report(store, ["day", "key"])).rows == [
         {"day": "1970-01-01", "key": "team-a", "requests": 4, "prompt_tokens": 480, "output_tokens": 320, "cost_usd": 0.75},
         {"day": "1970-01-02", "key": "", "requests": 1, "prompt_tokens": 120, "output_tokens": 80, "cost_usd": 1.25},
         {"day": "1970-01-02", "key": "team-a", "requests": 3, "prompt_tokens": 360, "output_tokens": 240, "cost_usd": 4.25},

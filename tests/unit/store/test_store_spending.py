@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from router.store.entries import Entry, from_line
-from router.store.spending import spent
+from router.store.queries import Store
 from router.store.totals import Amounts, Totals, today
 from router.store.writer import record_line
 from tests.records import MakeRecord
@@ -62,11 +64,11 @@ def test_days_long_over_are_forgotten_and_known_as_such(entry: Callable[..., Ent
     assert amounts.requests == 2
 
 
-def test_budgets_are_told_by_key_and_period() -> None:
-    rows = [
-        {"key_name": "a", "run_id": "1", "total_usd": 3.0, "day_usd": 1.0},
-        {"key_name": "a", "run_id": "2", "total_usd": 5.0, "day_usd": None},
-    ]
-    day = today(20_779 * DAY_S)
-    assert day == "2026-11-22"
-    assert spent(rows, day) == {("a", "total"): {"1": 3.0, "2": 5.0}, ("a", day): {"1": 1.0}}
+async def test_budgets_are_told_by_key_period_and_run(tmp_path: Path, make_record: MakeRecord) -> None:
+    store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+    now = time.time()
+    for number, (received_at, cost_usd) in enumerate([(0.0, 2.0), (now, 1.0)]):
+        store.writer.put(make_record(number, received_at=received_at, cost_usd=cost_usd))
+    run = store.run_id
+    assert await store.spent() == {("team-a", "total"): {run: 3.0}, ("team-a", today(now)): {run: 1.0}}
+    await store.close()

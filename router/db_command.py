@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 
-from router.config import load
 from router.store import schema
 from router.store.database import (
     StoreError,
@@ -19,11 +18,12 @@ from router.store.database import (
     driver_errors,
     location,
     may_pass,
+    opening,
     parse_url,
     reason,
     sqlite_path,
 )
-from router.wiring import store_url
+from router.store_arguments import add_store_arguments, store_of
 
 ERRORS = (StoreError,)
 
@@ -33,14 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action", choices=("version", "upgrade"), help="show the tables' version, or upgrade the tables"
     )
-    parser.add_argument("--config", required=True, metavar="FLEET", help="fleet file that names the store")
+    add_store_arguments(parser)
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show or upgrade; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
-    url = store_url(load(args.config), os.environ)
-    before, now, created = asyncio.run(_versions(url, upgrade=args.action == "upgrade"))
+    before, now, created = asyncio.run(_versions(store_of(args), upgrade=args.action == "upgrade"))
     if args.json:
         print(json.dumps({"version": now, "before": before, "newest": schema.NEWEST}))
     elif created:
@@ -66,16 +65,15 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None,
         raise StoreError(f"no database at {location(parsed)}")
     engine = create_engine(parsed)
     try:
-        there = path is None or path.exists()
-        before = await schema.current(engine) if there else None
-        created = upgrade and (not there or await schema.is_empty(engine))
-        if upgrade:
-            await connect(parsed, engine, create=True)
-        return before, schema.NEWEST if upgrade else before, created
-    except schema.SchemaError as error:
-        raise StoreError(f"the store {location(parsed)} {error}") from None
-    except driver_errors(parsed) as error:
-        raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
+        with opening(engine):
+            before, empty = None, True
+            if path is None or path.exists():
+                async with engine.connect() as connection:
+                    before = await connection.run_sync(schema.version)
+                    empty = await connection.run_sync(schema.is_empty)
+            if upgrade:
+                await connect(engine, create=True)
+        return before, schema.NEWEST if upgrade else before, upgrade and empty
     finally:
         await dispose(engine)
 
@@ -96,16 +94,16 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
         return None
     engine = create_engine(parsed)
     try:
-        async with asyncio.timeout(timeout_s):
-            found = await schema.current(engine)
-            if path is None:
-                await schema.check_writable(engine)
-    except schema.SchemaError as error:
-        raise StoreError(f"the store {location(parsed)} {error}") from None
-    except driver_errors(parsed) as error:
-        if not may_pass(error):
-            raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
-        return f"the store {location(parsed)} does not answer here ({reason(error)})"
+        with opening(engine):
+            try:
+                async with asyncio.timeout(timeout_s), engine.connect() as connection:
+                    found = await connection.run_sync(schema.version)
+                    if path is None:
+                        await connection.run_sync(schema.write_nothing)
+            except driver_errors(engine) as error:
+                if not may_pass(error):
+                    raise
+                return f"the store {location(parsed)} does not answer here ({reason(error)})"
     finally:
         await dispose(engine)
     if found == schema.NEWEST:

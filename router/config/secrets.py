@@ -1,0 +1,43 @@
+"""Secrets of a fleet file, which come from the environment, and the URLs that contain one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from router.config.errors import ConfigError, Problem
+from router.config.masking import masked
+from router.config.models import FleetConfig
+
+
+def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
+    """A secret from the environment. Raises ConfigError with the variable's name, never its value."""
+    value = environment.get(variable)
+    if not value:
+        raise ConfigError(place, [Problem((), f"the environment variable {variable} is not set")])
+    return value
+
+
+def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
+    """The store's URL, with the password from the environment. Raises ConfigError."""
+    return _with_password("store", config.store.url, config.store.password_env, environment)
+
+
+def state_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
+    """The shared state's URL, with the password from the environment. Raises ConfigError."""
+    return _with_password("state", config.state.url, config.state.password_env, environment)
+
+
+def _with_password(section: str, url: str, variable: str | None, environment: Mapping[str, str]) -> str:
+    if variable is None:
+        return url
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        reason = f"is not a URL (given: {masked(url, ('url',))})"
+        raise ConfigError(section, [Problem(("url",), reason)]) from None
+    password = secret(variable, environment, f"{section}.password_env")
+    # SQLAlchemy writes a password only with a user name; Redis has passwords without one.
+    return parsed.set(username=parsed.username or "", password=password).render_as_string(hide_password=False)
