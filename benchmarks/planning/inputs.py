@@ -16,11 +16,12 @@ from benchmarks.planning.demand import REQUESTS, Demand, GeneratedDemand, Record
 from benchmarks.planning.estimate import Asked, asked
 from benchmarks.planning.files import ClusterConfig, ModelsConfig, PlannedModelConfig, read
 from benchmarks.planning.fleet import fleet_config
-from benchmarks.planning.records import cluster_of, models_of, recorded_requests
+from benchmarks.planning.from_fleet import cluster_of, models_of
 from benchmarks.simulator import Fleet, arrivals
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import parse_slo
 from benchmarks.workloads.options import BuildOptions
+from benchmarks.workloads.records import recorded_requests
 from router.config import FleetConfig, load
 from router.config.secrets import store_url
 from router.fleet_file import dump

@@ -11,11 +11,11 @@ from benchmarks.compare.pool import Processes
 from benchmarks.planning.estimate import Estimate
 from benchmarks.planning.files import ClusterConfig
 from benchmarks.planning.fleet import fleet_data
+from benchmarks.planning.from_fleet import present
 from benchmarks.planning.inputs import PlanningInputs
 from benchmarks.planning.planner import OnProgress, Plan, Planner
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.reasons import reasons
-from benchmarks.planning.records import present
 from benchmarks.planning.report import plan_data
 from benchmarks.planning.scoring import DrawnDemand, Scorer
 from benchmarks.planning.search import CandidateSearch, PlanningAims

@@ -19,6 +19,7 @@ from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Lengths
 from benchmarks.workloads.sources.source import Choices
 from router.config.fields import Count, NotNegative, Positive, Share
+from router.store_arguments import add_store_arguments
 
 _ROUTING = (
     *("slo", "slo_mix", "slo_class", "on_miss", "budget_mix", "budget_tariff"),
@@ -28,7 +29,7 @@ _ROUTING = (
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options of `headway workload`."""
-    actions = parser.add_subparsers(dest="workload_action", required=True, metavar="build|show")
+    actions = parser.add_subparsers(dest="workload_action", required=True, metavar="build|from-store|show")
     build = actions.add_parser(
         "build",
         help="make a workload file from a public set or a generator",
@@ -42,6 +43,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the workload file to write")
     build.add_argument("--json", action="store_true", help="print the result as JSON")
     add_options(build)
+    recorded = actions.add_parser(
+        "from-store", help="make a workload file of the requests that a gateway has recorded"
+    )
+    add_store_arguments(recorded)
+    recorded.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the workload file to write"
+    )
+    recorded.add_argument("--limit", type=int, metavar="N", help="only the last N requests")
+    recorded.add_argument("--json", action="store_true", help="print the result as JSON")
     show = actions.add_parser("show", help="the numbers of a workload file, and plots")
     show.add_argument("file", type=Path, help="a workload file")
     show.add_argument("--out", type=Path, metavar="FILE", help="write a plot (.png, .svg or .pdf)")

@@ -1,17 +1,31 @@
-"""`headway workload build NAME --out FILE` and `headway workload show FILE`."""
+"""`headway workload build NAME --out FILE`, `from-store --config FLEET --out FILE` and `show FILE`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 
 from rich.progress import TimeRemainingColumn
 
+from benchmarks.checks import check_options
 from benchmarks.terminal import print_json, progress_bar
 from benchmarks.workloads import arguments, describe, figure
 from benchmarks.workloads.build import plan
-from benchmarks.workloads.format import WorkloadError, read, read_header, write
+from benchmarks.workloads.format import (
+    Header,
+    WorkloadError,
+    WorkloadRequest,
+    read,
+    read_header,
+    write,
+)
+from benchmarks.workloads.records import recorded_requests
+from router.config import load
+from router.config.fields import Count
+from router.store.database import StoreError
+from router.store_arguments import store_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,18 +36,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input."""
     try:
-        return _build(args) if args.workload_action == "build" else _show(args)
-    except WorkloadError as error:
+        return {"build": _build, "from-store": _from_store, "show": _show}[args.workload_action](args)
+    except (WorkloadError, StoreError) as error:
         print(f"headway workload: {error}", file=sys.stderr)
         return 2
 
 
 def _build(args: argparse.Namespace) -> int:
     workload = plan(args.name, arguments.options(args), os.environ)
-    header = workload.header
+    return _write(args, workload.header, workload)
+
+
+def _from_store(args: argparse.Namespace) -> int:
+    check_options(args, WorkloadError, limit=Count)
+    config = None if args.config is None else load(args.config)
+    return _write(args, *recorded_requests(store_of(args), config, args.limit))
+
+
+def _write(args: argparse.Namespace, header: Header, requests: Iterable[WorkloadRequest]) -> int:
     description = describe.Description()
     with progress_bar(TimeRemainingColumn()) as progress:
-        tracked = progress.track(workload, total=header.requests, description="writing")
+        tracked = progress.track(requests, total=header.requests, description="writing")
         write(args.out, header, describe.passing(tracked, description))
     if args.json:
         print_json({"file": str(args.out), "header": header.as_dict(), **description.as_dict()})

@@ -8,10 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from benchmarks.planning.from_fleet import cluster_of, models_of, present
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.reasons import reasons
-from benchmarks.planning.records import cluster_of, models_of, present, recorded_requests
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, read
+from benchmarks.workloads.records import recorded_requests
 from router import cli
 from router.config import FleetConfig, load, loads
 from router.store.queries import Store
@@ -213,3 +214,44 @@ instances:
     data = orjson.loads(capsys.readouterr().out)
     assert data["present"] is None
     assert data["plans"]
+
+
+def test_limits_of_a_request_are_kept(tmp_path: Path, fleet: FleetConfig) -> None:
+    limits = {"on_miss": "reject", "max_cost_usd": 0.01, "min_quality": 0.5, "priority": 3}
+    path = tmp_path / "limits.db"
+    keep(path, [record(0, "auto", **limits)])
+    (request,) = recorded_requests(f"sqlite+aiosqlite:///{path}", fleet, None)[1]
+    assert request.routing == {"slo": {"ttft_ms": 1500.0}, **limits}
+
+
+def test_a_workload_of_the_records(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text(FLEET.format(store=store))
+    out = tmp_path / "traffic.jsonl"
+    for where in (("--config", str(tmp_path / "fleet.yaml")), ("--store", f"sqlite+aiosqlite:///{store}")):
+        assert cli.main(["workload", "from-store", *where, "--limit", "20", "--out", str(out)]) == 0
+        assert f"written to {out}" in capsys.readouterr().out
+        assert len(list(read(out))) == 19  # one has no prompt tokens
+    assert (
+        cli.main(["workload", "from-store", "--store", "sqlite+aiosqlite:///none.db", "--out", str(out)]) == 2
+    )
+    assert "headway workload: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("auto:latency", None),
+        ("small:price", ["llama-3.2-1b"]),
+        ("llama-3.2-3b", ["llama-3.2-3b"]),
+        (None, None),
+    ],
+)
+def test_a_model_with_a_policy_is_that_model(
+    tmp_path: Path, fleet: FleetConfig, name: str, models: list[str] | None
+) -> None:
+    keep(tmp_path / "named.db", [record(0, name)])
+    url = f"sqlite+aiosqlite:///{tmp_path / 'named.db'}"
+    (request,) = recorded_requests(url, fleet, None)[1]
+    assert (request.routing or {}).get("models") == models
+    (request,) = recorded_requests(url, None, None)[1]
+    assert (request.routing or {}).get("models") == (["small"] if name == "small:price" else models)

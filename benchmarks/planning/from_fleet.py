@@ -1,14 +1,9 @@
-"""The requests that a fleet has served, from its records, and its cluster and models, from its fleet file."""
+"""The cluster, the models and the placement of a fleet, from its fleet file."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import median
-from typing import Any
-
-from sqlalchemy import RowMapping, select
 
 from backends import KINDS
 from backends.engine import profiles
@@ -17,77 +12,13 @@ from backends.engine.models import MODELS
 from backends.engine.weights import weights_named
 from benchmarks.planning.files import ClusterConfig, ModelsConfig
 from benchmarks.planning.problem import LIMITS, PlanningProblem
-from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest
+from benchmarks.workloads.format import WorkloadError
 from policies.placement.candidates import every_shape
 from policies.placement.types import Group, Placement
 from router.config import FleetConfig
-from router.config.crosscheck import ANY_MODEL
-from router.core.types import OUTSIDE_ATTAINMENT
-from router.store import tables
-from router.store.database import parse_url, public_url, reading
 
 #: GPUs, how many of them share a layer, and their kind, of each stage (`profiles.hardware_of`).
 Stages = Sequence[tuple[int, int, HardwareSpec]]
-
-
-def recorded_requests(url: str, config: FleetConfig, limit: int) -> tuple[Header, list[WorkloadRequest]]:
-    """The last `limit` requests of a store, by arrival, with the models and SLOs that they had, without those for models that
-    `config` does not have. A request that got no answer counts with the median length of all answers. Raises StoreError and
-    WorkloadError."""
-    found = asyncio.run(_rows(url, limit))
-    rows = [
-        row
-        for row in found
-        if row["model_requested"] in (None, ANY_MODEL) or config.model(row["model_requested"]) is not None
-    ]
-    lengths = [row["output_tokens"] for row in rows if row["output_tokens"]]
-    usable = [row for row in rows if row["prompt_tokens"]]
-    if not usable or not lengths:
-        raise WorkloadError(f"{public_url(parse_url(url))} has no requests with an answer")
-    begin_s, length = usable[0]["received_at"], round(median(lengths))
-    requests = [_request(row, config, begin_s, row["output_tokens"] or length) for row in usable]
-    without = sum(not row["output_tokens"] for row in usable)
-    details = {
-        "left_out_without_prompt_tokens": len(rows) - len(usable),
-        "left_out_of_other_models": len(found) - len(rows),
-        "without_an_answer": without,
-    }
-    return Header(source="records", requests=len(requests), details=details), requests
-
-
-async def _rows(url: str, limit: int) -> Sequence[RowMapping]:
-    table = tables.requests
-    outside = [outcome.value for outcome in OUTSIDE_ATTAINMENT]
-    query = (
-        select(table)
-        .where(table.c.outcome.not_in(outside))
-        .order_by(table.c.received_at.desc(), table.c.id.desc())
-        .limit(limit)
-    )
-    async with reading(parse_url(url)) as engine, engine.connect() as connection:
-        found = (await connection.execute(query)).mappings().all()
-    return found[::-1]
-
-
-def _request(row: RowMapping, config: FleetConfig, begin_s: float, output_tokens: int) -> WorkloadRequest:
-    asked = None if row["model_requested"] is None else config.model(row["model_requested"])
-    routing: dict[str, Any] = {} if asked is None else {"models": [asked.name]}
-    slo = {
-        f"{target}_ms": 1000 * row[f"slo_{target}_s"]
-        for target in ("ttft", "tpot", "e2e")
-        if row[f"slo_{target}_s"] is not None
-    }
-    if slo:
-        routing["slo"] = slo
-    return WorkloadRequest(
-        id=row["id"],
-        arrival_s=row["received_at"] - begin_s,
-        prompt_tokens=row["prompt_tokens"],
-        max_tokens=row["max_tokens"],
-        output_tokens=output_tokens,
-        routing=routing or None,
-        source="records",
-    )
 
 
 def cluster_of(config: FleetConfig) -> ClusterConfig:
