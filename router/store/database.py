@@ -150,8 +150,8 @@ async def dispose(engine: AsyncEngine) -> None:
 
 
 def sqlite_pragmas() -> list[str]:
-    """The settings of each connection to a file with tables. WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit
-    is in the page cache (a killed process loses nothing); checkpoints write it to disk."""
+    """The settings of each connection to a file with tables. WAL: readers and the writer do not wait for each other.
+    synchronous=NORMAL: a commit is in the page cache (a killed process loses nothing); checkpoints write it to disk."""
     return [
         f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
         "PRAGMA journal_mode=WAL",

@@ -287,9 +287,9 @@ class Store:
         by: str | None = None,
         most: float = inf,
     ) -> int:
-        """Add feedback about an answer (quality in [0, 1]). Returns its place among the feedback about this answer: 1 for the
-        first, above `most` if it was not kept, 0 if the key has no such request. `by` is the key that gives it (None: the same
-        one)."""
+        """Add feedback about an answer (quality in [0, 1]). Returns its place among the feedback about this answer: 1 for
+        the first, above `most` if it was not kept, 0 if the key has no such request. `by` is the key that gives it (None:
+        the same key)."""
         if await self.request(request_id, key_name) is None:
             return 0
         table = tables.feedback
@@ -418,7 +418,7 @@ class Store:
         return Page(rows, rows[-1]["id"] if more else None)
 
     async def feedback(self, request_id: str) -> list[dict[str, Any]]:
-        """The feedback about an answer, oldest first. Empty while the record itself waits for a database that does not answer."""
+        """The feedback about an answer, oldest first. Empty while the record itself waits for a database that is away."""
         table = tables.feedback
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
         try:

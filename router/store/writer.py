@@ -105,7 +105,8 @@ class Writer:
         self._slots[1] += 1
 
     def put(self, record: RequestRecord) -> None:
-        """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key only a few are kept."""
+        """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key only
+        a few are kept."""
         slots = self._slots
         if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_unauthenticated():
             slots[1] -= 1  # not counted as arrived: the metrics count it
@@ -251,8 +252,8 @@ class Writer:
         return 0 if self._spool is None else self._spool.rows
 
     def _to_spool(self) -> None:
-        """Write the batch that is being committed to the spool, and the buffer after it. What the spool does not take stays in
-        memory."""
+        """Write the batch that is being committed to the spool, and the buffer after it. What the spool does not take stays
+        in memory."""
         spool = self._spool
         if spool is None or spool.full:
             return
