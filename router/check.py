@@ -75,22 +75,16 @@ def run(args: argparse.Namespace) -> int:
         raise located(error, args.config) from None
     not_simulated = why_not_simulated(config)
     if args.json:
-        instances = [each.name for each in config.instances]
-        models = [each.name for each in config.models]
-        native = kernels.WHY_NOT_NATIVE is None
-        print(
-            json.dumps(
-                {
-                    "ok": True,
-                    "models": models,
-                    "instances": instances,
-                    "compiled_kernels": native,
-                    "compiled_scanning": scanning.WHY_NOT_NATIVE is None,
-                    "not_simulated": not_simulated,
-                    "warnings": found,
-                }
-            )
-        )
+        answer = {
+            "ok": True,
+            "models": [each.name for each in config.models],
+            "instances": [each.name for each in config.instances],
+            "compiled_kernels": kernels.WHY_NOT_NATIVE is None,
+            "compiled_scanning": scanning.WHY_NOT_NATIVE is None,
+            "not_simulated": not_simulated,
+            "warnings": found,
+        }
+        print(json.dumps(answer))
         return 0
     console = table_console()
     console.print(_table(config))

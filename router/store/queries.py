@@ -346,20 +346,15 @@ class Store:
     ) -> dict[str, Any] | None:
         """One request by id; None if there is none, or if it is another key's. `any_key` is for operators. A caller without
         a key (`key_name` None: no keys are configured) sees requests without one."""
-        row = await self._pending_or_row(request_id)
-        if row is None or (not any_key and row["key_name"] != key_name):
-            return None
-        return row
-
-    async def _pending_or_row(self, request_id: str) -> dict[str, Any] | None:
         entry = await self._unwritten(request_id)
         if entry is not None:
-            return dict(zip(REQUEST_COLUMNS, entry.request, strict=True))
-        rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
+            rows = [dict(zip(REQUEST_COLUMNS, entry.request, strict=True))]
+        else:
+            rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
         if not rows and self._writer is not None and self._writer.spooled[0]:
             # This one may be among them.
             raise StoreError(f"the store {self.name} is behind: records wait on disk")
-        return rows[0] if rows else None
+        return next((row for row in rows if any_key or row["key_name"] == key_name), None)
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
         """The attempts of a request, in order."""

@@ -25,7 +25,7 @@ from typing import Any
 
 import orjson
 
-from router.store.commits import Commits, Database, Run
+from router.store.commits import Commits, Run
 from router.store.entries import from_line
 from router.store.faults import file_fault
 
@@ -56,21 +56,17 @@ def main(end: socket.socket) -> None:
                     end.sendall(orjson.dumps(answer) + b"\n")
 
 
-def _open(run_file: str | None, **settings: Any) -> Commits:
+def _open(backend: str, run_file: str | None, **settings: Any) -> Commits:
     if run_file is not None:
         with suppress(OSError):  # it was moved, or some network file systems know one kind of lock only
             fcntl.lockf(os.open(run_file, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return Commits(_database(**settings))
-
-
-def _database(backend: str, **settings: Any) -> Database:
     if backend == "postgresql":
         from router.store.postgres_commits import PostgresDatabase
 
-        return PostgresDatabase(**settings)
+        return Commits(PostgresDatabase(**settings))
     from router.store.sqlite_commits import SqliteDatabase
 
-    return SqliteDatabase(**settings)
+    return Commits(SqliteDatabase(**settings))
 
 
 def _answer(commits: Commits, run: Run, lines: list[bytes]) -> dict[str, Any]:
