@@ -67,30 +67,24 @@ def run(args: argparse.Namespace) -> int:
             create_scaler(config)
         found = [
             *warnings(config, os.environ),
-            *_of_the_store(config, args.config),
-            *_of_the_state(config, args.config),
-            *(asyncio.run(_of_the_engines(config)) if args.engines else ()),
+            *_store_warnings(config, args.config),
+            *_state_warnings(config, args.config),
+            *(asyncio.run(_engine_warnings(config)) if args.engines else ()),
         ]
     except ConfigError as error:
         raise located(error, args.config) from None
     not_simulated = why_not_simulated(config)
     if args.json:
-        instances = [each.name for each in config.instances]
-        models = [each.name for each in config.models]
-        native = kernels.WHY_NOT_NATIVE is None
-        print(
-            json.dumps(
-                {
-                    "ok": True,
-                    "models": models,
-                    "instances": instances,
-                    "compiled_kernels": native,
-                    "compiled_scanning": scanning.WHY_NOT_NATIVE is None,
-                    "not_simulated": not_simulated,
-                    "warnings": found,
-                }
-            )
-        )
+        answer = {
+            "ok": True,
+            "models": [each.name for each in config.models],
+            "instances": [each.name for each in config.instances],
+            "compiled_kernels": kernels.WHY_NOT_NATIVE is None,
+            "compiled_scanning": scanning.WHY_NOT_NATIVE is None,
+            "not_simulated": not_simulated,
+            "warnings": found,
+        }
+        print(json.dumps(answer))
         return 0
     console = table_console()
     console.print(_table(config))
@@ -169,7 +163,7 @@ def why_not_simulated(config: FleetConfig) -> str | None:
     return None
 
 
-def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
+def _store_warnings(config: FleetConfig, source: str) -> Iterator[str]:
     """Warnings about the database, which has a few seconds to answer. Raises ConfigError for one that stops a start."""
     from router.config.secrets import store_url
     from router.db_command import upgrade_due
@@ -201,7 +195,7 @@ def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
         yield "there are no keys: anyone who reaches the gateway may use it"
 
 
-def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
+def _state_warnings(config: FleetConfig, source: str) -> Iterator[str]:
     """A warning if Redis does not answer. Raises ConfigError if it refuses the connection."""
     if config.state.url == "memory://":
         return
@@ -223,7 +217,7 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
         yield f"the shared state does not answer here ({error})"
 
 
-async def _of_the_engines(config: FleetConfig) -> list[str]:
+async def _engine_warnings(config: FleetConfig) -> list[str]:
     """Warnings about engines that do not answer, or whose models are not those of the file."""
     from router.core.errors import UpstreamError
     from router.wiring import create_backend

@@ -1,4 +1,4 @@
-"""Compiled modules that take the place of modules in Python: whether they are used.
+"""Whether compiled modules are used instead of modules in Python.
 
 They are compiled when Headway is installed, where there is a compiler, and used unless the environment variable HEADWAY_KERNELS
 is `numpy`. Each choice is made once, when the module that offers both is imported.
@@ -16,8 +16,8 @@ VARIABLE = "HEADWAY_KERNELS"
 
 
 def why_not(modules: Mapping[str, Sequence[Path]]) -> str | None:
-    """Why these compiled modules are not used; None if they are. They come with what each was compiled from; it tells the
-    `digest` of that as its SOURCE."""
+    """The reason why compiled modules are not used; None if they are used. `modules` has the sources of each module, whose
+    `digest` is its SOURCE."""
     if os.environ.get(VARIABLE) == "numpy":
         return f"{VARIABLE} is numpy"
     for name, sources in modules.items():
@@ -33,5 +33,5 @@ def why_not(modules: Mapping[str, Sequence[Path]]) -> str | None:
 
 
 def digest(sources: Sequence[Path]) -> str:
-    """What identifies the sources of a compiled module."""
+    """A hash of a compiled module's sources."""
     return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

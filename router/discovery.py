@@ -226,18 +226,16 @@ class KubernetesPods:
         try:
             own = {} if annotation is None else orjson.loads(annotation)
             if not isinstance(own, dict) or _NOT_ITS_OWN & own.keys():
-                raise ValueError("not an object, or it sets a field that pods must not set")
+                raise ValueError
             template = self._config.instance.model_dump(mode="json", exclude_unset=True)
             url = f"{kubernetes.scheme}://{host}:{kubernetes.port}"
             return parse_instance({**template, **own, "name": about["name"], "url": url})
-        except ValueError as error:  # ConfigError is one
-            reason = (
-                str(error)
-                if isinstance(error, ConfigError)
-                else f"{ANNOTATION} is not a JSON object, or it sets one of {', '.join(sorted(_NOT_ITS_OWN))}"
-            )
-            logger.warning("discovery: pod %s is ignored: %s", about["name"], reason)
-            return None
+        except ConfigError as error:
+            reason = str(error)
+        except ValueError:
+            reason = f"{ANNOTATION} is not a JSON object, or it sets one of {', '.join(sorted(_NOT_ITS_OWN))}"
+        logger.warning("discovery: pod %s is ignored: %s", about["name"], reason)
+        return None
 
 
 def _text(path: Path) -> str | None:

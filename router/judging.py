@@ -2,8 +2,8 @@
 
 The form for one answer is Flow-Judge-v0.1's (flowaicom/Flow-Judge-v0.1, Apache-2.0): goal, inputs, output, criteria, a
 rubric of five, and a verdict of `<feedback>` and `<score>`, asked as one user message at temperature 0.1 and top_p 0.95.
-The form for two answers has the same parts. It is asked twice with the answers in both orders, because judges prefer a
-place.
+The form for two answers has the same parts. It is asked twice with the answers in both orders, because judges favour one
+position.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ RUBRIC = (
     "The response answers the request, with only minor mistakes or gaps.",
     "The response answers the request correctly, completely and as it was asked.",
 )
-#: What a verdict may take, and what one is taken to have: a few sentences and a grade.
+#: The most and the usual tokens of a verdict: a few sentences and a grade.
 VERDICT_TOKENS, USUAL_VERDICT_TOKENS = 1000, 150
-#: What the form has beside prompt and answer.
+#: The tokens of the form without prompt and answer.
 FORM_TOKENS = 320
 
 _INPUT = """# INPUT

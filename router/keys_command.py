@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,16 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make, list or revoke; returns the exit code. Raises ConfigError for a bad fleet file, BadKey, StoreError."""
     config = load(args.config, policies=tuple(POLICIES))
-    actions: Mapping[str, Callable[[FleetConfig, str, argparse.Namespace], Awaitable[int]]] = {
-        "create": _create,
-        "list": _list,
-        "revoke": _revoke,
-    }
-
-    async def act() -> int:
-        return await actions[args.action](config, store_url(config, os.environ), args)
-
-    return asyncio.run(act())
+    act = {"create": _create, "list": _list, "revoke": _revoke}[args.action]
+    return asyncio.run(act(config, store_url(config, os.environ), args))
 
 
 def _say(text: str) -> None:

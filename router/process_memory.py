@@ -1,4 +1,4 @@
-"""How the C library and Linux keep the memory of a gateway's process. Where they are others, nothing is changed."""
+"""Settings of glibc and Linux for the memory of a gateway's process. On other systems they change nothing."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def use_huge_pages() -> None:
 
 
 def used_blocks() -> Iterator[int]:
-    """Where the blocks of own memory start that a huge page can take the place of, and of which nearly all is used: a huge
-    page would bring back what was freed in the others."""
+    """The starts of those `own_blocks` that are nearly full. In others a huge page would allocate freed memory again."""
     page = os.sysconf("SC_PAGESIZE")
     pages = _HUGE_PAGE // page
     with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
@@ -58,7 +57,7 @@ def used_blocks() -> Iterator[int]:
 
 
 def own_blocks(maps: str) -> Iterator[int]:
-    """Where each block of a huge page's size starts that lies in the process's own memory."""
+    """The starts of all blocks of a huge page's size in the process's own memory."""
     for mapping in _OWN_MEMORY.finditer(maps):
         first = -(-int(mapping[1], 16) // _HUGE_PAGE) * _HUGE_PAGE
         yield from range(first, int(mapping[2], 16) - _HUGE_PAGE + 1, _HUGE_PAGE)

@@ -251,22 +251,11 @@ class Supervisor:
         others = [slot for slot in self._slots if slot is not asking]
         pages = [found for found in await asyncio.gather(*map(page, others)) if found is not None]
         answering = {asking.number, *(number for number, _ in pages)}
-        return {
-            "pages": [page for _, page in pages],
-            "supervisor": "".join(
-                [
-                    "# HELP headway_worker_up 1 if the worker's metrics are on this page.\n",
-                    "# TYPE headway_worker_up gauge\n",
-                    *(
-                        f'headway_worker_up{{worker="{slot.number}"}} {int(slot.number in answering)}\n'
-                        for slot in self._slots
-                    ),
-                    "# HELP headway_worker_restarts_total Restarts of a worker after it had ended.\n",
-                    "# TYPE headway_worker_restarts_total counter\n",
-                    *(
-                        f'headway_worker_restarts_total{{worker="{slot.number}"}} {slot.restarts}\n'
-                        for slot in self._slots
-                    ),
-                ]
-            ),
-        }
+        text = "# HELP headway_worker_up 1 if the worker's metrics are on this page.\n# TYPE headway_worker_up gauge\n"
+        for slot in self._slots:
+            text += f'headway_worker_up{{worker="{slot.number}"}} {int(slot.number in answering)}\n'
+        text += "# HELP headway_worker_restarts_total Restarts of a worker after it had ended.\n"
+        text += "# TYPE headway_worker_restarts_total counter\n"
+        for slot in self._slots:
+            text += f'headway_worker_restarts_total{{worker="{slot.number}"}} {slot.restarts}\n'
+        return {"pages": [page for _, page in pages], "supervisor": text}

@@ -163,7 +163,6 @@ async def open_gateway(
             retain_days=config.store.retain_days,
             max_mb=config.store.max_mb,
             keep_prompts=config.store.keep_prompts,
-            state_dir=Path.cwd(),
             spool_directory=_path(config.store.spool_directory),
             spool_mb=config.store.spool_mb,
             wait_s=30.0,  # machines that start together: the database may take longer

@@ -163,8 +163,8 @@ _CHECKS = {"chat": Check(_Chat), "completions": Check(_Completion), "embeddings"
 
 
 def check(api: str, body: Mapping[str, Any]) -> bool:
-    """Check an OpenAI-shaped body for `api` ("chat", "completions", "embeddings"). Returns whether it is a chat of texts only,
-    without parts. Raises a 400 Refusal."""
+    """Check an OpenAI-shaped body for `api` ("chat", "completions", "embeddings"). Returns whether it is a chat of texts
+    only, without parts. Raises a 400 Refusal."""
     if api == "chat" and _is_plain_chat(body):
         return True
     _CHECKS[api](body)
@@ -181,8 +181,8 @@ def check(api: str, body: Mapping[str, Any]) -> bool:
 
 
 def _is_plain_chat(body: Mapping[str, Any]) -> bool:
-    """Whether a body is a chat of texts with usual fields only, which the model accepts: most bodies are, and the model takes
-    five times as long to say so."""
+    """Whether a body is a chat of texts with usual fields only, which the model accepts. Most bodies are such chats, and the
+    model takes five times as long."""
     messages = body.get("messages")
     if type(messages) is not list or not 0 < len(messages) <= MAX_MESSAGES:
         return False

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def asked_text(api: str, body: Mapping[str, Any]) -> str:
-    """What a checked chat or completion asks; "" if a part of it is no text. Messages of a longer chat begin with their
-    role."""
+    """The prompt's text of a checked chat or completion; "" if a part of it is no text. Messages of a longer chat begin with
+    their role."""
     if api != "chat":
         prompt = body["prompt"]
         return prompt if isinstance(prompt, str) else ""

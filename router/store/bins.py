@@ -40,8 +40,8 @@ class Bins:
         return low, high
 
     def quantile(self, counts: Mapping[int, int], share: float) -> float | None:
-        """The value that `share` of the counted values do not exceed, interpolated within its bin on a logarithmic scale; None
-        without values. It lies in the true quantile's bin."""
+        """The quantile `share` of the counted values, interpolated within its bin on a logarithmic scale; None without
+        values. The true quantile lies in the same bin."""
         total = sum(counts.values())
         if not total:
             return None

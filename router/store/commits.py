@@ -24,7 +24,7 @@ class Run(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of a batch: rows that are `new`, and rows that no database accepts. The others were there already."""
+    """The result of a batch: rows that are `new`, and rows that no database accepts. The others were there before."""
 
     new: int = 0
     refused: int = 0
@@ -47,7 +47,7 @@ class Database(Protocol):
         ...
 
     def present(self, ids: Sequence[str]) -> set[str]:
-        """Those of these requests that have a row."""
+        """The ids that have a row."""
         ...
 
     def execute(self, sql: str, rows: Iterable[Row]) -> None:
@@ -81,8 +81,8 @@ class Commits:
         return self._database.errors
 
     def write(self, run: Run, entries: Sequence[Entry]) -> Written:
-        """Commit entries. A batch with a bad entry is halved until the entry is found, which is then corrected. Raises one of
-        `Database.errors` if the database is away; then a part may be committed."""
+        """Commit entries. A batch with a bad entry is halved until the entry is found, which is then corrected. Raises one
+        of `Database.errors` if the database is away; then a part may be committed."""
         try:
             return Written(new=self._commit(run, entries))
         except self._database.errors as error:

@@ -25,8 +25,9 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from router.store import faults, schema
+from router.store import schema
 from router.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
+from router.store.faults import file_fault
 
 log = logging.getLogger(__name__)
 
@@ -150,8 +151,8 @@ async def dispose(engine: AsyncEngine) -> None:
 
 
 def sqlite_pragmas() -> list[str]:
-    """The settings of each connection to a file with tables. WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit
-    is in the page cache (a killed process loses nothing); checkpoints write it to disk."""
+    """The settings of each connection to a file with tables. WAL: readers and the writer do not wait for each other.
+    synchronous=NORMAL: a commit is in the page cache (a killed process loses nothing); checkpoints write it to disk."""
     return [
         f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
         "PRAGMA journal_mode=WAL",
@@ -301,15 +302,10 @@ def may_pass(error: Exception) -> bool:
     process has locked."""
     if isinstance(error, (OSError, TimeoutError)):
         return True
-    cause = error.orig if isinstance(error, DBAPIError) else error
+    cause = _cause(error)
     state = str(getattr(cause, "sqlstate", None) or "")
     # Connections; too many of them; a lock that was not granted in time; shutting down or starting up.
     return state[:2] in {"08", "53", "55", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
-
-
-def file_fault(error: BaseException) -> str | None:
-    """What is wrong with a SQLite file, in one clause; None for any other error."""
-    return faults.file_fault(_cause(error))
 
 
 _NO_ANSWER = "no answer in time"
@@ -325,7 +321,7 @@ def safe_reason(error: Exception) -> str:
     cause = _cause(error)
     if isinstance(cause, TimeoutError):
         return _NO_ANSWER
-    return file_fault(error) or type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
+    return file_fault(cause) or type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
 
 
 def reason(error: Exception) -> str:

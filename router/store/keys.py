@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -100,8 +99,7 @@ class KeyTable:
 
     async def add(self, key: StoredKey) -> None:
         """Add a key. Raises NameTaken."""
-        values: dict[str, Any] = {name: getattr(key, name) for name in StoredKey.__dataclass_fields__}
-        statement = insert(keys).values(**values, changed_at=_later(key.created_at))
+        statement = insert(keys).values(**asdict(key), changed_at=_later(key.created_at))
         with answering(self._engine):
             try:
                 async with self._engine.begin() as connection:

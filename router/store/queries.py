@@ -98,11 +98,9 @@ class Store:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._errors = driver_errors(engine)
-        self._process: WriterProcess | None = None
         self._writer: Writer | None = None
         self._keyed: Path | None = None
         self._file: SqliteFile | None = None
-        self._counts: runs.Counts | None = None
         self._lost = Lost()
         self._temporary: TemporaryDirectory[str] | None = None
         self._taking_up: list[asyncio.Task[None]] = []
@@ -142,10 +140,10 @@ class Store:
             store._file = None if path is None else SqliteFile(path, engine)
             prefix = runs.file_prefix(parsed, spool_directory, state_dir)
             store._keyed = runs.keyed_path(prefix)
-            await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
-            await store._take_up(prefix)
+            process = await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
+            await store._take_up(process, prefix)
             if spool_directory is not None:  # it may have been missing, or another, at the last start
-                await store._take_up(runs.file_prefix(parsed, None, state_dir))
+                await store._take_up(process, runs.file_prefix(parsed, None, state_dir))
         except BaseException:
             await store.close()
             raise
@@ -160,7 +158,7 @@ class Store:
 
     async def _begin_run(
         self, prefix: Path | None, spool_mb: float, keep_prompts: bool, make_directory: bool
-    ) -> None:
+    ) -> WriterProcess:
         now = time.time()
         counts = runs.create_counts(prefix, runs.new_run_id(now), make_directory=make_directory)
         try:
@@ -170,20 +168,19 @@ class Store:
             counts.close(remove=True)
             raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
         spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
-        self._counts = counts
-        self._process = WriterProcess(writer_settings(self._engine, self._file, counts.path))
-        self._writer = Writer(self._process, counts, spool=spool, file=self._file, keep_prompts=keep_prompts)
+        process = WriterProcess(writer_settings(self._engine, self._file, counts.path))
+        self._writer = Writer(process, counts, spool=spool, file=self._file, keep_prompts=keep_prompts)
         try:
             async with asyncio.timeout(WRITER_START_S):
-                await self._process.started()
+                await process.started()
         except (OSError, TimeoutError) as error:
             how = str(error) or "it does not answer"
             raise StoreError(f"the process that writes records does not start: {how}") from None
+        return process
 
-    async def _take_up(self, prefix: Path | None) -> None:
+    async def _take_up(self, process: WriterProcess, prefix: Path | None) -> None:
         """Take over from killed runs. After `TAKE_UP_S` this continues in the background."""
-        process = self._process
-        if prefix is None or process is None:
+        if prefix is None:
             return
 
         async def take_up() -> None:
@@ -207,17 +204,18 @@ class Store:
         """Write what is left (at most `timeout_s` seconds), mark the run's end, close the database. Records that were not
         committed stay in the spool for the next start."""
         await self._tasks.stop()
-        if self._writer is not None and self._counts is not None:
-            await self._writer.close(timeout_s)
+        writer = self._writer
+        if writer is not None:
+            await writer.close(timeout_s)
             accounted = False
-            if not self._writer.spooled[0]:
+            if not writer.spooled[0]:
                 with contextlib.suppress(*self._errors):
                     async with asyncio.timeout(timeout_s), self._engine.begin() as connection:
-                        await runs.finish(connection, self._counts, self._writer.recorded, time.time())
+                        await runs.finish(connection, writer.counts, writer.recorded, time.time())
                     accounted = True
             # Otherwise the file stays, and the next start counts the lost rows.
-            self._counts.close(remove=accounted)
-            self._writer = self._counts = None
+            writer.counts.close(remove=accounted)
+            self._writer = None
         await dispose(self._engine)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -243,9 +241,7 @@ class Store:
     @property
     def run_id(self) -> str:
         """The id of this run, which marks its rows of spending."""
-        if self._counts is None:
-            raise StoreError(f"the store {self.name} is open for reading only")
-        return self._counts.run_id
+        return self.writer.counts.run_id
 
     @property
     def full(self) -> bool:
@@ -266,14 +262,14 @@ class Store:
 
     def counts(self) -> RecordCounts:
         """Counts for metrics."""
-        if self._writer is None or self._counts is None:
+        writer = self._writer
+        if writer is None:
             return RecordCounts(0, 0, 0, 0, self._lost)
-        counts, writer = self._counts, self._writer
         spooled, spooled_bytes = writer.spooled
         return RecordCounts(
-            counts.finished,
+            writer.counts.finished,
             writer.recorded,
-            counts.dropped,
+            writer.counts.dropped,
             writer.pending,
             self._lost,
             writer.retries,
@@ -291,9 +287,9 @@ class Store:
         by: str | None = None,
         most: float = inf,
     ) -> int:
-        """Add feedback about an answer (quality in [0, 1]). Returns its place among the feedback about this answer: 1 for the
-        first, above `most` if it was not kept, 0 if the key has no such request. `by` is the key that gives it (None: the same
-        one)."""
+        """Add feedback about an answer (quality in [0, 1]). Returns its place among the feedback about this answer: 1 for
+        the first, above `most` if it was not kept, 0 if the key has no such request. `by` is the key that gives it (None:
+        the same key)."""
         if await self.request(request_id, key_name) is None:
             return 0
         table = tables.feedback
@@ -350,20 +346,15 @@ class Store:
     ) -> dict[str, Any] | None:
         """One request by id; None if there is none, or if it is another key's. `any_key` is for operators. A caller without
         a key (`key_name` None: no keys are configured) sees requests without one."""
-        row = await self._pending_or_row(request_id)
-        if row is None or (not any_key and row["key_name"] != key_name):
-            return None
-        return row
-
-    async def _pending_or_row(self, request_id: str) -> dict[str, Any] | None:
         entry = await self._unwritten(request_id)
         if entry is not None:
-            return dict(zip(REQUEST_COLUMNS, entry.request, strict=True))
-        rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
+            rows = [dict(zip(REQUEST_COLUMNS, entry.request, strict=True))]
+        else:
+            rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
         if not rows and self._writer is not None and self._writer.spooled[0]:
             # This one may be among them.
             raise StoreError(f"the store {self.name} is behind: records wait on disk")
-        return rows[0] if rows else None
+        return next((row for row in rows if any_key or row["key_name"] == key_name), None)
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
         """The attempts of a request, in order."""
@@ -422,7 +413,7 @@ class Store:
         return Page(rows, rows[-1]["id"] if more else None)
 
     async def feedback(self, request_id: str) -> list[dict[str, Any]]:
-        """The feedback about an answer, oldest first. Empty while the record itself waits for a database that does not answer."""
+        """The feedback about an answer, oldest first. Empty while the record itself waits for a database that is away."""
         table = tables.feedback
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
         try:

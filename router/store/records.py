@@ -17,7 +17,7 @@ from router.core.settlement import Settlement
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
 from router.store.entries import REQUEST_COLUMNS, Row, clean
 
-#: The values that are kept of a prediction, in this order, which old explanations have too.
+#: The stored fields of a prediction, in order. Old explanations have the same order.
 PREDICTION_FIELDS = (
     "output_tokens_p50",
     "output_tokens_p90",
@@ -40,7 +40,7 @@ prediction_values: Callable[[Prediction], PredictionValues] = attrgetter(*PREDIC
 
 
 def prediction_picker(*names: str) -> Callable[[PredictionValues], PredictionValues]:
-    """What takes the values of these fields, two or more, out of all."""
+    """A function that selects the values of these fields, two or more, from all values."""
     return itemgetter(*map(PREDICTION_FIELDS.index, names))
 
 
@@ -222,8 +222,8 @@ class RequestRecord:
         self.slo_e2e_s = slo.e2e_s
 
 
-# Text from outside goes through `clean`. Enumerations become plain strings: drivers are slow with subclasses of str, or refuse
-# them. All else is used unchanged.
+# Text from outside goes through `clean`. Enumerations become plain strings, because drivers are slow with subclasses of
+# str, or refuse them. All else is used unchanged.
 _CLEANED = {"client_request_id", "model_requested", "finish_reason"}
 _request_values: Callable[[RequestRecord], Row] = attrgetter(*REQUEST_COLUMNS)
 _CLEANED_AT = tuple(i for i, name in enumerate(REQUEST_COLUMNS) if name in _CLEANED)

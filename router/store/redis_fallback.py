@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.store.redis_ledger import Ledger, Name
-from router.store.state import SLACK, Bucket, Claim, Grant, Level, left_of, taken
+from router.store.state import Bucket, Claim, Grant, decide
 
 #: By bucket: its level and the time of that.
 Levels = Mapping[str, tuple[Bucket, float, float]]
@@ -59,24 +59,18 @@ class LocalFallback:
         """Take everything from this replica's share, or nothing."""
         shares = [self._share(bucket, now) for bucket, _ in claim.takes]
         # An amount above the share's capacity passes when the share is full: it would never fit.
-        needs = [
-            min(amount, share.part.capacity) for share, (_, amount) in zip(shares, claim.takes, strict=True)
+        takes = [
+            (share.part, share.level, min(amount, share.part.capacity))
+            for share, (_, amount) in zip(shares, claim.takes, strict=True)
         ]
-        granted = all(share.level + SLACK >= need for share, need in zip(shares, needs, strict=True))
-        left_usd, short = left_of(
-            claim, lambda budget: self._left_usd((budget.key, budget.period), budget.limit_usd)
+        grant = decide(
+            claim, takes, lambda budget: self._left_usd((budget.key, budget.period), budget.limit_usd)
         )
-        granted = granted and short is None
-        levels: list[Level] = []
-        for share, need, (_, amount) in zip(shares, needs, claim.takes, strict=True):
-            levels.append(taken(share.level, share.part, amount if granted else need, granted))
-            if granted:
+        if grant.given:
+            for share, (_, amount) in zip(shares, claim.takes, strict=True):
                 share.level -= amount
-        reserved_usd = 0.0
-        if granted and left_usd is not None:
-            reserved_usd = max(0.0, min(claim.reserve_usd, left_usd))
-            self._ledger.reserve(claim.budgets, reserved_usd)
-        return Grant(levels, short, reserved_usd, left_usd)
+            self._ledger.reserve(claim.budgets, grant.reserved_usd)
+        return grant
 
     def _left_usd(self, name: Name, limit_usd: float) -> float:
         gone_usd, own_then_usd = self._used.get(name, (0.0, 0.0))

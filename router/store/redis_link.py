@@ -101,8 +101,7 @@ class Link:
             await connection.disconnect(nowait=True)
 
 
-#: What is said of an error, by its class in redis-py, or its code where redis-py has no class for it or a script's error
-#: contains it.
+#: Words for an error, by its class in redis-py, or by Redis' code if redis-py has no class for it or it is a script's.
 _WORDS = {
     "NoPermissionError": "the user may not do this",
     "AuthenticationError": "the user or the password is not accepted",

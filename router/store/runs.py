@@ -187,11 +187,9 @@ async def account(engine: AsyncEngine, run_id: str, fd: int) -> None:
         )
 
 
-async def finish(connection: AsyncConnection, counts: Counts, recorded: int, now: float) -> Lost:
+async def finish(connection: AsyncConnection, counts: Counts, recorded: int, now: float) -> None:
     """Close the row of this run. Clean: every finished request was recorded or counted as dropped."""
-    return await _end(
-        connection, counts.run_id, counts.arrived, counts.finished, recorded, counts.dropped, now
-    )
+    await _end(connection, counts.run_id, counts.arrived, counts.finished, recorded, counts.dropped, now)
 
 
 async def _end(

@@ -54,12 +54,12 @@ class SchemaError(Exception):
     """This program cannot use the tables."""
 
 
-async def upgrade(engine: AsyncEngine) -> str | None:
-    """Migrate the tables to the newest version; returns the version before (None: there was none). Raises SchemaError if
-    they are of a newer program, or not ours. PostgreSQL refuses it while another transaction uses a table for long."""
+async def upgrade(engine: AsyncEngine) -> None:
+    """Migrate the tables to the newest version. Raises SchemaError if they are of a newer program, or not ours. PostgreSQL
+    refuses it while another transaction uses a table for long."""
     async with engine.connect() as connection:
         if await connection.run_sync(_ready):
-            return NEWEST
+            return
         await connection.rollback()
         # Our turn: the first process may have done everything.
         if engine.dialect.name == "postgresql":
@@ -67,9 +67,8 @@ async def upgrade(engine: AsyncEngine) -> str | None:
             await connection.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_WAIT_S}s'"))
         else:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
-        before = await connection.run_sync(_upgrade)
+        await connection.run_sync(_upgrade)
         await connection.commit()
-    return before
 
 
 async def check(engine: AsyncEngine) -> None:
@@ -102,10 +101,10 @@ def _ready(connection: Connection) -> bool:
     return True
 
 
-def _upgrade(connection: Connection) -> str | None:
+def _upgrade(connection: Connection) -> None:
     before = version(connection)
     if before == NEWEST:
-        return before
+        return
     if is_empty(connection):
         metadata.create_all(connection)
         _VERSION_TABLE.create(connection)
@@ -114,7 +113,6 @@ def _upgrade(connection: Connection) -> str | None:
     else:
         _migrate(connection)
         log.info("the store's tables were upgraded from %s to version %s", before or "no version", NEWEST)
-    return before
 
 
 def is_empty(connection: Connection) -> bool:

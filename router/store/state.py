@@ -227,8 +227,10 @@ def taken(level: float, bucket: Bucket, amount: float, granted: bool) -> Level:
     return Level(left, (bucket.capacity - left) / bucket.refill_per_s, wait_s)
 
 
-def left_of(claim: Claim, left_usd: Callable[[Budget], float]) -> tuple[float | None, Budget | None]:
-    """The least that is left of a claim's budgets (None without any), and the budget with too little, if any. `left_usd`
+def decide(
+    claim: Claim, takes: Sequence[tuple[Bucket, float, float]], left_usd: Callable[[Budget], float]
+) -> Grant:
+    """The answer to a claim. `takes` are its buckets, each with its level and the amount that must be there; `left_usd`
     returns what is left of a budget."""
     least_usd, short = None, None
     for budget in claim.budgets:
@@ -237,7 +239,13 @@ def left_of(claim: Claim, left_usd: Callable[[Budget], float]) -> tuple[float | 
             least_usd = left
             if left + SLACK_USD < claim.least_usd or left <= 0:
                 short = budget
-    return least_usd, short
+    granted = short is None and all(level + SLACK >= need for _, level, need in takes)
+    levels = [
+        taken(level, bucket, amount if granted else need, granted)
+        for (bucket, level, need), (_, amount) in zip(takes, claim.takes, strict=True)
+    ]
+    reserved_usd = 0.0 if least_usd is None or not granted else max(0.0, min(claim.reserve_usd, least_usd))
+    return Grant(levels, short, reserved_usd, least_usd)
 
 
 def oldest_kept(day: str) -> str:
@@ -281,22 +289,15 @@ class MemoryState:
         return min(bucket.capacity, level + (now - at) * bucket.refill_per_s)
 
     async def take(self, claim: Claim, now: float) -> Grant:
-        levels = [self._level(bucket, now) for bucket, _ in claim.takes]
-        granted = all(level + SLACK >= amount for level, (_, amount) in zip(levels, claim.takes, strict=True))
-        left_usd, short = left_of(claim, lambda budget: budget.limit_usd - self._held_usd(budget))
-        granted = granted and short is None
-        reserved_usd = 0.0
-        if granted and left_usd is not None:
-            reserved_usd = max(0.0, min(claim.reserve_usd, left_usd))
+        takes = [(bucket, self._level(bucket, now), amount) for bucket, amount in claim.takes]
+        grant = decide(claim, takes, lambda budget: budget.limit_usd - self._held_usd(budget))
+        if grant.given:
             for budget in claim.budgets:
                 name = self._name(budget)
-                self._reserved_usd[name] = self._reserved_usd.get(name, 0.0) + reserved_usd
-        levels_after = []
-        for level, (bucket, amount) in zip(levels, claim.takes, strict=True):
-            levels_after.append(taken(level, bucket, amount, granted))
-            if granted:
+                self._reserved_usd[name] = self._reserved_usd.get(name, 0.0) + grant.reserved_usd
+            for bucket, level, amount in takes:
                 self._levels[bucket.name] = (level - amount, now)
-        return Grant(levels_after, short, reserved_usd, left_usd)
+        return grant
 
     def _held_usd(self, budget: Budget) -> float:
         name = budget.key, budget.period

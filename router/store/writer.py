@@ -56,8 +56,9 @@ _UNFIT = (KeyError, TypeError, ValueError, AttributeError)
 class Writer:
     """Records of finished requests on their way to the database. One a process; used from the event loop's thread only.
 
-    `retries` counts failed commits. `away`: the last commit failed; `fault`: what is wrong with the SQLite file, if that
-    is the reason. Without a `spool`, records that cannot be committed wait in memory. Closing it closes `process`.
+    `recorded` counts committed records, `retries` failed commits. `away`: the last commit failed; `fault`: what is wrong
+    with the SQLite file, if that is the reason. Without a `spool`, records that cannot be committed wait in memory. Closing
+    it closes `process`.
     """
 
     def __init__(
@@ -71,12 +72,13 @@ class Writer:
         max_pending: int = MAX_PENDING_RECORDS,
     ) -> None:
         self._process = process
-        self._counts = counts
+        self.counts = counts
         self._slots = counts.slots
         self._spool = spool
         self._file = file
         self._keep_prompts = keep_prompts
         self._max_pending = max_pending
+        self.recorded = 0
         self.retries = 0
         self.fault: str | None = None
         self._trouble: str | None = None  # why the last commit failed
@@ -90,7 +92,6 @@ class Writer:
         # Requests without a valid key that may be recorded now.
         self._unauthenticated = UNAUTHENTICATED_AT_ONCE
         self._unauthenticated_at = time.monotonic()
-        self._recorded = 0  # committed
         self._refused = 0  # rows that no database accepts
         self._work = asyncio.Event()
         self._changed = asyncio.Condition()
@@ -104,7 +105,8 @@ class Writer:
         self._slots[1] += 1
 
     def put(self, record: RequestRecord) -> None:
-        """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key only a few are kept."""
+        """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key only
+        a few are kept."""
         slots = self._slots
         if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_unauthenticated():
             slots[1] -= 1  # not counted as arrived: the metrics count it
@@ -144,14 +146,9 @@ class Writer:
 
     # --- what it has done ---------------------------------------------------------------------------
     @property
-    def recorded(self) -> int:
-        """Records committed by this run."""
-        return self._recorded
-
-    @property
     def pending(self) -> int:
         """Records added and not yet committed."""
-        return self._counts.finished - self._counts.dropped - self._recorded
+        return self.counts.finished - self.counts.dropped - self.recorded
 
     @property
     def spooled(self) -> tuple[int, int]:
@@ -186,10 +183,10 @@ class Writer:
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until all records so far are committed. False if the database takes too long, or, at once, if it is away."""
-        target = self._counts.finished - self._counts.dropped + self._refused
+        target = self.counts.finished - self.counts.dropped + self._refused
 
         def reached() -> bool:
-            return self._recorded + self._refused >= target
+            return self.recorded + self._refused >= target
 
         if not reached():
             self._work.set()
@@ -255,8 +252,8 @@ class Writer:
         return 0 if self._spool is None else self._spool.rows
 
     def _to_spool(self) -> None:
-        """Write the batch that is being committed to the spool, and the buffer after it. What the spool does not take stays in
-        memory."""
+        """Write the batch that is being committed to the spool, and the buffer after it. What the spool does not take stays
+        in memory."""
         spool = self._spool
         if spool is None or spool.full:
             return
@@ -306,7 +303,7 @@ class Writer:
 
     @property
     def _run(self) -> Run:
-        counts = self._counts
+        counts = self.counts
         return Run(counts.run_id, counts.arrived, counts.finished, counts.dropped)
 
     async def _take(self) -> None:
@@ -329,7 +326,7 @@ class Writer:
             log.error("%d rows were refused by the database", refused)
             self._refuse(refused)
         done, self._committing = len(self._committing), []
-        self._recorded += done - refused
+        self.recorded += done - refused
         if self._spooled and self._spool is not None:
             self._spool.remove(done)
             if not self._spool.rows:

@@ -3,7 +3,8 @@
 It commits the finished requests of one serving process, outside of that process's interpreter lock. FD is its end of a
 socket pair. The first line that it reads is JSON: which database, and the SQL for it. A request is a line of JSON, `[run,
 arrived, finished, dropped, count]`, and `count` lines (`router.store.entries`). Each is answered by a line of JSON; an empty
-line says that the process is ready. When the socket ends it writes what it has received, and ends; no signal but SIGKILL ends it before.
+line says that the process is ready. When the socket ends it writes what it has received, and ends; no signal but SIGKILL
+ends it before.
 
 It locks the run's counter file (POSIX; the serving process's lock is flock's) for as long as it lives, so that nobody takes
 over the run of a killed process while its writer process still writes.
@@ -24,7 +25,7 @@ from typing import Any
 
 import orjson
 
-from router.store.commits import Commits, Database, Run
+from router.store.commits import Commits, Run
 from router.store.entries import from_line
 from router.store.faults import file_fault
 
@@ -34,8 +35,8 @@ _BUFFER_BYTES = 256 * 1024
 def main(end: socket.socket) -> None:
     """Serve until the other side closes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # those who stop a service signal all of its processes
-    # Where cores are few, the serving process goes first. Not every system can do that.
+        signal.signal(number, signal.SIG_IGN)  # a service manager signals all processes of a service
+    # On few cores the serving process goes first. Not every system supports that.
     with suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with end.makefile("rb", _BUFFER_BYTES) as requests:
@@ -55,26 +56,22 @@ def main(end: socket.socket) -> None:
                     end.sendall(orjson.dumps(answer) + b"\n")
 
 
-def _open(run_file: str | None, **settings: Any) -> Commits:
+def _open(backend: str, run_file: str | None, **settings: Any) -> Commits:
     if run_file is not None:
         with suppress(OSError):  # it was moved, or some network file systems know one kind of lock only
             fcntl.lockf(os.open(run_file, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return Commits(_database(**settings))
-
-
-def _database(backend: str, **settings: Any) -> Database:
     if backend == "postgresql":
         from router.store.postgres_commits import PostgresDatabase
 
-        return PostgresDatabase(**settings)
+        return Commits(PostgresDatabase(**settings))
     from router.store.sqlite_commits import SqliteDatabase
 
-    return SqliteDatabase(**settings)
+    return Commits(SqliteDatabase(**settings))
 
 
 def _answer(commits: Commits, run: Run, lines: list[bytes]) -> dict[str, Any]:
-    """`new` and `refused` rows; or the `error` (its type: a driver's message may quote a row), with the `fault` of a file, and
-    whether the database is `away`."""
+    """`new` and `refused` rows; or the `error` (its type: a driver's message may quote a row), with the `fault` of a file,
+    and whether the database is `away`."""
     try:
         entries = [entry for entry in map(from_line, lines) if entry is not None]
         written = commits.write(run, entries)

@@ -31,8 +31,8 @@ _MODULES = str(Path(__file__).parents[2])
 
 
 class CommitError(Exception):
-    """A batch was not committed. The text is the type of the driver's error; `fault` is what is wrong with the SQLite file, if
-    that is the reason; `away`: the same batch may be committed later."""
+    """A batch was not committed. The text is the type of the driver's error; `fault` is what is wrong with the SQLite file,
+    if that is the reason; `away`: the same batch may be committed later."""
 
     def __init__(self, error: str, fault: str | None, away: bool) -> None:
         super().__init__(error)
@@ -41,8 +41,8 @@ class CommitError(Exception):
 
 
 class WriterProcess:
-    """One writer process. `settings` are the first line that it gets. `restarts` counts how often it was started again, `pid`
-    is that of the newest."""
+    """One writer process. It receives `settings` first. `restarts` counts how often it was started again, `pid` is that of
+    the newest."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = orjson.dumps(settings) + b"\n"

@@ -1,5 +1,5 @@
-"""What a writer process is told when it starts: how to connect, and the SQL that it runs. SQLAlchemy compiles the SQL here,
-once, for a process that does not load SQLAlchemy."""
+"""What a writer process receives when it starts: how to connect, and its SQL. SQLAlchemy compiles the SQL here, once,
+because the writer process does not load SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def statements(dialect: Dialect) -> dict[str, str]:
         return str(compiled)
 
     def insert_rows(table: Table, columns: Sequence[str]) -> str:
-        """Rows that are there stay as they are."""
+        """Existing rows stay unchanged."""
         return sql(insert(table).on_conflict_do_nothing(), columns)
 
     requests, runs, spend = tables.requests, tables.runs, tables.spend

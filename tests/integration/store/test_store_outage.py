@@ -360,7 +360,7 @@ async def main():
             store.writer.put(record)
         store.writer.arrived()  # one that never finishes
         counts = store.counts()
-        print(number, now, counts.recorded, counts.spooled, store._process.pid, flush=True)
+        print(number, now, counts.recorded, counts.spooled, store.writer._process.pid, flush=True)
         await asyncio.sleep(0.005)
 
 asyncio.run(main())
@@ -464,7 +464,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     for number in range(30):
         put(store, make_record(number, cost_usd=1.0))
     assert await store.writer.flush(30)
-    counts = store._counts
+    counts = store.writer.counts
     assert counts is not None
     counts.slots[1] += 20  # 20 more came and ended, and did not get further than the spool
     counts.slots[2] += 20

@@ -163,11 +163,11 @@ async def main():
     for number in range(1000):
         store.writer.arrived()
         store.writer.put(RequestRecord(f"req_{number:09d}", time.time(), Outcome.OK, cost_usd=0.001))
-    while not store.writer._committing or store._process._writer.transport.get_write_buffer_size():
+    while not store.writer._committing or store.writer._process._writer.transport.get_write_buffer_size():
         await asyncio.sleep(0.001)
     store.writer.put(RequestRecord("req_too_late", time.time(), Outcome.OK))
     await asyncio.sleep(0)
-    print(store._process.pid, flush=True)
+    print(store.writer._process.pid, flush=True)
     time.sleep(60)
 
 asyncio.run(main())
