@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.checks import check_options, option
+from benchmarks.checks import check_options, option, whole_number
 from benchmarks.workloads.format import MOST_TOKENS, WorkloadError
 from benchmarks.workloads.mixes import RoutingMix, parse_amounts
 from benchmarks.workloads.options import BuildOptions
@@ -40,18 +40,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         + "\n".join(f"  {name:<24}{what}" for name, what in PROCESSES.items())
         + "\n\nA set is read from --file, else from the folder HEADWAY_DATA, else downloaded.",
     )
-    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the workload file to write")
-    build.add_argument("--json", action="store_true", help="print the result as JSON")
     add_options(build)
     recorded = actions.add_parser(
         "from-store", help="make a workload file of the requests that a gateway has recorded"
     )
     add_store_arguments(recorded)
-    recorded.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the workload file to write"
-    )
-    recorded.add_argument("--limit", type=int, metavar="N", help="only the last N requests")
-    recorded.add_argument("--json", action="store_true", help="print the result as JSON")
+    recorded.add_argument("--limit", type=whole_number, metavar="N", help="only the last N requests")
+    for made in (build, recorded):
+        made.add_argument(
+            "--out", type=Path, required=True, metavar="FILE", help="the workload file to write"
+        )
+        made.add_argument("--json", action="store_true", help="print the result as JSON")
     show = actions.add_parser("show", help="the numbers of a workload file, and plots")
     show.add_argument("file", type=Path, help="a workload file")
     show.add_argument("--out", type=Path, metavar="FILE", help="write a plot (.png, .svg or .pdf)")

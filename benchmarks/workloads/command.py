@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from rich.progress import TimeRemainingColumn
 
-from benchmarks.checks import check_options
 from benchmarks.terminal import print_json, progress_bar
 from benchmarks.workloads import arguments, describe, figure
 from benchmarks.workloads.build import plan
@@ -23,7 +22,6 @@ from benchmarks.workloads.format import (
 )
 from benchmarks.workloads.records import recorded_requests
 from router.config import load
-from router.config.fields import Count
 from router.store.database import StoreError
 from router.store_arguments import store_of
 
@@ -48,7 +46,6 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _from_store(args: argparse.Namespace) -> int:
-    check_options(args, WorkloadError, limit=Count)
     config = None if args.config is None else load(args.config)
     return _write(args, *recorded_requests(store_of(args), config, args.limit))
 

@@ -52,7 +52,8 @@ class PostgresDatabase:
                 self.abandon()  # the server has restarted since the last commit
         try:
             self._connection = self._run(asyncpg.connect(**self._connect))
-        except Exception as error:  # no host is a primary, a certificate is missing, no PostgreSQL listens
+        except Exception as error:
+            # No host is a primary, a certificate is missing; where no PostgreSQL listens, asyncpg raises even AttributeError.
             raise ConnectionError from error
         self._begin(run_id)
 
