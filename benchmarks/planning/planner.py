@@ -68,10 +68,11 @@ class Planner:
             return now - began + (simulations + self.final_simulations()) * each_s < self.time_s
 
         self.simulate(candidates[:_FINALISTS])
+        count = _FINALISTS if time_for(0) else _HURRIED_FINALISTS
         if len(candidates) > _FINALISTS and time_for(_CANDIDATES - _FINALISTS):
             self.simulate(candidates[_FINALISTS:])
         self._improve(lambda: time_for(_CHANGES))
-        finalists = self._ranked()[: _FINALISTS if time_for(0) else _HURRIED_FINALISTS]
+        finalists = self._ranked()[:count]
         self.on_progress(f"scoring {len(finalists)} finalists")
         plans = self.final(finalists, range(self.seed + 1, self.seed + 1 + _DRAWS))
         return sorted(plans, key=self.rank, reverse=True)
