@@ -15,9 +15,11 @@ from benchmarks.planning.scoring import Score, Scorer
 from benchmarks.planning.search import STEP, CandidateSearch, PlanningAims
 from policies.placement.types import Placement
 
-#: Placements that are simulated first, changes that are simulated at once, and how many are scored in the end; without time
-#: for these, only so many as are scored in any case.
-_CANDIDATES, _CHANGES, _FINALISTS, _HURRIED_FINALISTS = 12, 6, 4, 2
+#: Placements that are simulated first, changes that are simulated at once, and how many are scored in the end.
+_CANDIDATES, _CHANGES, _FINALISTS = 12, 6, 4
+#: With more requests than this a simulation takes seconds. If time is short then, the search begins with _FINALISTS candidates,
+#: and scores _HURRIED_FINALISTS in the end.
+_MANY_REQUESTS, _HURRIED_FINALISTS = 8_000, 2
 #: Changes of one placement that are simulated at most.
 _NEIGHBOURS = 24
 #: The draws of the final scores.
@@ -67,12 +69,13 @@ class Planner:
             each_s = (now - simulating) / (self.scorer.simulations - before)
             return now - began + (simulations + self.final_simulations()) * each_s < self.time_s
 
-        self.simulate(candidates[:_FINALISTS])
-        count = _FINALISTS if time_for(0) else _HURRIED_FINALISTS
-        if len(candidates) > _FINALISTS and time_for(_CANDIDATES - _FINALISTS):
-            self.simulate(candidates[_FINALISTS:])
+        first = len(candidates) if self.aims.requests <= _MANY_REQUESTS else _FINALISTS
+        self.simulate(candidates[:first])
+        hurried = first < len(candidates) and not time_for(len(candidates) - first)
+        if first < len(candidates) and not hurried:
+            self.simulate(candidates[first:])
         self._improve(lambda: time_for(_CHANGES))
-        finalists = self._ranked()[:count]
+        finalists = self._ranked()[: _HURRIED_FINALISTS if hurried else _FINALISTS]
         self.on_progress(f"scoring {len(finalists)} finalists")
         plans = self.final(finalists, range(self.seed + 1, self.seed + 1 + _DRAWS))
         return sorted(plans, key=self.rank, reverse=True)
