@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from copy import copy
+from typing import Self
 
 from backends.engine.decoding import Active, Decoding
 from backends.engine.kv import KvBlocks
@@ -91,6 +93,20 @@ class Engine:
         self._slope_s = 0.0
         self._chunks: list[tuple[Active, int]] = []
         self._out: list[Progress] = []
+
+    def copy(self) -> Self:
+        """An engine in the same state, which then goes its own way. Only the sequences are shared, so the times in each
+        are those of the engine that served it last."""
+        copied = copy(self)
+        inside = copied._all = {seq_id: active.copy() for seq_id, active in self._all.items()}
+        copied._waiting = OrderedDict((seq_id, inside[seq_id]) for seq_id in self._waiting)
+        copied._running = {seq_id: inside[seq_id] for seq_id in self._running}
+        copied._prefilling = {seq_id: inside[seq_id] for seq_id in self._prefilling}
+        copied._chunks = [(inside.get(active.seq.id, active), count) for active, count in self._chunks]
+        copied._decoding = self._decoding.copy(inside)
+        copied._out = self._out.copy()
+        copied.kv = self.kv.copy()
+        return copied
 
     # What an operator sees -----------------------------------------------------------------------
 
@@ -369,7 +385,7 @@ class Engine:
 
     def _end_prefill(self, active: Active, at_s: float) -> None:
         seq = active.seq
-        first = seq.first_token_at_s is None
+        first = not active.generated
         if first:
             seq.first_token_at_s = at_s
             self.prompt_tokens_total += seq.prompt_tokens

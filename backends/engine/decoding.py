@@ -8,6 +8,7 @@ decode, and it needs a new KV block in every `block`-th step.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from backends.engine.sequence import Finish, Sequence
@@ -30,6 +31,13 @@ class Active:
     end_step: int | None = None  # set while it decodes
     preempted: bool = False
 
+    def copy(self) -> Active:
+        """One in the same state, of the same `Sequence`."""
+        return Active(
+            self.seq, self.output, self.finish, self.target, self.generated, self.computed, self.held.copy(),
+            self.offset, self.decoding_from_s, self.end_step, self.preempted,
+        )  # fmt: skip
+
 
 class Decoding:
     """`steps` are the completed ones in which all sequences got a token. `context_tokens` is the sum of their contexts
@@ -45,6 +53,16 @@ class Decoding:
         self._growing: list[dict[str, Active]] = [{} for _ in range(block)]  # by step modulo block
         self._ends: dict[int, dict[str, Active]] = {}  # by the step of their last token
         self._end_steps: list[int] = []  # heap of the keys of `_ends`
+
+    def copy(self, inside: Mapping[str, Active]) -> Decoding:
+        """The same state of the copies `inside`, by id."""
+        copied = Decoding(self._block)
+        copied.steps, copied.context_tokens = self.steps, self.context_tokens
+        copied.sequences = {seq_id: inside[seq_id] for seq_id in self.sequences}
+        copied._growing = [{seq_id: inside[seq_id] for seq_id in some} for some in self._growing]
+        copied._ends = {end: {seq_id: inside[seq_id] for seq_id in some} for end, some in self._ends.items()}
+        copied._end_steps = self._end_steps.copy()
+        return copied
 
     def add(self, active: Active, context: int) -> None:
         """A sequence starts to decode."""

@@ -30,6 +30,13 @@ class KvBlocks:
         self._holders: dict[int, int] = {}  # every cached unit by hash: the number of sequences that hold it
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached units that nobody holds, oldest first
 
+    def copy(self) -> KvBlocks:
+        """The same state."""
+        copied = KvBlocks(self.total, self.unit)
+        copied.free, copied._plain = self.free, self._plain
+        copied._holders, copied._idle = self._holders.copy(), self._idle.copy()
+        return copied
+
     @property
     def usage(self) -> float:
         """Share of blocks held by sequences, 0..1."""

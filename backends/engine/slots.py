@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 from backends.engine import series
@@ -101,6 +102,10 @@ class SlotEngine:
         self._turn: list[str] = []  # loaded models, the one that ran longest ago first
         self._free_at_s = 0.0  # when the hardware can start the next step
         self._out: list[Progress] = []
+
+    def copy(self) -> SlotEngine:
+        """A server in the same state, which then goes its own way."""
+        return deepcopy(self, {id(profile): profile for profile in self.profiles.values()})
 
     # What an operator sees -----------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from copy import deepcopy
 from math import inf
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ class Lane:
         self.met: dict[int, bool] = {}
         name = truth.fleet.names[instance]
         lone = LoneEngine(truth.fleet.engines()[name], truth.instances[instance].max_concurrency)
-        self._empty = _Checkpoint(-inf, 0, deepcopy(lone))
+        self._empty = _Checkpoint(-inf, 0, lone.copy())
         self._checkpoints = [self._empty]
 
     def run(self) -> None:
@@ -57,14 +56,14 @@ class Lane:
         last = self._checkpoints[-1]
         if last.at_s >= until_s:
             return
-        lone, jobs, taken = deepcopy(last.state), self.jobs, last.taken
+        lone, jobs, taken = last.state.copy(), self.jobs, last.taken
         since = 0
         while True:
             due = lone.next_at()
             job = jobs[taken] if taken < len(jobs) else None
             if job is not None and job.submit_s <= due:
                 if since >= _JOBS_APART:
-                    self._keep(_Checkpoint(job.submit_s, taken, deepcopy(lone)))
+                    self._keep(_Checkpoint(job.submit_s, taken, lone.copy()))
                     since = 0
                 if job.submit_s >= until_s:
                     return
@@ -106,7 +105,7 @@ class Lane:
         at_s = min(job.submit_s for job in (remove, add) if job is not None)
         self.reach(at_s)
         checkpoint = self._before(at_s)
-        lone, jobs, taken = deepcopy(checkpoint.state), self.jobs, checkpoint.taken
+        lone, jobs, taken = checkpoint.state.copy(), self.jobs, checkpoint.taken
         arrivals, known = self.truth.arrivals, self.met
         total = 0 if remove is None else -known.get(remove.request, True)
         pending, hope = add, add is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from copy import copy
 from math import inf
 from typing import NamedTuple
 
@@ -54,13 +55,19 @@ def met(arrival: Arrival, served: Served) -> bool:
 
 class LoneEngine:
     """One instance that serves jobs in order of their submission, with `max_concurrency` as the router keeps
-    it: those beyond wait outside, first come first served. The whole state can be copied."""
+    it: those beyond wait outside, first come first served."""
 
     def __init__(self, engine: SimulatedEngine, max_concurrency: int | None) -> None:
         self.engine = engine
         self.most = inf if max_concurrency is None else max_concurrency
         self.inside: dict[int, tuple[float, int]] = {}  # first token (NaN: none yet) and tokens, by request
         self.outside: deque[tuple[Job, Arrival]] = deque()
+
+    def copy(self) -> LoneEngine:
+        """One in the same state, which then goes its own way."""
+        copied = copy(self)
+        copied.engine, copied.inside, copied.outside = self.engine.copy(), self.inside.copy(), self.outside.copy()
+        return copied
 
     def next_at(self) -> float:
         """When something happens by itself; infinite when idle."""

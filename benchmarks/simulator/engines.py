@@ -7,6 +7,7 @@ the first and the last token of a sequence.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 from backends.engine import (
     Engine,
@@ -64,6 +65,15 @@ class SimulatedEngine:
         self._batching: Engine | None = None
         self._slots: SlotEngine | None = None
         self.restart()
+
+    def copy(self) -> SimulatedEngine:
+        """One in the same state, which then goes its own way."""
+        copied = copy(self)
+        if self._slots is not None:
+            copied._engine = copied._slots = self._slots.copy()
+        elif self._batching is not None:
+            copied._engine = copied._batching = self._batching.copy()
+        return copied
 
     def restart(self) -> None:
         """An empty engine: nothing runs, nothing is cached or loaded."""

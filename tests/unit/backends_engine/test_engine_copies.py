@@ -1,0 +1,68 @@
+"""A copy of an engine goes on as the engine would have, and what happens to one of them does not reach the other."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.engine import Engine, SlotEngine
+from backends.engine.shared import SharedEngine
+from tests.examples import few_examples
+from tests.unit.backends_engine.loads import PROFILE, WHOLE_PROMPTS, Arrival, loads, play
+
+SLOWER = dataclasses.replace(PROFILE, name="slower", per_token_s=3e-4)
+
+
+def replaced_by_copies(engine: Any) -> Any:
+    """Before each arrival and each abort a copy takes the engine's place, and the engine runs on by itself."""
+
+    class Replaced(type(engine)):  # type: ignore[misc]
+        def submit(self, *arguments: Any) -> None:
+            self._replace(arguments[1])
+            super().submit(*arguments)
+
+        def abort(self, seq_id: str, now: float) -> int:
+            self._replace(now)
+            return int(super().abort(seq_id, now))
+
+        def _replace(self, now: float) -> None:
+            old = copy.copy(self)
+            vars(self).update(vars(self.copy()))
+            old.advance(now + 30.0)
+
+    engine.__class__ = Replaced
+    return engine
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **settings: Engine(PROFILE, **settings),
+        lambda **settings: Engine(WHOLE_PROMPTS, **settings),
+        lambda **settings: SharedEngine({"a": PROFILE, "b": SLOWER, "c": PROFILE}, **settings),
+        lambda **settings: SlotEngine(
+            dict.fromkeys("abc", PROFILE), max_loaded_models=2, keep_alive_s=2.0, **settings
+        ),
+    ],
+    ids=["chunks", "whole prompts", "several models", "slots"],
+)
+@few_examples
+@given(load=loads(300), unit=st.sampled_from([16, 64]))
+def test_a_copy_goes_on_alone(
+    make: Callable[..., Engine | SlotEngine], load: list[Arrival], unit: int
+) -> None:
+    expected, out = play(make(every_token=False), load, unit)
+    found, same = play(replaced_by_copies(make(every_token=False)), load, unit)
+    assert same == out
+    # Times and cached tokens of the sequences are those of the engine that served them last.
+    assert (found.aborted_after_tokens, found.seen, found.totals) == (
+        expected.aborted_after_tokens,
+        expected.seen,
+        expected.totals,
+    )
