@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from router.request.prompt import BYTES_PER_TOKEN
 
@@ -24,6 +27,16 @@ def tokens_of_text(text: str) -> int:
     return max(1, -(-size // _MOST_BYTES_OF_A_TOKEN))
 
 
+#: One word of plain ASCII in JSON's form, short enough to be one token.
+_ONE_TOKEN = re.compile(rb' ?[!#-\[\]-~]{1,%d}' % (_MOST_BYTES_OF_A_TOKEN - 1))
+_is_one_token = _ONE_TOKEN.fullmatch
+
+
+def tokens_of_json(text: bytes) -> int:
+    """Tokens of a text in JSON's form, without its quotes. Raises ValueError."""
+    return 1 if _is_one_token(text) else tokens_of_text(orjson.loads(b'"%b"' % text))
+
+
 def tokens_of(answer: Mapping[str, Any]) -> int:
     """Tokens that the choices of an answer in one piece hold, as far as they show."""
     return sum(map(choice_tokens, choices_of(answer)))
@@ -41,9 +54,9 @@ def index_of(choice: Mapping[str, Any]) -> int:
     return index if type(index) is int else 0
 
 
-def ended_in(payload: Mapping[str, Any]) -> set[int]:
+def ended_in(choices: Sequence[Mapping[str, Any]]) -> set[int]:
     """The choices that an event ends."""
-    return {index_of(each) for each in choices_of(payload) if isinstance(each.get("finish_reason"), str)}
+    return {index_of(each) for each in choices if isinstance(each.get("finish_reason"), str)}
 
 
 def choice_tokens(choice: Mapping[str, Any]) -> int:
