@@ -107,8 +107,7 @@ class TokenMeter:
                 break
             if certain > self._wanted_tokens:
                 break
-            if total - before > widest:
-                widest = total - before
+            widest = max(widest, total - before)
             before = total
             steps.append((total, certain, widest))
         # What a step must cover only grows from one to the next.

@@ -27,14 +27,15 @@ def tokens_of_text(text: str) -> int:
     return max(1, -(-size // _MOST_BYTES_OF_A_TOKEN))
 
 
-#: One word of plain ASCII in JSON's form, short enough to be one token.
-_ONE_TOKEN = re.compile(rb' ?[!#-\[\]-~]{1,%d}' % (_MOST_BYTES_OF_A_TOKEN - 1))
-_is_one_token = _ONE_TOKEN.fullmatch
+#: At most one word of plain ASCII, in JSON's form: no quote and no backslash.
+_is_one_word = re.compile(rb" *[!#-\[\]-~]* *").fullmatch
 
 
 def tokens_of_json(text: bytes) -> int:
-    """Tokens of a text in JSON's form, without its quotes. Raises ValueError."""
-    return 1 if _is_one_token(text) else tokens_of_text(orjson.loads(b'"%b"' % text))
+    """Tokens of a text in JSON's form, without its quotes and not empty. Raises ValueError."""
+    if len(text) <= _MOST_BYTES_OF_A_TOKEN and _is_one_word(text):
+        return 1  # as `tokens_of_text` says, in a fraction of the time
+    return tokens_of_text(orjson.loads(b'"%b"' % text))
 
 
 def tokens_of(answer: Mapping[str, Any]) -> int:
@@ -76,13 +77,19 @@ def text_of(choice: Mapping[str, Any]) -> str:
     """All that the model wrote of a choice, of an event or of an answer in one piece."""
     delta = choice.get("delta") or choice.get("message")
     said = delta if isinstance(delta, dict) else choice
-    parts = [said.get("reasoning") or said.get("reasoning_content")]
-    parts += [said.get(name) for name in ("content", "text", "refusal")]
-    calls = said.get("tool_calls")
-    functions = (
-        [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    )
-    for function in (*functions, said.get("function_call")):
-        if isinstance(function, dict):
-            parts += [function.get("name"), function.get("arguments")]
-    return "".join(part for part in parts if isinstance(part, str))
+    parts = [
+        said.get("reasoning") or said.get("reasoning_content"),
+        said.get("content"),
+        said.get("text"),
+        said.get("refusal"),
+    ]
+    if (calls := said.get("tool_calls")) or said.get("function_call"):
+        functions = (
+            [call.get("function") for call in calls if isinstance(call, dict)]
+            if isinstance(calls, list)
+            else []
+        )
+        for function in (*functions, said.get("function_call")):
+            if isinstance(function, dict):
+                parts += [function.get("name"), function.get("arguments")]
+    return "".join([part for part in parts if type(part) is str])

@@ -188,7 +188,7 @@ class MeteredStream:
             else {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
         )
 
-    def _count(self, choices: Sequence[Mapping[str, Any]], usage: object) -> None:
+    def _count(self, choices: Sequence[Mapping[str, Any]], usage: Any) -> None:
         """Count one event."""
         output = counted(usage, "completion_tokens")
         by_choice, events = self._by_choice, self._events

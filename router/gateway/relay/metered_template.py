@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -58,7 +58,7 @@ class MeteredTemplate(NamedTuple):
 
 
 def metered_template(
-    event: bytes, choices: Sequence[Mapping[str, Any]], usage: object
+    event: bytes, choices: Sequence[dict[str, Any]], usage: object
 ) -> MeteredTemplate | None:
     """The template of an event (without its blank line) that was parsed to `choices` and `usage`. None unless its one
     choice has one text, and nothing else in it counts."""
