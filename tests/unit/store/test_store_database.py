@@ -48,6 +48,11 @@ def test_the_public_url_has_no_credentials() -> None:
     assert public_url(url) == "postgresql+asyncpg://db.example:5433/headway"
 
 
+def test_the_public_url_names_each_host() -> None:
+    url = parse_url("postgresql://user:hunter2@/headway?host=db-1:5432&host=db-2:5433&ssl=require")
+    assert public_url(url) == "postgresql+asyncpg://db-1:5432,db-2:5433/headway"
+
+
 def test_an_at_sign_in_a_password_shows_none_of_it() -> None:
     with pytest.raises(StoreError, match="%40") as refused:
         parse_url("postgresql://user:hun@ter2@db.example/headway")
