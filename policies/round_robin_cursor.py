@@ -46,6 +46,8 @@ class RoundRobinCursor:
     def drain_outgoing(self) -> dict[str, tuple[str, str]]:
         """The (instance, model) taken last, by group as JSON text, for all groups that advanced here since the last
         call."""
+        if not self._outgoing:
+            return {}
         outgoing = {json.dumps(group): self._last[group] for group in self._outgoing}
         self._outgoing.clear()
         return outgoing

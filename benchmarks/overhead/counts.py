@@ -29,6 +29,7 @@ from benchmarks.overhead import wire
 from benchmarks.overhead.counting import Counter, Counts
 from benchmarks.overhead.micro import SLO, SchedulerBench
 from benchmarks.overhead.processes import Target, fleet_of
+from benchmarks.overhead.scale import KEY, add_key
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
 from predictors.learned.models import load_models
@@ -71,6 +72,11 @@ def _each(few: Counts, many: Counts, sizes: tuple[int, int]) -> Counts:
 
 # --- through a gateway -----------------------------------------------------------------------------------
 def _requests(counter: Counter) -> dict[str, Counts]:
+    """Without a key, and under one with limits and a budget in memory."""
+    return _served(counter, None) | _served(counter, KEY)
+
+
+def _served(counter: Counter, key: str | None) -> dict[str, Counts]:
     """A gateway in this thread's event loop; its engine and its client in others. The engine sends an event when the
     client has the one before, so the gateway reads each by itself."""
     engine = _Engine()
@@ -79,7 +85,9 @@ def _requests(counter: Counter) -> dict[str, Counts]:
         with TemporaryDirectory(prefix="headway-counts-") as folder, socket.socket() as listener:
             target = Target("engine", (engine.server_port,))
             fleet = {**fleet_of(target, Path(folder)), "probes": {"interval_s": 3600}}
-            client = _Client(counter, engine)
+            if key is not None:
+                add_key(fleet)
+            client = _Client(counter, engine, key)
             listener.bind(("127.0.0.1", 0))
             listener.listen()
             uvloop.run(_serve(loads(yaml.safe_dump(fleet)), listener, client))
@@ -142,9 +150,10 @@ class _Answers(BaseHTTPRequestHandler):
 class _Client:
     """Sends requests one after another from a thread, and has the gateway's thread count meanwhile."""
 
-    def __init__(self, counter: Counter, engine: _Engine) -> None:
+    def __init__(self, counter: Counter, engine: _Engine, key: str | None) -> None:
         self._counter = counter
         self._engine = engine
+        self._key = key
         self._running: Future[dict[str, Counts]] | None = None
 
     def begin(self, server: GatewayServer, port: int) -> None:
@@ -158,7 +167,10 @@ class _Client:
     def _run(self, loop: asyncio.AbstractEventLoop, server: GatewayServer, port: int) -> dict[str, Counts]:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=30.0) as connection:
-                json = self._least(loop, connection, wire.request(port, stream=False, chunks=16), _REQUESTS)
+                request = wire.request(port, stream=False, chunks=16, key=self._key)
+                json = self._least(loop, connection, request, _REQUESTS)
+                if self._key is not None:
+                    return {"metered_request": json}
                 streams = [wire.request(port, stream=True, chunks=n, pace_us=1) for n in _CHUNKS]
                 few, many = (self._least(loop, connection, stream, _STREAMS) for stream in streams)
                 return {"json_request": json, "streamed_chunk": _each(few, many, _CHUNKS)}

@@ -29,7 +29,7 @@ from benchmarks.overhead.report import digits
 from benchmarks.overhead.scenarios import SCENARIOS
 from benchmarks.terminal import aligned
 
-_KEY = "sk-headway-bench"
+KEY = "sk-headway-bench"
 #: Workers must have found each other, and records must be written, within this time.
 _WAIT_S = 30.0
 _LIMITS = {
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             engine = stack.enter_context(processes.upstream(cores))
             redis = stack.enter_context(_redis(folder, Cores.here()))
             for workers in options.workers:
-                for key in (None, _KEY):
+                for key in (None, KEY):
                     own = folder / f"{workers}-{key is not None}"
                     own.mkdir()
                     fleet = _fleet(engine, own, redis, workers, key, options.store)
@@ -89,9 +89,14 @@ def _fleet(
     if workers > 1 or key is not None:
         fleet["state"] = {"url": redis.url, "name": folder.name}
     if key is not None:
-        fleet["models"][0]["price"] = {"input_usd_per_mtok": 0.1, "output_usd_per_mtok": 0.4}
-        fleet["auth"] = {"keys": [{"name": "bench", "sha256": sha256(key.encode()).hexdigest(), **_LIMITS}]}
+        add_key(fleet)
     return fleet
+
+
+def add_key(fleet: dict[str, Any]) -> None:
+    """Give a fleet a price, and the key `KEY` with limits and a budget that nobody reaches."""
+    fleet["models"][0]["price"] = {"input_usd_per_mtok": 0.1, "output_usd_per_mtok": 0.4}
+    fleet["auth"] = {"keys": [{"name": "bench", "sha256": sha256(KEY.encode()).hexdigest(), **_LIMITS}]}
 
 
 def _row(

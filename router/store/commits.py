@@ -85,8 +85,8 @@ class Commits:
         of `Database.errors` if the database is away; then a part may be committed."""
         try:
             return Written(new=self._commit(run, entries))
-        except self._database.errors as error:
-            if not self._database.is_bad_value(error):
+        except Exception as error:
+            if self._is_away(error) or not entries:
                 raise
         if len(entries) > 1:
             half = len(entries) // 2
@@ -94,10 +94,13 @@ class Commits:
             return Written(first.new + second.new, first.refused + second.refused)
         try:
             return Written(new=self._commit(run, [corrected(entries[0])]))
-        except self._database.errors as error:
-            if not self._database.is_bad_value(error):
+        except Exception as error:
+            if self._is_away(error):
                 raise
         return Written(refused=1)
+
+    def _is_away(self, error: Exception) -> bool:
+        return isinstance(error, self._database.errors) and not self._database.is_bad_value(error)
 
     def _commit(self, run: Run, entries: Sequence[Entry]) -> int:
         database = self._database

@@ -27,7 +27,7 @@ from sqlalchemy.exc import (
 
 from router.store import schema
 from router.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
-from router.store.faults import file_fault
+from router.store.faults import BAD_VALUE_STATES, file_fault
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +90,11 @@ def parse_url(url: str) -> URL:
 
 
 def public_url(url: URL) -> str:
-    """The URL without user, password and options."""
-    return URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
+    """The URL without user, password and options but the hosts."""
+    hosts = url.normalized_query.get("host")
+    host, port = (url.host, url.port) if hosts is None else (None, None)
+    text = URL.create(url.drivername, host=host, port=port, database=url.database).render_as_string()
+    return text if hosts is None else text.replace("://", f"://{','.join(hosts)}", 1)
 
 
 def location(url: URL) -> str:
@@ -115,7 +118,11 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
         # A pooled connection may be dead after the server restarted; a ping costs one round trip a batch.
         options = {
             "pool_pre_ping": True,
-            "connect_args": {"timeout": CONNECT_TIMEOUT_S, "command_timeout": command_timeout_s},
+            "connect_args": {
+                "timeout": CONNECT_TIMEOUT_S,
+                "command_timeout": command_timeout_s,
+                "async_creator_fn": _connect_postgres,
+            },
         }
     try:
         engine = create_async_engine(url, **options)
@@ -129,6 +136,12 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _set_pragmas)
     return engine
+
+
+async def _connect_postgres(**settings: Any) -> Any:
+    from router.store.postgres_connection import connect  # the driver may be missing
+
+    return await connect(**settings)
 
 
 @contextlib.asynccontextmanager
@@ -190,7 +203,7 @@ def driver_errors(engine: AsyncEngine) -> tuple[type[Exception], ...]:
     if engine.dialect.name == "postgresql":
         import asyncpg  # type: ignore[import-untyped]
 
-        errors = (*errors, asyncpg.PostgresError, asyncpg.InterfaceError)
+        errors = (*errors, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
     return errors
 
 
@@ -207,7 +220,7 @@ def is_bad_value(error: BaseException) -> bool:
             return False
         state: str | None = getattr(error.orig, "sqlstate", None)
         if state is not None:
-            return state[:2] in {"22", "23"}
+            return state[:2] in BAD_VALUE_STATES
         # sqlite3's words for a value of a type that it cannot bind
         return isinstance(error, (InterfaceError, ProgrammingError)) and "bind" in str(error.orig)
     return isinstance(error, _VALUE_ERRORS)
@@ -298,17 +311,21 @@ def _probe(path: Path) -> None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a database that cannot be opened may open soon: a server that is starting, a file or table that another
-    process has locked."""
+    """Whether a database that cannot be opened may open soon: a server that is starting or is not yet the primary, a file
+    or table that another process has locked."""
     if isinstance(error, (OSError, TimeoutError)):
         return True
     cause = _cause(error)
     state = str(getattr(cause, "sqlstate", None) or "")
-    # Connections; too many of them; a lock that was not granted in time; shutting down or starting up.
-    return state[:2] in {"08", "53", "55", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
+    # Connections; too many of them; a lock that was not granted in time; shutting down or starting up; read-only.
+    if state[:2] in {"08", "53", "55", "57"} or state == "25006":
+        return True
+    return "locked" in str(cause) or isinstance(cause, OSError) or _driver_name(cause) == _NO_PRIMARY
 
 
 _NO_ANSWER = "no answer in time"
+#: What asyncpg raises if no host is what `target_session_attrs` says.
+_NO_PRIMARY = "TargetServerAttributeNotMatched"
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -321,7 +338,11 @@ def safe_reason(error: Exception) -> str:
     cause = _cause(error)
     if isinstance(cause, TimeoutError):
         return _NO_ANSWER
-    return file_fault(cause) or type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
+    return file_fault(cause) or _driver_name(cause)
+
+
+def _driver_name(cause: BaseException) -> str:
+    return type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
 
 
 def reason(error: Exception) -> str:

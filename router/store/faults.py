@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+#: PostgreSQL's classes of errors for values that it will never accept: data, constraints, limits such as an index's.
+BAD_VALUE_STATES = frozenset({"22", "23", "54"})
+
 
 class LostFileError(OSError):
     """The database file is not at its path. The message has no path: anyone may see it."""

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 import asyncpg  # type: ignore[import-untyped]
 
 from router.store.entries import Row
+from router.store.faults import BAD_VALUE_STATES
+from router.store.postgres_connection import connect
 
 _T = TypeVar("_T")
 
 
 class PostgresDatabase:
-    """A PostgreSQL server as `router.store.commits.Database`. `connect` are the arguments of `asyncpg.connect`. The event
+    """A PostgreSQL server as `router.store.commits.Database`. `connect` are the arguments of `router.store.postgres_connection.connect`. The event
     loop runs only while a statement does."""
 
     errors: tuple[type[Exception], ...] = (
@@ -29,14 +31,14 @@ class PostgresDatabase:
 
     def __init__(self, sql: Mapping[str, str], connect: Mapping[str, Any]) -> None:
         self.sql = sql
-        self._connect = connect
+        self._settings = connect
         self._runner = asyncio.Runner()
         self._connection: Any = None
 
     def is_bad_value(self, error: Exception) -> bool:
         state = getattr(error, "sqlstate", None)
         if state is not None:
-            return str(state)[:2] in {"22", "23"}
+            return str(state)[:2] in BAD_VALUE_STATES
         if isinstance(error, asyncpg.ClientConfigurationError):
             return False  # though it is a ValueError: a certificate's file is missing
         return isinstance(error, (ValueError, TypeError, OverflowError))
@@ -51,7 +53,7 @@ class PostgresDatabase:
             except self.errors:
                 self.abandon()  # the server has restarted since the last commit
         try:
-            self._connection = self._run(asyncpg.connect(**self._connect))
+            self._connection = self._run(connect(**self._settings))
         except Exception as error:
             # No host is a primary, a certificate is missing; where no PostgreSQL listens, asyncpg raises even AttributeError.
             raise ConnectionError from error

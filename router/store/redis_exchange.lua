@@ -73,8 +73,9 @@ local function release(who)
   end
 end
 
+-- The number of its last batch stays as long as its reservations: it may come back, and send that batch again.
 local function forget(who)
-  call('DEL', key('run:', who))
+  call('HDEL', key('run:', who), 'number', 'view')
   call('ZREM', key('replicas'), who)
   call('ZREM', key('changes'), 'v:' .. who)
 end
@@ -240,6 +241,7 @@ if message.hello then release(run) end
 for _, who in ipairs(call('ZRANGEBYSCORE', key('replicas'), '-inf', exact(now - DEAD_S))) do forget(who) end
 for _, who in ipairs(call('ZRANGEBYSCORE', key('holders'), '-inf', exact(now - HELD_S))) do
   release(who)
+  call('DEL', key('run:', who))
   call('ZREM', key('holders'), who)
 end
 
@@ -282,6 +284,7 @@ if message.bye then
   release(run)
   write()
   forget(run)
+  call('DEL', key('run:', run))
   call('ZREM', key('holders'), run)
 end
 local more_changes, more_observations

@@ -91,7 +91,10 @@ class Link:
         if connection is None:
             connection = self._connection = self._class(**self._settings)
             await connection.connect()  # type: ignore[no-untyped-call]
-        await connection.send_command(*command)
+        # redis-py's own packing takes several times as long.
+        words = [word.encode() for word in command]
+        packed = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+        await connection.send_packed_command(b"*%d\r\n%b" % (len(words), b"".join(packed)))
         return await connection.read_response()
 
     async def aclose(self) -> None:

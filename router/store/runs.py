@@ -102,7 +102,8 @@ def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None)
         return None
     if directory is None and path is not None:
         return path.with_name(f"{path.name}-run-")
-    place = public_url(url) if path is None else f"{url.drivername}:///{path.absolute()}"
+    # The hosts of a query may come in another order at the next start.
+    place = public_url(url.set(query={})) if path is None else f"{url.drivername}:///{path.absolute()}"
     digest = zlib.crc32(place.encode())
     return (directory or state_dir or Path.cwd()) / f"headway-{digest:08x}-run-"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from router.core.state import Work
 
@@ -49,8 +49,7 @@ class Budget:
     limit_usd: float
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """A bucket's level, the time until it is full, and the time until it holds the wanted amount (`wait_s`, zero if it
     did)."""
 
@@ -59,8 +58,7 @@ class Level:
     wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What one request needs: an amount of each bucket, and `reserve_usd` of each budget, or what is left of it, but at
     least `least_usd`."""
 
@@ -70,8 +68,7 @@ class Claim:
     least_usd: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """The answer to a `Claim`: all of it or nothing.
 
     `levels` are those of its buckets. `short` is a budget with less than `least_usd` left. Without one, and without a

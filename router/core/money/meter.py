@@ -99,17 +99,25 @@ class TokenMeter:
         if self.allowance is not None:
             most_usd = min(most_usd, self.allowance.covered_usd)
         at_limit = self._engine_stops and limit == self._paid_tokens
-        passed = 0
-        for total in counts:
-            widest = max(self._widest, total - self.tokens)
-            certain = total if exact else self._certain_tokens + 1
-            if total < self.tokens or total > limit or (total == limit and not at_limit):
+        before, widest = self.tokens, self._widest
+        steps: list[tuple[int, int, int]] = []  # tokens, certain and widest after each event
+        for number, total in enumerate(counts, 1):
+            certain = total if exact else self._certain_tokens + number
+            if total < before or total > limit or (total == limit and not at_limit):
                 break
-            if certain > self._wanted_tokens or self._cost_usd(total + widest) > most_usd:
+            if certain > self._wanted_tokens:
                 break
-            self.tokens, self._widest, self._certain_tokens = total, widest, certain
-            passed += 1
-        return passed
+            widest = max(widest, total - before)
+            before = total
+            steps.append((total, certain, widest))
+        # What a step must cover only grows from one to the next.
+        while steps:
+            total, certain, widest = steps[-1]
+            if self._cost_usd(total + widest) <= most_usd:
+                self.tokens, self._certain_tokens, self._widest = steps[-1]
+                break
+            steps.pop()
+        return len(steps)
 
     def judge(self, *, complete: bool, finished: bool) -> Verdict:
         """Decide about the event that was counted last. `complete`: it ends all choices, so no further event must be

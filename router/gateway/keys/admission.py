@@ -28,6 +28,11 @@ Spent = Mapping[tuple[str, str], Mapping[str, float]]
 
 #: Of a response.
 Headers = list[tuple[bytes, bytes]]
+#: The headers of a kind of limit: its capacity, what is left, and when it is full again.
+_HEADERS = {
+    what: tuple(f"x-ratelimit-{name}-{what}".encode() for name in ("limit", "remaining", "reset"))
+    for what in ("requests", "tokens")
+}
 
 _DAY_S = 86_400
 #: The most money that is reserved for a request whose output has no bound.
@@ -129,13 +134,13 @@ def _add_headers(account: Account, takes: list[tuple[Bucket, float]], grant: Gra
     for what, some in (("requests", levels[:first_tokens]), ("tokens", levels[first_tokens:])):
         if not some:
             continue
-        bucket, least = min(some, key=lambda each: each[1].level)
-        kind = f"-{what}".encode()
-        headers[:] = [header for header in headers if not header[0].endswith(kind)]  # from an earlier take
+        bucket, least = some[0] if len(some) == 1 else min(some, key=lambda each: each[1].level)
+        limit, remaining, reset = names = _HEADERS[what]
+        headers[:] = [header for header in headers if header[0] not in names]  # from an earlier take
         headers += (
-            (f"x-ratelimit-limit-{what}".encode(), f"{bucket.capacity:.0f}".encode()),
-            (f"x-ratelimit-remaining-{what}".encode(), b"%d" % max(0, math.floor(least.level + 1e-9))),
-            (f"x-ratelimit-reset-{what}".encode(), duration(least.full_after_s).encode()),
+            (limit, b"%.0f" % bucket.capacity),
+            (remaining, b"%d" % max(0, math.floor(least.level + 1e-9))),
+            (reset, duration(least.full_after_s).encode()),
         )
         for bucket, level in some:
             if level.wait_s > wait_s:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from router.request.prompt import BYTES_PER_TOKEN
 
@@ -24,6 +27,17 @@ def tokens_of_text(text: str) -> int:
     return max(1, -(-size // _MOST_BYTES_OF_A_TOKEN))
 
 
+#: At most one word of plain ASCII, in JSON's form: no quote and no backslash.
+_is_one_word = re.compile(rb" *[!#-\[\]-~]* *").fullmatch
+
+
+def tokens_of_json(text: bytes) -> int:
+    """Tokens of a text in JSON's form, without its quotes and not empty. Raises ValueError."""
+    if len(text) <= _MOST_BYTES_OF_A_TOKEN and _is_one_word(text):
+        return 1  # as `tokens_of_text` says, in a fraction of the time
+    return tokens_of_text(orjson.loads(b'"%b"' % text))
+
+
 def tokens_of(answer: Mapping[str, Any]) -> int:
     """Tokens that the choices of an answer in one piece hold, as far as they show."""
     return sum(map(choice_tokens, choices_of(answer)))
@@ -41,9 +55,9 @@ def index_of(choice: Mapping[str, Any]) -> int:
     return index if type(index) is int else 0
 
 
-def ended_in(payload: Mapping[str, Any]) -> set[int]:
+def ended_in(choices: Sequence[Mapping[str, Any]]) -> set[int]:
     """The choices that an event ends."""
-    return {index_of(each) for each in choices_of(payload) if isinstance(each.get("finish_reason"), str)}
+    return {index_of(each) for each in choices if isinstance(each.get("finish_reason"), str)}
 
 
 def choice_tokens(choice: Mapping[str, Any]) -> int:
@@ -63,13 +77,19 @@ def text_of(choice: Mapping[str, Any]) -> str:
     """All that the model wrote of a choice, of an event or of an answer in one piece."""
     delta = choice.get("delta") or choice.get("message")
     said = delta if isinstance(delta, dict) else choice
-    parts = [said.get("reasoning") or said.get("reasoning_content")]
-    parts += [said.get(name) for name in ("content", "text", "refusal")]
-    calls = said.get("tool_calls")
-    functions = (
-        [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    )
-    for function in (*functions, said.get("function_call")):
-        if isinstance(function, dict):
-            parts += [function.get("name"), function.get("arguments")]
-    return "".join(part for part in parts if isinstance(part, str))
+    parts = [
+        said.get("reasoning") or said.get("reasoning_content"),
+        said.get("content"),
+        said.get("text"),
+        said.get("refusal"),
+    ]
+    if (calls := said.get("tool_calls")) or said.get("function_call"):
+        functions = (
+            [call.get("function") for call in calls if isinstance(call, dict)]
+            if isinstance(calls, list)
+            else []
+        )
+        for function in (*functions, said.get("function_call")):
+            if isinstance(function, dict):
+                parts += [function.get("name"), function.get("arguments")]
+    return "".join([part for part in parts if type(part) is str])

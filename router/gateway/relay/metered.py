@@ -8,7 +8,7 @@ follows it is not looked at, so the outcome does not depend on how the bytes wer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from backends.engine_numbers import counted, sound_usage
 from backends.sse_events import chunk_of
 from router.core.interfaces import Batch
 from router.core.money.meter import TokenMeter, Verdict
-from router.gateway.relay.event_tokens import choice_tokens, choices_of, ended_in, index_of, tokens_of_text
+from router.gateway.relay.event_tokens import choice_tokens, choices_of, ended_in, index_of, tokens_of_json
 from router.gateway.relay.metered_template import MeteredTemplate, metered_template
 
 
@@ -104,15 +104,17 @@ class MeteredStream:
                 if event:
                     kept.append(data[began:end])
                 continue
-            usage = payload.get("usage")
+            usage, choices = payload.get("usage"), choices_of(payload)
+            ended = ended_in(choices)
             if not counted_first:
-                self._count(payload)
+                self._ended |= ended
+                self._count(choices, usage)
             counted_first = False
             complete = len(self._ended) >= self._choices
             if (sound := sound_usage(usage)) is not None:
                 reported = sound
                 self._final = sound if complete and not self._per_choice else None
-            verdict = meter.judge(complete=complete, finished=self._choices == 1 and bool(ended_in(payload)))
+            verdict = meter.judge(complete=complete, finished=self._choices == 1 and bool(ended))
             if verdict is Verdict.WAIT:
                 self._rest = _Rest(batch, began, reported)
                 break
@@ -121,7 +123,7 @@ class MeteredStream:
                 break
             self._passed = meter.tokens
             if self._choices == 1:
-                self._template = metered_template(event, payload, usage)
+                self._template = metered_template(event, choices, usage)
             if usage is not None and self._hide_usage:
                 del payload["usage"]
                 kept.append(b"data: %b\n\n" % orjson.dumps(payload))
@@ -153,7 +155,7 @@ class MeteredStream:
         meter, choice = self.meter, template.choice
         try:
             texts, usages, ends = template.read(data, at)
-            made = [tokens_of_text(orjson.loads(text)) for text in texts]
+            made = [tokens_of_json(text) for text in texts]
         except ValueError:
             return b"", None, at
         total, count, events = meter.tokens, self._by_choice.get(choice, 0), self._events.get(choice, 0)
@@ -186,12 +188,10 @@ class MeteredStream:
             else {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
         )
 
-    def _count(self, payload: Mapping[str, Any]) -> None:
+    def _count(self, choices: Sequence[Mapping[str, Any]], usage: Any) -> None:
         """Count one event."""
-        usage = payload.get("usage")
         output = counted(usage, "completion_tokens")
-        self._ended |= ended_in(payload)
-        choices, by_choice, events = choices_of(payload), self._by_choice, self._events
+        by_choice, events = self._by_choice, self._events
         for choice in choices:
             at = index_of(choice)
             made = choice_tokens(choice)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
 from backends.sse_events import event_template
-from router.gateway.relay.event_tokens import choices_of, index_of, text_of
+from router.gateway.relay.event_tokens import index_of, text_of
 
 _USAGE, _END = b'"usage":', b"}\n\n"
 #: The longest run that is read at once: one that is not paid for is read again after each event.
@@ -28,36 +28,40 @@ class MeteredTemplate(NamedTuple):
     end: bytes | None
 
     def read(self, data: bytes, at: int) -> tuple[list[bytes], list[Any], list[int]]:
-        """A run of such events from `at` on: their texts (escaped, with their quotes), their usages, and where each ends. An
+        """A run of such events from `at` on: their texts (escaped, without their quotes), their usages, and where each ends. An
         event without text ends the run. Raises ValueError."""
         head, tail, counted = self.head, self.tail, self.end is not None
         find, startswith = data.find, data.startswith
+        head_bytes, tail_bytes = len(head), len(tail)
         texts: list[bytes] = []
         usages: list[Any] = []
         ends: list[int] = []
-        while len(ends) < _MOST and startswith(head, at):
-            start = at + len(head)
+        for _ in range(_MOST):
+            if not startswith(head, at):
+                break
+            start = at + head_bytes
             quote = find(b'"', start)
             if quote <= start or not startswith(tail, quote):
                 break
-            at = quote + len(tail)
+            at = quote + tail_bytes
             if counted:
                 end = data.index(_END, at)
                 usages.append(orjson.loads(data[at:end]))
                 at = end + len(_END)
-            texts.append(data[start - 1 : quote + 1])
+            texts.append(data[start:quote])
             ends.append(at)
         return texts, usages, ends
 
     def without_usage(self, texts: list[bytes]) -> bytes:
         """The events that have these texts, without usage."""
-        return b"".join(b"%b%b%b" % (self.head, text[1:-1], self.end or self.tail) for text in texts)
+        return b"".join(b"%b%b%b" % (self.head, text, self.end or self.tail) for text in texts)
 
 
-def metered_template(event: bytes, payload: Mapping[str, Any], usage: object) -> MeteredTemplate | None:
-    """The template of an event (without its blank line) that was parsed to `payload` with `usage`. None unless its one
+def metered_template(
+    event: bytes, choices: Sequence[dict[str, Any]], usage: object
+) -> MeteredTemplate | None:
+    """The template of an event (without its blank line) that was parsed to `choices` and `usage`. None unless its one
     choice has one text, and nothing else in it counts."""
-    choices = choices_of(payload)
     if len(choices) != 1:
         return None
     (choice,) = choices

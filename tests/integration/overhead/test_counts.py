@@ -54,5 +54,8 @@ def _risen(step: str, name: str, value: float) -> str | None:
 
 
 def test_every_step_is_committed() -> None:
-    assert set(COMMITTED["steps"]) == {"decision", "simulated_request", "json_request", "streamed_chunk"}
+    assert set(COMMITTED["steps"]) == {
+        *("decision", "simulated_request"),
+        *("json_request", "streamed_chunk", "metered_request"),
+    }
     assert all(counts["calls"] > 0 and counts["allocations"] > 0 for counts in COMMITTED["steps"].values())

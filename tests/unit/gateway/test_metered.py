@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from router.core.money.account import OutputBound
 from router.core.money.meter import TokenMeter
 from router.core.money.reservation import Allowance
 from router.core.types import Candidate, Price, Request
-from router.gateway.relay.event_tokens import tokens_of_text
+from router.gateway.relay.event_tokens import tokens_of_json, tokens_of_text
 from router.gateway.relay.metered import MeteredStream
 
 BOUND = 100
@@ -78,6 +79,13 @@ def ended(choices: list[int], **members: Any) -> bytes:
 )
 def test_tokens_of_a_text(text: str, tokens: int) -> None:
     assert tokens_of_text(text) == tokens
+
+
+@given(
+    st.text(st.sampled_from('ab \n"\\\x7fé好\u2003'), min_size=1) | st.text("a ", min_size=100, max_size=150)
+)
+def test_tokens_of_a_text_in_the_form_of_json_are_those_of_the_text(text: str) -> None:
+    assert tokens_of_json(orjson.dumps(text)[1:-1]) == tokens_of_text(text)
 
 
 @pytest.mark.parametrize(

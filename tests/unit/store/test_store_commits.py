@@ -138,6 +138,25 @@ def test_a_bad_row_is_corrected_or_refused_and_takes_no_other_with_it(
     assert spent(tmp_path) == [("run", 19, 19.0)]
 
 
+def test_an_error_of_an_unknown_kind_refuses_its_row_alone(
+    database: SqliteDatabase,
+    entries: Callable[..., list[Entry]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    execute = database.execute
+
+    def failing(sql: str, rows: Sequence[Any]) -> None:
+        if any(row[0] == "req_00000005" for row in rows):
+            raise LookupError("of a driver")
+        execute(sql, rows)
+
+    monkeypatch.setattr(database, "execute", failing)
+    assert Commits(database).write(RUN, entries(range(12))) == Written(new=11, refused=1)
+    assert len(read(tmp_path, "SELECT id FROM requests")) == 11
+    assert spent(tmp_path) == [("run", 11, 11.0)]
+
+
 @pytest.mark.parametrize("received_at", [4e18, 253_402_300_800.0, -1e15])
 def test_a_time_that_has_no_day_takes_no_other_row_with_it(
     database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path, received_at: float

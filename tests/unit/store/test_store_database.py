@@ -19,6 +19,7 @@ from router.store.database import (
 )
 from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
+from router.store.runs import file_prefix
 from router.store.writer_settings import statements
 
 
@@ -46,6 +47,16 @@ def test_another_database_is_refused_without_showing_the_url(url: str) -> None:
 def test_the_public_url_has_no_credentials() -> None:
     url = parse_url("postgresql://user:hunter2@db.example:5433/headway?user=hunter3")
     assert public_url(url) == "postgresql+asyncpg://db.example:5433/headway"
+
+
+def test_the_public_url_names_each_host() -> None:
+    url = parse_url("postgresql://user:hunter2@/headway?host=db-1:5432&host=db-2:5433&ssl=require")
+    assert public_url(url) == "postgresql+asyncpg://db-1:5432,db-2:5433/headway"
+
+
+def test_the_files_of_a_run_are_found_whatever_the_order_of_the_hosts(tmp_path: Path) -> None:
+    urls = [parse_url(f"postgresql://u@/headway?host={hosts}") for hosts in ("a:1&host=b:2", "b:2&host=a:1")]
+    assert file_prefix(urls[0], tmp_path) == file_prefix(urls[1], tmp_path)
 
 
 def test_an_at_sign_in_a_password_shows_none_of_it() -> None:
