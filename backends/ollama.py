@@ -138,6 +138,7 @@ OLLAMA = EngineKind(
             Capability.ECHO,
             Capability.IMAGES_BY_URL,
             Capability.OTHER_MEDIA,
+            Capability.TRUNCATION,
         }
     ),
     fixed_slots=True,

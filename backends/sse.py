@@ -317,7 +317,8 @@ class SseScanner:
             self.failure = failure
             if ends and failure is None:
                 self._last = [out.pop()]
-                self._before = self._counted_before = self._null_finish = None  # what follows is read with care
+                # What follows is read with care.
+                self._before = self._counted_before = self._null_finish = None
         if out:
             out.append(b"")
             return Batch(b"\n\n".join(out), tokens, usage, finish_reason)

@@ -95,6 +95,7 @@ class Capability(StrEnum):
     ECHO = "echo a prompt"
     IMAGES_BY_URL = "fetch an image by its URL"
     OTHER_MEDIA = "take parts other than text and images"
+    TRUNCATION = "truncate a prompt"
 
 
 class Need(NamedTuple):
