@@ -150,9 +150,7 @@ TOO_LONG = {
 @pytest.mark.parametrize("path", TOO_LONG)
 async def test_a_truncated_prompt_counts_after_its_truncation(tmp_path, path):
     models = [{"name": "llama-3.1-8b", "context_tokens": 512}]
-    async with live(
-        tmp_path, ollama("o", "llama-3.1-8b"), vllm("a", max_model_len=512), models=models
-    ) as gw:
+    async with live(tmp_path, ollama("o", "llama-3.1-8b"), vllm("a", max_model_len=512), models=models) as gw:
         body = {"model": "llama-3.1-8b", "routing": {"policy": "round_robin"}, **TOO_LONG[path]}
         whole = "input" in body
         for tokens, left in ((100, 100), (-1, 512 - (not whole))):
@@ -172,7 +170,13 @@ async def test_a_truncated_prompt_counts_after_its_truncation(tmp_path, path):
 
 
 async def test_a_truncated_prompt_costs_what_is_left_of_it(tmp_path):
-    models = [{"name": "llama-3.1-8b", "context_tokens": 512, "price": {"input_usd_per_mtok": 1e6, "output_usd_per_mtok": 0}}]
+    models = [
+        {
+            "name": "llama-3.1-8b",
+            "context_tokens": 512,
+            "price": {"input_usd_per_mtok": 1e6, "output_usd_per_mtok": 0},
+        }
+    ]
     async with live(tmp_path, vllm("a", max_model_len=512), models=models) as gw:
         body = {"model": "llama-3.1-8b", **TOO_LONG["/v1/chat/completions"], "routing": {"max_cost_usd": 600}}
         for tokens in (50, -1):

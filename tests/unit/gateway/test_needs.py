@@ -90,4 +90,10 @@ def test_needs(api: str, body: dict[str, Any], needs: dict[Capability, str]) -> 
 def test_every_ability_that_a_kind_lacks_can_be_needed() -> None:
     needed = {capability for _, _, needs in CASES for capability in needs}
     declared = [kind.unsupported for kind in backends.KINDS.values()]
-    assert frozenset[Capability]().union(*declared) <= needed
+    assert frozenset[Capability]().union(*declared) <= needed | {Capability.TRUNCATION}
+
+
+@pytest.mark.parametrize(("api", "body"), [("chat", {"messages": [HI]}), ("embeddings", {"input": [7]})])
+def test_a_truncation_is_needed_beside_the_rest(api: str, body: dict[str, Any]) -> None:
+    need = Need(Capability.TRUNCATION, "truncate_prompt_tokens")
+    assert needs_of(api, body, truncates=True) == (need, *needs_of(api, body))
