@@ -199,6 +199,8 @@ def truncate(prompts: list[Prompt], tokens: int | None, max_model_len: int) -> N
             "Please request a smaller truncation size.",
             "truncate_prompt_tokens",
         )
+    if tokens == 0:
+        raise fields.invalid("The decoder prompt cannot be empty", "prompt")
     for prompt in prompts:
         prompt.truncate(tokens if tokens >= 0 else max_model_len - 1)
 
