@@ -133,7 +133,9 @@ def _refusal_of(request: Request, error: Exception) -> Refusal:
             return invalid_request("The body must be a JSON object, with content-type: application/json.")
         return invalid_request(f"{param or 'The body'} {sentence_of(first)}.", param or None)
     if isinstance(error, HTTPException):
-        if error.status_code == 400:  # FastAPI cannot read the body: a number of thousands of digits, or bytes that are no text
+        if (
+            error.status_code == 400
+        ):  # FastAPI cannot read the body: a number of thousands of digits, or bytes that are no text
             return invalid_request("The body is not valid JSON, or holds a number that is too large.")
         code = _HTTP_CODES.get(error.status_code, "invalid_request")
         return Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
