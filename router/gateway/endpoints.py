@@ -88,7 +88,7 @@ class HotPaths:
         )
         current_request.set(record.id)
         headers: dict[bytes, bytes] = dict(client.headers)
-        codec: ApiCodec = _OPENAI if isinstance(route, OpenAIRoute) else OllamaCodec(route.kind, "")
+        codec: ApiCodec = _OPENAI if isinstance(route, OpenAIRoute) else OllamaCodec(route.endpoint, "")
         extra: list[tuple[bytes, bytes]] = []
         reservation: KeyReservation | None = None
         if rules.config.store.when_full == "refuse" and gateway.store.full:
@@ -132,7 +132,7 @@ class HotPaths:
                 if stream and include_usage:
                     codec = OpenAICodec(True)
             else:
-                codec = OllamaCodec(route.kind, asked if isinstance(asked, str) else "")
+                codec = OllamaCodec(route.endpoint, asked if isinstance(asked, str) else "")
                 translated = route.translate(body)
                 body, stream, api = translated.body, translated.stream, translated.api
                 if translated.load is not None:
