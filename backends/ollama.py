@@ -139,6 +139,8 @@ OLLAMA = EngineKind(
             Capability.IMAGES_BY_URL,
             Capability.OTHER_MEDIA,
             Capability.TRUNCATION,
+            Capability.PROMPT_LOGPROBS,
+            Capability.BEAM_SEARCH,
         }
     ),
     fixed_slots=True,

@@ -96,6 +96,8 @@ class Capability(StrEnum):
     IMAGES_BY_URL = "fetch an image by its URL"
     OTHER_MEDIA = "take parts other than text and images"
     TRUNCATION = "truncate a prompt"
+    PROMPT_LOGPROBS = "give log probabilities of a prompt"
+    BEAM_SEARCH = "search by beams"
 
 
 class Need(NamedTuple):
