@@ -17,9 +17,9 @@ def needs_of(api: str, body: Mapping[str, Any], *, truncates: bool = False) -> t
         if several in body and (body[several] or 1) > 1:
             needs.append(Need(Capability.SEVERAL_ANSWERS, several))
             break
-    if body.get("prompt_logprobs") is not None:
+    if "prompt_logprobs" in body and body["prompt_logprobs"] is not None:
         needs.append(Need(Capability.PROMPT_LOGPROBS, "prompt_logprobs"))
-    if body.get("use_beam_search"):
+    if "use_beam_search" in body and body["use_beam_search"] not in (None, False):
         needs.append(Need(Capability.BEAM_SEARCH, "use_beam_search"))
     if api == "chat":
         return (*needs, *_media(body["messages"]))
