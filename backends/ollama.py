@@ -138,6 +138,9 @@ OLLAMA = EngineKind(
             Capability.ECHO,
             Capability.IMAGES_BY_URL,
             Capability.OTHER_MEDIA,
+            Capability.TRUNCATION,
+            Capability.PROMPT_LOGPROBS,
+            Capability.BEAM_SEARCH,
         }
     ),
     fixed_slots=True,

@@ -98,6 +98,10 @@ def _generating_body(
     for name in ("n", "best_of"):
         if type(body.get(name)) is int and body[name] > 1:
             raise _refuse(f"this engine gives one answer a request ({name} must be 1)", name)
+    if body.get("prompt_logprobs") is not None:
+        raise _refuse("this engine gives no log probabilities of a prompt", "prompt_logprobs")
+    if body.get("use_beam_search"):
+        raise _refuse("this engine does not search by beams", "use_beam_search")
     request: dict[str, Any] = {
         "model": call.candidate.upstream_model,
         "stream": stream,

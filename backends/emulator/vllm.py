@@ -33,6 +33,8 @@ from backends.emulator.vllm_request import (
     parse_chat,
     parse_completion,
     prompts_of,
+    truncate,
+    truncation_of,
 )
 from backends.emulator.vllm_wire import VllmEmbeddingWire, VllmWire, error_json, token_ids
 from backends.engine import engine_of
@@ -283,6 +285,7 @@ class VllmServer:
         form = body.get("encoding_format", "float")
         if form not in {"float", "base64"}:
             raise fields.validation("encoding_format", "Input should be float or base64")
+        truncate(prompts, truncation_of(body), self.max_model_len)
         for prompt in prompts:
             if prompt.tokens > self.max_model_len - 1:
                 raise fields.invalid(

@@ -17,6 +17,10 @@ class Prompt:
     data: bytes
     tokens: int
 
+    def truncate(self, tokens: int) -> None:
+        """Keep at most the first `tokens`."""
+        self.data, self.tokens = self.data[: tokens * BYTES_PER_TOKEN], min(self.tokens, tokens)
+
 
 @dataclass(slots=True)
 class Job:
@@ -38,6 +42,7 @@ class Job:
     tool_named: bool = False
     logprobs: int | None = None  # number of alternatives for each token; None: not requested
     prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None  # -1: to the model's context
     echo: bool = False
     scores: bool = False  # the prompt alone is the answer: one token is made and not shown, as in vLLM
     requested_tokens: int | None = None
@@ -151,6 +156,7 @@ def _parse_common(body: Mapping[str, Any], job: Job, names: list[str]) -> None:
             raise fields.invalid("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
         if job.prompt_logprobs < -1:
             raise fields.invalid("`prompt_logprobs` must be a positive value or -1.", "prompt_logprobs")
+    job.truncate_prompt_tokens = truncation_of(body)
     extra = body.get("vllm_xargs")
     if extra is not None:
         if not isinstance(extra, Mapping):
@@ -175,10 +181,35 @@ def _check_lengths(job: Job) -> None:
         )
 
 
+def truncation_of(body: Mapping[str, Any]) -> int | None:
+    """To how many tokens each prompt is to be truncated."""
+    tokens = fields.integer(body, "truncate_prompt_tokens")
+    if tokens is not None and tokens < -1:
+        raise fields.validation("truncate_prompt_tokens", "Input should be greater than or equal to -1")
+    return tokens
+
+
+def truncate(prompts: list[Prompt], tokens: int | None, max_model_len: int) -> None:
+    """Truncate prompts as vLLM does: -1 leaves room for one token of output."""
+    if tokens is None:
+        return
+    if tokens > max_model_len:
+        raise fields.invalid(
+            f"truncate_prompt_tokens={tokens} cannot be greater than max_model_len = {max_model_len}. "
+            "Please request a smaller truncation size.",
+            "truncate_prompt_tokens",
+        )
+    if tokens == 0:
+        raise fields.invalid("The decoder prompt cannot be empty", "prompt")
+    for prompt in prompts:
+        prompt.truncate(tokens if tokens >= 0 else max_model_len - 1)
+
+
 def check_context(job: Job, max_model_len: int) -> None:
-    """Refuse a request that does not fit the context, as vLLM does."""
+    """Truncate the prompts if the request asks for it, and refuse it if it does not fit the context, as vLLM does."""
+    truncate(job.prompts, job.truncate_prompt_tokens, max_model_len)
     longest = max(prompt.tokens for prompt in job.prompts)
-    wanted = job.max_tokens if job.max_tokens is not None else 1
+    wanted = job.max_tokens if job.max_tokens is not None and job.truncate_prompt_tokens != -1 else 1
     if longest + wanted > max_model_len:
         raise fields.invalid(
             f"This model's maximum context length is {max_model_len} tokens. However, you requested {wanted} "

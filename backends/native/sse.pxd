@@ -3,11 +3,11 @@
 cdef class SseScanner:
     cdef readonly bint done, started
     cdef public object failure
-    cdef object _collector, _usage_collector
+    cdef object _collector
     cdef str _model, _field
     cdef bytes _edge, _before, _after, _seam, _null_finish, _empty, _null_text, _null_delta, _usage, _rename, _renamed
     cdef bytes _counted_before, _counted_after
-    cdef list _held
+    cdef list _held, _last
     cdef bint _answered, _cut, _hides_usage
     cdef Py_ssize_t _choices, _max_event_bytes, _held_bytes, _early_bytes, _constant_bytes, _text_at, _text_end
 
@@ -21,4 +21,5 @@ cdef class SseScanner:
     cdef _learn(self, bytes event)
     cdef _measure(self, bytes before)
     cdef _learn_text(self, bytes event, dict payload, bint is_token)
+    cdef bytes _with_members(self, bytes event, dict payload)
     cdef bytes _renamed_event(self, bytes event, dict payload)

@@ -106,18 +106,18 @@ class Placer:
         return self._decider.reconsider(request, answer, found.free, now, passed_over=found.passed_over)
 
     def dry_run(self, request: Request, now: float) -> Decision:
-        """What would be done with `request` now. Changes nothing. Raises Refusal."""
+        """What would be done with `request` now. Changes nothing. Raises Refusal, with what speaks against each candidate."""
         state = RequestState(request, 0, RequestMoney(request))
         found = self.eligible(state, now)
         if found.refusal is not None:
-            raise found.refusal
+            raise _against(found.refusal, request, found, now)
         options: list[Option] | Refusal = found.busy
         if found.free:
             options = self._admitted(request, found.free, found.passed_over, now)
         elif isinstance(waiting := self._waiting(state, found.busy, now, late=False), Refusal):
             options = waiting
         if isinstance(options, Refusal):
-            raise options
+            raise _against(options, request, found, now)
         decided = self._decider.decide(request, options, now, passed_over=found.passed_over, dry=True)
         self._decider.complete(request, decided)
         return decided.decision

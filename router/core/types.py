@@ -95,6 +95,9 @@ class Capability(StrEnum):
     ECHO = "echo a prompt"
     IMAGES_BY_URL = "fetch an image by its URL"
     OTHER_MEDIA = "take parts other than text and images"
+    TRUNCATION = "truncate a prompt"
+    PROMPT_LOGPROBS = "give log probabilities of a prompt"
+    BEAM_SEARCH = "search by beams"
 
 
 class Need(NamedTuple):

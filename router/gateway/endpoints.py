@@ -27,7 +27,7 @@ from router.gateway.fleet.rules import Rules
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.http.request_body import ClientGone, check_encoding, is_small
 from router.gateway.intake.callers import RawHeaders, caller_terms
-from router.gateway.intake.request import build_request, routing_params
+from router.gateway.intake.request import build_request, routing_params, truncated
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
 from router.gateway.relay.exchange import Exchange
@@ -88,7 +88,7 @@ class HotPaths:
         )
         current_request.set(record.id)
         headers: dict[bytes, bytes] = dict(client.headers)
-        codec: ApiCodec = _OPENAI if isinstance(route, OpenAIRoute) else OllamaCodec(route.kind, "")
+        codec: ApiCodec = _OPENAI if isinstance(route, OpenAIRoute) else OllamaCodec(route.endpoint, "")
         extra: list[tuple[bytes, bytes]] = []
         reservation: KeyReservation | None = None
         if rules.config.store.when_full == "refuse" and gateway.store.full:
@@ -132,7 +132,7 @@ class HotPaths:
                 if stream and include_usage:
                     codec = OpenAICodec(True)
             else:
-                codec = OllamaCodec(route.kind, asked if isinstance(asked, str) else "")
+                codec = OllamaCodec(route.endpoint, asked if isinstance(asked, str) else "")
                 translated = route.translate(body)
                 body, stream, api = translated.body, translated.stream, translated.api
                 if translated.load is not None:
@@ -230,6 +230,8 @@ class HotPaths:
         if large:
             await asyncio.sleep(0)
         facts = prompt_facts(api, body, around_bound)
+        if "truncate_prompt_tokens" in body:
+            facts = truncated(rules, api, body, facts)
         if large:
             await asyncio.sleep(0)
         request = build_request(

@@ -60,7 +60,10 @@ def _object(body: Any) -> dict[str, Any]:
 def _unreadable(error: ValueError) -> Refusal:
     if isinstance(error, bounded_json.TooComplex):
         return invalid_request(f"The body {error}.")
-    return invalid_request(f"The body is not valid JSON: {str(error).split(':', 1)[0]}.")
+    reason = str(error).split(":", 1)[0]
+    if "infinity" in reason:
+        return invalid_request("The body holds a number that is too large.")
+    return invalid_request(f"The body is not valid JSON: {reason}.")
 
 
 # --- the model of OpenAI's bodies --------------------------------------------------------------------

@@ -8,15 +8,19 @@ from typing import Any
 from router.core.types import Capability, Need
 
 
-def needs_of(api: str, body: Mapping[str, Any]) -> tuple[Need, ...]:
-    """The needs of a checked body, each once."""
+def needs_of(api: str, body: Mapping[str, Any], *, truncates: bool = False) -> tuple[Need, ...]:
+    """The needs of a checked body, each once. `truncates`: its prompt is to be truncated."""
+    needs = [Need(Capability.TRUNCATION, "truncate_prompt_tokens")] if truncates else []
     if api == "embeddings":
-        return () if _texts(body["input"]) else (Need(Capability.PROMPTS_AS_IDS, "input"),)
-    needs: list[Need] = []
+        return (*needs,) if _texts(body["input"]) else (*needs, Need(Capability.PROMPTS_AS_IDS, "input"))
     for several in ("n", "best_of"):
         if several in body and (body[several] or 1) > 1:
             needs.append(Need(Capability.SEVERAL_ANSWERS, several))
             break
+    if "prompt_logprobs" in body and body["prompt_logprobs"] is not None:
+        needs.append(Need(Capability.PROMPT_LOGPROBS, "prompt_logprobs"))
+    if "use_beam_search" in body and body["use_beam_search"] not in (None, False):
+        needs.append(Need(Capability.BEAM_SEARCH, "use_beam_search"))
     if api == "chat":
         return (*needs, *_media(body["messages"]))
     prompt = body["prompt"]

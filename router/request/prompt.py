@@ -90,7 +90,8 @@ class PromptFacts(NamedTuple):
     """`tokens`: best estimate. `tokens_bound`: upper bound. `prefix`: hashes of the leading blocks, each chained to those
     before it. `longest_tokens`: the longest of several prompts in one request, which must fit a context (None: one prompt).
     `prompts`: their number. `text_bytes` and `media`: the bytes of text and the number of images (or other media) in both
-    counts. `media_bound`: the most tokens of the media, beside their bytes in `tokens_bound`.
+    counts. `media_bound`: the most tokens of the media, beside their bytes in `tokens_bound`. `most_tokens`: what the engine
+    may leave of all prompts (None: it truncates none); `truncates`: by the estimate it truncates one.
     """
 
     tokens: int
@@ -102,6 +103,21 @@ class PromptFacts(NamedTuple):
     longest_tokens: int | None = None
     prompts: int = 1
     features: PromptFeatures | None = None  # for predictors; None: no text, or several prompts
+    most_tokens: int | None = None
+    truncates: bool = False
+
+    def truncated(self, least: int, most: int) -> PromptFacts:
+        """The facts if the engine truncates each prompt: to `least` tokens or, at another engine, to more, up to `most`."""
+        if self.tokens_bound <= least:
+            return self
+        longest, most_tokens = self.longest_tokens or self.tokens, most * self.prompts
+        return self._replace(
+            tokens=min(self.tokens, most_tokens),
+            tokens_bound=min(self.tokens_bound, most_tokens),
+            longest_tokens=None if self.longest_tokens is None and least == most else min(longest, least),
+            most_tokens=most_tokens,
+            truncates=longest > least,
+        )
 
 
 class ChatParts(NamedTuple):

@@ -27,6 +27,10 @@ function put(name, value) {
   dispatchEvent(new Event("keys"));
 }
 
+/** What the gateway's clock shows, in s since the epoch: the browser's may be wrong. */
+let ahead_ms = 0;
+export const now_s = () => (Date.now() + ahead_ms) / 1000;
+
 /** Whether the gateway answers, for the page's notice. */
 function reachable(answers) {
   dispatchEvent(new CustomEvent("reachable", { detail: answers }));
@@ -43,6 +47,8 @@ async function ask(path, key, options = {}) {
     if (key && /[^\x20-\x7e]/.test(key)) throw new ApiError(401, "invalid_api_key", "A key has only ASCII characters.");
     throw away(error);
   }
+  const date = Date.parse(response.headers.get("date"));
+  if (date) ahead_ms = date - Date.now();
   reachable(true);
   if (!response.ok) throw await refused(response);
   return response;

@@ -57,20 +57,27 @@ export async function show(main, { about, signal }) {
   await models(about, model, key, error, signal);
 }
 
-/** Fill in the models; again when a client key is given. */
+/** Fill in the models; again when a client key is given, and when the gateway answers again. */
 async function models(about, model, key, error, signal) {
+  let loading = false;
+  let loaded = false;
   const load = async () => {
+    loading = true;
     try {
       const { data } = await client("v1/models", signal);
       const chosen = model.value;
       model.replaceChildren(h("option", { value: "auto" }, "auto (any model)"), ...data.map(({ id }) => h("option", { value: id }, id)));
       model.value = data.some(({ id }) => id === chosen) ? chosen : "auto";
       error.textContent = "";
+      loaded = true;
     } catch (failure) {
       if (signal.aborted || !("status" in failure)) throw failure;
       error.textContent = failure.status === 401 ? (keys.client ? "That is not a client key of this gateway." : "This gateway needs a client key.") : failure.message;
+    } finally {
+      loading = false;
     }
   };
   key.addEventListener("change", () => { keys.client = key.value.trim(); load(); });
+  addEventListener("reachable", ({ detail: answers }) => { if (answers && !loaded && !loading) load(); }, { signal });
   await load();
 }

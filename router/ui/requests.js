@@ -1,6 +1,6 @@
 // Recorded requests, newest first, with filters and older pages.
 
-import { admin } from "./api.js";
+import { admin, now_s } from "./api.js";
 import { card, field, h, head, renew, select, table } from "./dom.js";
 import { count, counted, moment, outcome, seconds, usd, words } from "./format.js";
 
@@ -37,7 +37,7 @@ export async function show(main, { about, query, signal }) {
     const query = new URLSearchParams({ limit: PAGE });
     for (const [name, control] of Object.entries(controls)) {
       if (!control.value) continue;
-      query.set(name, name === "since" ? Date.now() / 1000 - Number(control.value) : control.value);
+      query.set(name, name === "since" ? now_s() - Number(control.value) : control.value);
     }
     if (more && cursor) query.set("cursor", cursor);
     error.textContent = "";

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 from playwright.async_api import Route, expect
 
@@ -166,3 +170,14 @@ async def test_the_band_of_a_chart_has_the_gaps_of_its_line(page: Watched) -> No
       return [...chart.node.querySelectorAll("polygon")].map((each) => each.points.length);
     }"""
     assert await page.page.evaluate(draw) == [4, 4]
+
+
+async def test_received_within_goes_by_the_gateway_s_clock(page: Watched, gateway: Live) -> None:
+    """Not by the browser's, which may be wrong."""
+    assert (await gateway.chat(model="small"))[0] == 200
+    await page.page.clock.set_fixed_time(datetime.now(UTC) + timedelta(days=3))
+    async with page.page.expect_request(lambda request: "since=" in request.url) as asked:
+        await page.go("#/requests?since=900")
+    since = float(parse_qs(urlsplit((await asked.value).url).query)["since"][0])
+    assert abs(time.time() - 900 - since) < 120
+    await expect(page.page.get_by_role("region", name="Requests").locator("tbody tr").first).to_be_visible()

@@ -107,3 +107,15 @@ async def test_a_second_send_replaces_the_first(page: Watched, gateway: Live) ->
     await column.get_by_role("button", name="Stop").click()
     await expect(column).to_contain_text("Stopped.")
     await gateway.until(lambda: gateway.instances["slow"].in_flight == 0)
+
+
+async def test_the_models_are_there_once_the_gateway_answers_again(page: Watched) -> None:
+    page.expected = ("Failed to load resource", "net::ERR")
+    await page.page.route("**/v1/models", lambda route: route.abort())
+    await page.go("#/playground")
+    model = page.page.get_by_label("Model")
+    await expect(page.page.get_by_role("alert").filter(has_text="does not answer")).to_be_visible()
+    await expect(model.locator("option")).to_have_count(1)
+    await page.page.unroute("**/v1/models")
+    await expect(model.locator("option")).to_have_count(3)
+    await expect(page.page.get_by_text("does not answer")).to_have_count(0)

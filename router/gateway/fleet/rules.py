@@ -43,8 +43,9 @@ class Rules:
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
     `stored`: the keys that are not in the fleet file. `terms`: by name of each working key. `accounts`: by name of each
     known key; a revoked key's spending still counts for the keys that made it. `fallbacks`: by model. `created`: when the
-    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate. `check`: how
-    answers may be checked before their clients get them (None: they are not).
+    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    `most_context_tokens`: the longest one (None: one is unknown). `check`: how answers may be checked before their clients get
+    them (None: they are not).
     """
 
     config: FleetConfig
@@ -60,6 +61,7 @@ class Rules:
     fallbacks: dict[str, tuple[str, ...]]
     created: int
     least_context_tokens: int | None
+    most_context_tokens: int | None
     check: AnswerCheck | None
 
     @classmethod
@@ -76,8 +78,8 @@ class Rules:
             candidate.context_tokens
             for instance in config.instances
             for candidate in config.candidates(instance).values()
-            if candidate.context_tokens is not None
         ]
+        known = [each for each in contexts if each is not None]
         return cls(
             config=config,
             pages=OwnPages(config.server.host, config.server.allowed_hosts),
@@ -92,7 +94,8 @@ class Rules:
             **_key_rules(config, names, stored),
             fallbacks={model.name: model.fallbacks for model in config.models},
             created=int(time.time()),
-            least_context_tokens=min(contexts, default=None),
+            least_context_tokens=min(known, default=None),
+            most_context_tokens=max(known, default=None) if len(known) == len(contexts) else None,
             check=None if config.second_look is None else _check(config, config.second_look),
         )
 

@@ -31,7 +31,7 @@ class TokenCounter:
             tokenizer = self._fleet.tokenizers.get(model)
             if tokenizer is not None:
                 await asyncio.sleep(0)  # from here on a task is needed
-                self._set(request, model, *await tokenizer.count(api, body, facts))
+                self._set(request, facts, model, *await tokenizer.count(api, body, facts))
                 return
         if request.longest_prompt_tokens is not None:
             return  # several prompts: each would need a call
@@ -52,11 +52,13 @@ class TokenCounter:
             # The engine counts one token for each image, and none for members that it ignores.
             usual, most = facts.media * IMAGE_TOKENS, facts.media_bound
             bound = count + most + unseen_bytes(body, COUNTED_FIELDS)
-            self._set(request, candidate.model, count + usual, bound)
+            self._set(request, facts, candidate.model, count + usual, bound)
 
     @staticmethod
-    def _set(request: Request, model: str, tokens: int, bound: int) -> None:
+    def _set(request: Request, facts: PromptFacts, model: str, tokens: int, bound: int) -> None:
         """Use a count by one model's tokenizer. Another model's tokenizer may count more."""
+        if (most := facts.most_tokens) is not None:
+            tokens, bound = min(tokens, most), min(bound, most)
         request.prompt_tokens = tokens
         request.counted = model, bound
         if len({*request.models, *request.fallbacks}) == 1:

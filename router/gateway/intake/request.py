@@ -17,6 +17,7 @@ from router.request.needs import needs_of
 from router.request.prompt import PROMPT_FIELDS, PromptFacts
 from router.request.routing_input import from_body, from_headers
 from router.request.routing_params import RoutingParams
+from router.request.validation import LARGEST_INTEGER
 from router.store.records import RequestRecord
 
 
@@ -30,6 +31,20 @@ def routing_params(
     return rules.routing_rules.merge(
         body.get("model"), terms, None if routing is None else from_body(routing), from_headers(headers)
     )
+
+
+def truncated(rules: Rules, api: str, body: Mapping[str, Any], facts: PromptFacts) -> PromptFacts:
+    """The facts after `truncate_prompt_tokens` (vLLM): a number of tokens, or -1 for what fits the model's context."""
+    tokens = body.get("truncate_prompt_tokens")
+    if type(tokens) is not int or tokens < -1:
+        return facts  # the engine judges it
+    if tokens >= 0:
+        return facts.truncated(tokens, tokens)
+    least, most = rules.least_context_tokens, rules.most_context_tokens
+    if least is None:
+        return facts
+    room = 0 if api == "embeddings" else 1
+    return facts.truncated(least - room, (LARGEST_INTEGER if most is None else most) - room)
 
 
 def build_request(
@@ -79,7 +94,7 @@ def build_request(
         decodes=decodes,
         choices=choices,
         prompt_field=PROMPT_FIELDS[api],
-        needs=needs_of(api, body),
+        needs=needs_of(api, body, truncates=facts.truncates),
         client_streams=stream,
         engine_streams=engine_streams,
         # Several choices have several first tokens. A non-streaming answer has none.

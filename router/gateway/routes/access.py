@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -10,8 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router.config import ConfigError
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
+from router.explain import described_candidates
 from router.gateway.codecs.ollama.catalog import refusal_body
-from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.codecs.openai.errors import error_object, openai_error
 from router.gateway.http.request_body import check_encoding, too_large
 from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.relay.answer import refusal_headers
@@ -19,6 +21,7 @@ from router.gateway.service import Gateway
 from router.request.key_terms import KeyTerms
 from router.request.validation import path_of, sentence_of
 from router.store.database import StoreError
+from router.store.explanations import kept
 
 #: The largest body of a path that has no prompt; it is parsed at once.
 MAX_BODY_BYTES = 256 * 1024
@@ -95,9 +98,12 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_la
 
 
 def refusal_response(request: Request, refusal: Refusal) -> Response:
-    """A refusal in the shape of the API that was called."""
+    """A refusal in the shape of the API that was called. That of a dry run has the candidates."""
     ollama = request.scope["path"].startswith("/api/")  # not request.url, which depends on the header Host
     content = refusal_body(refusal, "") if ollama else openai_error(refusal)
+    if (decision := refusal.decision) is not None:
+        candidates = described_candidates(kept(decision, None))
+        content = orjson.dumps({"error": error_object(refusal), "candidates": candidates})
     headers = {name.decode(): value.decode() for name, value in refusal_headers(refusal)}
     return Response(content, refusal.status, headers, media_type="application/json")
 
@@ -127,6 +133,10 @@ def _refusal_of(request: Request, error: Exception) -> Refusal:
             return invalid_request("The body must be a JSON object, with content-type: application/json.")
         return invalid_request(f"{param or 'The body'} {sentence_of(first)}.", param or None)
     if isinstance(error, HTTPException):
+        if (
+            error.status_code == 400
+        ):  # FastAPI cannot read the body: a number of thousands of digits, or bytes that are no text
+            return invalid_request("The body is not valid JSON, or holds a number that is too large.")
         code = _HTTP_CODES.get(error.status_code, "invalid_request")
         return Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
     if isinstance(error, ConfigError):

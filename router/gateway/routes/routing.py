@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from router.core.errors import invalid_request
 from router.explain import describe, described_candidates
 from router.gateway.codecs.responses.request import is_response, responses_to_chat
-from router.gateway.intake.request import build_request, routing_params
+from router.gateway.intake.request import build_request, routing_params, truncated
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.records import find_request
 from router.gateway.routes.access import client_key, not_found
@@ -98,7 +98,7 @@ async def _dry_run(
         body = responses_to_chat(body).body
     api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
     params = routing_params(rules, terms, headers, api, body)
-    facts = prompt_facts(api, body)
+    facts = truncated(rules, api, body, prompt_facts(api, body))
     now = gateway.runner.clock()
     record = RequestRecord(
         id="predict", received_at=time.time(), arrived_at=now, key_name=None if terms is None else terms.name

@@ -223,6 +223,31 @@ async def test_a_chunked_request_and_a_body_with_a_bom(shared):
         assert response.status == 400
 
 
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 5000, "1e400", "Infinity", "-Infinity", "NaN"])
+async def test_numbers_that_json_does_not_have_are_refused_in_a_sentence(shared, number):
+    """Whoever parses the body: ours, orjson; of the control plane, FastAPI."""
+    for path, field in (
+        ("/v1/chat/completions", b"max_tokens"),
+        ("/v1/responses", b"temperature"),
+        ("/api/chat", b"options"),
+        ("/v1/routing/predict", b"routing"),
+        ("/v1/feedback", b"quality"),
+    ):
+        body = CHAT.rstrip()[:-1] + b', "%b": %b}' % (field, number.encode())
+        if field == b"quality":
+            body = b'{"request_id": "req_1", "quality": %b}' % number.encode()
+        async with shared.http.post(
+            shared.url + path, data=body, headers={"content-type": "application/json"}
+        ) as response:
+            error = (await response.json())["error"]
+            message = error if isinstance(error, str) else error["message"]
+            assert (response.status, message.count(".") <= 2) == (400, True), (path, message)
+            if path != "/v1/feedback":
+                assert "too large" in message or "not valid JSON" in message, (path, message)
+            elif len(number) > 4300:
+                assert "too large" in message
+
+
 async def test_bodies_of_the_control_plane_are_bounded_too(tmp_path_factory):
     async with live(tmp_path_factory.mktemp("small"), vllm("a"), limits={"max_body_mb": 0.5}) as gw:
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 
 from router.config.sections import LimitsConfig
-from tests.integration.gateway.live import live, vllm
+from tests.integration.gateway.live import live, ollama, vllm
 
 CHAT = {"model": "small", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
 #: One good body of each API.
@@ -135,3 +135,51 @@ async def test_media_of_other_apis(tmp_path):
         images = {"messages": [{"role": "user", "content": "x", "images": ["http://169.254.169.254/"]}]}
         status, _ = await gw.post("/api/chat", {**BODIES["/api/chat"], **images})
         assert status == 200  # Ollama's images are base64: what is sent on is a data: URI of these letters
+
+
+LONG = "word " * 4000
+#: A prompt longer than the context, on each API that vLLM truncates.
+TOO_LONG = {
+    "/v1/chat/completions": {"max_tokens": 2, "messages": [{"role": "user", "content": LONG}]},
+    "/v1/completions": {"max_tokens": 2, "prompt": [LONG, "short"]},
+    "/v1/embeddings": {"input": LONG},
+    "/v1/routing/predict": {"max_tokens": 2, "messages": [{"role": "user", "content": LONG}]},
+}
+
+
+@pytest.mark.parametrize("path", TOO_LONG)
+async def test_a_truncated_prompt_counts_after_its_truncation(tmp_path, path):
+    models = [{"name": "llama-3.1-8b", "context_tokens": 512}]
+    async with live(tmp_path, ollama("o", "llama-3.1-8b"), vllm("a", max_model_len=512), models=models) as gw:
+        body = {"model": "llama-3.1-8b", "routing": {"policy": "round_robin"}, **TOO_LONG[path]}
+        whole = "input" in body
+        for tokens, left in ((100, 100), (-1, 512 - (not whole))):
+            status, answer = await gw.post(path, {**body, "truncate_prompt_tokens": tokens})
+            assert status == 200, (tokens, answer)
+            if path == "/v1/routing/predict":
+                assert answer["prompt_tokens"] == left
+                assert "cannot truncate a prompt" in [each["reason"] for each in answer["candidates"]]
+            elif path != "/v1/completions":
+                assert answer["usage"]["prompt_tokens"] == min(left, 511)
+                assert (await gw.rows())[-1]["prompt_tokens"] == min(left, 511)
+        for tokens in (600, None):
+            status, answer = await gw.post(path, {**body, "truncate_prompt_tokens": tokens})
+            assert (status, answer["error"]["code"]) == (400, "context_length_exceeded"), tokens
+        status, answer = await gw.post(path, {**body, "truncate_prompt_tokens": True})
+        assert status == 400
+
+
+async def test_a_truncated_prompt_costs_what_is_left_of_it(tmp_path):
+    models = [
+        {
+            "name": "llama-3.1-8b",
+            "context_tokens": 512,
+            "price": {"input_usd_per_mtok": 1e6, "output_usd_per_mtok": 0},
+        }
+    ]
+    async with live(tmp_path, vllm("a", max_model_len=512), models=models) as gw:
+        body = {"model": "llama-3.1-8b", **TOO_LONG["/v1/chat/completions"], "routing": {"max_cost_usd": 600}}
+        for tokens in (50, -1):
+            status, _, answer = await gw.chat(**body, truncate_prompt_tokens=tokens)
+            assert status == 200, answer
+            assert answer["headway"]["cost_usd"] == answer["usage"]["prompt_tokens"] == (tokens % 512)

@@ -177,6 +177,30 @@ async def test_a_hard_slo_out_of_reach(shared):
             assert each["reason"].startswith("would miss its hard SLO with probability ")
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"routing": {"slo": {"ttft_ms": 0.01}, "on_miss": "reject"}}, "would miss its hard SLO"),
+        ({"routing": {"min_quality": 0.99}}, "quality below 0.99"),
+        (
+            {"messages": [{"role": "user", "content": "word " * 20_000}]},
+            "context of 8192 tokens is too short",
+        ),
+    ],
+)
+async def test_a_dry_run_names_what_speaks_against_each_candidate(shared, more, reason):
+    """As the record of the request itself does."""
+    status, headers, answer = await shared.chat(**more)
+    _, told = await shared.get(f"/v1/routing/{headers['x-request-id']}")
+    body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, **more}
+    dry_status, dry = await shared.post("/v1/routing/predict", body)
+    assert (dry_status, dry["error"]["code"]) == (status, answer["error"]["code"])
+    assert len(dry["candidates"]) == 3
+    for each, real in zip(dry["candidates"], told["candidates"], strict=True):
+        assert reason in each["reason"]
+        assert (each["instance"], each["model"], each["chosen"]) == (real["instance"], real["model"], False)
+
+
 async def test_a_soft_slo_never_ends_a_request(shared):
     status, headers, answer = await shared.chat(routing={"slo": {"ttft_ms": 0.01}})
     assert (status, answer["headway"]["outcome"], answer["headway"]["slo_met"]) == (200, "late", False)

@@ -30,6 +30,9 @@ CASES: list[tuple[str, dict[str, Any], dict[Capability, str]]] = [
     ("chat", {"messages": [HI]}, {}),
     ("chat", {"messages": [HI], "n": 1, "best_of": None, "logprobs": True, "tools": []}, {}),
     ("chat", {"messages": [HI], "n": 2}, {Capability.SEVERAL_ANSWERS: "n"}),
+    ("chat", {"messages": [HI], "prompt_logprobs": 0}, {Capability.PROMPT_LOGPROBS: "prompt_logprobs"}),
+    ("completions", {"prompt": "hi", "use_beam_search": True}, {Capability.BEAM_SEARCH: "use_beam_search"}),
+    ("completions", {"prompt": "hi", "use_beam_search": False, "prompt_logprobs": None}, {}),
     ("completions", {"prompt": "hi", "n": 1, "best_of": 3}, {Capability.SEVERAL_ANSWERS: "best_of"}),
     ("completions", {"prompt": "hi", "n": 2, "best_of": 3}, {Capability.SEVERAL_ANSWERS: "n"}),
     ("completions", {"prompt": "hi", "echo": False, "suffix": "x"}, {}),
@@ -90,4 +93,10 @@ def test_needs(api: str, body: dict[str, Any], needs: dict[Capability, str]) -> 
 def test_every_ability_that_a_kind_lacks_can_be_needed() -> None:
     needed = {capability for _, _, needs in CASES for capability in needs}
     declared = [kind.unsupported for kind in backends.KINDS.values()]
-    assert frozenset[Capability]().union(*declared) <= needed
+    assert frozenset[Capability]().union(*declared) <= needed | {Capability.TRUNCATION}
+
+
+@pytest.mark.parametrize(("api", "body"), [("chat", {"messages": [HI]}), ("embeddings", {"input": [7]})])
+def test_a_truncation_is_needed_beside_the_rest(api: str, body: dict[str, Any]) -> None:
+    need = Need(Capability.TRUNCATION, "truncate_prompt_tokens")
+    assert needs_of(api, body, truncates=True) == (need, *needs_of(api, body))

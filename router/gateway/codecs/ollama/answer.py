@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
-Kind = Literal["chat", "generate"]
+#: A path of the API, after /api/.
+Endpoint = Literal["chat", "generate", "embed", "embeddings"]
 
 NS = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -133,13 +134,13 @@ def logprobs_of(given: Any) -> list[dict[str, Any]]:
 
 
 def non_streaming(
-    kind: Kind, model: str, answer: Mapping[str, Any], headway: Mapping[str, Any] | None
+    endpoint: Endpoint, model: str, answer: Mapping[str, Any], headway: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The answer of a request that did not stream, from an OpenAI answer with its `usage`."""
     choice: Mapping[str, Any] = (answer.get("choices") or [{}])[0]
     texts: Mapping[str, Any] = choice.get("message") or choice
     content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
-    chat = kind == "chat"
+    chat = endpoint == "chat"
     calls = tool_calls_of(texts.get("tool_calls") or []) if chat else []
     into = _stamped(model) | written(chat, content, thinking_of(texts), calls)
     if logprobs := logprobs_of(choice.get("logprobs")):
@@ -147,9 +148,9 @@ def non_streaming(
     return done(into, answer.get("usage"), choice.get("finish_reason"), headway)
 
 
-def loaded(kind: Kind, model: str, reason: str) -> dict[str, Any]:
+def loaded(endpoint: Endpoint, model: str, reason: str) -> dict[str, Any]:
     """The answer to a request that only loads or unloads the model (`Translated.load`)."""
-    into = _stamped(model) | written(kind == "chat")
+    into = _stamped(model) | written(endpoint == "chat")
     return done(into, None, reason, None)
 
 

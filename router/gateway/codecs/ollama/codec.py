@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.codec import Translated
-from router.gateway.codecs.ollama.answer import loaded, non_streaming
+from router.gateway.codecs.ollama.answer import Endpoint, loaded, non_streaming
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.request import (
@@ -22,14 +22,12 @@ from router.gateway.codecs.ollama.request import (
 )
 from router.gateway.codecs.ollama.stream import NdjsonStream
 
-Kind = Literal["chat", "generate", "embed", "embeddings"]
-
 
 @dataclass(frozen=True, slots=True)
 class OllamaRoute:
     """A path of Ollama's API. `name` is the `api` of records."""
 
-    kind: Kind
+    endpoint: Endpoint
     name: str
     translate: Callable[[dict[str, Any]], Translated]
 
@@ -48,11 +46,11 @@ class OllamaCodec:
     stream_type = b"application/x-ndjson"
     body_type = b"application/json; charset=utf-8"
 
-    def __init__(self, kind: Kind, model: str) -> None:
-        self._kind: Kind = kind
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self._endpoint = endpoint
         self._model = model
-        self.adjust = at_length_1 if kind == "embed" else None
-        self._lines = NdjsonStream("generate" if kind == "generate" else "chat", model)
+        self.adjust = at_length_1 if endpoint == "embed" else None
+        self._lines = NdjsonStream(endpoint, model)
 
     def first(self, data: bytes) -> bytes:
         return self._lines.feed(data)
@@ -66,11 +64,11 @@ class OllamaCodec:
         return self._lines.finish(usage, finish_reason, headway)
 
     def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
-        if self._kind == "embed":
+        if self._endpoint == "embed":
             return dumps(embed_from_openai(answer, self._model, headway))
-        if self._kind == "embeddings":
+        if self._endpoint == "embeddings":
             return dumps(embeddings_from_openai(answer))
-        return orjson.dumps(non_streaming(self._kind, self._model, answer, headway))
+        return orjson.dumps(non_streaming(self._endpoint, self._model, answer, headway))
 
     def error(self, refusal: Refusal) -> bytes:
         return refusal_body(refusal, self._model)
@@ -82,8 +80,8 @@ class OllamaCodec:
 def load_answer(route: OllamaRoute, translated: Translated) -> bytes:
     """The answer to a request that only loads or unloads a model: the fleet decides what is loaded."""
     model = translated.body["model"]
-    if route.kind == "embed":
+    if route.endpoint == "embed":
         return orjson.dumps(embed_from_openai({}, model, None))
-    if route.kind == "embeddings":
+    if route.endpoint == "embeddings":
         return orjson.dumps(embeddings_from_openai({}))
-    return orjson.dumps(loaded(route.kind, model, translated.load or "load"))
+    return orjson.dumps(loaded(route.endpoint, model, translated.load or "load"))

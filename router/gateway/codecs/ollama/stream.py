@@ -14,7 +14,7 @@ from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.gateway.codecs.ollama.answer import (
     NS,
     THINKING,
-    Kind,
+    Endpoint,
     done,
     logprobs_of,
     rfc3339,
@@ -38,14 +38,14 @@ def _on_one_line(lines: bytes) -> bytes:
 class NdjsonStream:
     """Turns a stream's server-sent events into lines of /api/chat or /api/generate.
 
-    `kind` is the endpoint, `model` the client's name of the model. Events may be chunks of chats or of completions.
+    `model` is the client's name of the model. Events may be chunks of chats or of completions.
     `clock` gives ns since the epoch.
     """
 
     __slots__ = ("_calls", "_chat", "_clock", "_finish_reason", "_open", "_second", "_shown", "_template")
 
-    def __init__(self, kind: Kind, model: str, clock: Callable[[], int] = time.time_ns) -> None:
-        self._chat = kind == "chat"
+    def __init__(self, endpoint: Endpoint, model: str, clock: Callable[[], int] = time.time_ns) -> None:
+        self._chat = endpoint != "generate"
         self._clock = clock
         self._open = b'{"model":' + orjson.dumps(model) + b',"created_at":"'
         self._second = -1
