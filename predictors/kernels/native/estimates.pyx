@@ -48,8 +48,8 @@ cdef PyObject *NOWHERE = NULL  # the place of a field that has none
 
 @cython.final
 cdef class Field:
-    """A field by its name. Objects of a class with `__slots__` keep it at a fixed place, so reading it takes a tenth of the
-    time of a look-up. The place is found again for each other class; where there is none, it is looked up."""
+    """A field by its name. Objects of a class with `__slots__` keep it at a fixed place, so reading it takes a quarter of the
+    instructions of a look-up. The place is found again for each other class; where there is none, it is looked up."""
 
     def __init__(self, str name):
         self._name, self._at = name, 0
@@ -198,7 +198,7 @@ cdef class Estimates:
         cdef Py_ssize_t n, size = self._size
         cdef double bound
         if count >= size:
-            return list(range(size))
+            return range(size)
         ranks = np.empty(size)
         cdef double[::1] rank = ranks
         for n in range(size):
@@ -289,7 +289,7 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
     if not size == len(candidates) == len(instances) == len(cached) == len(answers):
         raise ValueError("columns of different lengths")
     estimates._reserve(size)
-    costs_of = lengths = None
+    costs_of = lengths = estimates  # none that a candidate has
     for n in range(size):
         of, instance, answer = stats[n], instances[n], answers[n]
         report = REPORT.read(instance)

@@ -124,7 +124,7 @@ class Estimates(list[AnalyticEstimate]):
         """Those of TTFT and of TPOT, by its own errors: median, 95 % quantile and mean."""
         return self._factors[at]
 
-    def soonest(self, count: int) -> list[int]:
+    def soonest(self, count: int) -> Sequence[int]:
         """The places of so many candidates with the least `AnalyticEstimate.e2e_s`, in order of place; all if there are no
         more. Of equal ones, the first."""
         return sorted(nsmallest(count, range(len(self)), key=lambda at: self[at].e2e_s))
