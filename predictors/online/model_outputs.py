@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import nsmallest
 from math import log
 
 import numpy as np
@@ -42,10 +41,7 @@ def model_outputs(
     rows, decides_ttft, decides_tpot = [-1] * size, [False] * size, [False] * size
     if model is None or not request.decodes:
         return ModelOutputs(rows, _NO_ROWS, _NO_FACTORS, [], decides_ttft, decides_tpot)
-    places: Sequence[int] = range(size)
-    if size > _MOST_MODELLED:
-        ranks = estimates.e2e_s
-        places = sorted(nsmallest(_MOST_MODELLED, places, key=ranks.__getitem__))
+    places = estimates.soonest(_MOST_MODELLED)
     of_places = [stats[at] for at in places]
     known = [estimates.estimate(at) for at in places]
     offsets = [(each.group.offsets[0].values, each.group.offsets[1].values) for each in of_places]

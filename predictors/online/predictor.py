@@ -137,9 +137,11 @@ class OnlinePredictor:
         """The answer's length and its quality at each candidate. Many instances of a model share them."""
         known: dict[tuple[str, int | None, float | None], tuple[AnswerLength, Quality]] = {}
         answers, qualities = [], []
+        last, both = None, None
         for candidate, of in zip(candidates, stats, strict=True):
             key = candidate.model, candidate.context_tokens, candidate.quality
-            both = known.get(key)
+            if key != last:
+                last, both = key, known.get(key)
             if both is None:
                 usual = of.lengths.output
                 table = usual if forecast is None else forecast.tables[candidate.model]

@@ -7,6 +7,7 @@ from predictors.kernels import levels
 from predictors.kernels.length_bins import BINS as _BINS, EDGES as _EDGES
 from predictors.kernels.reference import lengths, model_weights, normal, quantiles as reference_quantiles
 
+from cpython.tuple cimport PyTuple_GetItem
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, within
@@ -433,9 +434,9 @@ def p_miss(
     for n in range(size):
         known, answer, row = estimates.at(n), answers[n], rows[n]
         ttft_s, tpot_s = known.ttft_s, known.tpot_s
-        table = answer[0]
-        cap = INFINITY if answer[1] is None else <double>answer[1]
-        choices = answer[2]
+        table, most = <object>PyTuple_GetItem(answer, 0), <object>PyTuple_GetItem(answer, 1)  # `answer[0]` of a named tuple is slow
+        cap = INFINITY if most is None else <double>most
+        choices = item(answer, 2)
         by_ttft, by_tpot = decides_ttft[n], decides_tpot[n]
         if (by_ttft or by_tpot) and not 0 <= row < quantiles.shape[0]:
             raise IndexError("a row of the latency model that is not there")

@@ -1,10 +1,17 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The analytic estimates of `predictors.kernels.reference.estimates`, compiled. See there for what is computed."""
 
+from types import MemberDescriptorType
+
+import numpy as np
+
 from predictors.kernels.reference.estimates import MOST_PREFILL_SHARE, AnalyticEstimate, Estimate
 from predictors.kernels.step_costs import CONSTANTS
 
+cimport cython
+from cpython.long cimport PyLong_AsDouble, PyLong_CheckExact
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.math cimport exp, floor
 
 from predictors.kernels.native.arithmetic cimport item
@@ -20,6 +27,81 @@ assert CONSTANTS == (
     "overhead_s", "floor_s", "token_s", "extra_s", "seq_s", "kv_token_s", "pair_s", "load_s", "kv_capacity_tokens",
     "batched_tokens", "seats",
 )
+
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(type kind, Py_ssize_t items)
+
+cdef extern from "structmember.h":
+    int T_OBJECT_EX
+
+    ctypedef struct PyMemberDef:
+        int type
+        Py_ssize_t offset
+
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef *d_member
+
+
+cdef PyObject *NOWHERE = NULL  # the place of a field that has none
+
+
+@cython.final
+cdef class Field:
+    """A field by its name. Objects of a class with `__slots__` keep it at a fixed place, so reading it takes a quarter of the
+    instructions of a look-up. The place is found again for each other class; where there is none, it is looked up."""
+
+    def __init__(self, str name):
+        self._name, self._at = name, 0
+
+    cdef PyObject **_find(self, object of) except NULL:
+        """The place of the value, or of NULL."""
+        if type(of) is not self._of:
+            slot = getattr(type(of), self._name, None)
+            self._of, self._at = type(of), 0
+            if (
+                type(slot) is MemberDescriptorType and isinstance(of, slot.__objclass__)
+                and (<PyMemberDescrObject *>slot).d_member.type == T_OBJECT_EX
+            ):
+                self._at = (<PyMemberDescrObject *>slot).d_member.offset
+        return <PyObject **>(<char *><PyObject *>of + self._at) if self._at else &NOWHERE
+
+    cdef object read(self, object of):
+        cdef PyObject *value = self._find(of)[0]
+        return getattr(of, self._name) if value == NULL else <object>value
+
+    cdef double number(self, object of) except? -1.0:
+        value = self.read(of)
+        return PyLong_AsDouble(value) if PyLong_CheckExact(value) else <double>value
+
+    cdef int write(self, object of, object value) except -1:
+        cdef PyObject **place = self._find(of)
+        cdef PyObject *before = place[0]
+        if not self._at:
+            setattr(of, self._name, value)
+            return 0
+        Py_INCREF(value)
+        place[0] = <PyObject *>value
+        Py_XDECREF(before)
+        return 0
+
+
+cdef dict WRITTEN = {}  # by name, the fields that `each_with` writes
+
+
+cdef Field written(str name):
+    if name not in WRITTEN:
+        WRITTEN[name] = Field(name)
+    return WRITTEN[name]
+
+
+cdef Field AWAITING = Field("awaiting_first_token"), CONSTANTS_OF = Field("constants"), CONTEXT = Field("context_tokens")
+cdef Field COSTS = Field("costs"), HORIZON = Field("horizon_s"), IN_FLIGHT = Field("in_flight"), INPUT_PRICE = Field("input_usd_per_mtok")
+cdef Field KV_CAPACITY = Field("kv_capacity_tokens"), KV_USAGE = Field("kv_usage"), LENGTHS = Field("lengths")
+cdef Field LOADED = Field("loaded_models"), MEAN_PROMPT = Field("mean_prompt_tokens"), OUTPUT_PRICE = Field("output_usd_per_mtok")
+cdef Field PENDING = Field("pending_prefill_tokens"), PLACE = Field("_at"), PREFILLS = Field("prefills"), PRICE = Field("price")
+cdef Field PROMPT_RATIO = Field("prompt_ratio"), REPORT = Field("report"), RUNNING = Field("running"), SHRINKAGE = Field("shrinkage")
+cdef Field SUM_TOKENS = Field("sum_tokens"), TPOT = Field("tpot"), TTFT = Field("ttft"), UPDATED_AT = Field("updated_at")
 
 
 cdef struct Costs:
@@ -112,9 +194,26 @@ cdef class Estimates:
             (known.of_ttft[0], known.of_ttft[1], known.of_ttft[2]), (known.of_tpot[0], known.of_tpot[1], known.of_tpot[2])
         )
 
-    @property
-    def e2e_s(self):
-        return [self._known[n].e2e_s for n in range(self._size)]
+    def soonest(self, Py_ssize_t count):
+        cdef Py_ssize_t n, size = self._size
+        cdef double bound
+        if count >= size:
+            return range(size)
+        ranks = np.empty(size)
+        cdef double[::1] rank = ranks
+        for n in range(size):
+            rank[n] = self._known[n].e2e_s
+        bound = np.partition(ranks, count - 1)[count - 1]
+        for n in range(size):
+            count -= rank[n] < bound
+        found = []
+        for n in range(size):
+            if rank[n] < bound:
+                found.append(n)
+            elif count and not rank[n] > bound:  # of equal ones, the first
+                found.append(n)
+                count -= 1
+        return found
 
     def times(self, list answers, double waited_s, list rows, factors, list decides_ttft, list decides_tpot):
         cdef Py_ssize_t n, row
@@ -153,26 +252,27 @@ cdef class Estimates:
             raise ValueError("columns of different lengths")
         found = []
         for n in range(self._size):
-            price, answer = candidates[n].price, answers[n]
-            cost = self._known[n].prompt_tokens * <double>price.input_usd_per_mtok * 1e-6
+            price, answer = PRICE.read(candidates[n]), answers[n]
+            cost = self._known[n].prompt_tokens * INPUT_PRICE.number(price) * 1e-6
             if answer is not None:
-                cost += item(answer, MEAN) * item(answer, CHOICES) * <double>price.output_usd_per_mtok * 1e-6
+                cost += item(answer, MEAN) * item(answer, CHOICES) * OUTPUT_PRICE.number(price) * 1e-6
             found.append(cost)
         return found
 
 
 def each_with(kind, list names, list columns, Py_ssize_t size):
     """See `estimates.each_with`."""
-    cdef Py_ssize_t at
-    cdef list column
-    if len(names) != len(columns) or any([len(column) != size for column in columns]):
+    cdef Py_ssize_t at, i, width = len(names)
+    cdef list column, fields = [written(name) for name in names], found = []
+    if len(columns) != width or any([len(column) != size for column in columns]):
         raise ValueError("columns of different lengths")
-    found = []
+    if kind.__new__ is not object.__new__:
+        raise TypeError("a kind of objects that is made in its own way")
     for at in range(size):
-        each = kind.__new__(kind)
-        each._at = at
-        for name, column in zip(names, columns):
-            setattr(each, name, column[at])
+        each = PyType_GenericAlloc(kind, 0)
+        PLACE.write(each, at)
+        for i in range(width):
+            (<Field?>fields[i]).write(each, (<list?>columns[i])[at])
         found.append(each)
     return found
 
@@ -180,7 +280,7 @@ def each_with(kind, list names, list columns, Py_ssize_t size):
 def analytic_estimates(list stats, candidates, instances, double request_tokens, list cached, list answers, double now):
     """See `estimates.analytic_estimates`."""
     cdef Py_ssize_t size = len(stats), n
-    cdef double ratio, prompt_tokens, cached_tokens, pending_tokens
+    cdef double ratio = 1.0, prompt_tokens = 0.0, mean_prompt_tokens = 1.0, cached_tokens, pending_tokens
     cdef Estimates estimates = Estimates.__new__(Estimates)
     cdef Known *known
     cdef Physical found
@@ -189,16 +289,19 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
     if not size == len(candidates) == len(instances) == len(cached) == len(answers):
         raise ValueError("columns of different lengths")
     estimates._reserve(size)
-    constants = None
+    costs_of = lengths = estimates  # none that a candidate has
     for n in range(size):
         of, instance, answer = stats[n], instances[n], answers[n]
-        lengths, report = of.lengths, instance.report
-        ratio = lengths.prompt_ratio
-        prompt_tokens = request_tokens * ratio
+        report = REPORT.read(instance)
+        if LENGTHS.read(of) is not lengths:
+            lengths = LENGTHS.read(of)
+            ratio, mean_prompt_tokens = PROMPT_RATIO.number(lengths), MEAN_PROMPT.number(lengths)
+            prompt_tokens = request_tokens * ratio
         cached_tokens = <double>cached[n] * ratio
-        pending_tokens = <double>instance.pending_prefill_tokens * ratio
-        if of.costs.constants is not constants:
-            constants = of.costs.constants
+        pending_tokens = PENDING.number(instance) * ratio
+        if COSTS.read(of) is not costs_of:
+            costs_of = COSTS.read(of)
+            constants = CONSTANTS_OF.read(costs_of)
             costs.overhead_s, costs.floor_s = item(constants, 0), item(constants, 1)
             costs.token_s, costs.extra_s, costs.seq_s = item(constants, 2), item(constants, 3), item(constants, 4)
             costs.kv_token_s, costs.pair_s, costs.load_s = item(constants, 5), item(constants, 6), item(constants, 7)
@@ -206,25 +309,25 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
             costs.seats = item(constants, 10)
         found = physical(
             &costs, instance, report, prompt_tokens, cached_tokens, pending_tokens, item(answer, MEAN),
-            item(answer, USUAL_MEAN), lengths.mean_prompt_tokens, rate_of(of.prefills, now),
+            item(answer, USUAL_MEAN), mean_prompt_tokens, rate_of(PREFILLS.read(of), now),
         )
-        loaded = report.loaded_models
+        loaded = LOADED.read(report)
         if loaded is not None:
             model = candidates[n].upstream_model
             if model not in loaded and f"{model}:latest" not in loaded:
                 found.ttft_s += costs.load_s
                 found.ttft_stratum = 2
-        ttft_errors = (<StratifiedResiduals?>of.ttft).windows[found.ttft_stratum]
-        tpot_errors = (<StratifiedResiduals?>of.tpot).windows[found.tpot_stratum]
+        ttft_errors = (<StratifiedResiduals?>TTFT.read(of)).windows[found.ttft_stratum]
+        tpot_errors = (<StratifiedResiduals?>TPOT.read(of)).windows[found.tpot_stratum]
         estimates._put(n, ttft_errors, tpot_errors)
         known = &estimates._known[n]
         known.ttft_s, known.raw_tpot_s = found.ttft_s, found.tpot_s
-        known.tpot_s = (<Shrinkage?>of.shrinkage).shrunk(found.tpot_s)
+        known.tpot_s = (<Shrinkage?>SHRINKAGE.read(of)).shrunk(found.tpot_s)
         known.ttft_stratum, known.tpot_stratum = found.ttft_stratum, found.tpot_stratum
         known.prompt_tokens, known.cached_tokens, known.pending_tokens = prompt_tokens, cached_tokens, pending_tokens
         known.output_tokens, known.step_s, known.memory_ratio = item(answer, USUAL_CAPPED), found.step_s, found.held
         known.e2e_s = (
-            found.ttft_s * exp(known.ttft_bias) + known.tpot_s * exp(known.tpot_bias) * item(answer, LONG_MEAN)
+            found.ttft_s * known.of_ttft[0] + known.tpot_s * known.of_tpot[0] * item(answer, LONG_MEAN)
         )
     return estimates
 
@@ -239,7 +342,10 @@ cdef enum:  # of `predictors.kernels.reference.answer_length.AnswerLength`
 
 cdef double rate_of(prefills, double now) except? -1.0:
     """`PrefillRate.tokens_per_s`"""
-    cdef double past_s = now - <double>prefills.updated_at, horizon_s = prefills.horizon_s, tokens = prefills.sum_tokens
+    cdef double tokens = SUM_TOKENS.number(prefills), past_s, horizon_s
+    if tokens == 0.0:
+        return 0.0
+    past_s, horizon_s = now - UPDATED_AT.number(prefills), HORIZON.number(prefills)
     if past_s <= 0.0:
         return tokens / horizon_s
     return tokens * exp(-past_s / horizon_s) / horizon_s
@@ -257,31 +363,23 @@ cdef Physical physical(
 ) except *:
     """`estimates.physical_estimate`"""
     cdef Physical found
-    cdef double in_flight = instance.in_flight, awaiting = instance.awaiting_first_token, running = in_flight
+    cdef double in_flight = IN_FLIGHT.number(instance), awaiting = AWAITING.number(instance), running = RUNNING.number(instance)
     cdef double own_decoding = in_flight - awaiting, decoding, seats = costs.seats, kv_tokens, fixed_s, ttft_s = 0.0, excess
     cdef double batch, step_s, kv_wait_s, new_tokens, budget, work_tokens, first, full_steps, others, linear_s, tpot_s, share
     cdef double prefill_s
     cdef int stratum = 0
     cdef bint waits
-    reported = report.running
-    if reported is not None:
-        running = (
-            <double>reported + <double>(report.waiting or 0) + <double>instance.dispatched_since_report
-            - <double>instance.ended_since_report
-        )
-        if running < in_flight:
-            running = in_flight
     decoding = running - awaiting
     if decoding < 0.0:
         decoding = 0.0
-    kv_tokens = <double>instance.context_tokens - 0.5 * mean_output_tokens * own_decoding
+    kv_tokens = CONTEXT.number(instance) - 0.5 * mean_output_tokens * own_decoding
     if kv_tokens < 0.0:
         kv_tokens = 0.0
     if decoding > own_decoding:
         kv_tokens += (decoding - own_decoding) * (mean_prompt_tokens + 0.5 * mean_output_tokens)
-        usage = report.kv_usage
+        usage = KV_USAGE.read(report)
         if usage is not None:
-            kv_tokens = <double>usage * <double>(report.kv_capacity_tokens or costs.capacity_tokens)
+            kv_tokens = <double>usage * <double>(KV_CAPACITY.read(report) or costs.capacity_tokens)
     fixed_s = costs.overhead_s + kv_tokens * costs.kv_token_s + decoding * costs.seq_s
 
     waits = running >= seats

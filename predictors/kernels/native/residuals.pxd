@@ -1,21 +1,23 @@
+# What predictions read comes first, in as few lines of a cache as it fits.
 cdef class ResidualWindow:
     cdef readonly Py_ssize_t count
-    cdef readonly double bias, tail, median, p95, median_factor, p95_factor, mean_factor
+    cdef readonly double bias, tail, median, median_factor, p95_factor, mean_factor
+    cdef const double *_sorted  # the prior's values, which windows share, until the first is observed; then `_values`
+    cdef Py_ssize_t _size
+    cdef readonly double p95
     cdef readonly tuple factors
     cdef double _least_rate, _most_lag, _noise_sd, _bias_inertia
     cdef Py_ssize_t _window, _stale, _pseudos
-    cdef object _prior  # of the pseudo-observations in it: a memory view holds them for all windows that have learned nothing
-    cdef const double[::1] _shared  # the values, until the first is observed
+    cdef tuple _prior  # its values by size, and in the order in which they stay
     cdef double *_values
     cdef double *_recent
-    cdef Py_ssize_t _size, _room, _first, _recents
+    cdef Py_ssize_t _room, _first, _recents
 
     cdef int _use_prior(self, double sd) except -1
     cdef int _reserve(self) except -1
     cdef int _insert(self, double value) except -1
     cdef int _remove(self, double value) except -1
     cdef Py_ssize_t _place(self, double value) noexcept
-    cdef const double *_sorted(self) noexcept
     cdef int _summarise(self) except -1
     cdef int learn(self, double residual) except -1
     cdef double at_share(self, double share) noexcept

@@ -8,6 +8,7 @@ import numpy as np
 
 from predictors.kernels.reference import residuals as reference
 
+cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.math cimport exp, fabs, log, sqrt
 from libc.string cimport memcpy, memmove
@@ -31,6 +32,7 @@ cdef tuple prior_of(double sd):
     return found
 
 
+@cython.no_gc  # it holds numbers only; a collector that cleared it would free what `_sorted` points to
 cdef class ResidualWindow:
     def __cinit__(self, double prior_sd, double noise_sd, Py_ssize_t memory=64):
         if memory < 1:
@@ -45,20 +47,19 @@ cdef class ResidualWindow:
         PyMem_Free(self._recent)
 
     cdef int _use_prior(self, double sd) except -1:
-        self._shared, self._prior = prior_of(sd)
+        self._prior = prior_of(sd)
+        cdef const double[::1] values = self._prior[0]
+        self._sorted = &values[0]
         self._size = self._pseudos = PRIOR_SIZE
         return 0
 
-    cdef const double *_sorted(self) noexcept:
-        return self._values if self._values != NULL else &self._shared[0]
-
     @property
     def values(self):
-        return [self._sorted()[at] for at in range(self._size)]  # a new list may run a finaliser that changes the window
+        return [self._sorted[at] for at in range(self._size)]  # a new list may run a finaliser that changes the window
 
     @property
     def _pseudo(self):
-        return self._prior[:self._pseudos].tolist()
+        return self._prior[1][:self._pseudos].tolist()
 
     def observe(self, double residual):
         self.learn(residual)
@@ -79,7 +80,7 @@ cdef class ResidualWindow:
         if self._pseudos:
             if self.count % 2 == 0:
                 self._pseudos -= 1
-                self._remove(self._prior[self._pseudos])
+                self._remove(self._prior[1][self._pseudos])
         elif self._recents > self._window:
             innovation = self._recent[self._first]
             self._first = (self._first + 1) % self._room
@@ -108,13 +109,14 @@ cdef class ResidualWindow:
         if grown == NULL:
             raise MemoryError
         if self._values == NULL:
-            memcpy(grown, &self._shared[0], self._size * sizeof(double))
+            memcpy(grown, self._sorted, self._size * sizeof(double))
         self._values, self._room = grown, room
+        self._sorted = grown
         return 0
 
     cdef Py_ssize_t _place(self, double value) noexcept:
         """Before which value this one belongs; before the first of equal ones."""
-        cdef const double *values = self._sorted()
+        cdef const double *values = self._sorted
         cdef Py_ssize_t low = 0, high = self._size, middle
         while low < high:
             middle = (low + high) >> 1
@@ -168,7 +170,7 @@ cdef class ResidualWindow:
         return [self.at_share(probability) for probability in probabilities]
 
     cdef double at_share(self, double share) noexcept:
-        cdef const double *values = self._sorted()
+        cdef const double *values = self._sorted
         cdef Py_ssize_t last = self._size - 1, low
         cdef double at = share * (last + 2) - 1
         if not at > 0.0:
@@ -183,7 +185,7 @@ cdef class ResidualWindow:
 
     cdef double above(self, double residual) noexcept:
         """P(r > residual)."""
-        cdef const double *values = self._sorted()
+        cdef const double *values = self._sorted
         cdef double innovation = residual - self.bias
         cdef Py_ssize_t size = self._size, at = self._place(innovation)
         if at == 0:
@@ -193,10 +195,10 @@ cdef class ResidualWindow:
         return 1.0 - (at + (innovation - values[at - 1]) / (values[at] - values[at - 1])) / (size + 1)
 
     def least_factor(self):
-        return exp(self.bias + self._sorted()[0] - (self.tail if self._size < 2 * PRIOR_SIZE else 0.0))
+        return exp(self.bias + self._sorted[0] - (self.tail if self._size < 2 * PRIOR_SIZE else 0.0))
 
     cdef int _summarise(self) except -1:
-        cdef const double *values = self._sorted()
+        cdef const double *values = self._sorted
         cdef double sd
         self._stale = 0
         self.tail = max(0.5 * (values[(self._size * 3) // 4] - values[self._size // 4]), 0.02)

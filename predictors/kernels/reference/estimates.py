@@ -20,6 +20,7 @@ seconds / speed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 from math import exp
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -123,10 +124,10 @@ class Estimates(list[AnalyticEstimate]):
         """Those of TTFT and of TPOT, by its own errors: median, 95 % quantile and mean."""
         return self._factors[at]
 
-    @property
-    def e2e_s(self) -> list[float]:
-        """`AnalyticEstimate.e2e_s` of each."""
-        return [each.e2e_s for each in self]
+    def soonest(self, count: int) -> Sequence[int]:
+        """The places of so many candidates with the least `AnalyticEstimate.e2e_s`, in order of place; all if there are no
+        more. Of equal ones, the first."""
+        return sorted(nsmallest(count, range(len(self)), key=lambda at: self[at].e2e_s))
 
     def times(
         self,

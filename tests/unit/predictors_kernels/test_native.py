@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -335,7 +337,6 @@ def test_what_is_expected_of_all_candidates(
         assert [each is None for each in found] == [each is None for each in wanted]
         close([each or 0.0 for each in found], [each or 0.0 for each in wanted], 1e-12)
     close(ours.costs(of, priced), theirs.costs(of, priced), 1e-12)
-    assert ours.e2e_s == theirs.e2e_s
     for at in range(count):
         assert ours.estimate(at) == theirs.estimate(at)
         assert ours.factors(at) == theirs.factors(at)
@@ -343,6 +344,13 @@ def test_what_is_expected_of_all_candidates(
         assert ours.memory_ratio(at) == theirs.memory_ratio(at)
     with pytest.raises(IndexError):
         ours.estimate(count)
+
+
+@given(st.lists(st.integers(1, 4) | st.floats(0.1, 9.0), max_size=9), st.integers(1, 9))
+def test_the_soonest_candidates(e2e_s: list[float], count: int) -> None:
+    given = [made_estimate((1.0, 1.0), window([]), window([]))._replace(e2e_s=each) for each in e2e_s]
+    ours, theirs = (module.Estimates(given).soonest(count) for module in (estimates, estimates_in_python))
+    assert list(ours) == list(theirs)
 
 
 def made_estimate(times_s: tuple[float, float], ttft_errors: Any, tpot_errors: Any) -> AnalyticEstimate:
@@ -419,6 +427,53 @@ def test_the_analytic_estimates(
         assert ours[4:] == theirs[4:]
         assert list(map(type, ours.estimate)) == list(map(type, theirs.estimate))
         close([*ours.estimate, *ours[1:4]], [*theirs.estimate, *theirs[1:4]], 1e-9)
+
+
+def test_objects_without_slots_are_read_too() -> None:
+    table = lengths.LengthTable(PRIOR_SHARES)
+    instance, candidate = Instance("i", "vllm", {}), Candidate("i", "m", "m", Price(1.0, 2.0))
+    instance.dispatched(300)
+    other = SimpleNamespace(**{each.name: getattr(instance, each.name) for each in fields(instance)})
+    stats = FleetStats(UNTRAINED).of(candidate, instance)
+    instances: list[Any] = [instance, other, instance]
+    answers = [answer_length(table, None, 1, table)] * 3
+    found = estimates.analytic_estimates(
+        [stats] * 3, [candidate] * 3, instances, 100.0, [0.0] * 3, answers, 1.0
+    )
+    assert found[0] == found[1] == found[2]
+    assert found[0].estimate.pending_tokens == 300.0
+    del instance.pending_prefill_tokens
+    with pytest.raises(AttributeError, match="pending_prefill_tokens"):
+        estimates.analytic_estimates([stats], [candidate], [instance], 100.0, [0.0], answers[:1], 1.0)
+
+
+class _Slots:
+    __slots__ = ("_at", "one", "two")
+
+
+class _OfAnother:
+    """Its fields are those of a class that it is not."""
+
+    _at, one, two = _Slots._at, _Slots.one, _Slots.two  # type: ignore[attr-defined]
+
+
+def test_objects_made_by_column() -> None:
+    columns: list[list[Any]] = [[1, "a", None], [2.5, [], ()]]
+    for kind in (_Slots, type("_Dict", (), {}), type("_Both", (_Slots,), {})):
+        for each_with in (estimates.each_with, estimates_in_python.each_with):
+            made: list[Any] = each_with(kind, ["one", "two"], columns, 3)
+            assert [type(each) for each in made] == [kind] * 3
+            assert [(each._at, each.one, each.two) for each in made] == [
+                (0, 1, 2.5),
+                (1, "a", []),
+                (2, None, ()),
+            ]
+    with pytest.raises(TypeError):
+        estimates.each_with(_OfAnother, ["one", "two"], columns, 3)
+    with pytest.raises(TypeError):
+        estimates.each_with(int, ["one"], columns[:1], 3)
+    with pytest.raises(ValueError, match="different lengths"):
+        estimates.each_with(_Slots, ["one"], columns[:1], 2)
 
 
 # --- what does not fit ---------------------------------------------------------------------------------
