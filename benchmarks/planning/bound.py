@@ -8,7 +8,7 @@ last answer is due. Queues and bursts are left out, so the bound is optimistic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -42,6 +42,10 @@ class GpuTime:
         """No placement serves this share of requests that come more times as fast; None if nothing bounds it."""
         span_s = self._least(None, 1.0, 0.0, share=share, stretch=True, rented=False)
         return None if not span_s else self.span_s / span_s
+
+    def lasting_multiple(self, share: float) -> float | None:
+        """As `multiple`, of requests that come for so long that what is due after the last one does not count."""
+        return replace(self, after=GpuSeconds(0.0, 0.0)).multiple(share)
 
     def usd(self, share: float) -> float | None:
         """No GPUs that serve this share cost less an hour, with parts of a GPU; None if the cluster cannot serve it."""

@@ -31,6 +31,8 @@ def test_bounds_of_a_cluster_by_hand() -> None:
     # 100 requests, all of the first kind: 50 take 5 s of the first GPU, 50 more 10 s of the two others. So they may come in
     # 4 s instead of 9, and end one second later.
     assert TIME.multiple(0.5) == pytest.approx(9 / 4)
+    # Without that second 5 s are needed.
+    assert TIME.lasting_multiple(0.5) == pytest.approx(9 / 5)
     # 90 of the first kind, at 0.1 s: 9 s of 10 of the cheaper GPU.
     assert TIME.usd(0.45) == pytest.approx(0.9)
     assert TIME.usd(0.9) is None
