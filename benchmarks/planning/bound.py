@@ -36,11 +36,14 @@ class GpuTime:
         """No placement serves a larger share of the requests."""
         total = sum(self.requests)
         served = self._least([-1.0] * len(self._pairs()), 0.0, 0.0, share=0.0, stretch=False, rented=False)
-        return 1.0 if not total or served is None else min(1.0, -served / total)
+        return 1.0 if not total or served is None else min(1.0, abs(served) / total)
 
     def multiple(self, share: float) -> float | None:
-        """No placement serves this share of requests that come more times as fast; None if nothing bounds it."""
+        """No placement serves this share of requests that come more times as fast; None if nothing bounds it, 0 if none
+        serves it at any load."""
         span_s = self._least(None, 1.0, 0.0, share=share, stretch=True, rented=False)
+        if span_s is None:
+            return 0.0
         return None if not span_s else self.span_s / span_s
 
     def lasting_multiple(self, share: float) -> float | None:
