@@ -42,8 +42,7 @@ class RecordedDemand:
         return cls(header, trace)
 
     def requests(self, seed: int) -> Sequence[WorkloadRequest]:
-        if seed == 0:
-            return self.trace
+        """Raises WorkloadError if all of them arrive at once."""
         return list(Resampler([each.arrival_s for each in self.trace]).requests(self.trace, seed))
 
 
