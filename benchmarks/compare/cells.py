@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.compare.columns import five_digits
 from benchmarks.measures import Interval, difference, interval
 from router.core.types import Outcome
 
@@ -138,9 +139,8 @@ def _mean_shares(runs: Sequence[Run], key: str) -> dict[str, float]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Five digits are what a plot can show."""
     mean = Interval.of(values).mean
-    return None if mean is None else float(f"{mean:.5g}")
+    return None if mean is None else five_digits(mean)
 
 
 def paired_differences(runs: Sequence[Run], baseline: str) -> list[dict[str, Any]]:

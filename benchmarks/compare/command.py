@@ -19,6 +19,7 @@ import orjson
 
 import policies
 from benchmarks.compare import arguments, csvs, live, simulated, vllm_json
+from benchmarks.compare.draws import check_span
 from benchmarks.compare.page import page
 from benchmarks.compare.pool import ProcessLost
 from benchmarks.compare.report import lag_warning, live_run, report
@@ -81,6 +82,8 @@ def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     own_rate = mean_rate([request.arrival_s for request in requests])
     if rates is not None and own_rate is None:
         raise WorkloadError("--rates: the workload needs at least two different arrival times")
+    if rates is not None:
+        check_span("--rates", (len(requests) - 1) / min(rates) / target.speed)
     # Rate by rate, so that an interrupted comparison has whole rates.
     runs = [live.Run(policy, rate) for rate in (rates or (None,)) for policy in names]
     comparison = live.LiveComparison(

@@ -19,7 +19,7 @@ from benchmarks.workloads.describe import Description, passing
 from benchmarks.workloads.fetch import checksum
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header, write
 
-#: The longest time that is simulated: instances are probed every few seconds of it.
+#: The longest time of one run. In simulation instances are probed every few seconds of it.
 MOST_DAYS = 366
 
 
@@ -129,7 +129,7 @@ def check_span(what: str, span_s: float) -> None:
     """Raises WorkloadError, which begins with `what`, for requests that arrive over more than MOST_DAYS."""
     if span_s > MOST_DAYS * 86400:
         raise WorkloadError(
-            f"{what}: the requests arrive over {span_s / 86400:,.0f} days; at most {MOST_DAYS} are simulated"
+            f"{what}: the requests arrive over {span_s / 86400:,.0f} days; at most {MOST_DAYS} are possible"
         )
 
 

@@ -8,7 +8,7 @@ last answer is due. Queues and bursts are left out, so the bound is optimistic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -36,12 +36,19 @@ class GpuTime:
         """No placement serves a larger share of the requests."""
         total = sum(self.requests)
         served = self._least([-1.0] * len(self._pairs()), 0.0, 0.0, share=0.0, stretch=False, rented=False)
-        return 1.0 if not total or served is None else min(1.0, -served / total)
+        return 1.0 if not total or served is None else min(1.0, abs(served) / total)
 
     def multiple(self, share: float) -> float | None:
-        """No placement serves this share of requests that come more times as fast; None if nothing bounds it."""
+        """No placement serves this share of requests that come more times as fast; None if nothing bounds it, 0 if none
+        serves it at any load."""
         span_s = self._least(None, 1.0, 0.0, share=share, stretch=True, rented=False)
+        if span_s is None:
+            return 0.0
         return None if not span_s else self.span_s / span_s
+
+    def lasting_multiple(self, share: float) -> float | None:
+        """As `multiple`, of requests that come for so long that what is due after the last one does not count."""
+        return replace(self, after=GpuSeconds(0.0, 0.0)).multiple(share)
 
     def usd(self, share: float) -> float | None:
         """No GPUs that serve this share cost less an hour, with parts of a GPU; None if the cluster cannot serve it."""

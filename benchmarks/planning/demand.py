@@ -30,33 +30,33 @@ class RecordedDemand:
     trace: Sequence[WorkloadRequest]
 
     @classmethod
-    def read(cls, path: Path, limit: int | None) -> RecordedDemand:
-        """The first `limit` requests of a file; None: `REQUESTS`, and all that come within `LEAST_S`. Raises WorkloadError."""
+    def read(cls, path: Path, limit: int | None, least_s: float = LEAST_S) -> RecordedDemand:
+        """The first `limit` requests of a file; None: `REQUESTS`, and all that come within `least_s`. Raises WorkloadError."""
         header, requests = read_header(path), read(path)
         trace = list(islice(requests, limit or REQUESTS))
         if not trace:
             raise WorkloadError(f"{path}: no requests in it")
         if limit is None:
-            end_s = trace[0].arrival_s + LEAST_S
+            end_s = trace[0].arrival_s + least_s
             trace += takewhile(lambda each: each.arrival_s < end_s, requests)
         return cls(header, trace)
 
     def requests(self, seed: int) -> Sequence[WorkloadRequest]:
-        if seed == 0:
-            return self.trace
+        """Raises WorkloadError if all of them arrive at once."""
         return list(Resampler([each.arrival_s for each in self.trace]).requests(self.trace, seed))
 
 
 @dataclass(frozen=True)
 class GeneratedDemand:
     """A stream for each model, at its rate in requests/s. `options` has what the streams have in common; they last as
-    long as `limit` of all streams together take on average (None: `REQUESTS` of them, and `LEAST_S` at least)."""
+    long as `limit` of all streams together take on average (None: `REQUESTS` of them, and `least_s` at least)."""
 
     recorded: ClassVar = False
     rates_per_s: Mapping[str, float]
     process: str
     options: BuildOptions
     limit: int | None = None
+    least_s: float = LEAST_S
 
     @property
     def header(self) -> Header:
@@ -72,7 +72,7 @@ class GeneratedDemand:
         """Raises WorkloadError if no stream has one."""
         duration_s = (self.limit or REQUESTS) / sum(self.rates_per_s.values())
         if self.limit is None:
-            duration_s = max(duration_s, LEAST_S)
+            duration_s = max(duration_s, self.least_s)
         found: list[WorkloadRequest] = []
         for model, rate_per_s in self.rates_per_s.items():
             options = replace(

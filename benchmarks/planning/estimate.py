@@ -127,12 +127,13 @@ class Estimate:
         )
 
     def _least(self, requests: Sequence[Asked], models: Sequence[int], pool: Pool) -> GpuSeconds | None:
-        """The least mean GPU time of these requests on a pool's GPUs."""
+        """The least mean GPU time of these requests on a pool's GPUs; None if no group of them keeps the TPOT of any."""
         found = [
             (shape.gpus, profile, self.problem.seats(model, profile))
             for model in models
             for shape in every_shape(pool, LIMITS)
             if (profile := self.problem.profile(model, shape)) is not None
+            and any(_keeps_tpot_alone(profile, each) for each in requests)
         ]
         if not found:
             return None
@@ -193,6 +194,11 @@ class Estimate:
             )
             for model in range(len(self.problem.models))
         ]
+
+
+def _keeps_tpot_alone(profile: EngineProfile, request: Asked) -> bool:
+    """Whether it keeps its TPOT at least where nothing else runs. An answer of one token has none."""
+    return request.tpot_s is None or request.output_tokens < 2 or profile.step_s(0, 1, 0.0) <= request.tpot_s
 
 
 def _due_s(request: Asked) -> float:

@@ -12,11 +12,12 @@ from typing import Any
 import policies
 from backends.engine import profiles
 from benchmarks.compare.draws import check_span
-from benchmarks.planning.demand import REQUESTS, Demand, GeneratedDemand, RecordedDemand, rates
-from benchmarks.planning.estimate import Asked, asked
+from benchmarks.planning.demand import LEAST_S, REQUESTS, Demand, GeneratedDemand, RecordedDemand, rates
+from benchmarks.planning.estimate import Asked, Estimate, asked
 from benchmarks.planning.files import ClusterConfig, ModelsConfig, PlannedModelConfig, read
 from benchmarks.planning.fleet import fleet_config
 from benchmarks.planning.from_fleet import cluster_of, models_of
+from benchmarks.planning.problem import PlanningProblem
 from benchmarks.simulator import Fleet, arrivals
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import parse_slo
@@ -58,6 +59,16 @@ class PlanningInputs:
 
 def inputs(args: argparse.Namespace) -> PlanningInputs:
     """From checked options. Raises ConfigError, StoreError and WorkloadError."""
+    given = _inputs(args, LEAST_S)
+    if args.objective != "throughput" or args.limit is not None or args.from_store is not None:
+        return given
+    # The same requests will come faster, and are to last long enough then too.
+    problem = PlanningProblem(given.cluster, given.models, given.longest_tokens).with_unlike_groups()
+    multiple = Estimate(problem, given.requests).bound().lasting_multiple(args.target) or 1.0
+    return given if multiple <= 1 else _inputs(args, LEAST_S * multiple)
+
+
+def _inputs(args: argparse.Namespace, least_s: float) -> PlanningInputs:
     fleet = (
         None
         if args.config is None
@@ -71,7 +82,7 @@ def inputs(args: argparse.Namespace) -> PlanningInputs:
     entries = [each.fleet_entry().model_dump(mode="json", exclude_unset=True) for each in models]
     files = " with ".join(str(each) for each in (args.models, args.config) if each)
     config = fleet_config({**base, "models": entries}, files)
-    demand = _demand(args, names, fleet or config)
+    demand = _demand(args, names, fleet or config, least_s)
     rules = Rules.of(config, tuple(policies.POLICIES))
     policy = config.defaults.policy
     drawn = arrivals(demand.requests(args.seed), Fleet(config, rules, {}, 1.0), policy=policy, slo=slo)
@@ -103,10 +114,10 @@ def _base(fleet: FleetConfig | None, policy: str | None, slo: dict[str, float] |
     return {**base, "defaults": defaults}
 
 
-def _demand(args: argparse.Namespace, names: Sequence[str], fleet: FleetConfig) -> Demand:
+def _demand(args: argparse.Namespace, names: Sequence[str], fleet: FleetConfig, least_s: float) -> Demand:
     if args.workload is not None:
-        return RecordedDemand.read(Path(args.workload), args.limit)
+        return RecordedDemand.read(Path(args.workload), args.limit, least_s)
     if args.rates is not None:
-        return GeneratedDemand(rates(args.rates, names), args.arrivals, BuildOptions(), args.limit)
+        return GeneratedDemand(rates(args.rates, names), args.arrivals, BuildOptions(), args.limit, least_s)
     url = args.from_store or store_url(fleet, os.environ)
     return RecordedDemand(*recorded_requests(url, fleet, args.limit or REQUESTS))

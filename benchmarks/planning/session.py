@@ -119,6 +119,6 @@ class Session:
             "change": change,
             **plan_data(planner.search.estimate.problem, plan),
             "more_attainment": plan.score.attainment - best.score.attainment,
-            "more_usd_per_hour": plan.usd_per_hour - best.usd_per_hour,
+            "more_usd_per_hour": round(plan.usd_per_hour - best.usd_per_hour, 9),
             "more_multiple": plan.multiple - best.multiple,
         }

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -32,7 +33,7 @@ from router.config.fields import Count, Positive
 RESULTS_KEY = "headway_results"
 Result = TypeVar("Result")
 
-NOTHING_ANSWERED = 1
+NO_SUCCESS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +94,7 @@ def target_from(args: argparse.Namespace, header: Header, environment: Mapping[s
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 1 if nothing answered at all, 2 with one line on stderr for bad input, 130 after Ctrl-C."""
+    """Exit status: 0, 1 if no request succeeded, 2 for bad input, 130 after Ctrl-C. For 1 and 2 one line on stderr says why."""
     try:
         header = read_header(args.file)
         target = target_from(args, header, os.environ)
@@ -109,13 +110,21 @@ def run(args: argparse.Namespace) -> int:
         print(text(summary) if finished else "interrupted; what had ended by then:\n" + text(summary))
     if not finished:
         return INTERRUPTED
-    return 0 if any(row.status is not None for row in rows) else NOTHING_ANSWERED
+    if summary.complete:
+        return 0
+    ((reason, count),) = Counter(row.error or row.outcome for row in rows).most_common(1)
+    print(
+        f"headway replay: none of {len(rows)} requests succeeded; {count} of them: {reason}", file=sys.stderr
+    )
+    return NO_SUCCESS
 
 
 def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:
     rows: list[Row] = []
     # All of it is read and checked before anything is sent.
     requests = list(itertools.islice(read(args.file), args.limit))
+    if not requests:
+        raise WorkloadError(f"{args.file}: no requests in it")
     with ExitStack() as stack:
         keep: Callable[[Row], None] = rows.append
         if args.out is not None:

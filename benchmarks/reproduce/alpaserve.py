@@ -4,7 +4,7 @@ Headway's planner makes of the same requests."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from benchmarks.reproduce.alpaserve_cases import Case, read
 from benchmarks.reproduce.alpaserve_methods import Reproduction, reproduce
 from benchmarks.reproduce.alpaserve_planners import Against, Draw, against, draws
 from benchmarks.reproduce.alpaserve_workload import DEFAULT, workload
-from benchmarks.terminal import Progress, aligned, print_json, shown_progress
+from benchmarks.terminal import aligned, print_json, progress_bar
 from benchmarks.workloads.format import WorkloadError
 
 #: Sets whose cases must be reproduced. The published `twentyone` placements are none that the method can give.
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     if unknown := sorted(set(args.cases or ()) - {case.number for case in cases}):
         raise WorkloadError(f"--cases: no case {unknown[0]}")
     chosen = [case for case in cases if args.cases is None or case.number in args.cases]
-    with shown_progress("reproducing AlpaServe") as progress:
-        rows = list(rows_of(chosen, args, progress))
+    with progress_bar() as bar:
+        rows = list(rows_of(bar.track(chosen, description="reproducing AlpaServe"), args))
     if args.json:
         print_json([_as_json(row) for row in rows])
     else:
@@ -67,12 +67,11 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(row.within_bound for row in rows) else 1
 
 
-def rows_of(cases: Sequence[Case], args: argparse.Namespace, progress: Progress) -> Iterator[Row]:
+def rows_of(cases: Iterable[Case], args: argparse.Namespace) -> Iterator[Row]:
     """The row of each case. Planners are run once for cases that share their requests."""
     data: Path = args.data
     drawn: dict[tuple[str, float, float], list[Draw]] = {}
     for case in cases:
-        progress(f"case {case.number}")
         compared = None
         if case.groups:
             if case.workload not in drawn:

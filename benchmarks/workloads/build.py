@@ -24,7 +24,7 @@ from benchmarks.workloads.streams import Stream, Survey, Workload, survey
 #: Without a duration or a limit a generator stops here.
 DEFAULT_REQUESTS = 1000
 DEFAULT_RATE_PER_S = 1.0
-#: More than this is drawn from a trace's aggregates only when a limit is given.
+#: More than this is drawn from a trace's aggregates or a process only when a limit is given; and before a process's start.
 MOST_DRAWN = 5_000_000
 
 
@@ -249,7 +249,20 @@ class _Builder:
     ) -> Callable[[], Iterator[float]]:
         process = Process(name, rate_per_s, *self._shape())
         self._details["arrivals"] = process.as_dict()
-        return self._times(process, seed, self._options.start_s, self._options.end_s, most)
+        start_s, end_s = self._options.start_s, self._options.end_s
+        for option, arrivals in (
+            ("--start", rate_per_s * start_s),
+            (
+                "--duration",
+                rate_per_s * (end_s - start_s) if most is None and not self._options.limit else 0.0,
+            ),
+        ):
+            if arrivals > MOST_DRAWN:
+                raise WorkloadError(
+                    f"{option}: about {arrivals:,.0f} requests of {name} arrive in this time; at most {MOST_DRAWN:,}"
+                    " are drawn for it"
+                )
+        return self._times(process, seed, start_s, end_s, most)
 
     def _times(
         self, process: Process, seed: int, start_s: float, end_s: float, most: int | None

@@ -83,10 +83,12 @@ def _request(row: RowMapping, models: dict[str, Any], begin_s: float, output_tok
         for target in ("ttft", "tpot", "e2e")
         if row[f"slo_{target}_s"] is not None
     }
+    # Without a target nothing is missed. With one, another fleet's default may be `reject`.
+    no_effect = {"priority": 0, **({} if slo else {"on_miss": "best_effort"})}
     limits = {
         name: row[name]
         for name in ("on_miss", "max_cost_usd", "min_quality", "priority")
-        if row[name] is not None
+        if row[name] is not None and row[name] != no_effect.get(name)
     }
     routing = {**models, **({"slo": slo} if slo else {}), **limits}
     return WorkloadRequest(

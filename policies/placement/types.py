@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Prices are rounded, so that equal ones are equal however they add up.
+_USD_DIGITS = 9
+
 
 class Precision(StrEnum):
     """The format of a model's weights. `GGUF` stands for the quantised formats of llama.cpp."""
@@ -75,7 +78,7 @@ class Shape:
     @property
     def usd_per_hour(self) -> float:
         """The price of its GPUs; one without a price costs nothing."""
-        return self.gpus * (self.kind.usd_per_hour or 0.0)
+        return round(self.gpus * (self.kind.usd_per_hour or 0.0), _USD_DIGITS)
 
     @property
     def known_usd_per_hour(self) -> float | None:
@@ -121,7 +124,7 @@ class Placement:
     @property
     def usd_per_hour(self) -> float:
         """The price of the GPUs that run a model."""
-        return sum(group.shape.usd_per_hour for group in self.groups if group.models)
+        return round(sum(group.shape.usd_per_hour for group in self.groups if group.models), _USD_DIGITS)
 
     def replacing(self, place: int, *groups: Group) -> Placement:
         """This placement with other groups for the one at `place`."""

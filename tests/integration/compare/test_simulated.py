@@ -185,7 +185,7 @@ def test_a_small_scenario_in_json(
         (("--policies", "slo,slo"), "different names"),
         (("--rates", "1,x"), "--rates 1,x"),
         (("--rates", "1e400"), "--rates"),
-        (("--rates", "2,1e-9"), "--rates: the requests arrive over 914,352 days; at most 366 are simulated"),
+        (("--rates", "2,1e-9"), "--rates: the requests arrive over 914,352 days; at most 366 are possible"),
         (("--seeds", "0"), "--seeds: must be at least 1"),
         (("--jobs", "0"), "--jobs: must be at least 1"),
         (("--limit", "-1"), "--limit: must be at least 1"),

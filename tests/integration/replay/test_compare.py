@@ -152,6 +152,7 @@ def test_a_refused_policy_is_told_before_the_run(
         ({"--policies": "a,a"}, "different names"),
         ({"--rates": "1,x"}, "--rates 1,x"),
         ({"--rates": "0"}, "--rates 0"),
+        ({"--rates": "1,1e-9"}, "--rates: the requests arrive over "),
         ({"--workload": "gone.jsonl"}, "cannot read"),
         ({"--url": "http://127.0.0.1:1"}, "no server at http://127.0.0.1:1"),
         ({"--warmup": "-1"}, "--warmup"),

@@ -223,7 +223,29 @@ def test_the_command_writes_a_line_a_request(
 
 def test_where_nothing_answers_the_command_fails(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(arguments(str(workload), "--url", "http://127.0.0.1:1", "--limit", "3", "--json")) == 1
-    assert orjson.loads(capsys.readouterr().out)["complete"] == 0
+    printed = capsys.readouterr()
+    assert orjson.loads(printed.out)["complete"] == 0
+    assert "none of 3 requests succeeded; 3 of them: " in printed.err
+
+
+def test_where_all_is_refused_the_command_fails_and_says_why(
+    server: SseServer, workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.known_policies = frozenset({"latency"})
+    words = (str(workload), "--url", server.url, "--policy")
+    assert command.run(arguments(*words, "wrong")) == 1
+    assert capsys.readouterr().err == (
+        "headway replay: none of 10 requests succeeded; 10 of them: unknown policy wrong\n"
+    )
+    assert command.run(arguments(*words, "latency")) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_workload_without_requests_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "empty.jsonl"
+    write(path, Header("test"), [])
+    assert command.run(arguments(str(path), "--url", "http://127.0.0.1:1")) == 2
+    assert capsys.readouterr().err == f"headway replay: {path}: no requests in it\n"
 
 
 def test_interrupt_keeps_what_is_there(

@@ -143,6 +143,8 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
         (("daycycle", "--depth", "1.5"), "--depth: must be at most 1"),
         (("poisson", "--turns", "0"), "--turns: must be at least 1"),
         (("poisson", "--start", "-1"), "--start: must be at least 0"),
+        (("gamma", "--start", "1e12", "--limit", "9"), "--start: about 1,000,000,000,000 requests of gamma"),
+        (("poisson", "--duration", "1e12"), "--duration: about 1,000,000,000,000 requests of poisson"),
         (("poisson", "--prompt-sigma", "20"), "--prompt-sigma: must be at most 10"),
         (("poisson", "--prompt-median", "1e300"), "--prompt-median: must be at most 2147483647"),
         (("poisson", "--on-miss", "reject"), "--on-miss: goes with --slo or --slo-mix"),

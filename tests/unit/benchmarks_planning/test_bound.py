@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.planning.bound import GpuSeconds, GpuTime
+from tests.unit.benchmarks_planning.made import estimate
 
 
 def busy(total: float, prompt: float = 0.0) -> GpuSeconds:
@@ -31,6 +32,8 @@ def test_bounds_of_a_cluster_by_hand() -> None:
     # 100 requests, all of the first kind: 50 take 5 s of the first GPU, 50 more 10 s of the two others. So they may come in
     # 4 s instead of 9, and end one second later.
     assert TIME.multiple(0.5) == pytest.approx(9 / 4)
+    # Without that second 5 s are needed.
+    assert TIME.lasting_multiple(0.5) == pytest.approx(9 / 5)
     # 90 of the first kind, at 0.1 s: 9 s of 10 of the cheaper GPU.
     assert TIME.usd(0.45) == pytest.approx(0.9)
     assert TIME.usd(0.9) is None
@@ -45,3 +48,12 @@ def test_prompts_are_due_before_answers() -> None:
 def test_no_work_bounds_no_load() -> None:
     assert replace(TIME, requests=[0, 0]).multiple(0.95) is None
     assert replace(TIME, requests=[0, 0]).attainment() == 1.0
+
+
+def test_a_group_that_breaks_every_tpot_serves_nothing() -> None:
+    usual = estimate("4xl4", "llama-3.2-1b", [2.0])
+    strict = replace(usual, requests=[replace(each, tpot_s=0.001) for each in usual.requests])
+    brief = replace(strict, requests=[replace(each, output_tokens=1) for each in strict.requests])
+    assert [each.bound().attainment() for each in (usual, strict, brief)] == [1.0, 0.0, 1.0]
+    assert strict.bound().multiple(0.95) == 0.0
+    assert strict.bound().usd(0.95) is None

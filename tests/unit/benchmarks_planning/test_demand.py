@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
+from benchmarks.planning.command import add_arguments
 from benchmarks.planning.demand import GeneratedDemand, RecordedDemand
+from benchmarks.planning.inputs import inputs
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 from benchmarks.workloads.options import BuildOptions
 
@@ -29,3 +32,19 @@ def test_so_does_what_is_read_of_a_file(tmp_path: Path, per_s: int, limit: int |
         (WorkloadRequest(f"r{at}", at / per_s, 8, output_tokens=2) for at in range(4000)),
     )
     assert len(RecordedDemand.read(path, limit).trace) == requests
+
+
+def test_requests_that_will_come_faster_last_longer(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text("pools: [{gpu: h100-80g, gpus: 2}]")
+    (tmp_path / "models.yaml").write_text("models: [{name: llama-3.2-1b}]")
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    line = ["--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml")]
+    line += ["--rates", "llama-3.2-1b=50", "--slo", "ttft_ms=1000"]
+    usual, faster, limited = (
+        len(inputs(parser.parse_args([*line, *more])).requests)
+        for more in ([], ["--objective", "throughput"], ["--objective", "throughput", "--limit", "100"])
+    )
+    assert usual == pytest.approx(2000, rel=0.1)
+    assert faster > 1.5 * usual
+    assert limited == pytest.approx(100, rel=0.4)

@@ -224,6 +224,15 @@ def test_limits_of_a_request_are_kept(tmp_path: Path, fleet: FleetConfig) -> Non
     assert request.routing == {"slo": {"ttft_ms": 1500.0}, **limits}
 
 
+def test_limits_that_change_nothing_are_left_out(tmp_path: Path, fleet: FleetConfig) -> None:
+    usual = {"on_miss": "best_effort", "priority": 0}
+    path = tmp_path / "usual.db"
+    keep(path, [record(0, "auto", **usual), record(1, "auto", slo_ttft_s=None, **usual)])
+    with_slo, without = recorded_requests(f"sqlite+aiosqlite:///{path}", fleet, None)[1]
+    assert with_slo.routing == {"slo": {"ttft_ms": 1500.0}, "on_miss": "best_effort"}
+    assert without.routing is None
+
+
 def test_a_workload_of_the_records(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET.format(store=store))
     out = tmp_path / "traffic.jsonl"

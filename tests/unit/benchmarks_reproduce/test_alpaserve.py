@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def test_rows(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "llama-2-70b, llama-2-70b, llama-2-70b: need 51.8 GB of each of 8 GPUs, which have 49.1"
     )
     assert infeasible["against"] is None
+
+
+def test_a_terminal_shows_how_many_cases_are_done(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["reproduce", "alpaserve", "--data", str(data), "--json", *QUICK, "--cases", "2"]) == 0
+    assert "1/1" in capsys.readouterr().err
 
 
 def test_the_table(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from backends.engine.hardware import HARDWARE
 from policies.placement.hardware_support import missing, support
 from policies.placement.memory import Fit, gb_per_gpu
-from policies.placement.types import GpuKind, Group, Model, Precision, Shape
+from policies.placement.types import GpuKind, Group, Model, Placement, Precision, Shape
 from tests.unit.policies_placement.cases import A100, LARGE, groups
 
 
@@ -22,6 +22,16 @@ from tests.unit.policies_placement.cases import A100, LARGE, groups
 )
 def test_gb_per_gpu(model: Model, tensor: int, pipeline: int, gb: float) -> None:
     assert gb_per_gpu(model, Shape(A100, tensor, pipeline)) == pytest.approx(gb)
+
+
+def test_equal_prices_are_equal_however_they_add_up() -> None:
+    cheap, dear, whole = (
+        GpuKind(name, 24.0, usd_per_hour=usd) for name, usd in zip("abc", (0.35, 0.7, 5.6), strict=True)
+    )
+    one = Placement((Group(Shape(whole), (0,)), Group(Shape(dear), (0,))))
+    two = Placement((Group(Shape(whole), (0,)), Group(Shape(cheap), (0,)), Group(Shape(cheap), (0,))))
+    assert one.usd_per_hour == two.usd_per_hour == 6.3
+    assert Shape(dear, 1, 3).usd_per_hour == 2.1
 
 
 @pytest.mark.parametrize(
