@@ -13,10 +13,10 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
 The cost of packing is limited, and the limit adapts. While nearly every request finds an option that meets its SLO, nobody
 needs the fast instances that packing keeps free. r is their scarcity. It falls from 1 towards 0.1 with each request that finds
 such an option, and rises, to at most 0.6, with each that finds none. (It is stable if one in fifty finds none. Requests with a
-money cap do not count: they may be unable to pay for fast instances.) Options with P(miss) <= r x epsilon come first. Of those
-that break the fewest promises, only the ones count whose E2E is at most 1 / (1 - r^2) times the least. So the policy takes the
-least E2E in light load, and under load it packs for at most half of the least E2E more. Without this limit packing feeds
-itself: long prompts occupy the slow instances for so long that more requests find no option.
+money cap do not count: they may be unable to pay for fast instances.) Of the options that break the fewest promises, only the
+ones count whose E2E is at most 1 / (1 - r^2) times the least. So the policy takes the least E2E in light load, and under load
+it packs for at most half of the least E2E more. Without this limit packing feeds itself: long prompts occupy the slow
+instances for so long that more requests find no option.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
@@ -30,7 +30,7 @@ then model name. Deterministic.
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
-better one, and costs attainment. Counting the cost to others, the adaptive limits and deferring are Headway's own.
+better one, and costs attainment. Counting the cost to others, the adaptive limit and deferring are Headway's own.
 """
 
 from __future__ import annotations
@@ -72,10 +72,7 @@ class BestFit(Policy):
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        accepted = self.epsilon * self._scarcity
-        meeting = [at for at, miss in enumerate(misses) if miss <= accepted]
-        if not meeting:
-            meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         if not meeting:
             return self._least_miss(options, misses, times_s)
         if self._guard.level:

@@ -113,17 +113,12 @@ def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_sc
 
 
 # --- accepted risk -----------------------------------------------------------------------------
-def test_slo_accepts_less_risk_while_all_find_an_option_and_more_when_some_do_not() -> None:
+def test_any_risk_within_epsilon_is_accepted_also_in_light_load() -> None:
     policy = BestFit(0.1)
     slow = option("slow", miss=0.05, per_hour=1.0)
     fast = option("fast", miss=0.001, per_hour=4.0)
-    assert chosen(policy, [slow, fast]) == "slow"  # epsilon is the rule
     for number in range(600):
         place(policy, request(number), fast)
-    assert chosen(policy, [slow, fast]) == "fast"
-    assert chosen(policy, [slow]) == "slow"
-    for number in range(12):
-        place(policy, request(number), option("none", miss=0.4))
     assert chosen(policy, [slow, fast]) == "slow"
 
 
