@@ -108,8 +108,8 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
     )
     text = [
         *text,
-        f"In {len(found):,} of {comparable:,} pairs of offers of unlike models, one of which has the lower (or equal) prices for"
-        " input and output, the offer with the lower prices has the dearer answer.",
+        f"In {comparable:,} pairs of offers of different models, one offer has lower or equal prices for both input and output."
+        f" In {len(found):,} of these pairs the answer of that offer costs more.",
     ]
     if any(each.params_b is not None for each in offers):
         text.append(
