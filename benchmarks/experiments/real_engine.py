@@ -50,7 +50,7 @@ def sections(
     target: Target, repeats: int, requests: int, times: int, seed: int, progress: Progress
 ) -> list[Section]:
     """What `target` shows: a request `repeats` times in each arm, and `requests` replayed `times` times in each arm. After
-    the first arm standard error has how long all takes. Raises WorkloadError if it does not answer."""
+    the first arm standard error says how long the rest takes. Raises WorkloadError if it does not answer."""
     engine = _Engine(target)
     one = WorkloadRequest("same", 0.0, PROMPT_TOKENS, max_tokens=MAX_TOKENS)
     text = prompt_text(one, target.seed)
@@ -60,18 +60,18 @@ def sections(
     alone_s = float(np.median(arms[SAME].columns["e2e_s"][1:]))
     minutes = alone_s * (len(copies) * (1 + len(BACKGROUND)) + times * requests) / 60
     print(
-        f"one answer takes {alone_s:.2g} s; everything takes about {max(1, round(minutes))} min more (less with smaller"
+        f"one answer takes {alone_s:.2g} s; the rest takes at least {max(1, round(minutes))} min (less with smaller"
         " --repeats, --requests, --replays)",
         file=sys.stderr,
     )
     progress(EQUAL)
     arms[EQUAL] = engine.answers([replace(one, id=f"equal-{place}") for place in range(repeats + 1)], 1)
     for under_way in BACKGROUND:
-        progress(f"same request among others, {under_way} under way")
+        progress(f"same request, about {under_way} more under way")
         rate_per_s = under_way / alone_s
         spaced = [replace(each, arrival_s=place * alone_s) for place, each in enumerate(copies)]
         others = _others(rate_per_s, round(rate_per_s * spaced[-1].arrival_s), seed)
-        arms[f"same request, about {under_way} others under way"] = engine.answers(
+        arms[f"same request, about {under_way} more under way"] = engine.answers(
             together(others, spaced), None, [each.id for each in spaced]
         )
     return [_repeated(arms, repeats), _replayed(engine, requests, times, 2 / alone_s, seed, progress)]
