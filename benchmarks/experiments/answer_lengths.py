@@ -65,12 +65,12 @@ def section(data: Path) -> tuple[Section, Logs]:
     }
     text = [
         "Variances are of log output tokens. One model's answers under two hosts, at temperature 0, give the noise of one"
-        f" answer: {noise.std():.2f} (sigma of the logarithm) over {len(noise):,} pairs, the mean difference of two hosts"
-        " left out. No predictor that sees prompt and model can explain this part.",
-        "It is the noise of two models. Hosts may also differ in their prompts' form, so that it is an upper bound. Where it is"
-        " larger than what model and prompt leave, the pair of both has no share.",
-        "The other shares are of all models that answered all prompts of a task, one name a model: what the model explains,"
-        " what the prompt explains whatever the model, and what the pair of both explains.",
+        f" answer: {noise.std():.2f} (sigma of the logarithm) over {len(noise):,} pairs, without the mean difference of two"
+        " hosts. No predictor that sees only prompt and model can explain this part.",
+        "This noise was measured on two models. It is an upper bound, because hosts may also differ in the form of the prompt."
+        " Where it is larger than what model and prompt leave over, the pair of both has no share.",
+        "The other shares are of all models that answered all prompts of a task, each model counted once: what the model"
+        " explains, what the prompt explains for all models alike, and what the pair of both explains.",
     ]
     found = Section(
         "The length of answers",

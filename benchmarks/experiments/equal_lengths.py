@@ -62,8 +62,8 @@ def section(requests: int, seed: int, data: Path | None) -> Section:
     ]
     text = [
         f"{requests:,} requests on one A100 have one of {len(_QUANTILES)} input lengths and one of {len(_QUANTILES)} output"
-        " lengths. Who knows both of a request knows all that is its own; the rest is what else runs.",
-        "The last column is the median over the pairs of lengths of p95 / p5 among requests that have both in common.",
+        " lengths. Requests with both in common differ only in the other work of the engine.",
+        "The last column: p95 / p5 of the requests with both lengths in common, the median over the pairs of lengths.",
     ]
     logs = [] if data is None else [_log(name, read_public(data, (name,))) for name in present(data, _LOGS)]
     if logs:

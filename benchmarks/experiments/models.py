@@ -135,7 +135,7 @@ def _answers(data: Path) -> Section:
             ),
             charts.points(
                 "models_length",
-                "Length of answers by size of the model: larger models are not the longer ones",
+                "Length of answers by size of the model",
                 "parameters (billions)",
                 "mean output tokens",
                 length,

@@ -60,18 +60,18 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
     if data is not None:
         found += lengths_explained(data, models, _trained_on(models, "length"), seed)
     text = [
-        "R^2 is 1 less squared errors over squares around the mean, of the logs of TTFT and TPOT and of the mean KV use. A"
-        " value below 0 says that the mean would have been better; the mean of a run, though, is known only when it is over."
+        "R^2 is 1 minus the squared errors divided by the squared differences to the mean, of log TTFT, log TPOT and the mean"
+        " KV use. Below 0, the mean would be a better prediction; but the mean of a run is known only after the run."
         " Intervals are 95 %, over blocks of neighbours in time.",
         f"The {worlds} emulated instances, of drawn models, hardware and load, differ from those that the shipped models"
-        " were trained on. Published logs are judged on whole load levels to which the trees were not fitted; where the"
-        " shipped models were trained on that log, they have seen these levels, and the figure leaves them out.",
-        "The trees that come with Headway predict p90 alone, so trees are fitted here, to other runs.",
+        " were trained on. Published logs are judged on whole load levels to which the trees were not fitted; the"
+        " figure leaves out a shipped model where it was trained on that log, because it has seen these levels.",
+        "The shipped trees predict only the p90, so other trees are fitted here, to other runs.",
     ]
     if any(each.what == LENGTHS for each in found):
         text.append(
-            "Lengths of answers are judged on sets that the length model was not trained on, as it comes; what is inside a run"
-            " is inside a model there. The gateway falls back to the lengths of a model's own answers where these are better."
+            "Lengths of answers are judged on sets that the shipped length model was not trained on; there, inside a run means"
+            " inside a model. The gateway falls back to the lengths of a model's own answers where these are better."
         )
     charted = [each for each in found if not each.seen]
     return Section(

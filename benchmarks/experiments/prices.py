@@ -108,13 +108,14 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
     )
     text = [
         *text,
-        f"In {len(found):,} of {comparable:,} pairs of offers of unlike models, one of which has the lower (or equal) prices for"
-        " input and output, the offer with the lower prices has the dearer answer.",
+        f"In {comparable:,} pairs of offers of different models, one offer has lower or equal prices for both input and output."
+        f" In {len(found):,} of these pairs the answer of that offer costs more.",
     ]
     if any(each.params_b is not None for each in offers):
         text.append(
             f"In {len(talking):,} pairs at one provider the smaller model writes more and its answer costs more."
         )
+    named = [each for pair in (*found[:1], *talking[:1]) for each in pair] if found else offers
     series: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     for each in offers:
         series[_kind(each)].append((each.output_usd, 1000 * each.usd, each.name))
@@ -143,11 +144,11 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
         [
             charts.points(
                 name,
-                "What 1,000 answers cost against the price of output: on a level of equal price answers differ by what is written",
+                "What 1,000 answers cost, by the price of output",
                 "price of output (USD for a million tokens)",
                 "USD for 1,000 answers",
                 series,
-                named=[each.name for pair in (*found[:1], *talking[:1]) for each in pair],
+                named=[each.name for each in named],
                 log_x=True,
                 log_y=True,
             )

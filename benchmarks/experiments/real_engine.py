@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +27,7 @@ from benchmarks.replay.client import Target
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import replay
 from benchmarks.replay.row import Row
+from benchmarks.terminal import Progress
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.sources.generators import Lengths
 from benchmarks.workloads.text import prompt_text
@@ -44,26 +46,35 @@ _LOOK_S = 0.1
 SAME, EQUAL = "same request, one after another", "others of equal length, one after another"
 
 
-def sections(target: Target, repeats: int, requests: int, times: int, seed: int) -> list[Section]:
-    """What `target` shows: a request `repeats` times in each arm, and `requests` replayed `times` times in each arm.
-    Raises WorkloadError if it does not answer."""
+def sections(
+    target: Target, repeats: int, requests: int, times: int, seed: int, progress: Progress
+) -> list[Section]:
+    """What `target` shows: a request `repeats` times in each arm, and `requests` replayed `times` times in each arm. After
+    the first arm standard error says how long the rest takes. Raises WorkloadError if it does not answer."""
     engine = _Engine(target)
     one = WorkloadRequest("same", 0.0, PROMPT_TOKENS, max_tokens=MAX_TOKENS)
     text = prompt_text(one, target.seed)
     copies = [replace(one, id=f"same-{place}", prompt=text) for place in range(repeats + 1)]
-    arms = {
-        SAME: engine.answers(copies, 1),
-        EQUAL: engine.answers([replace(one, id=f"equal-{place}") for place in range(repeats + 1)], 1),
-    }
+    progress(SAME)
+    arms = {SAME: engine.answers(copies, 1)}
     alone_s = float(np.median(arms[SAME].columns["e2e_s"][1:]))
+    minutes = alone_s * (len(copies) * (1 + len(BACKGROUND)) + times * requests) / 60
+    print(
+        f"one answer takes {alone_s:.2g} s; the rest takes at least {max(1, round(minutes))} min (less with smaller"
+        " --repeats, --requests, --replays)",
+        file=sys.stderr,
+    )
+    progress(EQUAL)
+    arms[EQUAL] = engine.answers([replace(one, id=f"equal-{place}") for place in range(repeats + 1)], 1)
     for under_way in BACKGROUND:
+        progress(f"same request, about {under_way} more under way")
         rate_per_s = under_way / alone_s
         spaced = [replace(each, arrival_s=place * alone_s) for place, each in enumerate(copies)]
         others = _others(rate_per_s, round(rate_per_s * spaced[-1].arrival_s), seed)
-        arms[f"same request, about {under_way} others under way"] = engine.answers(
+        arms[f"same request, about {under_way} more under way"] = engine.answers(
             together(others, spaced), None, [each.id for each in spaced]
         )
-    return [_repeated(arms, repeats), _replayed(engine, requests, times, 2 / alone_s, seed)]
+    return [_repeated(arms, repeats), _replayed(engine, requests, times, 2 / alone_s, seed, progress)]
 
 
 def _others(rate_per_s: float, count: int, seed: int) -> list[WorkloadRequest]:
@@ -188,15 +199,17 @@ def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
     )
 
 
-def _replayed(engine: _Engine, count: int, times: int, rate_per_s: float, seed: int) -> Section:
+def _replayed(
+    engine: _Engine, count: int, times: int, rate_per_s: float, seed: int, progress: Progress
+) -> Section:
     requests = _others(rate_per_s, count, seed)
     chosen = replays.followed(requests)
     found = []
     for arm, order in (("nothing", False), ("order", True)):
-        seen = [
-            engine.answers(replays.changed(requests, order, False, None, f"{seed}/{at}"), None)
-            for at in range(times)
-        ]
+        seen = []
+        for at in range(times):
+            progress(f"replay {at + 1} of {times}, {'shuffled' if order else 'in the same order'}")
+            seen.append(engine.answers(replays.changed(requests, order, False, None, f"{seed}/{at}"), None))
         found.append(replays.Followed(arm, replays.values_of(seen, chosen)))
     text = [
         f"{count} requests of different lengths come at {rate_per_s:.2g}/s, {times} times in the same order and {times} times in"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import policies
-from benchmarks.checks import add_number
+from benchmarks.checks import add_number, whole_number
 from benchmarks.experiments import answer_lengths, equal_lengths, replays, same_request
 from benchmarks.experiments.report import Section
 from benchmarks.replay.client import Target, check_url, key_from
@@ -16,6 +16,14 @@ from benchmarks.terminal import Progress
 from benchmarks.workloads.format import WorkloadError
 
 TITLE = "How unpredictable LLM instances are"
+#: What is measured if no option says so: of emulated instances, and of a real engine, where it takes real time.
+EMULATED = {"repeats": 40, "requests": 300, "replays": 12}
+REAL = {"repeats": 12, "requests": 24, "replays": 4}
+_COUNTED = {
+    "repeats": "how often the same request is sent in each arm",
+    "requests": "requests of a replay; of emulated instances five times as many for equal lengths",
+    "replays": "replays in each arm",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="of the replays (default latency)",
     )
-    add_number(parser, "--repeats", 40, "N", "how often the same request is sent in each arm")
-    add_number(parser, "--requests", 300, "N", "requests of a replay; five times as many for equal lengths")
-    add_number(parser, "--replays", 12, "N", "replays in each arm")
+    for name, meaning in _COUNTED.items():
+        usual = f"{meaning} (default {EMULATED[name]}, with --url {REAL[name]})"
+        parser.add_argument(f"--{name}", type=whole_number, metavar="N", help=usual)
     add_number(parser, "--worlds", 12, "N", "emulated instances that predictors are judged on")
     engine = parser.add_argument_group("a real engine in place of emulated ones")
     engine.add_argument("--url", help="any server with OpenAI's API")
@@ -39,8 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def sections(args: argparse.Namespace, data: Path | None, progress: Progress) -> Iterator[Section]:
     """Each section as soon as it is done. Raises WorkloadError."""
-    for name in ("repeats", "replays", "worlds"):
-        if getattr(args, name) < 2:
+    usual = EMULATED if args.url is None else REAL
+    repeats, requests, replayed = (getattr(args, name) or usual[name] for name in _COUNTED)
+    for name, count in (("repeats", repeats), ("replays", replayed), ("worlds", args.worlds)):
+        if count < 2:
             raise WorkloadError(f"--{name}: must be at least 2, since one value has no variance")
     noise = lengths = None
     if data is not None and (data / answer_lengths.SET).is_dir():
@@ -49,15 +59,14 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
     if args.url is not None:
         from benchmarks.experiments import real_engine
 
-        progress(args.url)
-        yield from real_engine.sections(_target(args), args.repeats, args.requests, args.replays, args.seed)
+        yield from real_engine.sections(_target(args), repeats, requests, replayed, args.seed, progress)
     else:
         progress("the same request")
-        yield same_request.section(args.repeats, args.seed)
+        yield same_request.section(repeats, args.seed)
         progress("equal lengths")
-        yield equal_lengths.section(5 * args.requests, args.seed, data)
+        yield equal_lengths.section(5 * requests, args.seed, data)
         progress("replays")
-        yield replays.section(args.replays, args.requests, args.policy, args.seed, noise)
+        yield replays.section(replayed, requests, args.policy, args.seed, noise)
     if lengths is not None:
         yield lengths
     if args.url is None:

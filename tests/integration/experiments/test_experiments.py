@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks.compare import pool
-from benchmarks.experiments import answer_lengths, goodput, latency_fits, training
+from benchmarks.experiments import answer_lengths, goodput, latency_fits, real_engine, training
 from predictors.training.latency_fit import Settings
 from router.cli import main
 from tests.integration.collect.conftest import Engines
@@ -97,17 +98,33 @@ def test_heterogeneity_without_data(unlike: dict[str, Any]) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_real_engine_is_asked_over_http(tmp_path: Path, engines: Engines) -> None:
+def test_a_real_engine_is_asked_over_http(
+    tmp_path: Path, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     engine = engines.vllm("one", speed=20.0)
     words = f"--url {engine.url} --model up/llama-3.1-8b --repeats 3 --requests 6 --replays 2"
     assert main(["experiment", "unpredictability", "--out", str(tmp_path), *words.split()]) == 0
     found = result(tmp_path)
     assert found["url"] == engine.url
+    assert re.match(r"one answer takes \S+ s; the rest takes at least 1 min", capsys.readouterr().err)
     (arms,) = tables(found, "The same request")
     assert [row[2] for row in arms] == [3] * len(arms)
     assert {row[1] for row in arms} == {"TTFT", "TPOT", "E2E", "output tokens"}
     _, requests = tables(found, "A workload replayed")
     assert len(requests) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"), [([], (12, 24, 4)), (["--requests", "300", "--replays", "12"], (12, 300, 12))]
+)
+def test_a_real_engine_is_asked_less_by_default(
+    words: list[str], counts: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(real_engine, "sections", lambda _, *counted: asked.append(counted[:3]) or [])
+    known = ["--url", "http://127.0.0.1:9", "--model", "m", "--out", str(tmp_path)]
+    assert main(["experiment", "unpredictability", *known, *words]) == 0
+    assert asked == [counts]
 
 
 @pytest.mark.parametrize(
