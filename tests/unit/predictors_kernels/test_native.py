@@ -489,7 +489,7 @@ def test_words(text: str) -> None:
 
 
 def test_words_with_each_character() -> None:
-    # From here on Unicode has whole planes of one kind.
+    # From U+40000 on Unicode has only long runs of one kind.
     for some in (range(0x40000), range(0x40000, 0x110000, 61)):
         text = "".join(f"a{chr(each)}B" for each in some)
         assert native_words.read_words(text) == words_in_python.read_words(text)
