@@ -1,8 +1,10 @@
-"""What holds for all tests: threads, the profile of hypothesis, and what the collector of garbage skips."""
+"""What holds for all tests: threads, the profile of hypothesis, what the collector of garbage skips, and pages without
+drawings."""
 
 import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A process of pytest has one core. Threads of numerical libraries beside it would wait for each other. The libraries read
@@ -17,7 +19,17 @@ settings.register_profile("nightly", _ALL, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+# Modules and collected tests stay to the end: the collector of garbage need not walk their millions of objects.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Modules and collected tests stay to the end. With them, each full collection would walk a million objects."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of reports without their drawings, which take longest: for tests that look at the numbers."""
+    monkeypatch.setattr("benchmarks.pages.drawing.Drawing.svg", lambda drawing: "")

@@ -75,9 +75,9 @@ async def test_keys_under_one_maker(tmp_path, monkeypatch, delay_s):
                 async with gate:
                     return await ask(gw, KEYS[number % 3], Random(number))
 
-            statuses = await asyncio.gather(*map(one, range(400)))
+            statuses = await asyncio.gather(*map(one, range(240)))
         assert {200, 429, None} <= set(statuses) <= {200, 429, 502, 400, 503, None}
-        assert statuses.count(200) > 100
+        assert statuses.count(200) > 60
         assert state.refused > 10
         rows = await gw.rows()
         assert {"ok", "client_cancelled", "rejected_budget", "budget_exhausted_mid_decode"} <= {

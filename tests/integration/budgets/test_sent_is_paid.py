@@ -28,28 +28,29 @@ HIDDEN = "x" * 50_000
 HI = {"role": "user", "content": "Hello"}
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", {"messages": [HI | {"name": HIDDEN}]}),
-        ("/v1/chat/completions", {"messages": [HI | {"role": HIDDEN}]}),
-        ("/v1/chat/completions", {"messages": [HI], "documents": [{"text": HIDDEN}]}),
-        ("/v1/chat/completions", {"messages": [HI], "chat_template_kwargs": {"x": HIDDEN}}),
-        ("/v1/completions", {"prompt": "Hello", "system": HIDDEN}),
-        ("/v1/embeddings", {"input": "Hello", "instruction": HIDDEN}),
-        ("/api/chat", {"messages": [HI | {"thinking": HIDDEN}]}),
-        ("/api/generate", {"prompt": "Hello", "system": HIDDEN}),
-    ],
+#: Long texts where they are easily missed.
+HIDDEN_AT = (
+    ("/v1/chat/completions", {"messages": [HI | {"name": HIDDEN}]}),
+    ("/v1/chat/completions", {"messages": [HI | {"role": HIDDEN}]}),
+    ("/v1/chat/completions", {"messages": [HI], "documents": [{"text": HIDDEN}]}),
+    ("/v1/chat/completions", {"messages": [HI], "chat_template_kwargs": {"x": HIDDEN}}),
+    ("/v1/completions", {"prompt": "Hello", "system": HIDDEN}),
+    ("/v1/embeddings", {"input": "Hello", "instruction": HIDDEN}),
+    ("/api/chat", {"messages": [HI | {"thinking": HIDDEN}]}),
+    ("/api/generate", {"prompt": "Hello", "system": HIDDEN}),
 )
+
+
 @pytest.mark.parametrize("capped", ["request", "key"])
-async def test_no_money_buys_what_is_hidden(tmp_path, path, body, capped):
+async def test_no_money_buys_what_is_hidden(tmp_path, capped):
     """Neither a cap nor a budget that pays a short prompt lets a long one through, wherever it stands."""
     limit_usd = budget(100) if capped == "key" else 1.0
     routing = {"max_cost_usd": budget(100)} if capped == "request" else {}
     async with one_key(tmp_path, limit_usd=limit_usd) as (gw, stage, _):
-        code, answer = await gw.post(path, {"model": "small", "routing": routing} | body, **KEY)
-        assert code == (429 if capped == "key" else 400), answer
-        assert stage.bodies == []
+        for path, body in HIDDEN_AT:
+            code, answer = await gw.post(path, {"model": "small", "routing": routing} | body, **KEY)
+            assert code == (429 if capped == "key" else 400), (path, answer)
+            assert stage.bodies == [], path
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -102,6 +102,7 @@ def test_ctrl_c_keeps_what_is_finished(words: list[str], tmp_path: Path) -> None
     assert report["runs"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_kill_leaves_no_process_and_no_half_a_run(words: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with begun(words, out) as process:
@@ -114,6 +115,7 @@ def test_a_kill_leaves_no_process_and_no_half_a_run(words: list[str], tmp_path: 
     goes_on(words, out)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_sigterm_on_one_process(words: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with begun([*words, "--jobs", "1"], out) as process:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import product
 
 import pytest
 import pytest_asyncio
@@ -153,33 +154,36 @@ async def test_best_of_is_paid_for_every_answer_that_is_made(gw):
     assert (status, told["error"]["param"]) == (400, "stream")
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("one_read", [True, False])
-@pytest.mark.parametrize("capped", [True, False])
-async def test_a_cut_choice_tells_though_another_ends_last(tmp_path, stream, one_read, capped):
+async def test_a_cut_choice_tells_though_another_ends_last(tmp_path):
     ends = [event("a", index=0), event("b", index=1), event("c", index=1), event(index=1, finish="length")]
     ends.append(event(index=0, finish="stop") + final(9, 3) + DONE)
 
-    async def script(exchange):
-        await exchange.head()
-        for part in [b"".join(ends)] if one_read else ends:
-            await exchange.chunk(part)
-            await asyncio.sleep(0.01)  # so that each is read by itself
-        await exchange.end()
+    def in_parts(*parts):
+        async def script(exchange):
+            await exchange.head()
+            for part in parts:
+                await exchange.chunk(part)
+                await asyncio.sleep(0.01)  # so that each is read by itself
+            await exchange.end()
 
-    cap = {"max_cost_usd": 99 * INPUT_USD + 4.5 * OUTPUT_USD} if capped else {}  # two tokens for each
-    async with staged(tmp_path, script) as (gw, stage):
-        body = {"model": "small", "messages": HI, "n": 2, "stream": stream, "routing": cap}
-        async with gw.http.post(f"{gw.url}/v1/chat/completions", json=body) as response:
-            assert response.status == 200
-            text = await response.text()
-        assert stage.bodies[0].get("max_tokens") == (2 if capped else None)
-        if not stream:
-            reasons = [choice["finish_reason"] for choice in json.loads(text)["choices"]]
-            assert reasons == ["stop", "length"]
-        row = await gw.row(response.headers["x-request-id"])
-        outcome = "budget_exhausted_mid_decode" if capped else "ok"
-        assert (row["finish_reason"], row["outcome"]) == ("length", outcome)
+        return script
+
+    ways = list(product([True, False], repeat=3))
+    scripts = [in_parts(b"".join(ends)) if one_read else in_parts(*ends) for one_read, _, _ in ways]
+    async with staged(tmp_path, *scripts) as (gw, stage):
+        for number, (_, stream, capped) in enumerate(ways):
+            cap = {"max_cost_usd": 99 * INPUT_USD + 4.5 * OUTPUT_USD} if capped else {}  # two tokens for each
+            body = {"model": "small", "messages": HI, "n": 2, "stream": stream, "routing": cap}
+            async with gw.http.post(f"{gw.url}/v1/chat/completions", json=body) as response:
+                assert response.status == 200
+                text = await response.text()
+            assert stage.bodies[number].get("max_tokens") == (2 if capped else None)
+            if not stream:
+                reasons = [choice["finish_reason"] for choice in json.loads(text)["choices"]]
+                assert reasons == ["stop", "length"], number
+            row = await gw.row(response.headers["x-request-id"])
+            outcome = "budget_exhausted_mid_decode" if capped else "ok"
+            assert (row["finish_reason"], row["outcome"]) == ("length", outcome), number
 
 
 async def test_a_cut_choice_of_an_answer_in_one_piece(tmp_path):

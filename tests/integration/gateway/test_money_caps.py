@@ -58,27 +58,31 @@ async def overruns(gw) -> float:
     )
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("gap_s", "at_once"), [(0.002, 1), (0.0, 1), (0.0, 100)])
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
-async def test_an_engine_that_ignores_its_bound(tmp_path, kind, gap_s, at_once, stream):
+async def test_an_engine_that_ignores_its_bound(tmp_path, kind):
     """However its bytes arrive."""
-    script = endless(gap_s=gap_s, at_once=at_once)
-    async with staged(tmp_path, script, kind=kind) as (gw, stage):
+    ways = [
+        (stream, endless(gap_s=gap_s, at_once=at_once))
+        for stream in (True, False)
+        for gap_s, at_once in ((0.002, 1), (0.0, 1), (0.0, 100))
+    ]
+    async with staged(tmp_path, *(script for _, script in ways), kind=kind) as (gw, stage):
         routing = cap_for(10)
-        if stream:
-            text, headers, finish = await chat(gw, routing=routing)
-        else:
-            _, headers, whole = await gw.chat(model="small", routing=routing, max_tokens=100)
-            text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
-        assert (text, finish) == ("t " * 10, "length")
-        assert next(stage.bodies[0][name] for name in ("max_tokens", "max_completion_tokens")) == 10
-        assert "routing" not in stage.bodies[0]
-        await asyncio.wait_for(stage.cut[0].wait(), 2)  # the engine is told to stop
-        row = await gw.row(headers["x-request-id"])
-        assert (row["outcome"], row["finish_reason"]) == ("budget_exhausted_mid_decode", "length")
-        assert row["output_tokens"] == 11  # the one over its bound shows that the engine goes on
-        assert row["cost_usd"] <= routing["max_cost_usd"] + OUTPUT_USD
+        for number, (stream, _) in enumerate(ways):
+            if stream:
+                text, headers, finish = await chat(gw, routing=routing)
+            else:
+                _, headers, whole = await gw.chat(model="small", routing=routing, max_tokens=100)
+                text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
+            assert (text, finish) == ("t " * 10, "length"), number
+            body = stage.bodies[number]
+            assert next(body[name] for name in ("max_tokens", "max_completion_tokens")) == 10
+            assert "routing" not in body
+            await asyncio.wait_for(stage.cut[number].wait(), 2)  # the engine is told to stop
+            row = await gw.row(headers["x-request-id"])
+            assert (row["outcome"], row["finish_reason"]) == ("budget_exhausted_mid_decode", "length")
+            assert row["output_tokens"] == 11  # the one over its bound shows that the engine goes on
+            assert row["cost_usd"] <= routing["max_cost_usd"] + OUTPUT_USD
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -138,25 +142,25 @@ async def test_without_a_cap_nobody_is_asked_to_count(tmp_path):
         assert stage.bodies[0]["stream_options"] == {"include_usage": True}
 
 
-@pytest.mark.parametrize(("over", "paid"), [(0, 30), (100, 10), (140, 2), (150, 0), (4000, 0)])
-async def test_a_prompt_longer_than_its_bound_leaves_less_for_the_answer(tmp_path, over, paid):
+async def test_a_prompt_longer_than_its_bound_leaves_less_for_the_answer(tmp_path):
     """Which is known from the first event on."""
-    script = endless(prompt=PROMPT_BOUND + over)
-    async with staged(tmp_path, script) as (gw, stage):
+    left = ((0, 30), (100, 10), (140, 2), (150, 0), (4000, 0))
+    async with staged(tmp_path, *(endless(prompt=PROMPT_BOUND + over) for over, _ in left)) as (gw, stage):
         routing = cap_for(30)
-        text, headers, finish = await chat(gw, routing=routing)
-        assert (text, finish) == ("t " * paid, "length")
-        await asyncio.wait_for(stage.cut[0].wait(), 2)
-        row = await gw.row(headers["x-request-id"])
-        assert row["outcome"] == "budget_exhausted_mid_decode"
-        # It does not know of its narrower bound: it is not waited for to pass it.
-        assert row["output_tokens"] == (31 if not over else paid)
-        prompt_usd = (PROMPT_BOUND + over) * INPUT_USD
-        assert row["cost_usd"] == pytest.approx(prompt_usd + row["output_tokens"] * OUTPUT_USD)
-        assert row["cost_usd"] <= max(routing["max_cost_usd"] + OUTPUT_USD, prompt_usd)
-        assert row["budget_overrun_usd"] == pytest.approx(
-            max(0.0, row["cost_usd"] - routing["max_cost_usd"]), abs=1e-12
-        )
+        for number, (over, paid) in enumerate(left):
+            text, headers, finish = await chat(gw, routing=routing)
+            assert (text, finish) == ("t " * paid, "length"), over
+            await asyncio.wait_for(stage.cut[number].wait(), 2)
+            row = await gw.row(headers["x-request-id"])
+            assert row["outcome"] == "budget_exhausted_mid_decode"
+            # It does not know of its narrower bound: it is not waited for to pass it.
+            assert row["output_tokens"] == (31 if not over else paid)
+            prompt_usd = (PROMPT_BOUND + over) * INPUT_USD
+            assert row["cost_usd"] == pytest.approx(prompt_usd + row["output_tokens"] * OUTPUT_USD)
+            assert row["cost_usd"] <= max(routing["max_cost_usd"] + OUTPUT_USD, prompt_usd)
+            assert row["budget_overrun_usd"] == pytest.approx(
+                max(0.0, row["cost_usd"] - routing["max_cost_usd"]), abs=1e-12
+            )
 
 
 @pytest.mark.parametrize("kind", ["vllm", "openai"])

@@ -95,34 +95,27 @@ async def test_a_refusal_in_a_whole_answer_is_passed_on_once(tmp_path):
         assert len(stage.engines) == 1
 
 
-@pytest.mark.parametrize(
-    ("end", "output"),
-    [
-        (final(8, 0), 3),
-        (b"data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 8}}).encode() + b"\n\n", 3),
-        (final(8, 10**12), 3),
-        (final(8, 12), 12),
-        (b"", 3),
-    ],
-)
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_client_is_told_the_counts_that_it_pays(tmp_path, end, output, stream):
-    script = says("One ", "two ", "three.", end=event(finish="stop") + end + DONE)
-    async with staged(tmp_path, script, engines="a") as (gw, _):
-        if stream:
-            async with gw.stream(model="small", stream_options={"include_usage": True}) as response:
-                lines = (await response.text()).split("\n")
-            request_id = response.headers["x-request-id"]
-            found = [json.loads(line[6:]).get("usage") for line in lines if line.startswith("data: {")]
-            assert [each for each in found if each] == found[-1:]
-            told = found[-1]
-        else:
-            _, headers, said = await gw.chat(model="small")
-            told, request_id = said["usage"], headers["x-request-id"]
-        row = await gw.row(request_id)
-        assert told["completion_tokens"] == row["output_tokens"] == output
-        assert told["total_tokens"] == told["prompt_tokens"] + output
-        assert row["cost_usd"] == pytest.approx(told["prompt_tokens"] * INPUT_USD + output * OUTPUT_USD)
+async def test_the_client_is_told_the_counts_that_it_pays(tmp_path, stream):
+    partial = b"data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 8}}).encode() + b"\n\n"
+    ends = ((final(8, 0), 3), (partial, 3), (final(8, 10**12), 3), (final(8, 12), 12), (b"", 3))
+    scripts = [says("One ", "two ", "three.", end=event(finish="stop") + end + DONE) for end, _ in ends]
+    async with staged(tmp_path, *scripts, engines="a") as (gw, _):
+        for end, output in ends:
+            if stream:
+                async with gw.stream(model="small", stream_options={"include_usage": True}) as response:
+                    lines = (await response.text()).split("\n")
+                request_id = response.headers["x-request-id"]
+                found = [json.loads(line[6:]).get("usage") for line in lines if line.startswith("data: {")]
+                assert [each for each in found if each] == found[-1:]
+                told = found[-1]
+            else:
+                _, headers, said = await gw.chat(model="small")
+                told, request_id = said["usage"], headers["x-request-id"]
+            row = await gw.row(request_id)
+            assert told["completion_tokens"] == row["output_tokens"] == output, end
+            assert told["total_tokens"] == told["prompt_tokens"] + output
+            assert row["cost_usd"] == pytest.approx(told["prompt_tokens"] * INPUT_USD + output * OUTPUT_USD)
 
 
 async def test_a_whole_answer_without_usage_gets_one(tmp_path):

@@ -112,6 +112,7 @@ def check_page(page: str) -> None:
     assert "test &lt;set&gt;" in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_comparison_goes_on_where_it_was(
     server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,7 @@ def test_runs_without_slo_quality_or_answers() -> None:
         "by_slo": None,
         "timeline": None,
     }
-    made = [{**one, **bare} for one in runs()]
+    made = [{**one, **bare} for one in runs({"slo": (1.0, 0.97), "round_robin": (0.99, 0.6)}, (0, 1))]
     told = report(made, about=ABOUT, complete=True)
     assert_stands_alone(page(told))
     lost = [{**one, "curves": {name: [None] * 201 for name in one["curves"]}} for one in made]
@@ -142,6 +142,7 @@ def test_the_headline_tells_numbers(told: dict[str, Any]) -> None:
     assert headline(told)[1].startswith("At 20 requests/s slo keeps most within their SLO")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_between_rates_far_apart_the_headline_has_no_number() -> None:
     far = attained((8.0, 16.0, 32.0), round_robin=[(1.0, 0.9, 0.1)], slo=[(1.0, 1.0, 0.5)])
     expected = "slo bears most load: between 16 and 32 requests/s with 95 % of requests within their SLO"
@@ -253,6 +254,7 @@ def test_charts_have_room_for_intervals_and_oracles(told: dict[str, Any]) -> Non
     assert max(heights) <= most == 100
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_says_which_rates_it_shows() -> None:
     rates = (4.0, 8.0, 16.0, 32.0)
     text = page(attained(rates, round_robin=[(1.0, 0.9, 0.5, 0.1)], slo=[(1.0, 1.0, 0.9, 0.2)]))

@@ -27,13 +27,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _built(folder: Path, environment: dict[str, str]) -> Path:
-    """A wheel, built from a copy so that no build product of the checkout gets into it."""
+    """A wheel, built from a copy so that nothing compiled in the checkout gets into it; C that Cython has made is used."""
     source = folder / "source"
     source.mkdir()
     for name in (*PACKAGES, "tests"):
-        shutil.copytree(
-            ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.c")
-        )
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"]

@@ -31,7 +31,7 @@ FILLING = [
 
 #: A tiny network, seconds to train.
 TINY = LengthSettings(
-    epochs=4, least_steps=60, rate=1e-2, factors=3, least_word_prompts=3, word_size=4, patch_size=4, hidden=4,
+    calibration_parts=2, epochs=4, least_steps=60, rate=1e-2, factors=3, least_word_prompts=3, word_size=4, patch_size=4, hidden=4,
     dense=8, prompt_size=6, model_size=4, mix=8,
 )  # fmt: skip
 

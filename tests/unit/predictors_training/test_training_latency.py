@@ -22,12 +22,12 @@ MEDIAN = TAUS.index(0.5)
 
 
 def test_the_same_data_and_seed_give_the_same_bytes():
-    data = served(levels=2, requests=50, given_up=True)
+    data = served(levels=2, requests=35, given_up=True)
     one, other = (train(data, settings=SMALL) for _ in range(2))
     assert to_bytes(one) == to_bytes(other)
     assert to_bytes(train(data, seed=2, settings=SMALL)) != to_bytes(one)
     assert (one.kind, one.features) == ("latency", LATENCY_FEATURES)
-    assert one.about["requests"] == {"made": 100}
+    assert one.about["requests"] == {"made": 70}
 
 
 def test_what_is_served_is_what_was_trained():
