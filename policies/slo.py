@@ -21,12 +21,16 @@ instances for so long that more requests find no option.
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
 
-If no option meets the SLO: the least P(miss), then the least cost to others, then the least E2E. The SLO counts as lost if its
-chance is below r everywhere, or below 0.4 if r is higher: the scarcer fast instances are, the better the chance must be. Then
-all options are equal for this request, so it goes where it costs others least. If it costs others something everywhere, or
-would delay another request's first token, it is deferred: it waits in the queue behind requests that can still be in time,
-until an instance has room. A request without an SLO goes where it costs others least, then to the least E2E. Ties: instance,
-then model name. Deterministic.
+If no option meets the SLO: the least P(miss), then the least cost to others, then the least E2E.
+
+Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
+given up if its best chance is below its price: r - 0.3 (at most 0.3), times its work over the mean work of the last requests.
+Its work is the instance's time that it takes (`EngineProfile.machine_s`) on the option with the least E2E. All options are equal
+for such a request, so it goes where it costs others least. If it costs others something everywhere, or would delay another
+request's first token, it is deferred: it waits in the queue behind requests that can still be in time, until an instance has
+room.
+
+A request without an SLO goes where it costs others least, then to the least E2E. Ties: instance, then model name. Deterministic.
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
@@ -49,8 +53,10 @@ from router.core.types import Candidate, Request
 #: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
 _SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
 _LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
-#: An SLO of which the chance is at least this is never lost: predictions are not so sure.
-_SURE_CHANCE = 0.4
+#: Up to this scarcity no SLO is given up.
+_FREE_SCARCITY = 0.3
+#: The mean work is that of about so many requests.
+_WORK_OF = 500
 
 #: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
 _Kind = tuple[float, float]
@@ -65,6 +71,8 @@ class BestFit(Policy):
     def __init__(self, epsilon: float) -> None:
         self.epsilon = epsilon
         self._scarcity = 1.0
+        self._mean_work_s = 0.0
+        self._worked = 0
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -72,17 +80,30 @@ class BestFit(Policy):
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        work_s = _work_s(request, options[times_s.index(min(times_s))])
+        given_up = 1.0 - min(misses) < self._price(work_s)
+        meeting = [] if given_up else [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         if not meeting:
-            return self._least_miss(options, misses, times_s)
-        if self._guard.level:
-            return self._without_packing(options, meeting, misses, times_s)
-        return self._best_fit(options, meeting, misses, times_s)
+            choice = self._least_miss(options, misses, times_s, given_up=given_up)
+        elif self._guard.level:
+            choice = self._without_packing(options, meeting, misses, times_s)
+        else:
+            choice = self._best_fit(options, meeting, misses, times_s)
+        choice.memo = work_s
+        return choice
+
+    def _price(self, work_s: float) -> float:
+        """The chance that a request of this work must have. Of unknown work it is a usual one's."""
+        price = min(self._scarcity, _MOST_SCARCITY) - _FREE_SCARCITY
+        return price * work_s / self._mean_work_s if work_s and self._mean_work_s else price
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Adapt the scarcity, and record P(miss) to compare it with the outcome."""
+        """Adapt the scarcity and the mean work, and record P(miss) to compare it with the outcome."""
         if request.slo is None:
             return
+        if choice.memo:
+            self._worked = min(self._worked + 1, _WORK_OF)
+            self._mean_work_s += (choice.memo - self._mean_work_s) / self._worked
         miss = p_miss(options[choice.index])
         if miss > self.epsilon:
             if request.max_cost_usd is None:  # one with a cap may not be able to pay what packing keeps free
@@ -146,22 +167,38 @@ class BestFit(Policy):
         return Choice(index, misses, _why_not_packed(index, misses, times_s, self.epsilon, blind=blind))
 
     def _least_miss(
-        self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float]
+        self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float], *, given_up: bool
     ) -> Choice:
-        """No option meets the SLO."""
-        lost = 1.0 - min(misses) < min(self._scarcity, _SURE_CHANCE)
-        broken = [promises_broken(option, lost=lost) for option in options]
-        room = [not lost or has_room(option) for option in options]
+        """No option meets the SLO, or it is given up."""
+        broken = [promises_broken(option, lost=given_up) for option in options]
+        room = [not given_up or has_room(option) for option in options]
 
         def rank(at: int) -> tuple[float | tuple[str, str], ...]:
             last = times_s[at], name_of(options[at])
-            if lost:
+            if given_up:
                 return not room[at], broken[at], misses[at], *last
             return misses[at], broken[at], *last
 
         index = min(range(len(options)), key=rank)
-        reasons = Reasons(len(misses), index, lambda at: would_miss(misses[at]))
-        return Choice(index, misses, reasons, defer=not room[index])
+
+        def why(at: int) -> str:
+            return (
+                would_miss(misses[at])
+                if room[at]
+                else "the SLO is given up, and the request would disturb others there"
+            )
+
+        return Choice(index, misses, Reasons(len(misses), index, why), defer=not room[index])
+
+
+def _work_s(request: Request, option: Option) -> float:
+    """Seconds of the instance's time that the answer takes; 0 if unknown."""
+    instance, prediction = option.instance, option.prediction
+    profile = instance.profiles.get(option.candidate.model)
+    if profile is None or prediction is None:
+        return 0.0
+    tokens = prediction.output_tokens_mean or 0.0
+    return profile.machine_s(request.prompt_tokens, tokens, instance.fixed_slots) / instance.speed
 
 
 def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:

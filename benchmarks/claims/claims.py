@@ -34,20 +34,13 @@ class Claim:
 
     def command(self, name: str, policies: tuple[str, ...], *, seeds: int | None = None) -> list[str]:
         """The command that measures these policies, in so many draws (None: all), without its `--out`. Oracles are asked
-        with all draws only, and with some of the policies only for the least spend of a quality: the search of a clairvoyant
-        schedule begins with the best policy's schedule."""
-        arguments = ["compare", "--scenario", name.removesuffix(FULL), *([] if self.full else ["--small"])]
-        arguments += [
-            "--seeds",
-            str(seeds or self.seeds),
-            "--rates",
-            ",".join(map(str, self.rates)),
-            "--policies",
-            ",".join(policies),
+        with all draws only."""
+        return [
+            *("compare", "--scenario", name.removesuffix(FULL), *([] if self.full else ["--small"])),
+            *("--seeds", str(seeds or self.seeds), "--rates", ",".join(map(str, self.rates))),
+            *("--policies", ",".join(policies), "--oracle-effort", "quick"),
+            *("--oracle-seeds", str(self.oracle_seeds if seeds is None else 0)),
         ]
-        asked = policies == self.policies or self.measures is PRICED
-        oracle_seeds = self.oracle_seeds if seeds is None and asked else 0
-        return [*arguments, "--oracle-seeds", str(oracle_seeds)]
 
 
 _PLACING = ("round_robin", "least_load", "lmetric", "latency", "slo")

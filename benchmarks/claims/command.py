@@ -108,8 +108,6 @@ def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *
         unlike = list(differences(kept[name], found, _SAME))
         print("\n".join(unlike) or f"{name}: as told")
         return not unlike
-    if policies != claim.policies:
-        found.pop("oracle", None)  # the clairvoyant of all policies holds
     for policy in found["policies"].values():
         policy["commit"] = commit(DECIDING)[:7]
     kept[name] = _merged(claim, kept.get(name, {}), found)
@@ -117,7 +115,12 @@ def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *
 
 
 def _merged(claim: Claim, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What was measured anew, and of the rest what was measured before, in the claim's order."""
+    """What was measured anew, and of the rest what was measured before, in the claim's order. Of two clairvoyant schedules
+    the better one is kept: a search starts from the best of the policies that are measured."""
     policies = {**old.get("policies", {}), **new["policies"]}
     ordered = {name: policies[name] for name in claim.policies if name in policies}
-    return {**old, **new, "policies": ordered}
+    merged = {**old, **new, "policies": ordered}
+    if "oracle" in merged:
+        before = old.get("oracle", {})
+        merged["oracle"] = {rate: max(met, before.get(rate, 0.0)) for rate, met in merged["oracle"].items()}
+    return merged

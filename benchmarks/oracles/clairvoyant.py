@@ -251,13 +251,9 @@ class _Search:
 
 
 def machine_s(truth: Truth, attempt: KnownAttempt) -> float:
-    """Seconds that an answer takes of its instance's time in full batches, to compare answers by."""
+    """Seconds of its instance's time that an answer takes."""
     instance = truth.instances[attempt.instance]
     profile = instance.profiles[attempt.model]
-    prompt, output = attempt.prompt_tokens, attempt.output_tokens
-    token_s = profile.per_token_s + profile.per_token_extra_s
-    seats = profile.seats(instance.fixed_slots)
-    share = max(1 / seats, (prompt + output) / profile.kv_capacity_tokens)
-    step_s = token_s + profile.per_kv_token_s * (prompt + output / 2)
-    step_s += share * (profile.overhead_s + profile.floor_s)
-    return (prompt * token_s + prompt * prompt / 2 * profile.per_pair_s + output * step_s) / instance.speed
+    return (
+        profile.machine_s(attempt.prompt_tokens, attempt.output_tokens, instance.fixed_slots) / instance.speed
+    )

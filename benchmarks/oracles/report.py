@@ -34,9 +34,9 @@ class OracleFault(RuntimeError):
 
 EFFORTS = {
     "brief": Efforts(Effort(2_000, 10.0), levels=2, part_requests=4_000),
-    "quick": Efforts(Effort(50_000, 30.0), levels=2, part_requests=4_000),
-    "normal": Efforts(Effort(500_000, 180.0), levels=3, part_requests=8_000),
-    "thorough": Efforts(Effort(5_000_000, 1_800.0), levels=5, part_requests=20_000),
+    "quick": Efforts(Effort(10_000, 60.0), levels=2, part_requests=4_000),
+    "normal": Efforts(Effort(100_000, 300.0), levels=3, part_requests=8_000),
+    "thorough": Efforts(Effort(1_000_000, 1_800.0), levels=5, part_requests=20_000),
 }
 
 

@@ -66,7 +66,11 @@ class LoneEngine:
     def copy(self) -> LoneEngine:
         """One in the same state, which then goes its own way."""
         copied = copy(self)
-        copied.engine, copied.inside, copied.outside = self.engine.copy(), self.inside.copy(), self.outside.copy()
+        copied.engine, copied.inside, copied.outside = (
+            self.engine.copy(),
+            self.inside.copy(),
+            self.outside.copy(),
+        )
         return copied
 
     def next_at(self) -> float:

@@ -69,6 +69,8 @@ def test_every_page_shows_what_the_results_file_has(tmp_path: Path) -> None:
             assert {rate: len(each["draws"]) for rate, each in found["rates"].items()} == {
                 str(rate): claim.seeds for rate in claim.rates
             }
+            for rate, best in results[name].get("oracle", {}).items():
+                assert found["rates"][rate]["draws"][0] <= best, (name, rate)
     (tmp_path / "docs/pickers.md").write_text("no marks")
     with pytest.raises(ValueError, match="no marks"):
         command.write(tmp_path)
@@ -127,6 +129,9 @@ def test_policies_measured_anew_take_their_place_among_the_others() -> None:
     merged = command._merged(claim, old, new)
     assert list(merged["policies"]) == ["latency", "slo"]
     assert merged["oracle"] == old["oracle"]
+    better = {**new, "oracle": {"40": 0.95}}
+    assert command._merged(claim, old, better)["oracle"] == {"40": 0.95}
+    assert command._merged(claim, better, old)["oracle"] == {"40": 0.95}
 
 
 def test_arguments_are_checked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,7 @@ def test_a_lost_request_is_deferred_while_no_instance_has_room(busy: dict[str, o
 
 def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_scarce() -> None:
     policy = BestFit(0.1)
-    options = [option("a", miss=0.7, promised=(0.02,)), option("b", miss=0.8, promised=(0.02,))]
+    options = [option("a", miss=0.75, promised=(0.02,)), option("b", miss=0.8, promised=(0.02,))]
     fine, late = option("fine"), option("late", miss=0.8)
     for number in range(600):
         place(policy, request(number), fine)
@@ -110,6 +110,27 @@ def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_sc
     assert policy.choose(request(), options, Random(0)).defer
     options[0].prediction = option("a", miss=0.5).prediction
     assert not policy.choose(request(), options, Random(0)).defer
+
+
+def test_under_load_much_work_is_given_up_for_its_chance() -> None:
+    """A prompt that takes the time of five others must not disturb anybody, though it could be in time."""
+    policy = BestFit(0.1)
+    usual = [option("a", profile=PROFILE, promised=(0.02,)), option("b", profile=PROFILE, e2e=2.0)]
+    heavy = replace(request(), prompt_tokens=5000)
+    late = option("late", miss=0.8, profile=PROFILE)
+    for number in range(600):
+        place(policy, request(number), usual[1])
+    assert policy.choose(heavy, usual[:1], Random(0)).defer is False
+    for number in range(12):
+        place(policy, request(number), late)
+    choice = policy.choose(heavy, usual[:1], Random(0))
+    assert (choice.index, choice.defer) == (0, True)
+    choice = policy.choose(heavy, usual, Random(0))  # where it disturbs nobody it is sent
+    assert (choice.index, choice.defer) == (1, False)
+    assert choice.reasons[0] == "the SLO is given up, and the request would disturb others there"
+    assert policy.choose(request(), usual[:1], Random(0)).defer is False
+    usual[0].instance.profiles = {}  # whose work is not known counts as usual
+    assert policy.choose(heavy, usual[:1], Random(0)).defer is False
 
 
 # --- accepted risk -----------------------------------------------------------------------------
