@@ -25,10 +25,10 @@ If no option meets the SLO: the least P(miss), then the least cost to others, th
 
 Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
 given up if its best chance is below its price: r - 0.3 (at most 0.3), times its work over the mean work of the last requests.
-Its work is the instance's time that it takes (`EngineProfile.machine_s`) on the option with the least E2E. All options are equal
-for such a request, so it goes where it costs others least. If it costs others something everywhere, or would delay another
-request's first token, it is deferred: it waits in the queue behind requests that can still be in time, until an instance has
-room.
+Its work is the instance's time that it takes (`EngineProfile.machine_s`; cached tokens need none) on the option with the least
+E2E. All options are equal for such a request, so it goes where it costs others least. If it costs others something everywhere,
+or would delay another request's first token, it is deferred: it waits in the queue behind requests that can still be in time,
+until an instance has room.
 
 A request without an SLO goes where it costs others least, then to the least E2E. Ties: instance, then model name. Deterministic.
 
@@ -39,7 +39,7 @@ better one, and costs attainment. Counting the cost to others, the adaptive limi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
@@ -63,13 +63,15 @@ _Kind = tuple[float, float]
 
 
 class BestFit(Policy):
-    """See the module's docstring. The score is P(miss), or the expected E2E for a request without an SLO."""
+    """See the module's docstring. The score is P(miss), or the expected E2E for a request without an SLO.
+    `cached_tokens(request, instance)` is the number of prompt tokens that need no prefill there (expected)."""
 
     name = "slo"
     predicts = True
 
-    def __init__(self, epsilon: float) -> None:
+    def __init__(self, epsilon: float, cached_tokens: Callable[[Request, str], float] | None = None) -> None:
         self.epsilon = epsilon
+        self._cached_tokens = cached_tokens
         self._scarcity = 1.0
         self._mean_work_s = 0.0
         self._worked = 0
@@ -80,7 +82,7 @@ class BestFit(Policy):
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        work_s = _work_s(request, options[times_s.index(min(times_s))])
+        work_s = self._work_s(request, options[times_s.index(min(times_s))])
         given_up = 1.0 - min(misses) < self._price(work_s)
         meeting = [] if given_up else [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         if not meeting:
@@ -91,6 +93,20 @@ class BestFit(Policy):
             choice = self._best_fit(options, meeting, misses, times_s)
         choice.memo = work_s
         return choice
+
+    def _work_s(self, request: Request, option: Option) -> float:
+        """Seconds of the instance's time that the answer takes; 0 if unknown."""
+        instance, prediction = option.instance, option.prediction
+        profile = instance.profiles.get(option.candidate.model)
+        if profile is None or prediction is None:
+            return 0.0
+        cached = (
+            self._cached_tokens(request, instance.name) if self._cached_tokens and request.prefix else 0.0
+        )
+        prompt, output = request.prompt_tokens, prediction.output_tokens_mean or 0.0
+        return (
+            profile.machine_s(prompt, output, instance.fixed_slots, min(cached, prompt - 1)) / instance.speed
+        )
 
     def _price(self, work_s: float) -> float:
         """The chance that a request of this work must have. Of unknown work it is a usual one's."""
@@ -189,16 +205,6 @@ class BestFit(Policy):
             )
 
         return Choice(index, misses, Reasons(len(misses), index, why), defer=not room[index])
-
-
-def _work_s(request: Request, option: Option) -> float:
-    """Seconds of the instance's time that the answer takes; 0 if unknown."""
-    instance, prediction = option.instance, option.prediction
-    profile = instance.profiles.get(option.candidate.model)
-    if profile is None or prediction is None:
-        return 0.0
-    tokens = prediction.output_tokens_mean or 0.0
-    return profile.machine_s(request.prompt_tokens, tokens, instance.fixed_slots) / instance.speed
 
 
 def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:

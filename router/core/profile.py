@@ -80,11 +80,15 @@ class EngineProfile:
         pairs = new * (cached_tokens + (new + 1) / 2)
         return chunks * self.overhead_s + linear_s + pairs * self.per_pair_s + new * self.per_token_extra_s
 
-    def machine_s(self, prompt_tokens: int, output_tokens: float, fixed_slots: bool) -> float:
-        """Seconds of its instance's time that an answer takes in full batches, to compare answers by: its prompt, its tokens
-        in each decode step, and its share of what a step takes anyway, by seats or by KV memory."""
+    def machine_s(
+        self, prompt_tokens: int, output_tokens: float, fixed_slots: bool, cached_tokens: float = 0.0
+    ) -> float:
+        """Seconds of its instance's time that an answer takes in full batches, to compare answers by: its prompt, less
+        `cached_tokens` in the prefix cache, its tokens in each decode step, and its share of what a step takes anyway, by seats
+        or by KV memory."""
+        new = prompt_tokens - cached_tokens
         token_s = self.per_token_s + self.per_token_extra_s
         share = max(1 / self.seats(fixed_slots), (prompt_tokens + output_tokens) / self.kv_capacity_tokens)
         step_s = token_s + self.per_kv_token_s * (prompt_tokens + output_tokens / 2)
         step_s += share * (self.overhead_s + self.floor_s)
-        return prompt_tokens * (token_s + prompt_tokens / 2 * self.per_pair_s) + output_tokens * step_s
+        return new * (token_s + (cached_tokens + new / 2) * self.per_pair_s) + output_tokens * step_s
