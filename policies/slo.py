@@ -11,12 +11,12 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
    includes the delay that the request adds to others (`policies.latency`).
 
 The cost of packing is limited, and the limit adapts. While nearly every request finds an option that meets its SLO, nobody
-needs the fast instances that packing keeps free. r is their scarcity. It falls from 1 towards 0.1 with each request that finds
-such an option, and rises, to at most 0.6, with each that finds none. (It is stable if one in fifty finds none. Requests with a
-money cap do not count: they may be unable to pay for fast instances.) Of the options that break the fewest promises, only the
-ones count whose E2E is at most 1 / (1 - r^2) times the least. So the policy takes the least E2E in light load, and under load
-it packs for at most half of the least E2E more. Without this limit packing feeds itself: long prompts occupy the slow
-instances for so long that more requests find no option.
+needs the fast instances that packing keeps free. r is their scarcity. It falls towards 0.1 with each request that finds such an
+option, and rises, to at most 0.6, with each that finds none. (It is stable if one in fifty finds none. Requests with a money cap
+do not count: they may be unable to pay for fast instances. For packing it falls from 1 at first.) Of the options that break the
+fewest promises, only the ones count whose E2E is at most 1 / (1 - r^2) times the least. So the policy takes the least E2E in
+light load, and under load it packs for at most half of the least E2E more. Without this limit packing feeds itself: long prompts
+occupy the slow instances for so long that more requests find no option.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
@@ -24,7 +24,7 @@ least E2E among the options that meet the SLO; at level 2 the fewest sequences, 
 If no option meets the SLO: the least P(miss), then the least cost to others, then the least E2E.
 
 Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
-given up if its best chance is below its price: r - 0.3 (at most 0.3), times its work over the mean work of the last requests.
+given up if its best chance is below epsilon, or below its price: r - 0.3, times its work over the mean work of the last requests.
 Its work is the instance's time that it takes (`EngineProfile.machine_s`; cached tokens need none) on the option with the least
 E2E. All options are equal for such a request, so it goes where it costs others least. If it costs others something everywhere,
 or would delay another request's first token, it is deferred: it waits in the queue behind requests that can still be in time,
@@ -53,7 +53,7 @@ from router.core.types import Candidate, Request
 #: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
 _SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
 _LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
-#: Up to this scarcity no SLO is given up.
+#: Up to this scarcity only SLOs with hardly a chance are given up.
 _FREE_SCARCITY = 0.3
 #: The mean work is that of about so many requests.
 _WORK_OF = 500
@@ -72,7 +72,8 @@ class BestFit(Policy):
     def __init__(self, epsilon: float, cached_tokens: Callable[[Request, str], float] | None = None) -> None:
         self.epsilon = epsilon
         self._cached_tokens = cached_tokens
-        self._scarcity = 1.0
+        self._scarcity = _LEAST_SCARCITY
+        self._unknown = 1.0  # the scarcity for packing while little is known
         self._mean_work_s = 0.0
         self._worked = 0
         self._guard = CalibrationGuard(epsilon, max_level=2)
@@ -83,7 +84,7 @@ class BestFit(Policy):
             return self._without_slo(options, times_s)
         misses = p_misses(options)
         work_s = self._work_s(request, options[times_s.index(min(times_s))])
-        given_up = 1.0 - min(misses) < self._price(work_s)
+        given_up = 1.0 - min(misses) < self._least_chance(work_s)
         meeting = [] if given_up else [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         if not meeting:
             choice = self._least_miss(options, misses, times_s, given_up=given_up)
@@ -108,10 +109,12 @@ class BestFit(Policy):
             profile.machine_s(prompt, output, instance.fixed_slots, min(cached, prompt - 1)) / instance.speed
         )
 
-    def _price(self, work_s: float) -> float:
-        """The chance that a request of this work must have. Of unknown work it is a usual one's."""
-        price = min(self._scarcity, _MOST_SCARCITY) - _FREE_SCARCITY
-        return price * work_s / self._mean_work_s if work_s and self._mean_work_s else price
+    def _least_chance(self, work_s: float) -> float:
+        """That a request of this work must have. Unknown work counts as the mean."""
+        price = self._scarcity - _FREE_SCARCITY
+        return max(
+            self.epsilon, price * work_s / self._mean_work_s if work_s and self._mean_work_s else price
+        )
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Adapt the scarcity and the mean work, and record P(miss) to compare it with the outcome."""
@@ -123,10 +126,10 @@ class BestFit(Policy):
         miss = p_miss(options[choice.index])
         if miss > self.epsilon:
             if request.max_cost_usd is None:  # one with a cap may not be able to pay what packing keeps free
-                risen = min(_MOST_SCARCITY, self._scarcity * _SCARCITY_UP)
-                self._scarcity = max(self._scarcity, risen)
+                self._scarcity = min(_MOST_SCARCITY, self._scarcity * _SCARCITY_UP)
             return
         self._scarcity = max(_LEAST_SCARCITY, self._scarcity * _SCARCITY_DOWN)
+        self._unknown *= _SCARCITY_DOWN
         self._guard.predicted(request.id, miss)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
@@ -154,7 +157,7 @@ class BestFit(Policy):
             among = [at for at, each in zip(meeting, broken, strict=True) if each == fewest]
         else:
             among = list(meeting)
-        spare = 1.0 - self._scarcity**2
+        spare = 1.0 - max(self._scarcity, self._unknown) ** 2
         if spare > 0.0:
             most_s = min([times_s[at] for at in among]) / spare
             among = [at for at in among if times_s[at] <= most_s]
