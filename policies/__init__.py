@@ -35,7 +35,7 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "latency": lambda settings: LeastLatency(settings.epsilon, settings.ttft_weight),
     "slo": lambda settings: BestFit(settings.epsilon, settings.cached_tokens),
     "relevance": lambda settings: BestQuality(settings.epsilon),
-    "cost": lambda settings: LeastSpend(settings.targets, settings.epsilon),
+    "cost": lambda settings: LeastSpend(settings.targets, settings.epsilon, settings.cached_tokens),
     "predicted_latency": lambda settings: PredictedLatency(settings.tree_times),
     "most_headroom": lambda settings: PredictedLatency(settings.tree_times, most=True),
     "best_single": BestSingle,

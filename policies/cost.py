@@ -36,8 +36,8 @@ model if the check finds it poor (`policies.second_look`). Such an option has th
 steps, with the price of the check. It is left out if it could lose an SLO, or if the money cap may not pay for both answers. It
 is there to spend less, so it does not count for the reachable quality.
 
-If the SLO of a request is lost everywhere (P(miss) > 1 - epsilon for all options), the request goes only where it disturbs
-nobody (`policies.room`). Without such a place it is deferred.
+If the SLO of a request is given up (`policies.giving_up`), the request goes only where it disturbs nobody (`policies.room`).
+Without such a place it is deferred.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,
 then instance, then model name. Deterministic for a given history.
@@ -59,6 +59,7 @@ from typing import NamedTuple
 
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
+from policies.giving_up import GIVEN_UP, CachedTokens, GivingUp
 from policies.latency import added_s, expected_s, p_miss
 from policies.picking import format_usd, known, name_of
 from policies.quality_price_estimator import Offer
@@ -95,7 +96,7 @@ class _Estimate(NamedTuple):
 
 class _Memo(NamedTuple):
     """What `choose` computed: each option's estimate; each model's best offer, their mean cost, and the difference of
-    their qualities; the price of quality; and the best offer with a second look (None: there is none)."""
+    their qualities; the price of quality; the best offer with a second look (None: there is none); and the request's work."""
 
     estimates: list[_Estimate]
     offers: list[Offer]
@@ -103,6 +104,7 @@ class _Memo(NamedTuple):
     spread: float
     quality_usd: float
     look: Offer | None
+    work_s: float
 
 
 @dataclass(slots=True)
@@ -119,8 +121,14 @@ class LeastSpend(Policy):
     name = "cost"
     predicts = True
 
-    def __init__(self, targets: Callable[[str | None], Targets], epsilon: float = 0.1) -> None:
+    def __init__(
+        self,
+        targets: Callable[[str | None], Targets],
+        epsilon: float = 0.1,
+        cached_tokens: CachedTokens | None = None,
+    ) -> None:
         self.epsilon = epsilon
+        self._giving_up = GivingUp(epsilon, cached_tokens)
         self._targets = targets
         self._scopes: Scopes[str | None, CostScope] = Scopes(CostScope, _MAX_SCOPES)
         #: The share of attempts that had to be repeated elsewhere, by instance.
@@ -155,8 +163,13 @@ class LeastSpend(Policy):
             scope.offer([each for each in offers if each.cost_usd < inf], usual_usd, spread, targets)
         quality_usd = scope.quality_usd(targets)
         scores = [each.cost_usd - quality_usd * each.value for each in offers]
-        lost = request.slo is not None and min(each.miss for each in estimates) > 1.0 - self.epsilon
-        room = [at for at, option in enumerate(options) if not lost or has_room(option)]
+        work_s, given_up = 0.0, False
+        if request.slo is not None:
+            fastest = min(range(len(options)), key=lambda at: estimates[at].e2e_s)
+            work_s = self._giving_up.work_s(request, options[fastest])
+            chance = 1.0 - min(each.miss for each in estimates)
+            given_up = chance < self._giving_up.least_chance(work_s)
+        room = [at for at, option in enumerate(options) if not given_up or has_room(option)]
         among = room or range(len(options))
         least = min(scores[at] for at in among) + _SAME * scope.usual_usd
         near = [at for at in among if scores[at] <= least]
@@ -181,7 +194,9 @@ class LeastSpend(Policy):
             reasons,
             alternatives=[at for at in equal if at != index],
             defer=not room,
-            memo=_Memo(estimates, [offers[at] for at in by_model], usual_usd, spread, quality_usd, look),
+            memo=_Memo(
+                estimates, [offers[at] for at in by_model], usual_usd, spread, quality_usd, look, work_s
+            ),
             check=check,
         )
 
@@ -241,6 +256,7 @@ class LeastSpend(Policy):
         scope.take(quality, reachable, e2e_s, targets)
         if request.slo is not None:
             scope.add_misses(estimate.miss - allowed_misses(targets), targets)
+            self._giving_up.placed(request, memo.work_s, min(each.miss for each in memo.estimates))
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Move `caution` by the difference between outcome and prediction. Every instance other than the last attempt's
@@ -331,7 +347,7 @@ def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequen
 
 def _reason(estimate: _Estimate, allowed: bool, equal: bool, taken: str) -> str:
     if not allowed:
-        return "the SLO is lost, and the request would disturb others there"
+        return GIVEN_UP
     return "same value but not faster" if equal else f"lower value: {_format(estimate)}, against {taken}"
 
 

@@ -10,25 +10,20 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
 3. Among equal instances the least E2E, so that replicas share the load; then the least P(miss). E2E on this page
    includes the delay that the request adds to others (`policies.latency`).
 
-The cost of packing is limited, and the limit adapts. While nearly every request finds an option that meets its SLO, nobody
-needs the fast instances that packing keeps free. r is their scarcity. It falls towards 0.1 with each request that finds such an
-option, and rises, to at most 0.6, with each that finds none. (It is stable if one in fifty finds none. Requests with a money cap
-do not count: they may be unable to pay for fast instances. For packing it falls from 1 at first.) Of the options that break the
-fewest promises, only the ones count whose E2E is at most 1 / (1 - r^2) times the least. So the policy takes the least E2E in
-light load, and under load it packs for at most half of the least E2E more. Without this limit packing feeds itself: long prompts
-occupy the slow instances for so long that more requests find no option.
+The cost of packing is limited, and the limit adapts to r, the scarcity of instances that meet SLOs (`policies.giving_up`; for
+packing it falls from 1 at first). While nearly every request finds such an instance, nobody needs the fast ones that packing
+keeps free. Of the options that break the fewest promises, only the ones count whose E2E is at most 1 / (1 - r^2) times the least.
+So the policy takes the least E2E in light load, and under load it packs for at most half of the least E2E more. Without this
+limit packing feeds itself: long prompts occupy the slow instances for so long that more requests find no option.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
 least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
 
 If no option meets the SLO: the least P(miss), then the least cost to others, then the least E2E.
 
-Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
-given up if its best chance is below epsilon, or below its price: r - 0.3, times its work over the mean work of the last requests.
-Its work is the instance's time that it takes (`EngineProfile.machine_s`; cached tokens need none) on the option with the least
-E2E. All options are equal for such a request, so it goes where it costs others least. If it costs others something everywhere,
-or would delay another request's first token, it is deferred: it waits in the queue behind requests that can still be in time,
-until an instance has room.
+If the SLO is given up (`policies.giving_up`), all options are equal for the request, so it goes where it costs others least. If
+it costs others something everywhere, or would delay another request's first token, it is deferred: it waits in the queue behind
+requests that can still be in time, until an instance has room.
 
 A request without an SLO goes where it costs others least, then to the least E2E. Ties: instance, then model name. Deterministic.
 
@@ -39,10 +34,11 @@ better one, and costs attainment. Counting the cost to others, the adaptive limi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
+from policies.giving_up import GIVEN_UP, SCARCITY_DOWN, CachedTokens, GivingUp
 from policies.latency import SIMILAR, least_busy, p_miss, p_misses, weighed_s, why_not, would_miss
 from policies.picking import Reasons, format_s, known, least, name_of
 from policies.room import has_room, promises_broken
@@ -50,32 +46,20 @@ from router.core.interfaces import Choice, Option, Policy
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
-#: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
-_SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
-_LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
-#: Up to this scarcity only SLOs with hardly a chance are given up.
-_FREE_SCARCITY = 0.3
-#: The mean work is that of about so many requests.
-_WORK_OF = 500
-
 #: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
 _Kind = tuple[float, float]
 
 
 class BestFit(Policy):
-    """See the module's docstring. The score is P(miss), or the expected E2E for a request without an SLO.
-    `cached_tokens(request, instance)` is the number of prompt tokens that need no prefill there (expected)."""
+    """See the module's docstring. The score is P(miss), or the expected E2E for a request without an SLO."""
 
     name = "slo"
     predicts = True
 
-    def __init__(self, epsilon: float, cached_tokens: Callable[[Request, str], float] | None = None) -> None:
+    def __init__(self, epsilon: float, cached_tokens: CachedTokens | None = None) -> None:
         self.epsilon = epsilon
-        self._cached_tokens = cached_tokens
-        self._scarcity = _LEAST_SCARCITY
+        self._giving_up = GivingUp(epsilon, cached_tokens)
         self._unknown = 1.0  # the scarcity for packing while little is known
-        self._mean_work_s = 0.0
-        self._worked = 0
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -83,8 +67,8 @@ class BestFit(Policy):
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        work_s = self._work_s(request, options[times_s.index(min(times_s))])
-        given_up = 1.0 - min(misses) < self._least_chance(work_s)
+        work_s = self._giving_up.work_s(request, options[times_s.index(min(times_s))])
+        given_up = 1.0 - min(misses) < self._giving_up.least_chance(work_s)
         meeting = [] if given_up else [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         if not meeting:
             choice = self._least_miss(options, misses, times_s, given_up=given_up)
@@ -95,42 +79,15 @@ class BestFit(Policy):
         choice.memo = work_s
         return choice
 
-    def _work_s(self, request: Request, option: Option) -> float:
-        """Seconds of the instance's time that the answer takes; 0 if unknown."""
-        instance, prediction = option.instance, option.prediction
-        profile = instance.profiles.get(option.candidate.model)
-        if profile is None or prediction is None:
-            return 0.0
-        cached = (
-            self._cached_tokens(request, instance.name) if self._cached_tokens and request.prefix else 0.0
-        )
-        prompt, output = request.prompt_tokens, prediction.output_tokens_mean or 0.0
-        return (
-            profile.machine_s(prompt, output, instance.fixed_slots, min(cached, prompt - 1)) / instance.speed
-        )
-
-    def _least_chance(self, work_s: float) -> float:
-        """That a request of this work must have. Unknown work counts as the mean."""
-        price = self._scarcity - _FREE_SCARCITY
-        return max(
-            self.epsilon, price * work_s / self._mean_work_s if work_s and self._mean_work_s else price
-        )
-
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Adapt the scarcity and the mean work, and record P(miss) to compare it with the outcome."""
+        """Adapt the scarcity, and record P(miss) to compare it with the outcome."""
         if request.slo is None:
             return
-        if choice.memo:
-            self._worked = min(self._worked + 1, _WORK_OF)
-            self._mean_work_s += (choice.memo - self._mean_work_s) / self._worked
         miss = p_miss(options[choice.index])
-        if miss > self.epsilon:
-            if request.max_cost_usd is None:  # one with a cap may not be able to pay what packing keeps free
-                self._scarcity = min(_MOST_SCARCITY, self._scarcity * _SCARCITY_UP)
-            return
-        self._scarcity = max(_LEAST_SCARCITY, self._scarcity * _SCARCITY_DOWN)
-        self._unknown *= _SCARCITY_DOWN
-        self._guard.predicted(request.id, miss)
+        self._giving_up.placed(request, choice.memo, miss)
+        if miss <= self.epsilon:
+            self._unknown *= SCARCITY_DOWN
+            self._guard.predicted(request.id, miss)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Compare the outcome with P(miss)."""
@@ -157,7 +114,7 @@ class BestFit(Policy):
             among = [at for at, each in zip(meeting, broken, strict=True) if each == fewest]
         else:
             among = list(meeting)
-        spare = 1.0 - max(self._scarcity, self._unknown) ** 2
+        spare = 1.0 - max(self._giving_up.scarcity, self._unknown) ** 2
         if spare > 0.0:
             most_s = min([times_s[at] for at in among]) / spare
             among = [at for at in among if times_s[at] <= most_s]
@@ -201,11 +158,7 @@ class BestFit(Policy):
         index = min(range(len(options)), key=rank)
 
         def why(at: int) -> str:
-            return (
-                would_miss(misses[at])
-                if room[at]
-                else "the SLO is given up, and the request would disturb others there"
-            )
+            return would_miss(misses[at]) if room[at] else GIVEN_UP
 
         return Choice(index, misses, Reasons(len(misses), index, why), defer=not room[index])
 

@@ -475,6 +475,21 @@ def test_a_lost_request_goes_only_where_it_disturbs_nobody() -> None:
     assert not policy().choose(request(slo=SLO), [busy], Random(0)).defer
 
 
+def test_under_load_much_work_is_given_up_for_its_chance() -> None:
+    spender, busy = policy(), option("busy", miss=0.0)
+    busy.instance.profiles["busy"] = profile("llama-3.1-8b@l4")
+    busy.instance.awaiting_first_token = 1
+    usual, heavy = request(slo=SLO), replace(request(slo=SLO), prompt_tokens=100)
+    for number in range(20):
+        pick(spender, request(number, slo=SLO), [busy])
+    assert not spender.choose(heavy, [busy], Random(0)).defer
+    late = replace(busy, prediction=replace(busy.prediction, p_miss=0.5))  # type: ignore[type-var]
+    for number in range(20, 40):
+        pick(spender, request(number, slo=SLO), [late])
+    assert spender.choose(heavy, [busy], Random(0)).defer
+    assert not spender.choose(usual, [busy], Random(0)).defer
+
+
 def test_extreme_times_and_prices_leave_an_answer() -> None:
     """Times near 0 in the past make any delay infinitely many mean answers; prices of a unit of quality may leave the
     range of a float."""

@@ -129,7 +129,7 @@ def test_under_load_much_work_is_given_up_for_its_chance() -> None:
     assert (choice.index, choice.defer) == (1, False)
     assert choice.reasons[0] == "the SLO is given up, and the request would disturb others there"
     assert policy.choose(request(), usual[:1], Random(0)).defer is False
-    policy._cached_tokens = lambda request, instance: 4500.0  # need no work
+    policy._giving_up._cached_tokens = lambda request, instance: 4500.0  # need no work
     assert policy.choose(replace(heavy, prefix=(1,)), usual[:1], Random(0)).defer is False
     assert policy.choose(heavy, usual[:1], Random(0)).defer
     usual[0].instance.profiles = {}  # whose work is not known counts as usual

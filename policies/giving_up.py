@@ -1,0 +1,72 @@
+"""Which SLOs are given up under load. `slo` and `cost` send such a request only where it disturbs nobody (`policies.room`).
+
+Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
+given up if its best chance is below epsilon, or below its price: r - 0.3, times its work over the mean work of the last requests.
+
+r says how scarce instances are that meet SLOs. It falls towards 0.1 with each request that finds one, and rises, to at most 0.6,
+with each that finds none. (It is stable if one in fifty finds none. Requests with a money cap do not count: they may be unable to
+pay for such an instance.) Work is the instance's time that the answer takes (`EngineProfile.machine_s`); cached tokens need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from router.core.interfaces import Option
+from router.core.types import Request
+
+#: Factors of the scarcity for a request that finds an option that meets its SLO, and for one that finds none.
+SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
+_LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
+#: Up to this scarcity only SLOs with hardly a chance are given up.
+_FREE_SCARCITY = 0.3
+#: The mean work is that of about so many requests.
+_WORK_OF = 500
+
+#: The reason of an option that is passed over for such a request.
+GIVEN_UP = "the SLO is given up, and the request would disturb others there"
+
+CachedTokens = Callable[[Request, str], float]
+
+
+class GivingUp:
+    """See the module's docstring. `cached_tokens(request, instance)` is the number of prompt tokens that need no prefill there
+    (expected)."""
+
+    def __init__(self, epsilon: float, cached_tokens: CachedTokens | None = None) -> None:
+        self.scarcity = _LEAST_SCARCITY
+        self._epsilon = epsilon
+        self._cached_tokens = cached_tokens
+        self._mean_work_s = 0.0
+        self._worked = 0
+
+    def work_s(self, request: Request, option: Option) -> float:
+        """Seconds of the instance's time that the answer takes; 0 if unknown."""
+        instance, prediction = option.instance, option.prediction
+        profile = instance.profiles.get(option.candidate.model)
+        if profile is None or prediction is None:
+            return 0.0
+        cached = (
+            self._cached_tokens(request, instance.name) if self._cached_tokens and request.prefix else 0.0
+        )
+        prompt, output = request.prompt_tokens, prediction.output_tokens_mean or 0.0
+        return (
+            profile.machine_s(prompt, output, instance.fixed_slots, min(cached, prompt - 1)) / instance.speed
+        )
+
+    def least_chance(self, work_s: float) -> float:
+        """The chance that a request of this work must have. Unknown work counts as the mean."""
+        price = self.scarcity - _FREE_SCARCITY
+        return max(
+            self._epsilon, price * work_s / self._mean_work_s if work_s and self._mean_work_s else price
+        )
+
+    def placed(self, request: Request, work_s: float, miss: float) -> None:
+        """A request with an SLO was placed; `miss` is the P(miss) that it found."""
+        if work_s:
+            self._worked = min(self._worked + 1, _WORK_OF)
+            self._mean_work_s += (work_s - self._mean_work_s) / self._worked
+        if miss <= self._epsilon:
+            self.scarcity = max(_LEAST_SCARCITY, self.scarcity * SCARCITY_DOWN)
+        elif request.max_cost_usd is None:
+            self.scarcity = min(_MOST_SCARCITY, self.scarcity * _SCARCITY_UP)
