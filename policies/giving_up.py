@@ -4,8 +4,8 @@ Under load some SLOs are missed anyway, and a long prompt or answer takes the ti
 given up if its best chance is below epsilon, or below its price: r - 0.3, times its work over the mean work of the last requests.
 
 r says how scarce instances are that meet SLOs. It falls towards 0.1 with each request that finds one, and rises, to at most 0.6,
-with each that finds none. (It is stable if one in fifty finds none. Requests with a money cap do not count: they may be unable to
-pay for such an instance.) Work is the instance's time that the answer takes (`EngineProfile.machine_s`); cached tokens need none.
+with each that finds none. Requests with a money cap do not raise it: they may be unable to pay for such an instance. Nor do those
+of more than the mean work: what is given up must not raise the price. Work is the instance's time that the answer takes (`EngineProfile.machine_s`); cached tokens need none.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ class GivingUp:
             self._mean_work_s += (work_s - self._mean_work_s) / self._worked
         if miss <= self._epsilon:
             self.scarcity = max(_LEAST_SCARCITY, self.scarcity * SCARCITY_DOWN)
-        elif request.max_cost_usd is None:
+        elif request.max_cost_usd is None and work_s <= self._mean_work_s:
             self.scarcity = min(_MOST_SCARCITY, self.scarcity * _SCARCITY_UP)
