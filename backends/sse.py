@@ -47,9 +47,10 @@ _MODEL = re.compile(rb'"model"\s*+:\s*+"' + _STRING + rb'"')
 class SseScanner:
     """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`.
 
-    With a `collector` the events go to it, and the batches have no data. Without one the usage-only event is in no batch: the
-    event with the finish reason waits for the one after it, and gets what the engine sends only with its usage (vLLM's
-    `system_fingerprint`). `hides_usage`: the batches' data has no counts, as a client gets it that did not ask for them.
+    With a `collector` the events go to it, and the batches have no data. `usage_collector` takes only the usage-only event, which
+    is in no batch. Without a collector, the event with the finish reason waits for the one after it, and gets what the engine
+    sends only with its usage (vLLM's `system_fingerprint`). `hides_usage`: the batches' data has no counts, as a client gets it
+    that did not ask for them.
 
     After a `feed`, `done` says that the end mark came and `failure` holds an error that the engine
     reported after the events already returned; nothing that follows either is looked at.
@@ -84,6 +85,7 @@ class SseScanner:
         "_text_at",
         "_text_end",
         "_usage",
+        "_usage_collector",
         "done",
         "failure",
         "started",
@@ -95,6 +97,7 @@ class SseScanner:
         *,
         choices: int = 1,
         collector: Collector | None = None,
+        usage_collector: Collector | None = None,
         hides_usage: bool = False,
         max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
@@ -105,6 +108,7 @@ class SseScanner:
         self._model = model
         self._choices = choices
         self._collector = collector
+        self._usage_collector = usage_collector or collector
         self._hides_usage = hides_usage
         self._field = ""  # of the learned event's text
         self._cut = False  # a choice ended at its bound; that tells more than how others ended
@@ -274,8 +278,8 @@ class SseScanner:
             if counts is not None:
                 usage = counts
                 if not choices:
-                    if self._collector is not None:  # it may have more members, such as `service_tier`
-                        self._collector.take_event(payload, len(event))
+                    if self._usage_collector is not None:  # it may have more members, such as `service_tier`
+                        self._usage_collector.take_event(payload, len(event))
                     elif ends:
                         out[-1] = self._with_members(out[-1], payload)
                     continue  # the usage-only event that the router asked for

@@ -3,7 +3,7 @@
 cdef class SseScanner:
     cdef readonly bint done, started
     cdef public object failure
-    cdef object _collector
+    cdef object _collector, _usage_collector
     cdef str _model, _field
     cdef bytes _edge, _before, _after, _seam, _null_finish, _empty, _null_text, _null_delta, _usage, _rename, _renamed
     cdef bytes _counted_before, _counted_after

@@ -279,7 +279,7 @@ class Call(NamedTuple):
     `streams`: the answer is to come as a stream, not in one piece. `traceparent` is the attempt's trace context.
     `collector` takes the events of the stream, if the adapter parses any; its batches then have no data.
     `usage_each` requests the usage so far in every event, if the engine is known to support that. The events are then in the
-    batches, to be counted first, and the collector takes none. `cache_salt` separates the prompt from
+    batches, to be counted first, and the collector takes only the usage-only event. `cache_salt` separates the prompt from
     other keys' prompts in the engine's prefix cache.
     """
 
