@@ -48,9 +48,7 @@ class SseScanner:
     """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`.
 
     With a `collector` the events go to it, and the batches have no data. `usage_collector` takes only the usage-only event, which
-    is in no batch. Without a collector, the event with the finish reason waits for the one after it, and gets what the engine
-    sends only with its usage (vLLM's `system_fingerprint`). `hides_usage`: the batches' data has no counts, as a client gets it
-    that did not ask for them.
+    is in no batch. `hides_usage`: the batches' data has no counts, as a client gets it that did not ask for them.
 
     After a `feed`, `done` says that the end mark came and `failure` holds an error that the engine
     reported after the events already returned; nothing that follows either is looked at.
@@ -73,7 +71,6 @@ class SseScanner:
         "_held",
         "_held_bytes",
         "_hides_usage",
-        "_last",
         "_max_event_bytes",
         "_model",
         "_null_delta",
@@ -116,7 +113,6 @@ class SseScanner:
         self._held: list[bytes] = []  # the bytes of an event that is not whole yet
         self._held_bytes = 0
         self._edge = b""  # the end of them: an end mark may be cut in two
-        self._last: list[bytes] = []  # the event with the finish reason, while it waits
         self._early_bytes = 0
         # Learned from the first token's event: how this engine writes its JSON.
         self._before: bytes | None = None  # an ordinary event up to its text
@@ -236,8 +232,7 @@ class SseScanner:
             return None
         self._hold(data[stop:] + rest)
         self._check_size()
-        out, self._last = self._last, []
-        ends = bool(out)  # whether its last event has the finish reason
+        out: list[bytes] = []
         tokens = at = 0
         usage: Mapping[str, Any] | None = None
         finish_reason: str | None = None
@@ -280,10 +275,8 @@ class SseScanner:
                 if not choices:
                     if self._usage_collector is not None:  # it may have more members, such as `service_tier`
                         self._usage_collector.take_event(payload, len(event))
-                    elif ends:
-                        out[-1] = self._with_members(out[-1], payload)
                     continue  # the usage-only event that the router asked for
-            is_token = ends = False
+            is_token = False
             if isinstance(choices, list):
                 for choice in choices:
                     if isinstance(choice, dict):
@@ -291,7 +284,6 @@ class SseScanner:
                         is_token = is_token or carries_token(choice)
                         reason = choice.get("finish_reason")
                         if isinstance(reason, str):
-                            ends = self._collector is None
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
             if self._collector is None:
@@ -315,16 +307,12 @@ class SseScanner:
                 self.started = True
         if self.failure is None and not self.done:
             self.failure = failure
-            if ends and failure is None:
-                self._last = [out.pop()]
-                # What follows is read with care.
-                self._before = self._counted_before = self._null_finish = None
         if out:
             out.append(b"")
             return Batch(b"\n\n".join(out), tokens, usage, finish_reason)
-        if tokens or usage is not None or finish_reason is not None:
+        if self._collector is not None and tokens:
             return Batch(b"", tokens, usage, finish_reason)
-        return None
+        return Batch(b"", 0, usage, finish_reason) if usage is not None or finish_reason is not None else None
 
     def _run(self, data: bytes, at: int, stop: int) -> tuple[int, int]:
         """How many events from `at` on are the learned one but for their text, and where they end: the bulk of an answer
@@ -392,12 +380,6 @@ class SseScanner:
             if template is not None:
                 self._field, self._before, self._after, self._seam = template
                 self._measure(self._before)
-
-    def _with_members(self, event: bytes, payload: dict[str, Any]) -> bytes:
-        """An event with what only the usage-only event has."""
-        own = object_of(data_of(event) or b"")
-        more = {name: value for name, value in payload.items() if name not in own and name != "usage"}
-        return b"data: " + orjson.dumps(own | more) if more else event
 
     def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:
         name = payload.get("model")

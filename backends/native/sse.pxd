@@ -7,7 +7,7 @@ cdef class SseScanner:
     cdef str _model, _field
     cdef bytes _edge, _before, _after, _seam, _null_finish, _empty, _null_text, _null_delta, _usage, _rename, _renamed
     cdef bytes _counted_before, _counted_after
-    cdef list _held, _last
+    cdef list _held
     cdef bint _answered, _cut, _hides_usage
     cdef Py_ssize_t _choices, _max_event_bytes, _held_bytes, _early_bytes, _constant_bytes, _text_at, _text_end
 
@@ -21,5 +21,4 @@ cdef class SseScanner:
     cdef _learn(self, bytes event)
     cdef _measure(self, bytes before)
     cdef _learn_text(self, bytes event, dict payload, bint is_token)
-    cdef bytes _with_members(self, bytes event, dict payload)
     cdef bytes _renamed_event(self, bytes event, dict payload)

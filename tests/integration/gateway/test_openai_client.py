@@ -75,24 +75,6 @@ async def test_chat_streaming(only, model, usage):
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
-@pytest.mark.parametrize("usage", [False, True])
-@pytest.mark.parametrize("more", [{}, {"routing": {"max_cost_usd": 1}}])
-async def test_streams_name_the_engine_s_fingerprint(only, usage, more):
-    """A vLLM names it once, with the usage that the gateway asks for: the client gets it where it would be without."""
-    async with client(only) as api:
-        stream = await api.chat.completions.create(
-            model="qwen2.5-7b",
-            messages=MESSAGES,
-            max_tokens=5,
-            stream=True,
-            stream_options={"include_usage": usage},
-            extra_body=more,
-        )
-        chunks = [chunk async for chunk in stream]
-    assert chunks[-1].system_fingerprint == "headway-emulator"
-    assert [bool(chunk.choices) for chunk in chunks].count(False) == usage
-
-
 @MODELS
 async def test_completions_and_embeddings(only, model):
     async with client(only) as api:

@@ -115,25 +115,6 @@ def test_a_completion_s_text_is_a_token() -> None:
     assert [batch.tokens for batch in result.batches] == [0, 1, 1, 2]
 
 
-def test_the_last_event_gets_what_came_with_the_usage() -> None:
-    """However the stream is cut. A vLLM that was asked for the usage names its `system_fingerprint` only there."""
-    usage = data({"id": "c2", "choices": [], "usage": COUNTS, "system_fingerprint": "fp"})
-    end = event({"content": ""}, "stop", model="fleet", system_fingerprint="fp")
-    for first, rest in ((text("", "stop") + usage + DONE, []), (text("", "stop"), [usage, DONE])):
-        result = Result([text("a"), first, b": waits\n\n", *rest])
-        assert result.data == text("a").replace(b"engine", b"fleet") + end
-        assert (result.finish, result.usage, result.scanner.done) == ("stop", COUNTS, True)
-
-
-def test_events_after_a_last_one_keep_their_order() -> None:
-    """Of several choices each has a last event."""
-    parts = [text("a"), text("b", "stop"), text("a"), text("c"), text("", "stop")]
-    for stream in (parts, [b"".join(parts)]):
-        result = Result([*stream, DONE])
-        assert result.data == b"".join(parts).replace(b"engine", b"fleet")
-        assert result.tokens == 4
-
-
 def test_the_model_s_name_in_content_stays() -> None:
     tricky = text('"model":"engine"')
     result = Result([text("a"), tricky, tricky + tricky, DONE])
@@ -332,7 +313,7 @@ def test_of_choices_that_end_in_any_order_a_cut_one_is_told(
     ends = [{"index": at, "delta": {}, "finish_reason": reason} for at, reason in enumerate(reasons)]
     parts = [ends] if one_event else [[end] for end in ends]
     events = [data({"model": "m", "choices": part}) for part in parts]
-    batch = SseScanner("m", choices=2).feed(b"".join([*events, DONE]))
+    batch = SseScanner("m", choices=2).feed(b"".join(events))
     assert batch is not None
     assert batch.finish_reason == "length"
     assert batch.data == b"".join(events)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import orjson
 
 from backends import sse_events
-from router.core.errors import Refusal, UpstreamError
+from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.errors import openai_error
-
-_HEAD = ("id", "object", "created", "model", "system_fingerprint")
 
 
 class OpenAICodec:
@@ -25,16 +22,14 @@ class OpenAICodec:
 
     def __init__(self, include_usage: bool) -> None:
         self._include_usage = include_usage
-        self._first_events = self._last_events = b""
+        self._first_event = b""
 
     def first(self, data: bytes) -> bytes:
         if self._include_usage:
-            self._first_events = self._last_events = data
+            self._first_event = data
         return data
 
     def events(self, data: bytes) -> bytes:
-        if self._include_usage and data:
-            self._last_events = data
         return data
 
     def finish(
@@ -42,10 +37,12 @@ class OpenAICodec:
     ) -> bytes:
         if not self._include_usage:
             return sse_events.END
-        head, chunk = next(sse_events.objects(self._first_events), {}), {}
-        with suppress(UpstreamError):  # not every event of a stream was parsed
-            chunk = sse_events.chunk_of(self._last_events[:-2].rpartition(b"\n\n")[2]) or {}
-        chunk |= {name: head[name] for name in _HEAD if name in head}
+        head = next(sse_events.objects(self._first_event), {})
+        chunk: dict[str, Any] = {
+            name: head[name]
+            for name in ("id", "object", "created", "model", "system_fingerprint")
+            if name in head
+        }
         chunk |= {"choices": [], "usage": usage, "headway": headway}
         return sse_events.event(orjson.dumps(chunk)) + sse_events.END
 
