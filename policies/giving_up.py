@@ -50,20 +50,18 @@ class GivingUp:
         profile = instance.profiles.get(option.candidate.model)
         if profile is None or prediction is None:
             return 0.0
-        cached = (
-            self._cached_tokens(request, instance.name) if self._cached_tokens and request.prefix else 0.0
-        )
-        prompt, output = request.prompt_tokens, prediction.output_tokens_mean or 0.0
-        return (
-            profile.machine_s(prompt, output, instance.fixed_slots, min(cached, prompt - 1)) / instance.speed
-        )
+        prompt, cached = request.prompt_tokens, 0.0
+        if request.prefix and self._cached_tokens is not None:
+            cached = min(self._cached_tokens(request, instance.name), prompt - 1)
+        output = prediction.output_tokens_mean or 0.0
+        return profile.machine_s(prompt, output, instance.fixed_slots, cached) / instance.speed
 
     def least_chance(self, work_s: float) -> float:
         """The chance that a request of this work must have. Unknown work counts as the mean."""
         price = self.scarcity - _FREE_SCARCITY
-        return max(
-            self._epsilon, price * work_s / self._mean_work_s if work_s and self._mean_work_s else price
-        )
+        if work_s and self._mean_work_s:
+            price *= work_s / self._mean_work_s
+        return price if price > self._epsilon else self._epsilon
 
     def placed(self, request: Request, work_s: float, miss: float) -> None:
         """A request with an SLO was placed; `miss` is the P(miss) that it found."""

@@ -256,7 +256,7 @@ async def connect(engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> 
                     await schema.check(engine)
                 return
             except driver_errors(engine) as error:
-                if time.monotonic() >= give_up_at or not may_pass(error):
+                if time.monotonic() >= give_up_at or not (may_pass(error) or _is_read_only(error)):
                     raise
                 if path is None and pause_s == _FIRST_PAUSE_S:
                     log.warning(
@@ -310,6 +310,11 @@ def _probe(path: Path) -> None:
         connection.execute("PRAGMA schema_version").fetchone()
 
 
+def _is_read_only(error: Exception) -> bool:
+    """Whether PostgreSQL takes no writes: for good, or while it is not yet the primary."""
+    return getattr(_cause(error), "sqlstate", None) == "25006"
+
+
 def may_pass(error: Exception) -> bool:
     """Whether a database that cannot be opened may open soon: a server that is starting or is not yet the primary, a file
     or table that another process has locked."""
@@ -317,8 +322,8 @@ def may_pass(error: Exception) -> bool:
         return True
     cause = _cause(error)
     state = str(getattr(cause, "sqlstate", None) or "")
-    # Connections; too many of them; a lock that was not granted in time; shutting down or starting up; read-only.
-    if state[:2] in {"08", "53", "55", "57"} or state == "25006":
+    # Connections; too many of them; a lock that was not granted in time; shutting down or starting up.
+    if state[:2] in {"08", "53", "55", "57"}:
         return True
     return "locked" in str(cause) or isinstance(cause, OSError) or _driver_name(cause) == _NO_PRIMARY
 

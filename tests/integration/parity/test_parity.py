@@ -93,7 +93,7 @@ def test_hard_slos_caps_and_bounds_end_requests() -> None:
     run = both(
         of,
         workload(
-            300,
+            500,
             30.0,
             routing=routing,
             prompt_tokens=1500,
