@@ -19,6 +19,7 @@ from benchmarks.pipelines.planning import Found, Problem, baselines, best_placem
 from benchmarks.pipelines.published import Published
 from benchmarks.pipelines.simulate import SCHEDULERS, Lengths, PlacedModel, arrivals, loaded_s
 from benchmarks.reproduce.helix import rows_of
+from policies.placement.helix_milp import HelixProgram
 from policies.placement.petals import petals
 from policies.placement.pipeline import (
     SINK,
@@ -35,7 +36,6 @@ from policies.placement.pipeline import (
 )
 from policies.placement.separate import separate
 from policies.placement.swarm import swarm
-from tests.unit.policies_placement.helix_program import HelixProgram
 
 #: A layer takes 1 ms for 10 tokens of prompts and 1 ms for any decodes; a lone decode takes twice that.
 PROMPT, DECODE = LayerTime((0, 4000), (0.0, 0.4)), LayerTime((0, 1, 100), (0.0, 0.001, 0.001))

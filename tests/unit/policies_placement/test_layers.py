@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from policies.placement.helix_milp import HelixProgram
 from policies.placement.max_flow import NoFlowError, max_flow
 from policies.placement.node_throughput import NodeThroughput
 from policies.placement.petals import petals
@@ -23,7 +24,6 @@ from policies.placement.pipeline import (
 )
 from policies.placement.separate import separate
 from policies.placement.swarm import least_stages, swarm
-from tests.unit.policies_placement.helix_program import HelixProgram
 
 MODEL = LayeredModel("small", 4, 2, 1000, 1e9)
 LINEAR = LayerTime((0, 1000), (0.0, 1.0))
