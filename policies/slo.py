@@ -59,7 +59,7 @@ class BestFit(Policy):
     def __init__(self, epsilon: float, cached_tokens: CachedTokens | None = None) -> None:
         self.epsilon = epsilon
         self._giving_up = GivingUp(epsilon, cached_tokens)
-        self._unknown = 1.0  # the scarcity for packing while little is known
+        self._first_scarcity = 1.0  # for packing, while little is known
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -86,7 +86,7 @@ class BestFit(Policy):
         miss = p_miss(options[choice.index])
         self._giving_up.placed(request, choice.memo, miss)
         if miss <= self.epsilon:
-            self._unknown *= SCARCITY_DOWN
+            self._first_scarcity *= SCARCITY_DOWN
             self._guard.predicted(request.id, miss)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
@@ -114,7 +114,7 @@ class BestFit(Policy):
             among = [at for at, each in zip(meeting, broken, strict=True) if each == fewest]
         else:
             among = list(meeting)
-        spare = 1.0 - max(self._giving_up.scarcity, self._unknown) ** 2
+        spare = 1.0 - max(self._giving_up.scarcity, self._first_scarcity) ** 2
         if spare > 0.0:
             most_s = min([times_s[at] for at in among]) / spare
             among = [at for at in among if times_s[at] <= most_s]

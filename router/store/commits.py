@@ -85,7 +85,9 @@ class Commits:
         of `Database.errors` if the database is away; then a part may be committed."""
         try:
             return Written(new=self._commit(run, entries))
-        except Exception as error:
+        except (
+            Exception
+        ) as error:  # drivers raise kinds that they do not name; one bad row must not hold up the others
             if self._is_away(error) or not entries:
                 raise
         if len(entries) > 1:
