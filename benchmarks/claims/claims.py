@@ -60,11 +60,11 @@ _SMALL = {
         (30, 40, 50, 60),
     ),
     "equal-gpus": Claim(_PLACING, (45, 55, 68), BLOCK),
-    "unlike-widths": Claim(("lmetric", "slo", "latency", "length_groups"), (8, 16), oracle_seeds=0),
+    "unlike-widths": Claim(("lmetric", "slo", "latency", "length_groups"), (8, 16)),
     "long-context": Claim((*_PLACING, "length_groups"), (2,)),
     "bursty-code": Claim(_PLACING, (6,)),
     "overload": Claim(_PLACING, (100,)),
-    "instance-loss": Claim(_PLACING, (30,), oracle_seeds=0),
+    "instance-loss": Claim(_PLACING, (30,)),
 }  # fmt: skip
 #: The rates at which scenarios are compared with each other.
 _SHOWN = {

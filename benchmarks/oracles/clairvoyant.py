@@ -173,7 +173,7 @@ class _Search:
         return request.hard and request.slo is not None
 
     def _kept(self, index: int) -> bool:
-        return self._lanes[self._jobs[index].attempt.instance].met[index]
+        return self._lanes[self._jobs[index].attempt.instance].met.get(index, False)
 
     def _insert(self, index: int) -> bool:
         request = self._truth.arrivals[index].request

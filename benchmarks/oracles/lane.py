@@ -29,16 +29,14 @@ class _Checkpoint(NamedTuple):
 
 class Lane:
     """`jobs` are in order. `met` says of each job that has ended by the last simulation whether it kept its
-    SLO."""
+    SLO: a loss of the instance leaves out those that it ended."""
 
     def __init__(self, truth: Truth, instance: int, jobs: Iterable[Job] = ()) -> None:
         self.truth = truth
         self.instance = instance
         self.jobs = sorted(jobs)
         self.met: dict[int, bool] = {}
-        name = truth.fleet.names[instance]
-        lone = LoneEngine(truth.fleet.engines()[name], truth.instances[instance].max_concurrency)
-        self._empty = _Checkpoint(-inf, 0, lone.copy())
+        self._empty = _Checkpoint(-inf, 0, LoneEngine(truth, instance))
         self._checkpoints = [self._empty]
 
     def run(self) -> None:
@@ -121,7 +119,7 @@ class Lane:
             if job is not None and job.submit_s <= due:
                 completed = lone.submit(job, arrivals[job.request], job.submit_s)
                 if job is pending:
-                    pending = None
+                    pending, hope = None, not lone.away(job.submit_s)
                 else:
                     taken += 1
             elif due > until_s or due == inf:

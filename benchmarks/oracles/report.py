@@ -87,8 +87,7 @@ def oracles(
 ) -> Oracles:
     """What was possible for `arrivals` over `fleet`. `results_by_policy` are runs of the same arrivals: the
     search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one.
-    With `losses` (those of the runs) the bound is that of a fleet without them, and the best policy stands
-    for the clairvoyant. Raises WorkloadError for an unknown effort, and for runs of other
+    The clairvoyant knows the `losses` of the runs; the bound is that of a fleet without them. Raises WorkloadError for an unknown effort, and for runs of other
     workloads; OracleFault when a schedule passes the bound."""
     chosen = EFFORTS.get(effort) if isinstance(effort, str) else effort
     if chosen is None:
@@ -96,7 +95,7 @@ def oracles(
     for name, result in results_by_policy.items():
         if len(result) != len(arrivals):
             raise WorkloadError(f"the run of {name} has {len(result)} requests, the workload {len(arrivals)}")
-    truth = Truth(fleet, arrivals)
+    truth = Truth(fleet, arrivals, losses)
     began = perf_counter()
     bound = goodput_upper_bound(truth, part_requests=chosen.part_requests, levels=chosen.levels)
     bound_seconds = perf_counter() - began
@@ -109,7 +108,7 @@ def oracles(
     began = perf_counter()
     met, iterations = best_met, 0
     # Nothing to find where no request has an SLO, or the bound is reached.
-    if not losses and best_met < bound.met:
+    if best_met < bound.met:
         start = {} if best is None else schedule_of(truth, results_by_policy[best])
         found = search(truth, start, bound.wanted, chosen.search, seed)
         met, iterations = max(best_met, found.met), found.iterations

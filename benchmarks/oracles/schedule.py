@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from benchmarks.oracles.truth import KnownAttempt, Truth
 from benchmarks.simulator import Arrival
-from benchmarks.simulator.engines import QueueFull, SimulatedEngine
+from benchmarks.simulator.engines import QueueFull
 from router.core.settlement import tpot_s
 
 
@@ -54,12 +54,17 @@ def met(arrival: Arrival, served: Served) -> bool:
 
 
 class LoneEngine:
-    """One instance that serves jobs in order of their submission, with `max_concurrency` as the router keeps
-    it: those beyond wait outside, first come first served."""
+    """The instance at place `instance`, which serves jobs in order of their submission, with `max_concurrency` as the
+    router keeps it: those beyond wait outside, first come first served. A loss ends all that it has, and until it is back
+    it takes nothing: such jobs are never completed."""
 
-    def __init__(self, engine: SimulatedEngine, max_concurrency: int | None) -> None:
-        self.engine = engine
-        self.most = inf if max_concurrency is None else max_concurrency
+    def __init__(self, truth: Truth, instance: int) -> None:
+        self.engine = truth.fleet.engines()[truth.fleet.names[instance]]
+        most = truth.instances[instance].max_concurrency
+        self.most = inf if most is None else most
+        self._losses = truth.losses(instance)
+        self._next_loss = 0
+        self._back_at = -inf
         self.inside: dict[int, tuple[float, int]] = {}  # first token (NaN: none yet) and tokens, by request
         self.outside: deque[tuple[Job, Arrival]] = deque()
 
@@ -76,7 +81,15 @@ class LoneEngine:
     def next_at(self) -> float:
         """When something happens by itself; infinite when idle."""
         due = self.engine.next_at()
-        return inf if due is None else due
+        lost_at = self._lost_at()
+        return lost_at if due is None else min(due, lost_at)
+
+    def _lost_at(self) -> float:
+        return self._losses[self._next_loss].at_s if self._next_loss < len(self._losses) else inf
+
+    def away(self, now: float) -> bool:
+        """Whether it is lost."""
+        return now < self._back_at
 
     def submit(self, job: Job, arrival: Arrival, now: float) -> list[Completion]:
         """Take a job, in the engine or outside it. What is due at this very moment is handed out before, as the
@@ -86,6 +99,8 @@ class LoneEngine:
         return completed
 
     def _take(self, job: Job, arrival: Arrival, now: float) -> None:
+        if self.away(now):
+            return
         if len(self.inside) >= self.most:
             self.outside.append((job, arrival))
             return
@@ -116,18 +131,27 @@ class LoneEngine:
             else:
                 self.inside[index] = (first_s, tokens)
             found.append(Completion(index, Served(first_s, now, tokens), ended))
+        if now >= self._lost_at():
+            self._lose()
         return found
+
+    def _lose(self) -> None:
+        loss = self._losses[self._next_loss]
+        self._next_loss += 1
+        self._back_at = loss.at_s + loss.for_s
+        self.engine.restart()
+        self.inside.clear()
+        self.outside.clear()
 
 
 def serve(truth: Truth, schedule: Iterable[Job]) -> dict[int, Served]:
     """Serve a whole schedule from empty engines to its last answer: the times of each request."""
-    engines = list(truth.fleet.engines().values())
-    by_instance: list[list[Job]] = [[] for _ in engines]
+    by_instance: list[list[Job]] = [[] for _ in truth.instances]
     for job in sorted(schedule):
         by_instance[job.attempt.instance].append(job)
     found: dict[int, Served] = {}
-    for engine, instance, jobs in zip(engines, truth.instances, by_instance, strict=True):
-        lone = LoneEngine(engine, instance.max_concurrency)
+    for instance, jobs in enumerate(by_instance):
+        lone = LoneEngine(truth, instance)
         coming = deque(jobs)
         while coming or lone.inside:
             due = lone.next_at()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.simulator import Arrival, Fleet
+from benchmarks.simulator import Arrival, Fleet, InstanceLoss
 from router.core.eligibility import Eligible, eligible
 from router.core.money.account import RequestMoney
 from router.core.state import Instance
@@ -39,15 +39,22 @@ class KnownAttempt:
 class Truth:
     """All attempts that are possible, by request in the order of `arrivals`."""
 
-    def __init__(self, fleet: Fleet, arrivals: Sequence[Arrival]) -> None:
+    def __init__(
+        self, fleet: Fleet, arrivals: Sequence[Arrival], losses: Sequence[InstanceLoss] = ()
+    ) -> None:
         self.fleet = fleet
         self.arrivals = arrivals
+        self._losses = sorted(losses, key=lambda loss: loss.at_s)
         self._serving = fleet.scheduler(0).fleet
         by_name = self._serving.instances
         self.instances: tuple[Instance, ...] = tuple(by_name[name] for name in fleet.names)
         self._place = {name: place for place, name in enumerate(fleet.names)}
         self._engines = fleet.engines()
         self.attempts: tuple[tuple[KnownAttempt, ...], ...] = tuple(self._of(each) for each in arrivals)
+
+    def losses(self, instance: int) -> list[InstanceLoss]:
+        """When the instance at this place is lost, in order."""
+        return [loss for loss in self._losses if loss.instance == self.fleet.names[instance]]
 
     def offered(self, index: int) -> bool:
         """Whether a request counts in attainment: it has an SLO, and is not refused as malformed (longer than

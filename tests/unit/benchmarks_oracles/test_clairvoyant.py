@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.oracles import Effort, Job, Truth, goodput_upper_bound, schedule_of, search, serve
 from benchmarks.oracles.lane import Lane
 from benchmarks.oracles.schedule import met
-from benchmarks.simulator import Arrival, Fleet, simulate
+from benchmarks.simulator import Arrival, Fleet, InstanceLoss, simulate
 from policies import POLICIES
 from router.core.types import Slo
 from tests.examples import few_examples
@@ -49,6 +49,18 @@ def test_a_served_schedule_is_what_the_simulator_makes_of_it(policy: str, crampe
         assert columns["e2e_s"][at] == pytest.approx(times.end_s - arrived_s, abs=1e-6)
         assert columns["ttft_s"][at] == pytest.approx(times.first_s - arrived_s, abs=1e-6)
         assert columns["output_tokens"][at] == times.output_tokens
+
+
+def test_a_lost_instance_ends_what_it_has_and_takes_nothing() -> None:
+    """Answers of a second, one after another. Lost from 3.5 to 6: the third is cut, the fourth and the fifth find nobody,
+    the sixth finds an empty engine."""
+    of = fleet(emulated("one"), profile=one_by_one(0.1))
+    truth = Truth(
+        of, [arrival(f"r{at}", 1.0, output_tokens=10) for at in range(6)], [InstanceLoss("one", 3.5, 2.5)]
+    )
+    sent_at = [1.0, 1.0, 1.0, 3.5, 5.9, 6.0]
+    served = serve(truth, [Job(sent_at[at], at, truth.attempts[at][0]) for at in range(6)])
+    assert {at: times.end_s for at, times in served.items()} == pytest.approx({0: 2.0, 1: 3.0, 5: 7.0})
 
 
 def test_at_most_max_concurrency_are_inside() -> None:

@@ -63,14 +63,13 @@ def test_no_search_where_a_policy_reaches_the_bound() -> None:
     assert not found.clairvoyant.improved
 
 
-def test_with_losses_the_best_policy_stands_for_the_clairvoyant() -> None:
+def test_who_knows_of_a_loss_is_ahead_of_the_policy() -> None:
     of = fleet(*INSTANCES[:2])
-    arrivals = some(40, 5.0, seed=6)
-    losses = [InstanceLoss("fast", 2.0, 3.0)]
+    arrivals = some(120, 5.0, seed=6)
+    losses = [InstanceLoss("fast", 2.0, 3.0), InstanceLoss("fast-too", 9.0, 3.0)]
     result = simulate(of, arrivals, losses=losses)
     found = oracles(of, arrivals, {"round_robin": result}, effort=BRIEF, losses=losses)
-    assert found.clairvoyant.met == int((result.columns["met"] == 1).sum()) <= found.bound_met
-    assert found.clairvoyant.iterations == 0
+    assert int((result.columns["met"] == 1).sum()) < found.clairvoyant.met <= found.bound_met
 
 
 def test_without_slos_there_is_nothing_to_attain() -> None:
