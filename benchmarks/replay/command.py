@@ -34,6 +34,7 @@ RESULTS_KEY = "headway_results"
 Result = TypeVar("Result")
 
 NO_SUCCESS = 1
+ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,15 +95,11 @@ def target_from(args: argparse.Namespace, header: Header, environment: Mapping[s
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 1 if no request succeeded, 2 for bad input, 130 after Ctrl-C. For 1 and 2 one line on stderr says why."""
-    try:
-        header = read_header(args.file)
-        target = target_from(args, header, os.environ)
-        check_options(args, WorkloadError, limit=Count)
-        rows, finished = _replay(args, target)
-    except WorkloadError as error:
-        print(f"headway replay: {error}", file=sys.stderr)
-        return 2
+    """Exit status: 0, 1 if no request succeeded (one line on stderr says why), 130 after Ctrl-C."""
+    header = read_header(args.file)
+    target = target_from(args, header, os.environ)
+    check_options(args, WorkloadError, limit=Count)
+    rows, finished = _replay(args, target)
     summary = summarise(rows, target.speed)
     if args.json:
         print_json({"finished": finished, **asdict(summary)})
