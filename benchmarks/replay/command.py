@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +37,6 @@ ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway replay`."""
     parser.add_argument("file", type=Path, help="a workload file")
     parser.add_argument("--url", required=True, help="any OpenAI-compatible server")
     add_target_arguments(parser)
@@ -102,12 +100,12 @@ def run(args: argparse.Namespace) -> int:
     rows, finished = _replay(args, target)
     summary = summarise(rows, target.speed)
     if args.json:
-        print_json({"finished": finished, **asdict(summary)})
+        print_json({"finished": finished, **summary})
     else:
         print(text(summary) if finished else "interrupted; what had ended by then:\n" + text(summary))
     if not finished:
         return INTERRUPTED
-    if summary.complete:
+    if summary["complete"]:
         return 0
     ((reason, count),) = Counter(row.error or row.outcome for row in rows).most_common(1)
     print(
