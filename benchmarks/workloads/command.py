@@ -25,15 +25,10 @@ from router.store.database import StoreError
 from router.store_arguments import store_of
 
 ERRORS = (WorkloadError, StoreError)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway workload`."""
-    arguments.add(parser)
+add_arguments = arguments.add
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0."""
     return {"build": _build, "from-store": _from_store, "show": _show}[args.workload_action](args)
 
 
