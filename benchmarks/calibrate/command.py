@@ -38,7 +38,6 @@ ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway calibrate`."""
     parser.add_argument(
         "files",
         nargs="*",

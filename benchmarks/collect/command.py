@@ -35,7 +35,6 @@ ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway collect`."""
     whom = parser.add_argument_group("engines: a fleet file, or URLs")
     whom.add_argument(
         "--config", metavar="FLEET", help="all instances of this fleet file; emulated ones are started"

@@ -20,7 +20,6 @@ ERRORS = (DatasetError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway dataset`."""
     actions = parser.add_subparsers(dest="dataset_action", required=True, metavar="release")
     released = actions.add_parser("release", help="write training rows that may be passed on, with a card")
     released.add_argument(
@@ -41,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0."""
     check_out(args.out, DatasetError)
     check_options(args, DatasetError, held_out=Annotated[Positive, Field(lt=1)])
     folder = os.environ.get("HEADWAY_DATA")

@@ -27,7 +27,6 @@ ERRORS = (DatasetError, ArtifactError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway evaluate`."""
     parser.add_argument(
         "--artifact",
         type=Path,

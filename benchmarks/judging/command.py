@@ -29,7 +29,6 @@ ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway judge`."""
     parser.add_argument("--url", required=True, help="any OpenAI-compatible server that can judge")
     parser.add_argument("--model", required=True, metavar="NAME", help="the judge's model")
     parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")

@@ -39,7 +39,6 @@ ERRORS = (WorkloadError, StoreError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway plan`."""
     what = parser.add_argument_group("what is planned")
     what.add_argument(
         "--cluster", type=Path, metavar="FILE", help="the GPUs: pools of {gpu, gpus, node_gpus, usd_per_hour}"

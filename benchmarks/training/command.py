@@ -32,7 +32,6 @@ ERRORS = (DatasetError, ArtifactError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway train`."""
     parser.add_argument("kind", choices=sorted(KINDS), help="what to train")
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the artifact goes")
