@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiments.report import Report, header, write
-from benchmarks.terminal import shown_progress
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.experiments.report import Report, Section, header, write
+from benchmarks.terminal import INTERRUPTED, shown_progress
+from benchmarks.workloads.format import WorkloadError, writing
 from predictors.training.dataset import DatasetError
 
 #: The line in the help by module, which has `TITLE`, `add_arguments(parser)` and `sections(args, data, progress)`.
@@ -55,24 +55,34 @@ def _module(name: str) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, or 2 with one line on stderr for bad input, data that cannot be read, or an engine that does not
-    answer."""
+    """Exit status: 0, 2 with one line on stderr for bad input, data that cannot be read, or an engine that does not answer,
+    or 130 after Ctrl-C. Sections that are done by then are written, with `stopped` in the header."""
     experiment = _module(args.experiment)
     data: Path | None = args.data
+    sections: list[Section] = []
+    status = 0
     try:
         if data is not None and not data.is_dir():
             raise WorkloadError(f"--data {data}: no such folder")
         if args.seed < 0:
             raise WorkloadError(f"--seed: must be at least 0 (given: {args.seed})")
+        with writing(args.out):  # before it takes its time
+            args.out.mkdir(parents=True, exist_ok=True)
         about = header(args.seed, data, url=getattr(args, "url", None))
         with shown_progress(args.experiment) as progress:
-            sections = tuple(experiment.sections(args, data, progress))
-        page = write(args.out, Report(args.experiment, experiment.TITLE, about, sections))
+            sections.extend(experiment.sections(args, data, progress))  # as far as they come
     except (WorkloadError, DatasetError) as error:
         print(f"headway experiment {args.experiment}: {error}", file=sys.stderr)
-        return 2
+        stopped, status = str(error), 2
+    except KeyboardInterrupt:
+        stopped, status = "interrupted", INTERRUPTED
+    if status and not sections:
+        return status
+    if status:
+        about["stopped"] = stopped
+    page = write(args.out, Report(args.experiment, experiment.TITLE, about, sections))
     for section in sections:
         tables, figures = len(section.tables), len(section.charts)
         print(f"{section.title}: {tables} tables, {figures} figures")
-    print(f"written to {page}")
-    return 0
+    print(f"written to {page}" + (", without the sections that were not done" if status else ""))
+    return status
