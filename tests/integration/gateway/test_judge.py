@@ -145,6 +145,29 @@ async def test_what_finds_the_queue_full_is_dropped(tmp_path, monkeypatch):
     # It stops with them.
 
 
+async def test_what_waits_when_the_gateway_stops_is_dropped(tmp_path):
+    released = asyncio.Event()
+
+    def script(_: int) -> Script:
+        async def later(exchange: Exchange) -> None:
+            await released.wait()
+            await GOOD(exchange)
+
+        return later
+
+    async with judged(tmp_path, script) as (gw, asked):
+        for _ in range(2):
+            await ask(gw)
+        await gw.until(lambda: len(asked) == 2)  # both workers wait
+        await ask(gw)
+        gw.gateway.draining = True
+        released.set()
+        found = await settled(gw, 3)
+        assert (found["judged"], found["dropped"]) == (2, 1)
+        rows = [row for row in await gw.rows() if row["key_name"] == "judge"]
+        assert [row["outcome"] for row in rows] == ["ok", "ok"]  # and none that was refused
+
+
 async def test_only_a_share_is_judged(tmp_path):
     async with judged(tmp_path, lambda _: GOOD, share=0.5) as (gw, asked):
         ids = [await ask(gw) for _ in range(24)]
