@@ -36,7 +36,6 @@ def _restyle(
     if "line" in classes and colour[2] != "none":
         element.set("stroke-dasharray", colour[2])
     if "name" in classes:
-        halo = {"paint-order": "stroke", "stroke": "white", "stroke-width": "3", "stroke-linejoin": "round"}
-        element.attrib |= {"font-weight": "600", **halo}
+        element.set("font-weight", "600")
     for child in element:
         _restyle(child, colours, colour)

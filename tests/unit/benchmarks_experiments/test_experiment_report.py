@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -92,14 +91,6 @@ def test_series_differ_in_dash_and_colour_in_a_file() -> None:
     assert f'stroke-dasharray="{COLOURS[1][2]}"' in text
     for expected in ("load &lt;x&gt;", "seconds", "first &lt;a&gt;"):
         assert expected in text
-
-
-def test_a_name_over_a_point_can_be_read_in_a_file() -> None:
-    """As on the page: with an outline of the paper's colour."""
-    chart = next(each for each in CHARTS if each.name == "points")
-    names = re.findall(r"<g ([^>]*)><text [^>]*>one</text>", standalone(chart.drawing.svg(), COLOURS))
-    assert len(names) == 1
-    assert 'stroke="white"' in names[0]
 
 
 @pytest.mark.parametrize(
