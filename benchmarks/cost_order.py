@@ -262,7 +262,6 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_order", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="draws of `cost` (default 10)")

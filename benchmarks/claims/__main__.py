@@ -1,8 +1,130 @@
-"""`python -m benchmarks.claims`: measures the tables of policies in the documentation, writes them, or checks them."""
+"""`python -m benchmarks.claims write|measure|check`, see docs/results.md."""
 
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from benchmarks.claims.command import main
+from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES, Claim
+from benchmarks.claims.measured import measured
+from benchmarks.claims.tables import differences
+from benchmarks.pages.marked import replaced
+from benchmarks.training.about import DECIDING, commit
+from predictors.learned.artifact import load, path_of
+from predictors.learned.models import KINDS
+
+#: The draws of `check`, and the difference in attainment that other floating-point hardware may make.
+_CHECKED_SEEDS = 1
+_SAME = 0.005
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 1 where `check` finds a difference or a comparison failed; 2 for bad arguments or files."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
+    parser.add_argument("do", choices=("write", "measure", "check"))
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"of {', '.join(CLAIMS)} (default: all, full forms only where HEADWAY_DATA is set)",
+    )
+    parser.add_argument("--policies", metavar="A,B", help="measure these alone, keep the others")
+    given = parser.parse_intermixed_args(arguments)
+    unknown = set(given.names) - CLAIMS.keys()
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    names = given.names or [
+        name for name, claim in CLAIMS.items() if not claim.full or os.environ.get("HEADWAY_DATA")
+    ]
+    chosen = tuple(given.policies.split(",")) if given.policies else None
+    if chosen and not all(set(chosen) & set(CLAIMS[name].policies) for name in names):
+        parser.error(f"a table has none of these policies: {given.policies}")
+    try:
+        if given.do == "write":
+            write(Path())
+            return 0
+        results = Path(RESULTS)
+        kept = _read(results) if results.exists() else {}
+        found = [_compared(name, chosen, kept, check=given.do == "check") for name in names]
+        if given.do == "measure":
+            results.write_text(_lines(kept), encoding="utf-8")
+            write(Path())
+    except (OSError, ValueError, LookupError, subprocess.CalledProcessError) as error:
+        print(f"benchmarks.claims: {error}", file=sys.stderr)
+        return 2
+    return int(not all(found))
+
+
+def write(root: Path) -> None:
+    """Put every table into its page, and draw the figures. Raises OSError, and ValueError for results that lack a scenario
+    and for a page without marks."""
+    results = {file: _read(root / file) for file in {table.results for table in TABLES}}
+    if missing := CLAIMS.keys() - results[RESULTS].keys():
+        raise ValueError(f"to be measured first: {', '.join(sorted(missing))}")
+    for table in TABLES:
+        page = root / table.page
+        text = table.write(results[table.results])
+        text = replaced(page.read_text(encoding="utf-8"), f"claim {table.name}", text)
+        page.write_text(text, encoding="utf-8")
+    for file, draw in DRAWINGS.items():
+        (root / file).write_text(draw(results[RESULTS]), encoding="utf-8")
+
+
+def _read(results: Path) -> Any:
+    if results.is_dir():
+        return {kind: load(path_of(results, kind)).about for kind in KINDS}
+    return json.loads(results.read_text(encoding="utf-8"))
+
+
+def _lines(results: dict[str, Any]) -> str:
+    """JSON with a line for each list of numbers."""
+    text = json.dumps(results, indent=1)
+    return re.sub(r"\[[^][{}]*\]", lambda found: json.dumps(json.loads(found[0])), text) + "\n"
+
+
+def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *, check: bool) -> bool:
+    """Run a claim's comparison, and set its figures in `kept` or compare them with these. False if that fails. Raises ValueError
+    if there is nothing to compare with."""
+    claim = CLAIMS[name]
+    if check and name not in kept:
+        raise ValueError(f"to be measured first: {name}")
+    policies = tuple(each for each in claim.policies if chosen is None or each in chosen)
+    with TemporaryDirectory(prefix="headway-claims-") as folder:
+        command = claim.command(name, policies, seeds=_CHECKED_SEEDS if check else None)
+        headway = [sys.executable, "-m", "router.cli", *command, "--out", folder]
+        if subprocess.run(headway, check=False).returncode:  # noqa: S603
+            return False
+        report = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
+    found = measured(report, claim.measures)
+    if check:
+        unlike = list(differences(kept[name], found, _SAME))
+        print("\n".join(unlike) or f"{name}: as told")
+        return not unlike
+    for policy in found["policies"].values():
+        policy["commit"] = commit(DECIDING)[:7]
+    kept[name] = _merged(claim, kept.get(name, {}), found)
+    return True
+
+
+def _merged(claim: Claim, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What was measured anew, and of the rest what was measured before, in the claim's order. Of two clairvoyant schedules
+    the better one is kept: a search starts from the best of the policies that are measured."""
+    policies = {**old.get("policies", {}), **new["policies"]}
+    ordered = {name: policies[name] for name in claim.policies if name in policies}
+    merged = {**old, **new, "policies": ordered}
+    if "oracle" in merged:
+        before = old.get("oracle", {})
+        merged["oracle"] = {rate: max(met, before.get(rate, 0.0)) for rate, met in merged["oracle"].items()}
+    return merged
+
 
 if __name__ == "__main__":
     sys.exit(main())

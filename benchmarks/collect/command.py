@@ -31,10 +31,10 @@ from router.config import FleetConfig
 from router.core.types import EndedHow
 
 NOTHING_ANSWERED = 1
+ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway collect`."""
     whom = parser.add_argument_group("engines: a fleet file, or URLs")
     whom.add_argument(
         "--config", metavar="FLEET", help="all instances of this fleet file; emulated ones are started"
@@ -103,17 +103,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 1 if nothing was answered, 2 with one line on stderr for bad input, 130 after Ctrl-C
-    (what had been collected by then is kept)."""
-    try:
-        _check(args)
-        judge = _judge(args, os.environ)
-        questions = read_questions(args.prompts)
-        fleet = fleet_from(args)
-        args.out.mkdir(parents=True, exist_ok=True)  # before anything is sent
-    except WorkloadError as error:
-        print(f"headway collect: {error}", file=sys.stderr)
-        return 2
+    """Exit status: 0, 1 if nothing was answered, 130 after Ctrl-C (what had been collected by then is kept)."""
+    _check(args)
+    judge = _judge(args, os.environ)
+    questions = read_questions(args.prompts)
+    fleet = fleet_from(args)
+    args.out.mkdir(parents=True, exist_ok=True)  # before anything is sent
     levels = (
         *(Level(rate_per_s=each) for each in args.rates),
         *(Level(concurrency=each) for each in args.concurrency),

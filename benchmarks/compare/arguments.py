@@ -29,7 +29,6 @@ _LIVE_ONLY = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway compare`."""
     parser.add_argument(
         "--policies",
         metavar="A,B,...|all",

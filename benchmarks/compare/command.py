@@ -33,21 +33,19 @@ from benchmarks.workloads.describe import describe
 from benchmarks.workloads.fetch import checksum
 from benchmarks.workloads.format import WorkloadError, read, read_header, writing, written_whole
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway compare`."""
-    arguments.add(parser)
+ERRORS = (WorkloadError,)
+add_arguments = arguments.add
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 2 with one line on stderr for bad input, 130 after Ctrl-C or SIGTERM (the report then
-    holds the finished runs, and the same command goes on), 1 if a process was lost (so too)."""
+    """Exit status: 0, 130 after Ctrl-C or SIGTERM (the report then holds the finished runs, and the same command goes on), 1
+    if a process was lost (so too)."""
+    arguments.check(args)
     try:
-        arguments.check(args)
         result, finished = _simulated(args) if args.url is None else _live(args)
-    except (WorkloadError, ProcessLost) as error:
+    except ProcessLost as error:
         print(f"headway compare: {error}", file=sys.stderr)
-        return 2 if isinstance(error, WorkloadError) else 1
+        return 1
     if args.json:
         print_json(result)
     else:

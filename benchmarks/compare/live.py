@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Any
 
 import aiohttp
 
@@ -42,14 +41,6 @@ class RunResult:
     run: Run
     started_at: float
     rows: tuple[Row, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.run.policy,
-            "rate_per_s": self.run.rate_per_s,
-            "started_at": self.started_at,
-            "rows": self.rows,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +102,7 @@ async def run_all(
             # Rows are recorded shortly after their answers have ended.
             await asyncio.sleep(comparison.settle_s)
             await gateway.look_up_outcomes(result.rows)
-            folder.save(one.name, result.as_dict())
+            folder.save(one.name, {**asdict(one), "started_at": result.started_at, "rows": result.rows})
             results.append(result)
             on_result(results)
     return results, len(results) == len(comparison.runs)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.compare import command as compare
 from benchmarks.scenarios import names
+from benchmarks.workloads.format import WorkloadError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,7 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     for name in args.only:
         print(f"\n{name}", flush=True)
         words = ["--scenario", name, "--small", "--out", str(args.out / name), *further]
-        code = compare.run(comparing.parse_args(words))
+        try:
+            code = compare.run(comparing.parse_args(words))
+        except WorkloadError as error:
+            parser.error(str(error))
         if code:
             return code
     return 0

@@ -57,7 +57,7 @@ ITL_NOTES: Mapping[str, str] = {
 
 
 def summary_of(result: Result) -> dict[str, Any]:
-    """A simulated run. Keys as `RunSummary`, and more; times in seconds of real hardware.
+    """A simulated run. Keys as `summarise`, and more; times in seconds of real hardware.
     `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
 
     `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
@@ -132,7 +132,7 @@ def summary_of(result: Result) -> dict[str, Any]:
 
 def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
     """A run against a live gateway, as `summary_of` has it; None for _SIMULATED_ONLY."""
-    replayed = asdict(summarise(rows, speed))
+    replayed = summarise(rows, speed)
     complete = [row for row in rows if row.complete]
     attempts = [
         tried for row in rows if isinstance(tried := (row.headway or {}).get("attempts"), int) and tried > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +16,10 @@ from predictors.training.dataset import DatasetError
 from router.config.fields import Positive
 
 _COUNTED = ("prompts", "answers", "attempts")
+ERRORS = (DatasetError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway dataset`."""
     actions = parser.add_subparsers(dest="dataset_action", required=True, metavar="release")
     released = actions.add_parser("release", help="write training rows that may be passed on, with a card")
     released.add_argument(
@@ -41,25 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, or 2 with one line on stderr for bad input."""
-    try:
-        check_out(args.out, DatasetError)
-        check_options(args, DatasetError, held_out=Annotated[Positive, Field(lt=1)])
-        folder = os.environ.get("HEADWAY_DATA")
-        paths = args.paths or ([folder] if folder else [])
-        if not paths:
-            raise DatasetError("which data? Name them, or set HEADWAY_DATA")
-        with shown_progress("reading and splitting"):
-            released = release(
-                paths,
-                args.out,
-                non_commercial=args.non_commercial,
-                held_out=args.held_out,
-                seed=args.seed,
-            )
-    except DatasetError as error:
-        print(f"headway dataset: {error}", file=sys.stderr)
-        return 2
+    check_out(args.out, DatasetError)
+    check_options(args, DatasetError, held_out=Annotated[Positive, Field(lt=1)])
+    folder = os.environ.get("HEADWAY_DATA")
+    paths = args.paths or ([folder] if folder else [])
+    if not paths:
+        raise DatasetError("which data? Name them, or set HEADWAY_DATA")
+    with shown_progress("reading and splitting"):
+        released = release(
+            paths, args.out, non_commercial=args.non_commercial, held_out=args.held_out, seed=args.seed
+        )
     rows = released.rows()
     if args.json:
         shown = {"out": str(args.out), "rows": rows, "left_out": released.left_out}

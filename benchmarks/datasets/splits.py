@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from operator import attrgetter
@@ -69,10 +68,8 @@ def _cuts(data: Dataset, runs: Sequence[Run], held_out: float) -> dict[str, floa
     """By run: when on its own clock the held-out part begins. One moment for all where their clocks are
     known, so that nothing later is learned than what is asked about; else a share of each run."""
     ids = {run.id for run in runs}
-    times: dict[str, list[float]] = defaultdict(list)
-    for attempt in data.attempts:
-        if attempt.run in ids:
-            times[attempt.run].append(attempt.dispatched_s)
+    attempts = grouped((each for each in data.attempts if each.run in ids), attrgetter("run"))
+    times = {run: [each.dispatched_s for each in found] for run, found in attempts.items()}
     starts = {run.id: run.started_at_s for run in runs}
     known = {run: start for run, start in starts.items() if start is not None}
     if len(known) == len(runs):

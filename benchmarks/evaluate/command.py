@@ -23,9 +23,10 @@ from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError
 from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError
 
+ERRORS = (DatasetError, ArtifactError)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway evaluate`."""
     parser.add_argument(
         "--artifact",
         type=Path,
@@ -51,33 +52,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, or 2 with one line on stderr for an artifact or data that cannot be used."""
-    try:
-        if args.held_out and args.train_data:
-            raise DatasetError("--held-out has its own training data: leave out --train-data")
-        check_out(args.out, DatasetError)
-        check_data_options(args, [*args.data, *args.train_data])
-        artifacts = _artifacts(args.artifact)
-        with shown_progress("evaluating") as progress:
-            data = read_data(args.data, args)
-            train = read_data(args.train_data, args) if args.train_data else None
-            notes = []
-            if train is not None:
-                data, copies = without_near_copies(data, train)
-                if copies:
-                    notes = [f"Prompts left out, because --train-data has near copies of them: {copies}."]
-            results = [
-                _evaluated(path, artifact, data, train, notes, args, progress)
-                for path, artifact in artifacts
-                if len(artifacts) == 1 or rows(KINDS[artifact.kind], data)
-            ]
-        if not results:
-            nothing = "nothing in the data that one of these artifacts could be evaluated on"
-            raise DatasetError(". ".join((nothing, *notes)))
-        written = None if args.out is None else report.write(args.out, results)
-    except (DatasetError, ArtifactError) as error:
-        print(f"headway evaluate: {error}", file=sys.stderr)
-        return 2
+    """Exit status: 0. Raises ERRORS for an artifact or data that cannot be used."""
+    if args.held_out and args.train_data:
+        raise DatasetError("--held-out has its own training data: leave out --train-data")
+    check_out(args.out, DatasetError)
+    check_data_options(args, [*args.data, *args.train_data])
+    artifacts = _artifacts(args.artifact)
+    with shown_progress("evaluating") as progress:
+        data = read_data(args.data, args)
+        train = read_data(args.train_data, args) if args.train_data else None
+        notes = []
+        if train is not None:
+            data, copies = without_near_copies(data, train)
+            if copies:
+                notes = [f"Prompts left out, because --train-data has near copies of them: {copies}."]
+        results = [
+            _evaluated(path, artifact, data, train, notes, args, progress)
+            for path, artifact in artifacts
+            if len(artifacts) == 1 or rows(KINDS[artifact.kind], data)
+        ]
+    if not results:
+        nothing = "nothing in the data that one of these artifacts could be evaluated on"
+        raise DatasetError(". ".join((nothing, *notes)))
+    written = None if args.out is None else report.write(args.out, results)
     if args.json:
         print_json(report.report(results))
         return 0

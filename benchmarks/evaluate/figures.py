@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,9 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """What a JSON report holds; what is no number is null there. A difference has its verdict."""
-        found: dict[str, Any] = _finite(asdict(self))
+        found: dict[str, Any] = orjson.loads(
+            orjson.dumps(self, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        )
         for shown, figure in zip(found["figures"], self.figures, strict=True):
             if figure.verdict:
                 shown["verdict"] = figure.verdict
@@ -93,16 +96,6 @@ class Evaluation:
 
 #: `Figure.part` of all of the data.
 WHOLE = "all"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [_finite(each) for each in value]
-    if isinstance(value, np.generic):
-        return _finite(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def block_bootstrap(

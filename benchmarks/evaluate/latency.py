@@ -61,15 +61,9 @@ class Judged:
     predicted: dict[str, np.ndarray]
 
     def take(self, rows: np.ndarray) -> Judged:
-        return Judged(
-            self.source[rows],
-            self.level[rows],
-            self.block[rows],
-            self.in_flight[rows],
-            self.actual[rows],
-            self.longer_than[rows],
-            {name: predicted[rows] for name, predicted in self.predicted.items()},
-        )
+        names = ("source", "level", "block", "in_flight", "actual", "longer_than")
+        predicted = {name: predicted[rows] for name, predicted in self.predicted.items()}
+        return Judged(**{name: getattr(self, name)[rows] for name in names}, predicted=predicted)
 
 
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.evaluate.figures import Figure, resampled_figure
 from predictors.training.dataset import Dataset, DatasetError, Prompt
 from predictors.training.relevance_labels import Labels
 
@@ -89,6 +90,46 @@ def picked_by_means(
         BEST_SINGLE: picked(quality, np.broadcast_to(overall, quality.shape)),
         BEST_PER_TASK: picked(quality, np.stack([by_task.get(task, overall) for task in tasks])),
     }
+
+
+def pick_figures(
+    part: str,
+    quality: np.ndarray,
+    groups: np.ndarray,
+    found: Mapping[str, np.ndarray],
+    *,
+    minus: Mapping[str, Sequence[str]],
+    resamples: int,
+    seed: int,
+) -> list[Figure]:
+    """Mean quality of what each of `found` picked (P,), of random picks and of an oracle, then the shares of the gap between
+    those two, also of one less each of others (`minus`, by its name)."""
+    random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
+    means = {"random model": random, **found, "oracle": best}
+    figures = [
+        Figure("mean quality", who, part, float(got.mean()), rows=len(quality)) for who, got in means.items()
+    ]
+    if best.mean() - random.mean() < 1e-9:
+        return figures
+    above = {who: got - random for who, got in found.items()} | {
+        f"{who} - {other}": found[who] - found[other]
+        for who in minus
+        for other in minus[who]
+        if other in found
+    }
+
+    def share_of(above: np.ndarray) -> Callable[[np.ndarray], float]:
+        def share(rows: np.ndarray) -> float:
+            gap = best[rows].mean() - random[rows].mean()
+            return float(above[rows].mean() / gap) if gap > 0 else float("nan")
+
+        return share
+
+    name = "share of the gap"
+    return figures + [
+        resampled_figure(name, of, part, groups, share_of(values), resamples=resamples, seed=seed)
+        for of, values in above.items()
+    ]
 
 
 def text_of(prompt: Prompt) -> str:

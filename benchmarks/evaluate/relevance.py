@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -22,10 +23,12 @@ from benchmarks.evaluate.picks import (
     Rated,
     check_apart,
     known_part,
+    pick_figures,
     picked,
     picked_by_means,
 )
 from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline
+from benchmarks.workloads.published import grouped
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import RelevanceModel
 from predictors.training.dataset import Dataset, DatasetError
@@ -67,11 +70,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     if not judged:
         raise DatasetError("the artifact knows none of the models in the test data")
     figures: list[Figure] = []
-    parts = {
-        source: [each for each in judged if each.source == source]
-        for source in sorted({each.source for each in judged})
-    }
-    for part, members in {"all": judged, **parts}.items():
+    for part, members in [("all", judged), *sorted(grouped(judged, attrgetter("source")).items())]:
         figures += _accuracy(part, members, seed)
     for each in judged:
         figures += _picks(each, known, seed)
@@ -158,42 +157,19 @@ def _picks(judged: Judged, train: Labels | None, seed: int) -> list[Figure]:
     quality, groups = judged.quality[several], judged.groups[several]
     if not len(quality):
         return []
-    part, count = judged.name, len(quality)
-    random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
     found = {OURS: picked(quality, judged.predicted[several])}
     if judged.baseline is not None:
         found[BASELINE] = picked(quality, judged.baseline[several])
     if train is not None:
-        found |= picked_by_means(quality, judged.tasks[several], train, part, judged.models)
-    figures = [
-        Figure("mean quality", "random model", part, float(random.mean()), rows=count),
-        *(Figure("mean quality", who, part, float(got.mean()), rows=count) for who, got in found.items()),
-        Figure("mean quality", "oracle", part, float(best.mean()), rows=count),
-    ]
-    if best.mean() - random.mean() < 1e-9:
-        return figures
-
-    def add(of: str, above: np.ndarray) -> None:
-        def share(rows: np.ndarray) -> float:
-            gap = best[rows].mean() - random[rows].mean()
-            return float(above[rows].mean() / gap) if gap > 0 else float("nan")
-
-        name = "share of the gap"
-        figures.append(resampled_figure(name, of, part, groups, share, resamples=_RESAMPLES, seed=seed))
-
-    for who, got in found.items():
-        add(who, got - random)
-    for who in (BEST_SINGLE, BEST_PER_TASK):
-        if who in found:
-            add(f"{OURS} - {who}", found[OURS] - found[who])
-    return figures
+        found |= picked_by_means(quality, judged.tasks[several], train, judged.name, judged.models)
+    minus = {OURS: (BEST_SINGLE, BEST_PER_TASK)}
+    return pick_figures(judged.name, quality, groups, found, minus=minus, resamples=_RESAMPLES, seed=seed)
 
 
 # --- curves and words -----------------------------------------------------------------------------------
 def _curves(judged: list[Judged]) -> list[Curve]:
     curves = []
-    for source in sorted({each.source for each in judged}):
-        members = [each for each in judged if each.source == source]
+    for source, members in sorted(grouped(judged, attrgetter("source")).items()):
         quality = _flat(members, lambda each: each.quality)
         predicted = _flat(members, lambda each: each.predicted)
         bins = [part for part in np.array_split(np.argsort(predicted, kind="stable"), _BINS) if len(part)]

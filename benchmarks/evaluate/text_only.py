@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_figure
-from benchmarks.evaluate.picks import Rated, check_apart, known_part, picked, picked_by_means
+from benchmarks.evaluate.picks import Rated, check_apart, known_part, pick_figures, picked, picked_by_means
 from benchmarks.evaluate.relevance import auc_within_models
 from predictors.learned.artifact import Artifact
 from predictors.learned.text_only.models import TextModels
@@ -115,7 +115,6 @@ def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
     if several.sum() < _LEAST_ROWS:
         return []
     quality, groups = scale.quality[several], scale.groups[several]
-    random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
     found = {
         who: picked(quality, predicted[several])
         for who, (predicted, _) in scale.estimates.items()
@@ -123,22 +122,7 @@ def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
     }
     if train is not None:
         found |= picked_by_means(quality, scale.tasks[several], train, scale.name, scale.models)
-    figures = [
-        Figure("mean quality", "random model", scale.name, float(random.mean()), rows=len(quality)),
-        Figure("mean quality", "oracle", scale.name, float(best.mean()), rows=len(quality)),
-    ]
-    for who, got in found.items():
-        figures.append(Figure("mean quality", who, scale.name, float(got.mean()), rows=len(quality)))
-
-        def share(rows: np.ndarray, got: np.ndarray = got) -> float:
-            gap = float(best[rows].mean() - random[rows].mean())
-            return float(got[rows].mean() - random[rows].mean()) / gap if gap > 0 else float("nan")
-
-        name = "share of the gap"
-        figures.append(
-            resampled_figure(name, who, scale.name, groups, share, resamples=_RESAMPLES, seed=seed)
-        )
-    return figures
+    return pick_figures(scale.name, quality, groups, found, minus={}, resamples=_RESAMPLES, seed=seed)
 
 
 # --- two models -----------------------------------------------------------------------------------------

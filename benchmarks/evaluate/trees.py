@@ -9,11 +9,13 @@ p90 does not bring to nothing. Intervals are from resamples of blocks of neighbo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 import numpy as np
 
 from benchmarks.evaluate.figures import Evaluation, Figure, pinball
 from benchmarks.evaluate.times import LEAST, blocks_of, figure, known_times, relative_errors
+from benchmarks.workloads.published import grouped
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.trees import TAU, TreeModel
@@ -30,8 +32,8 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     model = TreeModel.load(artifact)
     found = list(episodes(test, trees=model))
     figures: list[Figure] = []
-    for source in sorted({each.run.source for each in found}):
-        figures += _figures(source, [each for each in found if each.run.source == source], model, seed)
+    for source, of_source in sorted(grouped(found, attrgetter("run.source")).items()):
+        figures += _figures(source, of_source, model, seed)
     if not figures:
         raise DatasetError(f"fewer than {LEAST} first tokens to judge trees by")
     notes = (f"All figures are of the {TAU:.0%} quantile; pinball losses are of log seconds.",)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ EXPERIMENTS = {
     "heterogeneity": "how unlike hardware, engines, SLO classes, models and prices are",
     "training": "what predictors learn, from what, and what it is worth in goodput",
 }
+ERRORS = (WorkloadError, DatasetError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,22 +55,17 @@ def _module(name: str) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, or 2 with one line on stderr for bad input, data that cannot be read, or an engine that does not
-    answer."""
+    """Exit status: 0. Raises ERRORS for data that cannot be read and an engine that does not answer, too."""
     experiment = _module(args.experiment)
     data: Path | None = args.data
-    try:
-        if data is not None and not data.is_dir():
-            raise WorkloadError(f"--data {data}: no such folder")
-        if args.seed < 0:
-            raise WorkloadError(f"--seed: must be at least 0 (given: {args.seed})")
-        about = header(args.seed, data, url=getattr(args, "url", None))
-        with shown_progress(args.experiment) as progress:
-            sections = tuple(experiment.sections(args, data, progress))
-        page = write(args.out, Report(args.experiment, experiment.TITLE, about, sections))
-    except (WorkloadError, DatasetError) as error:
-        print(f"headway experiment {args.experiment}: {error}", file=sys.stderr)
-        return 2
+    if data is not None and not data.is_dir():
+        raise WorkloadError(f"--data {data}: no such folder")
+    if args.seed < 0:
+        raise WorkloadError(f"--seed: must be at least 0 (given: {args.seed})")
+    about = header(args.seed, data, url=getattr(args, "url", None))
+    with shown_progress(args.experiment) as progress:
+        sections = tuple(experiment.sections(args, data, progress))
+    page = write(args.out, Report(args.experiment, experiment.TITLE, about, sections))
     for section in sections:
         tables, figures = len(section.tables), len(section.charts)
         print(f"{section.title}: {tables} tables, {figures} figures")

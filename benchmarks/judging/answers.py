@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
 from pathlib import Path
 
 from benchmarks.datasets.prompt_sets import PROMPT_SETS, read_prompt_sets
 from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.published import Record, Share, checked, json_lines, json_records
+from benchmarks.workloads.published import Record, Share, checked, grouped, json_lines, json_records
 from benchmarks.workloads.sources.arena import read_published
 from benchmarks.workloads.sources.prompt_sets import prompt_id
 
@@ -78,12 +78,9 @@ def read_answers(path: Path, models: Sequence[str] = (), limit: int | None = Non
 
 def pairs(answers: Iterable[Answered]) -> dict[PairKey, tuple[Answered, Answered]]:
     """Every two answers to one prompt."""
-    by_prompt: defaultdict[str, list[Answered]] = defaultdict(list)
-    for each in answers:
-        by_prompt[each.prompt_id].append(each)
     return {
         (prompt, first.model, second.model): (first, second)
-        for prompt, found in by_prompt.items()
+        for prompt, found in grouped(answers, attrgetter("prompt_id")).items()
         for first, second in combinations(found, 2)
     }
 

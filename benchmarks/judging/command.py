@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import math
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,10 +25,10 @@ from benchmarks.terminal import INTERRUPTED, aligned, print_json, progress_bar
 from benchmarks.workloads.format import WorkloadError, writing
 
 NOTHING_JUDGED = 1
+ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway judge`."""
     parser.add_argument("--url", required=True, help="any OpenAI-compatible server that can judge")
     parser.add_argument("--model", required=True, metavar="NAME", help="the judge's model")
     parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
@@ -52,20 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 1 if the judge gave no verdict that can be read, 2 with one line on stderr for bad input, 130 after
-    Ctrl-C (the verdicts so far are kept)."""
-    try:
-        check_url(args.url)
-        judge = Judge(args.url, args.model, key_from(os.environ, args.api_key_env, "--api-key-env"))
-        answers = read_answers(args.answers, [each for each in args.models.split(",") if each], args.limit)
-        if args.pairwise and not pairs(answers):
-            raise WorkloadError(f"{args.answers}: no prompt has two answers")
-        if args.out is not None:  # before any call is paid for
-            with writing(args.out), args.out.open("ab"):
-                pass
-    except WorkloadError as error:
-        print(f"headway judge: {error}", file=sys.stderr)
-        return 2
+    """Exit status: 0, 1 if the judge gave no verdict that can be read, 130 after Ctrl-C (the verdicts so far are kept)."""
+    check_url(args.url)
+    judge = Judge(args.url, args.model, key_from(os.environ, args.api_key_env, "--api-key-env"))
+    answers = read_answers(args.answers, [each for each in args.models.split(",") if each], args.limit)
+    if args.pairwise and not pairs(answers):
+        raise WorkloadError(f"{args.answers}: no prompt has two answers")
+    if args.out is not None:  # before any call is paid for
+        with writing(args.out), args.out.open("ab"):
+            pass
     verdicts: Verdicts[Any] = Verdicts()
     finished = run_until_interrupted(lambda stop: _judge(judge, answers, verdicts, stop, args.pairwise))
     if args.pairwise:

@@ -88,7 +88,6 @@ class Counter:
         self._allocations = _load_allocations()
 
     def start(self, *, allocations: bool) -> None:
-        """Begin."""
         if allocations:
             self._allocations.start()
         else:

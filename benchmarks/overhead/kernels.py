@@ -31,7 +31,6 @@ _ESTIMATE = Estimate(0.2, 0.01, 0, 0, 0.1, 0.0, 9, 9, 200.0, 0.0, 180.0, 0.0, 0.
 
 
 def main() -> None:
-    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--onnx", action="store_true", help="measure ONNX Runtime too")
     args = parser.parse_args()

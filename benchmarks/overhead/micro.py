@@ -59,7 +59,6 @@ def measure(least_s: float = 0.1, records: int = 500) -> list[Cost]:
 
 
 def text(costs: list[Cost]) -> str:
-    """A table."""
     rows = [(cost.step, f"{cost.median_us:.2f}", f"{cost.least_us:.2f}") for cost in costs]
     return "\n".join(aligned([("step", "median us", "least us"), *rows]))
 

@@ -19,10 +19,10 @@ class Plan:
     reads their CPU time when its measured window opens and closes. `key` is the client's, None without one.
     """
 
-    mode: str
-    ports: tuple[int, ...]
-    connections: int
-    duration_s: float
+    mode: str = "closed"
+    ports: tuple[int, ...] = ()
+    connections: int = 0
+    duration_s: float = 0.0
     warmup_s: float = 0.5
     stream: bool = False
     chunks: int = 16

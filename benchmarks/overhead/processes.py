@@ -62,7 +62,6 @@ class Cores:
         return self.upstream is not None and self.upstream == self.load
 
     def text(self) -> str:
-        """For people."""
         if self.target is None or self.upstream is None or self.load is None:
             return "processes not pinned"
         names = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from benchmarks.overhead.plan import Plan, Result
@@ -21,17 +21,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load. `direct`: it is measured without a gateway too; `variants`: with other fleet files too. `figures` are what
-    it reports."""
+    """One `load`, whose times and processes are filled in by `plan`. `direct`: it is measured without a gateway too;
+    `variants`: with other fleet files too. `figures` are what it reports."""
 
     name: str
     title: str
     figures: tuple[Figure, ...]
-    mode: str = "closed"
-    connections: int = 0
-    stream: bool = False
-    chunks: int = 16
-    pace_us: int = 0
+    load: Plan
     direct: bool = True
     variants: bool = False
     fixed_s: float | None = None  # its measured window, whatever duration was asked for
@@ -44,16 +40,12 @@ class Scenario:
 
     def plan(self, target: Target, engine: Target, duration_s: float, rate_per_s: float) -> Plan:
         """The load generator's orders."""
-        return Plan(
-            mode=self.mode,
+        return replace(
+            self.load,
             ports=target.ports,
-            connections=self.connections,
             duration_s=duration_s if self.fixed_s is None else min(self.fixed_s, duration_s),
             warmup_s=min(0.5, duration_s),
-            stream=self.stream,
-            chunks=self.chunks,
-            pace_us=self.pace_us,
-            rate_per_s=rate_per_s if self.mode == "open" else 0.0,
+            rate_per_s=rate_per_s if self.load.mode == "open" else 0.0,
             target_pids=() if target is engine else target.pids,
             bench_pids=engine.pids,
         )
@@ -82,17 +74,13 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario(
-            "idle", "Memory after the start", _MEMORY, mode="hold", stream=True, direct=False, fixed_s=0.5
+            "idle", "Memory after the start", _MEMORY, Plan("hold", stream=True), direct=False, fixed_s=0.5
         ),
         Scenario(
             "hold",
             "1000 streams held open, a chunk each 500 ms",
             (Figure("streams held", lambda r: float(r.held)), *_MEMORY, _CPU_A_CHUNK),
-            mode="hold",
-            connections=1000,
-            stream=True,
-            chunks=100_000,
-            pace_us=500_000,
+            Plan("hold", connections=1000, stream=True, chunks=100_000, pace_us=500_000),
             direct=False,
             fixed_s=2.0,
         ),
@@ -100,8 +88,7 @@ SCENARIOS = {
             "json",
             "JSON at a fixed rate, open loop, latency from the scheduled instant",
             (*_LATENCY, _CPU_A_REQUEST),
-            mode="open",
-            connections=32,
+            Plan("open", connections=32),
         ),
         Scenario(
             "json-max",
@@ -111,26 +98,20 @@ SCENARIOS = {
                 Figure("requests/s a core", lambda r: r.answers / r.target_cpu_s if r.target_cpu_s else None),
                 _CPU_A_REQUEST,
             ),
-            connections=32,
+            Plan(connections=32),
             variants=True,
         ),
         Scenario(
             "streams",
             "64 streams, a chunk each 10 ms, 64 chunks a stream",
             (*_TTFT, *_RELAY, _CPU_A_CHUNK),
-            connections=64,
-            stream=True,
-            chunks=64,
-            pace_us=10_000,
+            Plan(connections=64, stream=True, chunks=64, pace_us=10_000),
         ),
         Scenario(
             "streams-max",
             "384 streams, a chunk each 10 ms: 38,400 chunks/s offered",
             (_CHUNKS, _CPU_A_CHUNK, *_RELAY[:2]),
-            connections=384,
-            stream=True,
-            chunks=64,
-            pace_us=10_000,
+            Plan(connections=384, stream=True, chunks=64, pace_us=10_000),
         ),
     )
 }

@@ -207,11 +207,6 @@ def _prompt_tokens(prompt: Prompt, case: Case) -> int:
 def part(table: Table, rows: Sequence[int] | np.ndarray) -> Table:
     """Some rows of a table."""
     at = np.asarray(rows, dtype=int)
-    return Table(
-        table.case,
-        tuple(table.prompts[row] for row in at),
-        table.quality[at],
-        table.cost_usd[at],
-        table.output_tokens[at],
-        table.prompt_tokens[at],
-    )
+    arrays = ("quality", "cost_usd", "output_tokens", "prompt_tokens")
+    taken = {name: getattr(table, name)[at] for name in arrays}
+    return replace(table, prompts=tuple(table.prompts[row] for row in at), **taken)

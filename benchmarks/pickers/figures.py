@@ -132,3 +132,13 @@ def area(points: Points, low_usd: float, high_usd: float) -> float:
     qualities, costs = zip(*lower_hull(points), strict=True)
     grid = np.linspace(low_usd, high_usd, 501)
     return float(np.interp(grid, costs, qualities).mean())
+
+
+def points_of(found: Sequence[float]) -> str:
+    """A difference of shares with its interval, in points of 100."""
+    return f"{100 * found[0]:+.2f} [{100 * found[1]:+.1f}, {100 * found[2]:+.1f}]"
+
+
+def percent_of(found: Sequence[float]) -> str:
+    """A share with its interval."""
+    return f"{found[0]:.1%} [{found[1]:.0%}, {found[2]:.0%}]"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.pages.marked import table
-from benchmarks.pickers.command import percent_of, points_of
+from benchmarks.pickers.figures import percent_of, points_of
 from benchmarks.pickers.judge import OURS, RIVALS
 from benchmarks.pickers.second_look import auc_of
 

@@ -35,9 +35,10 @@ from benchmarks.workloads.sources.generators import PROCESSES
 from router.config.fields import Count, NotNegative, Positive, Share
 from router.store.database import StoreError
 
+ERRORS = (WorkloadError, StoreError)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway plan`."""
     what = parser.add_argument_group("what is planned")
     what.add_argument(
         "--cluster", type=Path, metavar="FILE", help="the GPUs: pools of {gpu, gpus, node_gpus, usd_per_hour}"
@@ -114,19 +115,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 1 if no placement is possible, 2 with one line on stderr for bad input."""
+    """Exit status: 0, 1 if no placement is possible."""
+    _check(args)
+    _check_out(args.out)
     try:
-        _check(args)
-        _check_out(args.out)
         data, fleet = _planned(args) if args.batch is None else _planned_batch(args)
-        if args.out is not None:
-            _write(args.out, data, fleet, plan_svg(data) if args.batch is None else batch_svg(data))
     except (Infeasible, ProcessLost) as error:
         print(f"headway plan: {error}", file=sys.stderr)
         return 1
-    except (WorkloadError, StoreError) as error:
-        print(f"headway plan: {error}", file=sys.stderr)
-        return 2
+    if args.out is not None:
+        _write(args.out, data, fleet, plan_svg(data) if args.batch is None else batch_svg(data))
     if args.json:
         print_json(data)
     else:

@@ -67,5 +67,4 @@ def fleet_config(data: Mapping[str, Any], source: str = "the fleet file of a pla
 
 
 def fleet_yaml(data: Mapping[str, Any]) -> str:
-    """The file."""
     return _HEADING + yaml.safe_dump(dict(data), sort_keys=False, width=110, default_flow_style=None)

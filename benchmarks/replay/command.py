@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,10 +33,10 @@ RESULTS_KEY = "headway_results"
 Result = TypeVar("Result")
 
 NO_SUCCESS = 1
+ERRORS = (WorkloadError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway replay`."""
     parser.add_argument("file", type=Path, help="a workload file")
     parser.add_argument("--url", required=True, help="any OpenAI-compatible server")
     add_target_arguments(parser)
@@ -94,23 +93,19 @@ def target_from(args: argparse.Namespace, header: Header, environment: Mapping[s
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 1 if no request succeeded, 2 for bad input, 130 after Ctrl-C. For 1 and 2 one line on stderr says why."""
-    try:
-        header = read_header(args.file)
-        target = target_from(args, header, os.environ)
-        check_options(args, WorkloadError, limit=Count)
-        rows, finished = _replay(args, target)
-    except WorkloadError as error:
-        print(f"headway replay: {error}", file=sys.stderr)
-        return 2
+    """Exit status: 0, 1 if no request succeeded (one line on stderr says why), 130 after Ctrl-C."""
+    header = read_header(args.file)
+    target = target_from(args, header, os.environ)
+    check_options(args, WorkloadError, limit=Count)
+    rows, finished = _replay(args, target)
     summary = summarise(rows, target.speed)
     if args.json:
-        print_json({"finished": finished, **asdict(summary)})
+        print_json({"finished": finished, **summary})
     else:
         print(text(summary) if finished else "interrupted; what had ended by then:\n" + text(summary))
     if not finished:
         return INTERRUPTED
-    if summary.complete:
+    if summary["complete"]:
         return 0
     ((reason, count),) = Counter(row.error or row.outcome for row in rows).most_common(1)
     print(

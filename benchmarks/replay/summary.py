@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from benchmarks.measures import Judged, Summary, attainment, mean_rate, offered_period_s
@@ -15,41 +15,14 @@ from router.core.types import Outcome
 LAG_WARNING_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One run in numbers. Times in seconds of the workload's clock; latencies of complete answers only.
+def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
+    """One run in numbers. Times in seconds of the workload's clock; latencies of complete answers only. `speed` converts
+    client lag to real seconds.
 
     `attainment` and `goodput_per_s` are the client's measure over all offered requests with an SLO;
     `gateway_attainment` and `gateway_outcomes` are what the gateway reported, for requests that it reported anything
     of, `outcomes` what the client saw. `disagreements` are requests where the two differ.
     """
-
-    requests: int
-    complete: int
-    rate_per_s: float | None
-    ttft_s: Summary
-    tpot_s: Summary
-    itl_max_s: Summary
-    e2e_s: Summary
-    offered_with_slo: int
-    met: int
-    attainment: float | None
-    goodput_per_s: float | None
-    gateway_attainment: float | None
-    output_tokens: int
-    output_tokens_per_s: float | None
-    cost_usd: float | None
-    cost_usd_per_request: float | None
-    outcomes: dict[str, int]
-    gateway_outcomes: dict[str, int]
-    disagreements: int
-    instances: dict[str, int]
-    errors: dict[str, int]
-    client_lag_s: Summary
-
-
-def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:
-    """The summary of a run's rows. `speed` converts client lag to real seconds."""
     arrivals_s = sorted(row.scheduled_s for row in rows)
     period_s = offered_period_s(arrivals_s)
     # A request that failed without a known SLO had none.
@@ -57,19 +30,19 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:
     complete = [row for row in rows if row.complete]
     costs = [cost for row in rows if (cost := row.cost_usd) is not None]
     output_tokens = sum(row.output_tokens or 0 for row in rows)
-    return RunSummary(
-        requests=len(rows),
-        complete=len(complete),
-        rate_per_s=mean_rate(arrivals_s),
-        ttft_s=Summary.of(row.ttft_s for row in complete),
-        tpot_s=Summary.of(row.tpot_s for row in complete),
-        itl_max_s=Summary.of(row.itl_max_s for row in complete),
-        e2e_s=Summary.of(row.e2e_s for row in complete),
-        offered_with_slo=met.offered,
-        met=met.met,
-        attainment=met.attainment,
-        goodput_per_s=met.goodput_per_s,
-        gateway_attainment=attainment(
+    return {
+        "requests": len(rows),
+        "complete": len(complete),
+        "rate_per_s": mean_rate(arrivals_s),
+        "ttft_s": asdict(Summary.of(row.ttft_s for row in complete)),
+        "tpot_s": asdict(Summary.of(row.tpot_s for row in complete)),
+        "itl_max_s": asdict(Summary.of(row.itl_max_s for row in complete)),
+        "e2e_s": asdict(Summary.of(row.e2e_s for row in complete)),
+        "offered_with_slo": met.offered,
+        "met": met.met,
+        "attainment": met.attainment,
+        "goodput_per_s": met.goodput_per_s,
+        "gateway_attainment": attainment(
             (
                 Judged(row.gateway_outcome, row.met is not None, _met_by_gateway(row))
                 for row in rows
@@ -77,19 +50,19 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:
             ),
             period_s,
         ).attainment,
-        output_tokens=output_tokens,
-        output_tokens_per_s=output_tokens / period_s if period_s else None,
-        cost_usd=sum(costs) if costs else None,
-        cost_usd_per_request=sum(costs) / len(costs) if costs else None,
-        outcomes=_counted(row.outcome for row in rows),
-        gateway_outcomes=_counted(row.gateway_outcome for row in rows if row.gateway_outcome),
-        disagreements=sum(
+        "output_tokens": output_tokens,
+        "output_tokens_per_s": output_tokens / period_s if period_s else None,
+        "cost_usd": sum(costs) if costs else None,
+        "cost_usd_per_request": sum(costs) / len(costs) if costs else None,
+        "outcomes": _counted(row.outcome for row in rows),
+        "gateway_outcomes": _counted(row.gateway_outcome for row in rows if row.gateway_outcome),
+        "disagreements": sum(
             row.gateway_outcome is not None and row.gateway_outcome != row.outcome for row in rows
         ),
-        instances=_counted(row.instance or "(none)" for row in rows),
-        errors=_counted(row.error_code or row.error for row in rows if row.error),
-        client_lag_s=Summary.of(row.lag_s / speed for row in rows),
-    )
+        "instances": _counted(row.instance or "(none)" for row in rows),
+        "errors": _counted(row.error_code or row.error for row in rows if row.error),
+        "client_lag_s": asdict(Summary.of(row.lag_s / speed for row in rows)),
+    }
 
 
 def _met_by_gateway(row: Row) -> bool:
@@ -112,42 +85,44 @@ def per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def text(summary: RunSummary) -> str:
+def text(summary: Mapping[str, Any]) -> str:
     """The summary as lines for a person."""
     lines = [
-        f"requests   {summary.requests:,}, complete {summary.complete:,}"
-        + ("" if summary.rate_per_s is None else f", offered at {summary.rate_per_s:.3f}/s")
+        f"requests   {summary['requests']:,}, complete {summary['complete']:,}"
+        + ("" if summary["rate_per_s"] is None else f", offered at {summary['rate_per_s']:.3f}/s")
     ]
-    for name, values in (("TTFT", summary.ttft_s), ("TPOT", summary.tpot_s), ("E2E", summary.e2e_s)):
-        cells = ", ".join(f"{key} {milliseconds(getattr(values, key))}" for key in ("p50", "p95", "p99"))
+    for name, values in (("TTFT", summary["ttft_s"]), ("TPOT", summary["tpot_s"]), ("E2E", summary["e2e_s"])):
+        cells = ", ".join(f"{key} {milliseconds(values[key])}" for key in ("p50", "p95", "p99"))
         lines.append(f"{name:<10} {cells} ms")
-    if summary.offered_with_slo:
+    if summary["offered_with_slo"]:
         lines.append(
-            f"SLO        {per_cent(summary.attainment)} of {summary.offered_with_slo:,} met"
-            + ("" if summary.goodput_per_s is None else f", goodput {summary.goodput_per_s:.3f}/s")
+            f"SLO        {per_cent(summary['attainment'])} of {summary['offered_with_slo']:,} met"
+            + ("" if summary["goodput_per_s"] is None else f", goodput {summary['goodput_per_s']:.3f}/s")
         )
     lines.append(
-        f"output     {summary.output_tokens:,} tokens"
-        + ("" if summary.output_tokens_per_s is None else f", {summary.output_tokens_per_s:,.1f}/s")
+        f"output     {summary['output_tokens']:,} tokens"
+        + ("" if summary["output_tokens_per_s"] is None else f", {summary['output_tokens_per_s']:,.1f}/s")
     )
-    if summary.cost_usd is not None:
-        lines.append(f"cost       {summary.cost_usd:.6f} USD, {summary.cost_usd_per_request:.6f} a request")
-    lines.append("outcomes   " + _list(summary.outcomes))
-    if summary.gateway_outcomes:
+    if summary["cost_usd"] is not None:
+        lines.append(
+            f"cost       {summary['cost_usd']:.6f} USD, {summary['cost_usd_per_request']:.6f} a request"
+        )
+    lines.append("outcomes   " + _list(summary["outcomes"]))
+    if summary["gateway_outcomes"]:
         lines.append(
             "gateway    "
-            + _list(summary.gateway_outcomes)
-            + f" ({summary.disagreements} seen otherwise here)"
+            + _list(summary["gateway_outcomes"])
+            + f" ({summary['disagreements']} seen otherwise here)"
         )
-    if set(summary.instances) != {"(none)"}:
-        lines.append("instances  " + _list(summary.instances))
-    if summary.errors:
-        lines.append("errors     " + _list(dict(list(summary.errors.items())[:5])))
-    lag = summary.client_lag_s
+    if set(summary["instances"]) != {"(none)"}:
+        lines.append("instances  " + _list(summary["instances"]))
+    if summary["errors"]:
+        lines.append("errors     " + _list(dict(list(summary["errors"].items())[:5])))
+    lag = summary["client_lag_s"]
     lines.append(
-        f"client lag p50 {milliseconds(lag.p50)}, p99 {milliseconds(lag.p99)}, max {milliseconds(lag.max)} ms"
+        f"client lag p50 {milliseconds(lag['p50'])}, p99 {milliseconds(lag['p99'])}, max {milliseconds(lag['max'])} ms"
     )
-    if lag.p99 is not None and lag.p99 > LAG_WARNING_S:
+    if lag["p99"] is not None and lag["p99"] > LAG_WARNING_S:
         lines.append("           the client fell behind: its times say more of it than of what it measured")
     return "\n".join(lines)
 

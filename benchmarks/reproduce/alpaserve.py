@@ -41,7 +41,6 @@ class Row:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway reproduce alpaserve`."""
     add_number(parser, "--seeds", 20, "N", "arrival seeds to try")
     add_number(parser, "--requests", 1000, "N", "requests of each")
     add_number(parser, "--draws", 3, "N", "workloads to compare planners on")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,6 @@ class Row:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway reproduce helix`."""
     parser.add_argument(
         "--sections", nargs="+", choices=sorted(SECTIONS.values()), metavar="N", help="only these, e.g. 6.3"
     )
@@ -106,31 +106,30 @@ def rows_of(
     folder: Path, sections: Sequence[str] | None, seed: int, processes: int, progress: Any
 ) -> Iterator[Row]:
     """The rows of each command, as it ends."""
-    published = Published(folder)
-    expected = published.expected
+    published = _published(folder)
     commands = [run for run in published.runs if sections is None or SECTIONS[run["folder"]] in sections]
-    with ProcessPoolExecutor(processes, get_context("spawn"), _open, (folder,)) as pool:
-        parts = [[pool.submit(_simulate, part, seed) for part in command["runs"]] for command in commands]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        parts = [
+            [pool.submit(_simulate, folder, part, seed) for part in command["runs"]] for command in commands
+        ]
         for command, futures in zip(commands, parts, strict=True):
             key = SECTIONS[command["folder"]], command["command"]
             progress(" ".join(key))
             figures = _figures([future.result() for future in futures])
-            for metric, value in expected[key].items():
+            for metric, value in published.expected[key].items():
                 decimals = len(value.partition(".")[2])
                 yield Row(*key, metric, float(value), round(figures[metric], decimals))
 
 
-_published: Published
+@cache
+def _published(folder: Path) -> Published:
+    return Published(folder)
 
 
-def _open(folder: Path) -> None:
-    global _published  # noqa: PLW0603 - what a process of the pool reads once
-    _published = Published(folder)
-
-
-def _simulate(part: Mapping[str, Any], seed: int) -> Outcome:
-    model = _published.models[_MODELS[part.get("model_name", "LLaMa70B")]]
-    cluster, placement = _published.placed(part["solution_file_name"], model.model.name)
+def _simulate(folder: Path, part: Mapping[str, Any], seed: int) -> Outcome:
+    published = _published(folder)
+    model = published.models[_MODELS[part.get("model_name", "LLaMa70B")]]
+    cluster, placement = published.placed(part["solution_file_name"], model.model.name)
     placed = PlacedModel(placement, cluster, model.model)
     online = part["driver"].endswith("online")
     if part["driver"].startswith("simulate_maxflow"):
@@ -140,9 +139,9 @@ def _simulate(part: Mapping[str, Any], seed: int) -> Outcome:
         scheduler = SCHEDULERS[_SCHEDULERS[part["scheduling_method"]]]
     if online:
         return placed.online(
-            scheduler, _published.lengths, _published.arrivals_per_3_s, part["avg_throughput"], seed
+            scheduler, published.lengths, published.arrivals_per_3_s, part["avg_throughput"], seed
         )
-    return placed.offline(scheduler, _published.lengths, part.get("initial_feed_num", FIRST_REQUESTS), seed)
+    return placed.offline(scheduler, published.lengths, part.get("initial_feed_num", FIRST_REQUESTS), seed)
 
 
 def _figures(parts: Sequence[Outcome]) -> dict[str, float]:

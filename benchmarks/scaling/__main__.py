@@ -1,8 +1,151 @@
-"""`python -m benchmarks.scaling --out DIR`: see docs/scaling.md."""
+"""`python -m benchmarks.scaling --out DIR`: each scaler tuned by a sweep, then all of them on draws that no sweep saw.
 
+The static fleet has all its instances always, and is too large on purpose. Of each sweep that setting is taken which needs
+the fewest GPU-hours among those with at least `KEPT` of the static fleet's attainment on the tuning draws; if there is none,
+the one with the best attainment. Finished runs are kept in `DIR/runs.jsonl`, so that an interrupted experiment goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
 
-from benchmarks.scaling.command import main
+import orjson
+
+from benchmarks.compare import pool
+from benchmarks.compare.runs import KeptRuns
+from benchmarks.scaling.cases import CASES, TUNING
+from benchmarks.scaling.report import markdown, table
+from benchmarks.scaling.run import ORACLE, Trial, run
+from benchmarks.workloads.format import WorkloadError
+
+#: The share of the static fleet's attainment that a tuned scaler must keep.
+KEPT = 0.99
+STATIC = "none"
+#: The instances of the static fleet, which are the most that a scaler may have.
+INSTANCES = {"servegen_m_large": 7, "servegen_m_small": 7, "azure_conv": 9, "azure_code": 9, "made": 7}
+#: What each sweep tries.
+GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "queue": {"threshold": (0,), "down_after_s": (120, 300, 600, 1500)},
+    "kpa": {"utilization": (0.28, 0.35, 0.42, 0.5, 0.7), "scale_down_delay_s": (0, 300)},
+    "headway": {"margin": (0.5, 1, 2, 4, 8), "miss_step": (0, 0.01)},
+    ORACLE: {"scale": (1, 1.5, 2)},
+    "concurrency": {"utilization": (0.35, 0.5, 0.7), "window_s": (300,)},
+}
+#: The scalers that are run if none are named.
+USUAL = ("queue", "kpa", "headway", ORACLE)
+#: Scalers that are reported with their defaults too.
+_DEFAULTS = ("kpa", "headway")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0, or 2 with one line on stderr for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--data", type=Path, default=os.environ.get("HEADWAY_DATA"), metavar="DIR")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=["servegen_m_large", "azure_conv"])
+    parser.add_argument("--scalers", nargs="+", choices=GRIDS, default=list(USUAL))
+    parser.add_argument("--draws", type=int, default=5, metavar="N", help="reported draws (default 5)")
+    parser.add_argument("--tuning", type=int, default=2, metavar="N", help="draws of the sweeps (default 2)")
+    parser.add_argument("--jobs", type=int, default=pool.cores(), metavar="N")
+    args = parser.parse_args(argv)
+    try:
+        report = experiment(args)
+    except WorkloadError as error:
+        print(f"benchmarks.scaling: {error}", file=sys.stderr)
+        return 2
+    (args.out / "report.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    (args.out / "report.md").write_text(markdown(report), encoding="utf-8")
+    print(table(report))
+    return 0
+
+
+def experiment(args: argparse.Namespace) -> dict[str, Any]:
+    """The sweeps' choices and the reported runs, by case."""
+    tuning = range(TUNING, TUNING + args.tuning)
+
+    def trials(case: str, scaler: str, settings: Mapping[str, Any], draws: Iterable[int]) -> list[Trial]:
+        return [Trial(case, draw, scaler, INSTANCES[case], settings, args.data) for draw in draws]
+
+    swept = [
+        trial
+        for case in args.cases
+        for scaler, settings in [(STATIC, {}), *_grid(args.scalers)]
+        for trial in trials(case, scaler, settings, tuning)
+    ]
+    with pool.Processes(args.jobs) as processes:
+        runs = KeptRuns(args.out / "runs.jsonl", processes, run, _key)
+        tuned = _chosen(runs.of(swept))
+        reported = [
+            trial
+            for case in args.cases
+            for scaler, settings in [
+                (STATIC, {}),
+                *((scaler, tuned[case][scaler]) for scaler in args.scalers),
+                *((scaler, {}) for scaler in _DEFAULTS if scaler in args.scalers and tuned[case][scaler]),
+            ]
+            for trial in trials(case, scaler, settings, range(1, args.draws + 1))
+        ]
+        return {"tuned": tuned, "swept": runs.of(swept), "runs": runs.of(reported)}
+
+
+def _grid(scalers: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (scaler, dict(zip(GRIDS[scaler], values, strict=True)))
+        for scaler in scalers
+        for values in product(*GRIDS[scaler].values())
+    ]
+
+
+def _chosen(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The settings of each scaler by case."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for case, scaler in dict.fromkeys((each["case"], each["scaler"]) for each in runs):
+        if scaler == STATIC:
+            continue
+        static = _mean(runs, case, STATIC, {}, "attainment")
+        ranked = [
+            (
+                _mean(runs, case, scaler, settings, "attainment"),
+                _mean(runs, case, scaler, settings, "gpu_hours"),
+                settings,
+            )
+            for settings in _unique(each["settings"] for each in runs if each["scaler"] == scaler)
+        ]
+        kept = [each for each in ranked if each[0] >= KEPT * static]
+        best = min(kept, key=lambda each: each[1]) if kept else max(ranked, key=lambda each: each[0])
+        found.setdefault(case, {})[scaler] = best[2]
+    return found
+
+
+def _mean(
+    runs: Sequence[Mapping[str, Any]], case: str, scaler: str, settings: Mapping[str, Any], name: str
+) -> float:
+    values = [
+        each[name]
+        for each in runs
+        if each["case"] == case and each["scaler"] == scaler and each["settings"] == settings
+    ]
+    return float(sum(values) / len(values))
+
+
+def _unique(all_settings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for settings in all_settings:
+        if settings not in found:
+            found.append(settings)
+    return found
+
+
+def _key(trial: Trial) -> str:
+    settings = ",".join(f"{name}={value:g}" for name, value in sorted(trial.settings.items()))
+    return f"{trial.case}#{trial.draw} {trial.scaler}({settings})/{trial.instances}"
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.measures import Interval
 from benchmarks.pages import marked
 from benchmarks.terminal import aligned_table
+from benchmarks.workloads.published import grouped
 
 Run = Mapping[str, Any]
 
@@ -17,9 +18,7 @@ def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each case, scaler and settings: means over the draws with 95 % intervals. `kept` is the attainment as a
     share of the static fleet's, `saved` the share of another row's GPU-hours that this one did not take; both draw by
     draw."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in report["runs"]:
-        groups.setdefault((run["case"], _label(report, run)), []).append(run)
+    groups = grouped(report["runs"], lambda run: (run["case"], _label(report, run)))
     found = []
     for (case, label), runs in groups.items():
         static = groups[case, "none"]

@@ -28,10 +28,10 @@ from predictors.training.dataset import Dataset, DatasetError
 from router.config.fields import Count, Positive, Share
 
 _PER_STRATUM, _BASE_SHARE = 2000, 0.5
+ERRORS = (DatasetError, ArtifactError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway train`."""
     parser.add_argument("kind", choices=sorted(KINDS), help="what to train")
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the artifact goes")
@@ -63,27 +63,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, or 2 with one line on stderr for data that cannot be read or learned from."""
+    """Exit status: 0. Raises ERRORS for data that cannot be read or learned from."""
     kind = KINDS[args.kind]
     trainer(kind), evaluator(kind)  # a package that is missing is an error before anything is read
-    try:
-        _check(args, kind)
-        args.out.mkdir(parents=True, exist_ok=True)
-        with shown_progress(f"training {kind.name}") as progress:
-            data, prepare = read_and_prepare(args, kind)
-            made = train_and_evaluate(
-                kind,
-                data,
-                args.out,
-                seed=args.seed,
-                held_out=args.held_out,
-                final=args.final,
-                prepare=prepare,
-                progress=progress,
-            )
-    except (DatasetError, ArtifactError) as error:
-        print(f"headway train: {error}", file=sys.stderr)
-        return 2
+    _check(args, kind)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with shown_progress(f"training {kind.name}") as progress:
+        data, prepare = read_and_prepare(args, kind)
+        made = train_and_evaluate(
+            kind,
+            data,
+            args.out,
+            seed=args.seed,
+            held_out=args.held_out,
+            final=args.final,
+            prepare=prepare,
+            progress=progress,
+        )
     if args.json:
         print_json(made.as_dict())
     else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -28,7 +28,6 @@ _ROUTING = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway workload`."""
     actions = parser.add_subparsers(dest="workload_action", required=True, metavar="build|from-store|show")
     build = actions.add_parser(
         "build",
@@ -209,20 +208,16 @@ def options(args: argparse.Namespace) -> BuildOptions:
         turns=args.turns,
         prompts=args.prompts,
         lengths=args.lengths,
-        generator_lengths=Lengths(
-            args.prompt_median, args.prompt_sigma, args.output_median, args.output_sigma
-        ),
         length_wins=args.length_wins,
-        bounds=Bounds(
-            max_prompt_tokens=args.max_prompt_tokens,
-            max_output_tokens=args.max_output_tokens,
-            min_prompt_tokens=args.min_prompt_tokens,
-            min_output_tokens=args.min_output_tokens,
-            on_long=args.on_long,
-        ),
+        generator_lengths=Lengths(**_given(args, asdict(Lengths()))),
+        bounds=Bounds(**_given(args, asdict(Bounds()))),
         max_tokens=max_tokens,
-        routing=RoutingMix.of(**{name: getattr(args, name) for name in _ROUTING}),
+        routing=RoutingMix.of(**_given(args, _ROUTING)),
     )
+
+
+def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in names}
 
 
 def _files(name: str, given: Sequence[str]) -> dict[str, list[Path]]:

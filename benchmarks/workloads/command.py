@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable
 
 from rich.progress import TimeRemainingColumn
@@ -25,19 +24,12 @@ from router.config import load
 from router.store.database import StoreError
 from router.store_arguments import store_of
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headway workload`."""
-    arguments.add(parser)
+ERRORS = (WorkloadError, StoreError)
+add_arguments = arguments.add
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, or 2 with one line on stderr for bad input."""
-    try:
-        return {"build": _build, "from-store": _from_store, "show": _show}[args.workload_action](args)
-    except (WorkloadError, StoreError) as error:
-        print(f"headway workload: {error}", file=sys.stderr)
-        return 2
+    return {"build": _build, "from-store": _from_store, "show": _show}[args.workload_action](args)
 
 
 def _build(args: argparse.Namespace) -> int:

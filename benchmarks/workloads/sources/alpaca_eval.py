@@ -54,15 +54,13 @@ def _take(answers: Answers, row: _Row, choices: Choices) -> None:
         answers.quality[row.model] = min(1.0, max(0.0, row.win_vs_gpt4t_weighted))
 
 
-def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
+def _read(paths: Sequence[Path], choices: Choices) -> dict[str, Answers]:
     sets: dict[str, Answers] = {}
-    known: set[str] = set()
     for path in paths:
         for item in json_list(path, _Output):
-            known.add(item.generator)
             answers = sets.setdefault(prompt_id(item.instruction), Answers(item.instruction))
             answers.tokens[item.generator] = tokens_of_characters(len(item.output), CHARACTERS_PER_TOKEN)
-    return sets, known
+    return sets
 
 
 ALPACA_EVAL = prompt_set(

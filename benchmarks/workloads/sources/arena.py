@@ -134,7 +134,7 @@ def read_published(paths: Iterable[Path]) -> Published:
     return found
 
 
-def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
+def _read(paths: Sequence[Path], choices: Choices) -> dict[str, Answers]:
     found = read_published(paths)
     questions = {identity: Answers(text) for identity, text in found.questions.items()}
     sets: dict[str, Answers] = {}
@@ -146,8 +146,7 @@ def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], 
     for (identity, model), grade in found.grades.items():
         if identity in questions and (identity, model) in found.answers:
             questions[identity].quality[model] = grade
-    known = {model for _, model in found.answers}
-    return sets, known
+    return sets
 
 
 def _urls(choices: Choices) -> Sequence[str]:

@@ -46,14 +46,12 @@ def _take(answers: Answers, row: _Row, _choices: Choices) -> None:
     answers.quality[row.model] = row.score
 
 
-def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
+def _read(paths: Sequence[Path], choices: Choices) -> dict[str, Answers]:
     sets: dict[str, Answers] = {}
-    known: set[str] = set()
     for path in paths:
         for item in json_list(path, _Question):
-            known.update(item.scores)
             sets.setdefault(prompt_id(item.question), Answers(item.question)).quality.update(item.scores)
-    return sets, known
+    return sets
 
 
 LLMROUTER = prompt_set(

@@ -64,28 +64,25 @@ def prompt_set(
     models: ModelNames,
     row: type[Row],
     take: Callable[[Answers, Row, Choices], None],
-    read: Callable[[Sequence[Path], Choices], tuple[Mapping[str, Answers], Iterable[str]]],
+    read: Callable[[Sequence[Path], Choices], Mapping[str, Answers]],
     **about: Any,
 ) -> Source:
     """A set of prompts with answers of many models; `models` is its default choice. Its prepared `folder` has prompts and
-    answers; `take` notes a `row` of an answer. `read` gives the answers of the original files by the prompts' ids, and
-    the set's names of its models. `about` are further fields of `Source`."""
+    answers; `take` notes a `row` of an answer. `read` gives the answers of the original files by the prompts' ids.
+    `about` are further fields of `Source`."""
 
     def read_folder(name: str, paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
         prompts, responses = paths
         sets = {
             each.prompt_id: Answers(each.prompt, task=each.task) for each in json_records(prompts, PromptRow)
         }
-        known: set[str] = set()
         for answer in table(responses, row):
-            known.add(answer.model)
             if answer.prompt_id in sets:
                 take(sets[answer.prompt_id], answer, choices)
-        return _requests(name, sets, _names_for(choices.models, models, known), choices)
+        return _requests(name, sets, models, choices)
 
     def read_original(name: str, paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-        sets, known = read(paths, choices)
-        return _requests(name, sets, _names_for(choices.models, models, known), choices)
+        return _requests(name, read(paths, choices), models, choices)
 
     return Source(
         texts=True,
@@ -98,10 +95,11 @@ def prompt_set(
 
 
 def _requests(
-    source: str, sets: Mapping[str, Answers], names: ModelNames, choices: Choices
+    source: str, sets: Mapping[str, Answers], default: ModelNames, choices: Choices
 ) -> list[WorkloadRequest]:
     """One request for each prompt, in the order of ids, with lengths under our model names; with quality and
     without incomplete prompts as `choices` says."""
+    names = _names_for(choices.models, default, sets.values())
     has_lengths = any(answers.tokens for answers in sets.values())
     requests = []
     for identity in sorted(sets):
@@ -145,9 +143,9 @@ def _renamed(values: Mapping[str, Value], found: Mapping[str, str | None]) -> di
     return {ours: values[name] for ours, name in found.items() if name is not None and name in values}
 
 
-def _names_for(chosen: ModelNames | None, default: ModelNames, known: Iterable[str]) -> ModelNames:
+def _names_for(chosen: ModelNames | None, default: ModelNames, sets: Iterable[Answers]) -> ModelNames:
     """The choice of models, checked against those that the files have."""
-    known = frozenset(known)
+    known = {model for answers in sets for model in (*answers.tokens, *answers.quality)}
     names = chosen or default
     if chosen:
         for ours, theirs in chosen.items():

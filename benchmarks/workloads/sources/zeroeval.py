@@ -71,19 +71,17 @@ def _take(answers: Answers, row: _Row, choices: Choices) -> None:
         answers.quality[row.model] = row.correct
 
 
-def _read(paths: Sequence[Path], choices: Choices) -> tuple[dict[str, Answers], set[str]]:
+def _read(paths: Sequence[Path], choices: Choices) -> dict[str, Answers]:
     sets: dict[str, Answers] = {}
-    known: set[str] = set()
     for path in paths:
         model = path.stem
-        known.add(model)
         for item in json_list(path, _Output):
             answers = sets.setdefault(prompt_id(item.prompt), Answers(item.prompt))
             output = item.output[0]
             answers.tokens[model] = _tokens(len(output), item.dataset)
             if choices.quality and item.answer is not None:
                 answers.quality[model] = float(is_right(item.dataset, output, str(item.answer)))
-    return sets, known
+    return sets
 
 
 def _tokens(characters: int, task: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,16 +9,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.compare import command
 from benchmarks.workloads.format import Header, WorkloadRequest, write
+from router.cli import main
 
 from .conftest import SseServer
 
 
 def run(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
+    return main(["compare", *words])
 
 
 @pytest.fixture

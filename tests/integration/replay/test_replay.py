@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
@@ -13,11 +12,12 @@ import orjson
 import pytest
 
 from backends.emulator.text import count_tokens
-from benchmarks.replay import command, pace
+from benchmarks.replay import pace
 from benchmarks.replay.client import Target
 from benchmarks.replay.row import Row
 from benchmarks.workloads.fetch import download
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, write
+from router.cli import main
 
 from .conftest import SseServer
 
@@ -183,10 +183,8 @@ async def test_an_answer_that_ends_with_its_connection_or_is_no_http() -> None:
         assert (rows["a"].error is None) is complete
 
 
-def arguments(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return parser.parse_args(words)
+def replay(*words: str) -> int:
+    return main(["replay", *words])
 
 
 @pytest.fixture
@@ -212,7 +210,7 @@ def test_the_command_writes_a_line_a_request(
         "ttft_ms=30000",
         "--json",
     )
-    assert command.run(arguments(*words)) == 0
+    assert replay(*words) == 0
     told = orjson.loads(capsys.readouterr().out)
     assert (told["requests"], told["complete"], told["attainment"], told["finished"]) == (5, 5, 1.0, True)
     head, *rows = [orjson.loads(line) for line in out.read_bytes().splitlines()]
@@ -222,7 +220,7 @@ def test_the_command_writes_a_line_a_request(
 
 
 def test_where_nothing_answers_the_command_fails(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.run(arguments(str(workload), "--url", "http://127.0.0.1:1", "--limit", "3", "--json")) == 1
+    assert replay(str(workload), "--url", "http://127.0.0.1:1", "--limit", "3", "--json") == 1
     printed = capsys.readouterr()
     assert orjson.loads(printed.out)["complete"] == 0
     assert "none of 3 requests succeeded; 3 of them: " in printed.err
@@ -233,18 +231,18 @@ def test_where_all_is_refused_the_command_fails_and_says_why(
 ) -> None:
     server.known_policies = frozenset({"latency"})
     words = (str(workload), "--url", server.url, "--policy")
-    assert command.run(arguments(*words, "wrong")) == 1
+    assert replay(*words, "wrong") == 1
     assert capsys.readouterr().err == (
         "headway replay: none of 10 requests succeeded; 10 of them: unknown policy wrong\n"
     )
-    assert command.run(arguments(*words, "latency")) == 0
+    assert replay(*words, "latency") == 0
     assert capsys.readouterr().err == ""
 
 
 def test_a_workload_without_requests_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "empty.jsonl"
     write(path, Header("test"), [])
-    assert command.run(arguments(str(path), "--url", "http://127.0.0.1:1")) == 2
+    assert replay(str(path), "--url", "http://127.0.0.1:1") == 2
     assert capsys.readouterr().err == f"headway replay: {path}: no requests in it\n"
 
 
@@ -264,7 +262,7 @@ def test_interrupt_keeps_what_is_there(
 
     waiting = threading.Thread(target=interrupt)
     waiting.start()
-    assert command.run(arguments(str(workload), "--url", server.url, "--out", str(out))) == 130
+    assert replay(str(workload), "--url", server.url, "--out", str(out)) == 130
     waiting.join()
     assert "interrupted" in capsys.readouterr().out
     assert len(out.read_bytes().splitlines()) == 10
@@ -286,7 +284,7 @@ def test_interrupt_keeps_what_is_there(
 def test_bad_input_is_one_line_and_exit_2(
     workload: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
-    assert command.run(arguments(*(word.replace("{file}", str(workload)) for word in words))) == 2
+    assert replay(*(word.replace("{file}", str(workload)) for word in words)) == 2
     told = capsys.readouterr().err
     assert reason in told
     assert told.count("\n") == 1

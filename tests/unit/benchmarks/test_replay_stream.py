@@ -135,4 +135,4 @@ def test_what_the_gateway_attained_counts_answers_that_money_ended_in_time() -> 
         judged(**done, headway={"outcome": "late", "slo_met": False}),
         judged(status=429, error_code="slo_unattainable", slo=slo, headway={"outcome": "rejected_slo"}),
     ]
-    assert summarise(rows).gateway_attainment == 0.5
+    assert summarise(rows)["gateway_attainment"] == 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import tracemalloc
 from pathlib import Path
 
@@ -10,17 +9,15 @@ import orjson
 import pytest
 
 from benchmarks.measures import mean_rate
-from benchmarks.workloads import command
 from benchmarks.workloads.build import build, plan
 from benchmarks.workloads.format import WorkloadError, read, read_header, write
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
+from router.cli import main
 
 
 def run(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
+    return main(["workload", *words])
 
 
 @pytest.fixture

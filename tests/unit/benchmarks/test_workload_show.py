@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import orjson
 import pytest
 
 from benchmarks.measures import coefficient_of_variation
-from benchmarks.workloads import command, describe, sketch
+from benchmarks.workloads import describe, sketch
 from benchmarks.workloads.format import Header, WorkloadRequest, write
+from router.cli import main
 
 MIXED = [
     WorkloadRequest(
@@ -33,9 +33,7 @@ MIXED = [
 
 
 def show(path: Path, *words: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(["show", str(path), *words]))
+    return main(["workload", "show", str(path), *words])
 
 
 @pytest.fixture

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import replace
 from random import Random
 
-from benchmarks.calibrate import command
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
 from benchmarks.calibrate.simulate import simulate
+from router.cli import main
 from router.core.profile import EngineProfile
 
 TRUTH = Constants(
@@ -51,6 +50,4 @@ def level(rate_per_s: float, count: int = 80, noise: float = 0.0, truth: Constan
 
 def calibrate(*words: str) -> int:
     """The exit status of `headway calibrate`."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
+    return main(["calibrate", *words])

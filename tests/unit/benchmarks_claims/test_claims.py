@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.claims import command
+from benchmarks.claims import __main__ as command
 from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED, measured
 from benchmarks.claims.tables import block, by_rate, differences, end_to_end, provenance

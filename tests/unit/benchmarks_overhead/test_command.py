@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.overhead import command, micro, processes
+from benchmarks.overhead import __main__ as command
+from benchmarks.overhead import micro, processes
 from benchmarks.overhead.plan import Plan
 from benchmarks.overhead.processes import Cores, StartError
 

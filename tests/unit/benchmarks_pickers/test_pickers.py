@@ -15,8 +15,8 @@ from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers import judge as judging
 from benchmarks.pickers import page, second_look
 from benchmarks.pickers import trained as training
+from benchmarks.pickers.__main__ import looks_of, main, text_of
 from benchmarks.pickers.cases import CASES, Case, Table, part, read_tariff, table_of
-from benchmarks.pickers.command import looks_of, main, text_of
 from benchmarks.pickers.figures import (
     PickerResult,
     area,

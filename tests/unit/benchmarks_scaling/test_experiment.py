@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.scaling.__main__ import _chosen
 from benchmarks.scaling.cases import DAY_RATE_PER_S, case
-from benchmarks.scaling.command import _chosen
 from benchmarks.scaling.oracle import OracleScaler, OracleSettings
 from benchmarks.scaling.report import markdown, rows
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
