@@ -1,9 +1,9 @@
 """What a judge model is asked, and how its verdict is read.
 
-The form for one answer is Flow-Judge-v0.1's (flowaicom/Flow-Judge-v0.1, Apache-2.0): goal, inputs, output, criteria, a
-rubric of five, and a verdict of `<feedback>` and `<score>`, asked as one user message at temperature 0.1 and top_p 0.95.
-The form for two answers has the same parts. It is asked twice with the answers in both orders, because judges favour one
-position.
+The form for one answer has the parts, tags and six steps of Flow-Judge-v0.1's template (`prompt_formatter.py` of
+flowaicom/flow-judge), in words of our own: goal, inputs, output, criteria and a rubric of five, instructions, and a verdict of
+`<feedback>` and `<score>`. It is one user message at temperature 0.1 and top_p 0.95, as there. The form for two answers has the
+same parts. It is asked twice with the answers in both orders, because judges favour one position.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ RUBRIC = (
 #: The most and the usual tokens of a verdict: a few sentences and a grade.
 VERDICT_TOKENS, USUAL_VERDICT_TOKENS = 1000, 150
 #: The tokens of the form without prompt and answer.
-FORM_TOKENS = 320
+FORM_TOKENS = 510
 
 _INPUT = """# INPUT
 Below are the inputs of the task:
 <inputs>
+<query>
 {prompt}
+</query>
 </inputs>
 
 """
@@ -44,10 +46,13 @@ the output by the criteria and the rubric.
     + """# OUTPUT
 Below is the output of the task:
 <output>
+<response>
 {answer}
+</response>
 </output>
 
 # EVALUATION CRITERIA AND SCORING RUBRIC
+Evaluate the task by these criteria and this rubric:
 <evaluation_criteria>
 {criteria}
 </evaluation_criteria>
@@ -56,9 +61,19 @@ Below is the output of the task:
 {rubric}
 </scoring_rubric>
 
-# INSTRUCTIONS
+# INSTRUCTIONS FOR THE EVALUATION
+1. Understand the task and the criteria: read the evaluation criteria, and what each score of the rubric stands for.
+2. Review the inputs and the output: see what was asked, and what the AI system answered.
+3. Compare the output with the description of each score, and find the description that fits it best.
+4. Then look at small details: one of them can decide between two scores.
+5. Write verbal feedback with the reasons for your evaluation: name parts of the output and compare them with the rubric.
+6. Assign the final score by the rubric.
+
+## FORMAT FOR THE EVALUATION
 - Write the verbal feedback inside <feedback> tags, without any additional surrounding text.
 - Write the numeric score inside <score> tags, always after the feedback and without any additional surrounding text.
+
+Evaluate the task with care. Keep strictly to the evaluation criteria and the rubric.
 """
 )
 _PAIR_QUESTION = (

@@ -241,7 +241,7 @@ def _print_summary(
     if not collection.finished:
         print("interrupted; what had been collected by then is kept")
     if verdicts is not None:
-        print("judge: " + ", ".join(f"{count} {name}" for name, count in verdicts.counts.items()))
+        print("\n".join(verdicts.lines()))
     if data.attempts:
         print(
             f"{args.out}: {len(data.attempts)} attempts, {len(data.answers)} answers to {len(data.prompts)} prompts"

@@ -13,9 +13,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiments.report import Report, header, write
+from benchmarks.experiments.report import Report, Section, header, write
 from benchmarks.terminal import shown_progress
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, writing
 from predictors.training.dataset import DatasetError
 
 #: The line in the help by module, which has `TITLE`, `add_arguments(parser)` and `sections(args, data, progress)`.
@@ -55,19 +55,32 @@ def _module(name: str) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0. Raises ERRORS for data that cannot be read and an engine that does not answer, too."""
+    """Exit status: 0. Raises ERRORS for data that cannot be read and an engine that does not answer, too. Of an experiment that
+    ends so, or by Ctrl-C, the sections that are done are written, with `stopped` in the header."""
     experiment = _module(args.experiment)
     data: Path | None = args.data
     if data is not None and not data.is_dir():
         raise WorkloadError(f"--data {data}: no such folder")
     if args.seed < 0:
         raise WorkloadError(f"--seed: must be at least 0 (given: {args.seed})")
+    with writing(args.out):  # before it takes its time
+        args.out.mkdir(parents=True, exist_ok=True)
     about = header(args.seed, data, url=getattr(args, "url", None))
-    with shown_progress(args.experiment) as progress:
-        sections = tuple(experiment.sections(args, data, progress))
+    sections: list[Section] = []
+    stopped: BaseException | None = None
+    try:
+        with shown_progress(args.experiment) as progress:
+            sections.extend(experiment.sections(args, data, progress))  # as far as they come
+    except (*ERRORS, KeyboardInterrupt) as error:
+        if not sections:
+            raise
+        stopped = error
+        about["stopped"] = str(error) or "interrupted"
     page = write(args.out, Report(args.experiment, experiment.TITLE, about, sections))
     for section in sections:
         tables, figures = len(section.tables), len(section.charts)
         print(f"{section.title}: {tables} tables, {figures} figures")
-    print(f"written to {page}")
+    print(f"written to {page}" + (", without the sections that were not done" if stopped else ""))
+    if stopped is not None:
+        raise stopped
     return 0

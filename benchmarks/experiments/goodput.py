@@ -195,7 +195,7 @@ def section(title: str, name: str, text: Sequence[str], found: Played, baseline:
             charts.lanes(
                 f"{name}_{policy}",
                 f"{label}, policy {policy}: paired differences with 95 % intervals over the draws",
-                "percentage points of attainment",
+                f"attainment minus that of {baseline} (percentage points)",
                 of_policy,
                 zero=True,
             )

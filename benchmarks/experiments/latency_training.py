@@ -34,7 +34,7 @@ ESTIMATE, LSTM, TREES, COMBINED = "physical estimate", "LSTM", "boosted trees", 
 FIT: Mapping[str, Callable[..., LatencyFit]] = {LSTM: fit_lstm, TREES: fit_trees}
 FAMILIES = ("llama", "qwen")
 #: What something was fitted to, where it is not a part, and where nothing was fitted.
-ALL, WITH_LOGS, NOTHING = "all", "all, and other loads of the logs", "-"
+ALL, WITH_LOGS, NOTHING = "all", "all, and other loads of the logs", "nothing"
 #: Seeds of the worlds, apart from those that the shipped models were trained on.
 _TRAIN_WORLDS, _TEST_WORLDS = 60_000, 65_000
 _REQUESTS = 150
@@ -160,7 +160,9 @@ class LatencyTraining:
         caption = "Loss of TTFT by family and predictor, by what was fitted to"
         by_predictor: dict[str, list[tuple[str, Judged]]] = {}
         for each in rows:
-            by_predictor.setdefault(f"{each.judged_on}: {each.predictor}", []).append((each.fitted_to, each))
+            by_predictor.setdefault(f"{each.judged_on}: {each.predictor}", []).append(
+                (f"fitted to {each.fitted_to}", each)
+            )
         return Section(
             "Latency: Llama and Qwen",
             [
@@ -308,7 +310,11 @@ class LatencyTraining:
                     fitted = self.fit(predictor, to, runs)
                     rows.append(self._judge(name, to, predictor, fitted, judged))
         lanes = {
-            name: [(f"{each.predictor} ({each.fitted_to})", each) for each in rows if each.judged_on == name]
+            name: [
+                (each.predictor + (f" ({each.fitted_to})" if each.fitted_to != NOTHING else ""), each)
+                for each in rows
+                if each.judged_on == name
+            ]
             for name in held_out
         }
         return Section(

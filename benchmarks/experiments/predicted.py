@@ -60,7 +60,7 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
     if data is not None:
         found += lengths_explained(data, models, _trained_on(models, "length"), seed)
     text = [
-        "R^2 is 1 minus the squared errors divided by the squared differences to the mean, of log TTFT, log TPOT and the mean"
+        "R² is 1 minus the squared errors divided by the squared differences to the mean, of log TTFT, log TPOT and the mean"
         " KV use. Below 0, the mean would be a better prediction; but the mean of a run is known only after the run."
         " Intervals are 95 %, over blocks of neighbours in time.",
         f"The {worlds} emulated instances, of drawn models, hardware and load, differ from those that the shipped models"
@@ -79,7 +79,7 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
         text,
         [
             Results.of(
-                "Share of the variance that each predictor explains (R^2)",
+                "Share of the variance that each predictor explains (R²)",
                 [
                     {
                         "quantity": each.what,
@@ -99,8 +99,8 @@ def section(worlds: int, seed: int, data: Path | None) -> Section:
         [
             charts.lanes(
                 f"explained_{group}{'_inside' if inside else ''}",
-                f"R^2 of {title}, {name}, with 95 % intervals; what is below -1 is drawn at -1",
-                f"R^2, {name}",
+                f"R² of {title}, {name}, with 95 % intervals",
+                f"R², {name} (below -1 drawn at -1)",
                 _lanes([each for each in charted if (each.what in TIMES) == of_times], inside=inside),
                 zero=True,
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
@@ -48,7 +48,7 @@ SAME, EQUAL = "same request, one after another", "others of equal length, one af
 
 def sections(
     target: Target, repeats: int, requests: int, times: int, seed: int, progress: Progress
-) -> list[Section]:
+) -> Iterator[Section]:
     """What `target` shows: a request `repeats` times in each arm, and `requests` replayed `times` times in each arm. After
     the first arm standard error says how long the rest takes. Raises WorkloadError if it does not answer."""
     engine = _Engine(target)
@@ -74,7 +74,8 @@ def sections(
         arms[f"same request, about {under_way} more under way"] = engine.answers(
             together(others, spaced), None, [each.id for each in spaced]
         )
-    return [_repeated(arms, repeats), _replayed(engine, requests, times, 2 / alone_s, seed, progress)]
+    yield _repeated(arms, repeats)
+    yield _replayed(engine, requests, times, 2 / alone_s, seed, progress)
 
 
 def _others(rate_per_s: float, count: int, seed: int) -> list[WorkloadRequest]:

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0, 1 if the judge gave no verdict that can be read, 130 after Ctrl-C (the verdicts so far are kept)."""
+    """Exit status: 0, 1 if the judge gave no verdict that can be read or none for many answers in a row, 130 after Ctrl-C (the
+    verdicts so far are kept). Without a verdict a file that was there stays."""
     check_url(args.url)
     judge = Judge(args.url, args.model, key_from(os.environ, args.api_key_env, "--api-key-env"))
     answers = read_answers(args.answers, [each for each in args.models.split(",") if each], args.limit)
@@ -66,12 +67,12 @@ def run(args: argparse.Namespace) -> int:
         figures = pair_agreement(pairs(answers), verdicts.found)
     else:
         figures = score_agreement(answers, verdicts.found)
-    if args.out is not None:
+    if args.out is not None and verdicts.found:
         _write(args.out, verdicts.found, args.pairwise)
     _print(args, _means(verdicts.found, args.pairwise), verdicts, figures)
     if not finished:
         return INTERRUPTED
-    return 0 if verdicts.found else NOTHING_JUDGED
+    return 0 if verdicts.found and not verdicts.unasked else NOTHING_JUDGED
 
 
 async def _judge(
@@ -122,19 +123,18 @@ def _print(
     verdicts: Verdicts[Any],
     figures: Sequence[Figure],
 ) -> None:
-    what, counts = "wins" if args.pairwise else "quality", verdicts.counts
+    what = "wins" if args.pairwise else "quality"
     if args.json:
         shown = {
-            **counts,
+            **verdicts.counts,
             "reasons": dict(verdicts.reasons),
+            "error": verdicts.error or None,
             "models": {model: {what: mean, "verdicts": count} for model, (mean, count) in means.items()},
             "agreement": Evaluation("judge", tuple(figures)).as_dict()["figures"],
         }
         print_json(shown)
         return
-    print("judge: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
-    if verdicts.reasons:
-        print("failed: " + ", ".join(f"{why} ({count})" for why, count in verdicts.reasons.most_common()))
+    print("\n".join(verdicts.lines()))
     if means:
         rows = [("model", what, "verdicts")]
         rows += [(model or "-", f"{mean:.3f}", str(count)) for model, (mean, count) in means.items()]
@@ -144,5 +144,5 @@ def _print(
             print(
                 f"{each.name}, with stored grades: {each.value:.3f} [{each.low:.3f}, {each.high:.3f}] of {each.rows}"
             )
-    if args.out is not None:
-        print(f"{args.out}: {counts['judged']} verdicts")
+    if args.out is not None and verdicts.found:
+        print(f"{args.out}: {len(verdicts.found)} verdicts")

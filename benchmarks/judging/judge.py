@@ -17,29 +17,52 @@ Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 _TIMEOUT_S = 120.0
 _AT_ONCE = 4
+#: So many answers in a row without a verdict end it: the judge is gone, refuses all, or cannot follow the form.
+_MOST_WITHOUT = 32
+_MOST_LETTERS = 300
 
 
 @dataclass(slots=True)
 class Verdicts(Generic[Key]):
     """What a judge said, by what it was asked about: a quality in [0, 1], or of a pair the preference for the first.
 
-    `unreadable`: the judge's answer had no verdict. `failed`: there was no answer, for these `reasons`. `swayed`: pairs for which another order
-    of the answers gave another verdict; they count as ties (None: no pairs).
+    `unreadable`: the judge's answer had no verdict. `failed`: there was no answer, for these `reasons`; `error` is the server's
+    first message. `unasked`: it was ended before these. `swayed`: pairs for which another order of the answers gave another
+    verdict; they count as ties (None: no pairs). `without` are the last ones in a row without a verdict.
     """
 
     found: dict[Key, float] = field(default_factory=dict)
     unreadable: int = 0
     failed: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    error: str = ""
+    unasked: int = 0
     swayed: int | None = None
+    without: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         counts = {"judged": len(self.found), "unreadable": self.unreadable, "failed": self.failed}
+        if self.unasked:
+            counts["unasked"] = self.unasked
         return counts if self.swayed is None else {**counts, "swayed": self.swayed}
+
+    def lines(self) -> list[str]:
+        """The counts, and why there is no verdict, for a terminal."""
+        lines = ["judge: " + ", ".join(f"{count} {name}" for name, count in self.counts.items())]
+        if self.reasons:
+            lines.append(
+                "failed: " + ", ".join(f"{why} ({count})" for why, count in self.reasons.most_common())
+            )
+        if self.error:
+            lines.append(f"the judge's first error: {self.error}")
+        if self.unasked:
+            lines.append(f"stopped: {self.without} in a row without a verdict")
+        return lines
 
     def keep(self, key: Key, reply: str | None, verdict: float | None) -> None:
         """Keep a verdict, or count why there is none. `reply` is None if there was no answer."""
+        self.without = 0 if verdict is not None else self.without + 1
         if verdict is not None:
             self.found[key] = verdict
         elif reply is None:
@@ -63,10 +86,10 @@ class Judge:
         """Score (prompt, answer) pairs into `verdicts`, each as it comes."""
 
         async def one(client: openai.AsyncOpenAI, key: Key, asked: tuple[str, str]) -> None:
-            reply = await self._ask(client, question(*asked), verdicts.reasons)
+            reply = await self._ask(client, question(*asked), verdicts)
             verdicts.keep(key, reply, None if reply is None else quality_of(reply))
 
-        await self._all(answers, one, on_progress)
+        await self._all(answers, one, verdicts, on_progress)
 
     async def compare(
         self,
@@ -81,7 +104,7 @@ class Judge:
             prompt, first, second = asked
             preferences = []
             for message in (pair_question(prompt, first, second), pair_question(prompt, second, first)):
-                reply = await self._ask(client, message, verdicts.reasons)
+                reply = await self._ask(client, message, verdicts)
                 preference = None if reply is None else preference_of(reply)
                 if preference is None:
                     verdicts.keep(key, reply, None)
@@ -91,17 +114,18 @@ class Judge:
             if straight + turned != 1.0:
                 verdicts.swayed = (verdicts.swayed or 0) + 1
                 straight = 0.5
-            verdicts.found[key] = straight
+            verdicts.keep(key, reply, straight)
 
-        await self._all(pairs, one, on_progress)
+        await self._all(pairs, one, verdicts, on_progress)
 
     async def _all(
         self,
         items: Mapping[Key, Item],
         one: Callable[[openai.AsyncOpenAI, Key, Item], Awaitable[None]],
+        verdicts: Verdicts[Key],
         on_progress: Callable[[int, int], None],
     ) -> None:
-        """Do `one` for all, a few at once."""
+        """Do `one` for all, a few at once, until too many in a row have no verdict."""
         waiting = iter(items.items())
         done = 0
         client = openai.AsyncOpenAI(
@@ -112,21 +136,26 @@ class Judge:
 
         async def work() -> None:
             nonlocal done
-            for key, item in waiting:
-                await one(client, key, item)
+            while verdicts.without < _MOST_WITHOUT and (each := next(waiting, None)) is not None:
+                await one(client, *each)
                 done += 1
                 on_progress(done, len(items))
 
         async with client:
             await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+        verdicts.unasked = len(items) - done
 
-    async def _ask(self, client: openai.AsyncOpenAI, message: str, reasons: Counter[str]) -> str | None:
-        """The judge's answer; None if there was none: `reasons` counts why."""
+    async def _ask(self, client: openai.AsyncOpenAI, message: str, verdicts: Verdicts[Key]) -> str | None:
+        """The judge's answer; None if there was none: `verdicts` get the reason."""
+        reasons = verdicts.reasons
         try:
             answer = await client.chat.completions.create(**body_of(self._model, message))
             return answer.choices[0].message.content or ""
         except openai.APIStatusError as error:
             reasons[f"status {error.status_code}"] += 1
+            said = error.body.get("message") if isinstance(error.body, dict) else None
+            shown = "".join(filter(str.isprintable, " ".join(str(said or "").split())))
+            verdicts.error = verdicts.error or shown[:_MOST_LETTERS]
         except openai.APITimeoutError:
             reasons["no answer in time"] += 1
         except (openai.OpenAIError, httpx2.HTTPError):

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=Path,
         metavar="FILE",
-        help="one batch of prompts to prefill soonest: {tokens: [N, ...]}",
+        help="in place of requests: one batch of prompts to prefill as soon as possible: {tokens: [N, ...]}",
     )
     what.add_argument(
         "--arrivals", choices=tuple(PROCESSES), default="poisson", help="with --rates: the arrival process"
@@ -65,10 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit",
         type=int,
         metavar="N",
-        help=f"only N requests (default {REQUESTS}, but those of at least {LEAST_S:g} s)",
+        help=f"only N requests (default: {REQUESTS}; of a file or --rates all of the first {LEAST_S:g} s, if these are more)",
     )
     what.add_argument(
-        "--config", type=Path, metavar="FLEET", help="a fleet file: gives cluster, models, policy and store"
+        "--config",
+        type=Path,
+        metavar="FLEET",
+        help="a fleet file, for what is not given: cluster, models, policy and store",
     )
     what.add_argument(
         "--from-store",
@@ -81,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="targets of requests that have none"
     )
     what.add_argument(
-        "--policy", metavar="NAME", help="the policy that will serve (default: the fleet file's default)"
+        "--policy",
+        metavar="NAME",
+        help="the policy that will serve (default: that of --config, else latency)",
     )
     search = parser.add_argument_group("the search")
     search.add_argument(
@@ -96,10 +101,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CHANGE",
         help="plan for a changed cluster too: +1xl4, 1xa100-80g=1xh100-80g@USD or (with =) --what-if=-1xl4; may be repeated",
     )
-    search.add_argument("--target", type=float, default=0.95, help="the attainment to keep (default 0.95)")
-    search.add_argument("--budget-usd-per-hour", type=float, metavar="X", help="no plan costs more")
     search.add_argument(
-        "--time-s", type=float, default=60.0, metavar="S", help="about how long to search (default 60)"
+        "--target",
+        type=float,
+        default=0.95,
+        metavar="SHARE",
+        help="the attainment that `throughput` and `cost` keep (default 0.95)",
+    )
+    search.add_argument("--budget-usd-per-hour", type=float, metavar="X", help="no plan costs more than X")
+    search.add_argument(
+        "--time-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="about how long to search each cluster (default 60)",
     )
     search.add_argument(
         "--seed", type=int, default=0, metavar="S", help="the first draw of the requests (default 0)"

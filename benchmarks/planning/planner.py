@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from benchmarks.planning.scoring import Score, Scorer
-from benchmarks.planning.search import STEP, CandidateSearch, PlanningAims
+from benchmarks.planning.search import STEP, CandidateSearch, PlanningAims, in_turn
 from policies.placement.types import Placement
 
 #: Placements that are simulated first, changes that are simulated at once, and how many are scored in the end.
@@ -20,6 +20,9 @@ _CANDIDATES, _CHANGES, _FINALISTS = 12, 6, 4
 #: With more requests than this a simulation takes seconds. If time is short then, the search begins with _FINALISTS candidates,
 #: and scores _HURRIED_FINALISTS in the end.
 _MANY_REQUESTS, _HURRIED_FINALISTS = 8_000, 2
+#: Loads for which candidates are searched, as multiples of the requests. The fast estimate knows no batches that grow or prompts that
+#: delay answers, so a placement that it finds just large enough may be too small. No further load is begun after this share of the time.
+_LOADS, _SEARCH_SHARE = (1.0, 1.5, 2.5), 0.25
 #: Changes of one placement that are simulated at most.
 _NEIGHBOURS = 24
 #: The draws of the final scores.
@@ -87,7 +90,10 @@ class Planner:
         return 1.0
 
     def candidates(self, count: int) -> list[Placement]:
-        return self.search.candidates(count)
+        until = monotonic() + _SEARCH_SHARE * self.time_s
+        found = [self.search.candidates(count, _LOADS[0])]
+        found += [self.search.candidates(count, load) for load in _LOADS[1:] if monotonic() < until]
+        return in_turn(found)[:count]
 
     def simulate(self, placements: Sequence[Placement]) -> None:
         """Score placements on the first draw."""

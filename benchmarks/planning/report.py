@@ -112,6 +112,7 @@ def table(data: dict[str, Any]) -> list[str]:
         f"attainment under the policy {data['policy']}, with the 95 % interval of another draw of the requests",
         _bound_in_words(data),
         *_brief(data["span_s"]),
+        *_short(data),
         "",
         *aligned_table(rows),
         *(f"{each['change']}: {each['infeasible']}" for each in data["what_if"] if "infeasible" in each),
@@ -127,6 +128,13 @@ def _brief(span_s: float) -> list[str]:
     return [
         f"warning: all requests come within {span_s:.1f} s, in which even a fleet that is too small may not fill up: give more (--limit)"
     ]
+
+
+def _short(data: dict[str, Any]) -> list[str]:
+    """A warning where the best plan does not keep the target that the objective has."""
+    if data["objective"] == "attainment" or data["plans"][0]["attainment"] >= data["target"]:
+        return []
+    return [f"warning: no plan was found that keeps {data['target']:.0%}"]
 
 
 def _row(name: str, plan: dict[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from backends.engine import profiles
@@ -47,9 +47,7 @@ class Session:
         plans = planner.plans()
         problem = planner.search.estimate.problem
         if not plans:
-            raise Infeasible(
-                f"no placement of all models costs at most {self.aims.budget_usd_per_hour:g} USD an hour"
-            )
+            raise Infeasible(self._over_budget(planner.search.estimate))
         data = {
             "headway_plan": 1,
             "objective": self.aims.objective,
@@ -81,6 +79,13 @@ class Session:
         if self.aims.objective == "throughput":
             return ThroughputPlanner(*common, bound=estimate.bound().multiple(self.aims.target) or 1.0)
         return Planner(*common)
+
+    def _over_budget(self, estimate: Estimate) -> str:
+        """That no placement is within the budget, and the price of the cheapest."""
+        aims = replace(self.aims, objective="cost", target=0.0, budget_usd_per_hour=None)
+        cheapest = CandidateSearch(estimate, aims, self.seed).candidates(1)[0]
+        budget = self.aims.budget_usd_per_hour
+        return f"no placement of all models costs at most {budget:g} USD an hour; the cheapest costs {cheapest.usd_per_hour:g}"
 
     def _bound(self, estimate: Estimate) -> dict[str, float | None]:
         bound, target = estimate.bound(), self.aims.target

@@ -117,7 +117,7 @@ def _together(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: F
     try:
         needed = needed_gb(models, cluster, limits)
     except ValueError:  # more memory does not help: each takes GPUs for itself
-        limit = f"need GPUs for themselves each, there are {cluster.gpus}"
+        limit = f"need GPUs for themselves each, and the cluster has {cluster.gpus}"
         return Obstacle(names, limit, changes=tuple(changes))
     budget = _least_budget_gb(models, cluster)
     limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {budget:g}"

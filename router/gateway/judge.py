@@ -99,6 +99,8 @@ class Judge:
 
     async def _judge(self, sample: _Sample) -> str:
         """Judge an answer; returns the result (`verdicts.RESULTS`)."""
+        if self._gateway.draining:  # the question would be refused
+            return "dropped"
         answer = sample.answer
         if isinstance(answer, bytes):
             assembler = Assembler("chat" if sample.api == "chat" else "completions")

@@ -31,6 +31,9 @@ class Actuator:
         """The number of a pool's instances that are starting."""
         return 0
 
+    def stand_back(self) -> None:
+        """Another replica decides now, which does not know what this one starts: it is not started."""
+
     async def scale(self, pools: Mapping[str, PoolConfig], wanted: Mapping[str, int]) -> None:
         """Start or drain instances until each pool has the wanted number. Does not wait until they are ready or gone.
         Instances of other pools leave."""

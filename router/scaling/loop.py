@@ -114,7 +114,10 @@ class ScalingLoop:
         wanted = dict(self._scaler.desired(observation))
         self._totals, self._at_s = counted, observation.now_s
         turn = Turn(self._turns.last.number + 1, self._run, observation, wanted, counted)
-        if not await self._turns.take(turn):
+        try:
+            if not await self._turns.take(turn):
+                return
+        except StateError:  # it has said so itself, once
             return
         self._show(turn)
         await self._actuator.scale(pools, wanted)
@@ -156,14 +159,12 @@ class ScalingLoop:
     def _decided_elsewhere(self, turn: Turn) -> None:
         """Another replica has decided: bring this one's scaler to the same state."""
         observation = turn.observation
-        if (
-            turn.run
-            and observation
-            and {pool.name for pool in self._config.pools} <= observation.pools.keys()
-        ):
-            with surviving("scaling"):
-                self._scaler.desired(observation)
-            self._totals, self._at_s = turn.totals, observation.now_s
+        if turn.run:
+            self._actuator.stand_back()
+            if observation and {pool.name for pool in self._config.pools} <= observation.pools.keys():
+                with surviving("scaling"):
+                    self._scaler.desired(observation)
+                self._totals, self._at_s = turn.totals, observation.now_s
         self._show(turn)
 
     def _show(self, turn: Turn) -> None:

@@ -96,6 +96,11 @@ class Processes(Actuator):
         """The number of a pool's engines that are not in the fleet yet."""
         return sum(each.pool.name == pool and each.starts for each in self._engines.values())
 
+    def stand_back(self) -> None:
+        for engine in self._engines.values():
+            if engine.starts and engine.task is not None:
+                engine.task.cancel()
+
     async def scale(self, pools: Mapping[str, PoolConfig], wanted: Mapping[str, int]) -> None:
         for name, pool in pools.items():
             await self._scale(pool, wanted[name])
@@ -178,8 +183,10 @@ class Processes(Actuator):
                 self._failed(engine, process)
                 return
             logger.info("engine %s is ready after %.1f s", engine.name, time.monotonic() - began)
-            await self._join(engine, instance)
+            joined = await self._join(engine, instance)
             self.on_change()
+            if not joined:
+                return
             began = time.monotonic()
             if await self._serve(engine, process, instance):
                 await self._idle(process, backend)
@@ -216,9 +223,15 @@ class Processes(Actuator):
             await asyncio.sleep(_LOOK_S)
         return False
 
-    async def _join(self, engine: _Engine, instance: InstanceConfig) -> None:
-        await self._until_made(adding(instance))
+    async def _join(self, engine: _Engine, instance: InstanceConfig) -> bool:
+        """Add an engine to the fleet. False if an engine of another replica, which decides now, has taken its name."""
+        while not await self._edit(adding(instance)):
+            other = self._gateway.config.instance(engine.name)
+            if other is not None and other.url != instance.url:
+                return False
+            await asyncio.sleep(_AGAIN_S)
         engine.joined = True
+        return True
 
     async def _serve(self, engine: _Engine, process: EngineProcess, instance: InstanceConfig) -> bool:
         """Wait until an engine has left the fleet; False if it has ended before. A reload of the fleet file drops it from
@@ -230,7 +243,8 @@ class Processes(Actuator):
                 if changes.overlay.reloads == reloads:
                     return True
                 reloads = changes.overlay.reloads
-                await self._join(engine, instance)
+                if not await self._join(engine, instance):
+                    return True
             await asyncio.sleep(_LOOK_S)
         return process.exit_code is None
 

@@ -75,6 +75,43 @@ def test_why_calls_failed_is_told(answers: Path, capsys: pytest.CaptureFixture[s
     assert "failed: no connection (12)" in capsys.readouterr().out
 
 
+def test_the_server_s_first_error_is_told(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with judging(lambda *_: None) as server:
+        assert judge(server.url, answers) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "judge: 0 judged, 0 unreadable, 12 failed",
+        "failed: status 400 (12)",
+        "the judge's first error: no",
+    ]
+
+
+@pytest.mark.parametrize("said", [None, "I cannot."], ids=["errors", "no verdicts"])
+@pytest.mark.parametrize("words", [[], ["--pairwise"]], ids=["scores", "pairs"])
+def test_a_judge_without_verdicts_is_not_asked_about_all(
+    said: str | None, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many, out = tmp_path / "many.jsonl", tmp_path / "verdicts.jsonl"
+    rows = [{"prompt": f"{n}?", "answer": "1", "model": model} for n in range(100) for model in "ab"]
+    many.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with judging(
+        lambda _, number: "<score>5</score><better>tie</better>" if number <= 20 else said
+    ) as server:
+        assert judge(server.url, many, "--out", str(out), *words) == 1
+        asked = len(server.asked)
+    shown = capsys.readouterr().out
+    assert "stopped: " in shown
+    assert " unasked" in shown
+    assert asked <= 20 + 32 + 8  # those under way at the end
+    assert len(out.read_text(encoding="utf-8").splitlines()) >= (5 if words else 20)
+
+
+def test_earlier_verdicts_stay_if_there_are_none(answers: Path, tmp_path: Path) -> None:
+    out = tmp_path / "verdicts.jsonl"
+    out.write_text("earlier\n", encoding="utf-8")
+    assert judge("http://127.0.0.1:1", answers, "--out", str(out)) == 1
+    assert out.read_text(encoding="utf-8") == "earlier\n"
+
+
 def test_pairs_are_asked_in_both_orders(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def script(message: str, _: int) -> str:
         first, second = worths(message)

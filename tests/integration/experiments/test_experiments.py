@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 
 from benchmarks.compare import pool
-from benchmarks.experiments import answer_lengths, goodput, latency_fits, real_engine, training
+from benchmarks.experiments import (
+    answer_lengths,
+    goodput,
+    heterogeneity,
+    latency_fits,
+    real_engine,
+    training,
+)
+from benchmarks.experiments.report import Section
+from benchmarks.workloads.format import WorkloadError
 from predictors.training.latency_fit import Settings
 from router.cli import main
 from tests.integration.collect.conftest import Engines
@@ -149,6 +158,35 @@ def test_bad_input_is_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert reason in error
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "stopped"),
+    [(WorkloadError("no answer"), 2, "no answer"), (KeyboardInterrupt(), 130, "interrupted")],
+    ids=["an engine that dies", "Ctrl-C"],
+)
+def test_what_is_done_is_kept(
+    stop: BaseException, status: int, stopped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sections(*_: object) -> Iterator[Section]:
+        yield Section("First", ["One."])
+        raise stop
+
+    monkeypatch.setattr(heterogeneity, "sections", sections)
+    out = tmp_path / "out"
+    assert main(["experiment", "heterogeneity", "--out", str(out)]) == status
+    found = json.loads((out / "results.json").read_bytes())
+    assert [each["title"] for each in found["sections"]] == ["First"]
+    assert found["stopped"] == stopped
+
+
+def test_a_folder_that_cannot_be_written_costs_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heterogeneity, "sections", lambda *_: pytest.fail("it began"))
+    (tmp_path / "file").touch()
+    assert main(["experiment", "heterogeneity", "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot write" in capsys.readouterr().err
 
 
 # --- on data of the published form --------------------------------------------------------------------

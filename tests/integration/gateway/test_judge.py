@@ -86,8 +86,8 @@ async def test_the_scores_are_feedback_of_the_judge_s_key(tmp_path):
             assert (given["quality"], given["key_name"]) == (0.75, "judge")
         for body in asked:
             (message,) = body["messages"]
-            assert f"<inputs>\nWhat are {SECRET}?\n</inputs>" in message["content"]
-            answer = message["content"].partition("<output>\n")[2].partition("\n</output>")[0]
+            assert f"<inputs>\n<query>\nWhat are {SECRET}?\n</query>\n</inputs>" in message["content"]
+            answer = message["content"].partition("<response>\n")[2].partition("\n</response>")[0]
             assert answer.startswith("Emulated text")
         assert gw.gateway.predictor.feedback_counts() == {"llama-3.1-8b": 7}
         # The judge's own requests are recorded, come after others, and are not judged.
@@ -121,7 +121,7 @@ async def test_a_judge_that_is_no_judge(tmp_path, caplog):
 
 
 async def test_the_budget_of_its_key_bounds_what_it_spends(tmp_path):
-    async with judged(tmp_path, lambda _: GOOD, of_judge={"budget_usd": 0.0015}) as (gw, asked):
+    async with judged(tmp_path, lambda _: GOOD, of_judge={"budget_usd": 0.0025}) as (gw, asked):
         for done in range(1, 4):
             await ask(gw)
             await settled(gw, done)
@@ -129,7 +129,7 @@ async def test_the_budget_of_its_key_bounds_what_it_spends(tmp_path):
         spent = sum(row["cost_usd"] or 0.0 for row in rows)
         assert [row["outcome"] for row in rows].count("rejected_budget") == counts(gw)["failed"] > 0
         assert counts(gw)["judged"] == len(asked) > 0
-        assert 0.0 < spent <= 0.0015
+        assert 0.0 < spent <= 0.0025
 
 
 async def test_what_finds_the_queue_full_is_dropped(tmp_path, monkeypatch):
@@ -143,6 +143,29 @@ async def test_what_finds_the_queue_full_is_dropped(tmp_path, monkeypatch):
         assert counts(gw)["dropped"] == 3
         assert len(asked) == 2
     # It stops with them.
+
+
+async def test_what_waits_when_the_gateway_stops_is_dropped(tmp_path):
+    released = asyncio.Event()
+
+    def script(_: int) -> Script:
+        async def later(exchange: Exchange) -> None:
+            await released.wait()
+            await GOOD(exchange)
+
+        return later
+
+    async with judged(tmp_path, script) as (gw, asked):
+        for _ in range(2):
+            await ask(gw)
+        await gw.until(lambda: len(asked) == 2)  # both workers wait
+        await ask(gw)
+        gw.gateway.draining = True
+        released.set()
+        found = await settled(gw, 3)
+        assert (found["judged"], found["dropped"]) == (2, 1)
+        rows = [row for row in await gw.rows() if row["key_name"] == "judge"]
+        assert [row["outcome"] for row in rows] == ["ok", "ok"]  # and none that was refused
 
 
 async def test_only_a_share_is_judged(tmp_path):

@@ -110,8 +110,8 @@ async def test_a_good_answer_is_delivered_and_a_poor_one_is_replaced(tmp_path):
         assert [len(each) for each in asked.values()] == [2, 1, 2]
         for body in asked["judge"]:
             (message,) = body["messages"]
-            assert f"<inputs>\nWhat are {SECRET}?\n</inputs>" in message["content"]
-            assert "<output>\nA guess.\n</output>" in message["content"]
+            assert f"<inputs>\n<query>\nWhat are {SECRET}?\n</query>\n</inputs>" in message["content"]
+            assert "<output>\n<response>\nA guess.\n</response>\n</output>" in message["content"]
         assert counts(gw) == {"judged": 2}
         async with gw.http.get(f"{gw.url}/metrics") as response:
             assert 'headway_checked_answers_total{result="judged"} 2' in await response.text()

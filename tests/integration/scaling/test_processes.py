@@ -101,6 +101,30 @@ async def test_an_engine_that_dies_is_replaced(tmp_path: Path) -> None:
         assert not is_running(engine)
 
 
+def gated(gate: Path, **settings: Any) -> dict[str, Any]:
+    """A pool whose engines wait until `gate` exists before they start."""
+    engine = pool(**settings)
+    wait = f"while [ ! -e {gate} ]; do sleep 0.05; done; exec " + '"$@"'
+    return engine | {"command": ["sh", "-c", wait, "sh", *engine["command"]]}
+
+
+async def test_an_engine_whose_name_was_taken_while_it_started_makes_room_for_another(tmp_path: Path) -> None:
+    async with scaled(tmp_path, gated(tmp_path / "gate", min_instances=1)) as gw:
+        await gw.until(lambda: descendants(os.getpid()), 30)
+        other = {
+            "name": "small-0",
+            "kind": "vllm",
+            "url": "http://127.0.0.1:9",
+            "serves": {"qwen2.5-7b": "q"},
+        }
+        assert (await gw.post("/admin/instances", other))[0] == 201
+        (tmp_path / "gate").touch()
+        await gw.until(lambda: "small-1" in serving(gw), 30)
+        assert await ask(gw, 5) == (200, 5, "[DONE]")
+        keepers = [each for each in descendants(os.getpid()) if b"router.scaling.keeper" in command(each)]
+        assert len(keepers) == 1
+
+
 async def test_a_reload_of_the_fleet_file_keeps_the_engines(tmp_path: Path) -> None:
     async with scaled(tmp_path, pool(min_instances=1)) as gw:
         await gw.until(lambda: serving(gw) == ["small-0"], 30)

@@ -6,10 +6,13 @@ import asyncio
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+from router.background import failures
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, ask, serving
-from tests.integration.scaling.test_processes import pool
+from tests.integration.scaling.test_processes import command, gated, pool
+from tests.processes import descendants
 from tests.servers.redis import RedisServer
 
 
@@ -56,3 +59,46 @@ async def test_one_decides_and_the_other_goes_on_when_it_stops(tmp_path: Path) -
             assert await long == (200, 400, "[DONE]")
             assert await ask(second, 5) == (200, 5, "[DONE]")
             assert (await second.get("/admin/scaling"))[1]["decided_here"]
+
+
+def keepers() -> int:
+    """The number of engines of this process's gateways."""
+    return sum(b"router.scaling.keeper" in command(each) for each in descendants(os.getpid()))
+
+
+async def test_another_decides_while_an_engine_starts_and_only_one_starts(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def scaling(interval_s: float) -> dict[str, Any]:
+        pools = [gated(gate, min_instances=1)]
+        return {"scaler": "none", "actuator": "processes", "interval_s": interval_s, "pools": pools}
+
+    with RedisServer(tmp_path / "redis") as redis:
+        state = {"url": redis.url, "timeout_ms": 5000}
+        async with (
+            live(tmp_path, environment=dict(os.environ), scaling=scaling(60.0), state=state) as first,
+            live(tmp_path, environment=dict(os.environ), scaling=scaling(0.2), state=state) as second,
+        ):
+            # The first is slow to decide again, as one that was stopped for a while: the second decides.
+            await first.until(keepers, 30)
+            while not (await second.get("/admin/scaling"))[1]["decided_here"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            gate.touch()
+            for gw in (first, second):
+                await gw.until(lambda gw=gw: serving(gw) == ["small-0"], 30)
+            await second.until(lambda: keepers() == 1, 30)
+            assert await ask(second, 5) == (200, 5, "[DONE]")
+
+
+async def test_a_decision_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    scaling = {"actuator": "observe", "interval_s": 0.05, "pools": [pool()]}
+    with RedisServer(tmp_path / "redis") as redis:
+        async with live(tmp_path, environment={}, scaling=scaling, state={"url": redis.url}) as gw:
+            before = dict(failures())
+            await gw.until(lambda: gw.gateway.decision, 30)
+            redis.kill()
+            await gw.until(lambda: not gw.gateway.state.health.connected, 30)
+            held = gw.gateway.decision
+            redis.start()
+            await gw.until(lambda: gw.gateway.decision is not held, 30)
+            assert failures() == before

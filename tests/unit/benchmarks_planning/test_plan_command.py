@@ -125,6 +125,14 @@ def test_a_plan_for_less_time_than_a_fleet_needs_to_fill_up_warns() -> None:
     assert not any("warning" in line for line in table(planned({"multiple": None}, span_s=30.0)))
 
 
+def test_a_best_plan_below_the_target_warns() -> None:
+    data = planned({"usd_per_hour": 1.4}, span_s=60.0)
+    assert not any("warning" in line for line in table(data))
+    data["plans"][0]["attainment"] = 0.949
+    assert "warning: no plan was found that keeps 95%" in table(data)
+    assert not any("warning" in line for line in table(data | {"objective": "attainment"}))
+
+
 def planned(bound: dict[str, float | None], *, span_s: float) -> dict[str, Any]:
     """The data of a plan."""
     plan = {
@@ -151,7 +159,10 @@ def planned(bound: dict[str, float | None], *, span_s: float) -> dict[str, Any]:
 def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     line = [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--budget-usd-per-hour", "0.7"]
     said = refused(capsys, line, status=1)
-    assert said == "headway plan: no placement of all models costs at most 0.7 USD an hour\n"
+    assert (
+        said
+        == "headway plan: no placement of all models costs at most 0.7 USD an hour; the cheapest costs 1.4\n"
+    )
 
 
 @pytest.mark.parametrize(

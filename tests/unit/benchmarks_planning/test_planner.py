@@ -1,0 +1,46 @@
+"""The planner where the simulator finds that a placement carries less than the fast estimate says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from benchmarks.planning.planner import Planner
+from benchmarks.planning.scoring import Score, Scorer
+from benchmarks.planning.search import CandidateSearch, Objective, PlanningAims
+from policies.placement.types import Placement
+from tests.unit.benchmarks_planning.made import estimate
+
+
+@dataclass
+class Pessimist:
+    """A scorer for which requests come `multiple` times as fast."""
+
+    search: CandidateSearch
+    multiple: float
+    simulations: int = 0
+
+    def scores(self, placements: Sequence[Placement], seeds: Sequence[int], *_: Any) -> list[Score]:
+        self.simulations += len(placements) * len(seeds)
+        found = self.search.estimate
+        evaluate = found.evaluator(found.choices()[0], self.search.aims, self.multiple)
+        shares = [evaluate(each).attainment for each in placements]
+        return [Score(share, share, share, 1, len(found.requests), None, None) for share in shares]
+
+
+@pytest.mark.parametrize("objective", ["attainment", "cost"])
+def test_candidates_for_more_than_the_load_are_among_those_that_are_simulated(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Planner, "_improve", lambda *_: None)  # as if there were no time for changes
+    found = estimate("16xl4", "llama-3.1-8b qwen2.5-7b", [8.0, 6.0])
+    aims = PlanningAims(objective, 2, len(found.requests), 0.95)
+    search = CandidateSearch(found, aims)
+    scorer = Pessimist(search, 1.5)
+    (enough,) = scorer.scores(search.candidates(1, 1.5), [0])
+    assert enough.attainment >= 0.95
+    best = Planner(search, cast(Scorer, scorer), aims, time_s=600.0).plans()[0]
+    assert best.score.attainment >= 0.95
