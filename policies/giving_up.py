@@ -3,7 +3,7 @@ would disturb somebody everywhere, it waits, or with a hard SLO is refused.
 
 Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
 given up if its best chance is below epsilon, or below its price: r - 0.3, times its work over the mean work of the last requests.
-For a hard SLO the price is three times that: a refused request takes no time at all, one that is only late takes all of it.
+For a hard SLO the price is twice that: a refused request takes no time at all, one that is late takes all of it.
 
 r says how scarce instances are that meet SLOs. It falls towards 0.1 with each request that finds one, and rises, to at most 0.6,
 with each that finds none, whether it is placed or refused. Requests with a money cap do not raise it: they may be unable to pay for such an instance. Nor do those
@@ -27,7 +27,7 @@ _LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
 #: Up to this scarcity only SLOs with hardly a chance are given up.
 _FREE_SCARCITY = 0.3
 #: The price of a hard SLO over that of a soft one.
-_HARD_PRICE = 3.0
+_HARD_PRICE = 2.0
 #: The mean work is that of about so many requests.
 _WORK_OF = 500
 
