@@ -165,10 +165,9 @@ class LeastSpend(Policy):
         scores = [each.cost_usd - quality_usd * each.value for each in offers]
         work_s, given_up = 0.0, False
         if request.slo is not None:
-            fastest = min(range(len(options)), key=lambda at: estimates[at].e2e_s)
-            work_s = self._giving_up.work_s(request, options[fastest])
+            work_s = self._work_s(request, options, estimates)
             chance = 1.0 - min(each.miss for each in estimates)
-            given_up = chance < self._giving_up.least_chance(work_s)
+            given_up = chance < self._giving_up.least_chance(request, work_s)
         room = [at for at, option in enumerate(options) if not given_up or has_room(option)]
         among = room or range(len(options))
         least = min(scores[at] for at in among) + _SAME * scope.usual_usd
@@ -256,7 +255,15 @@ class LeastSpend(Policy):
         scope.take(quality, reachable, e2e_s, targets)
         if request.slo is not None:
             scope.add_misses(estimate.miss - allowed_misses(targets), targets)
-            self._giving_up.placed(request, memo.work_s, min(each.miss for each in memo.estimates))
+            self._giving_up.decided(request, memo.work_s, min(each.miss for each in memo.estimates))
+
+    def refused(self, request: Request, options: Sequence[Option]) -> None:
+        """Adapt the scarcity of instances that meet SLOs."""
+        self._giving_up.decided(request, self._work_s(request, options, _estimates(request, options)), 1.0)
+
+    def _work_s(self, request: Request, options: Sequence[Option], estimates: Sequence[_Estimate]) -> float:
+        fastest = min(range(len(options)), key=lambda at: estimates[at].e2e_s)
+        return self._giving_up.work_s(request, options[fastest])
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Move `caution` by the difference between outcome and prediction. Every instance other than the last attempt's

@@ -1,10 +1,12 @@
-"""Which SLOs are given up under load. `slo` and `cost` send such a request only where it disturbs nobody (`policies.room`).
+"""Which SLOs are given up under load. `slo` and `cost` send such a request only where it disturbs nobody (`policies.room`); if it
+would disturb somebody everywhere, it waits, or with a hard SLO is refused.
 
 Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
 given up if its best chance is below epsilon, or below its price: r - 0.3, times its work over the mean work of the last requests.
+For a hard SLO the price is twice that: a refused request takes no time at all, one that is late takes all of it.
 
 r says how scarce instances are that meet SLOs. It falls towards 0.1 with each request that finds one, and rises, to at most 0.6,
-with each that finds none. Requests with a money cap do not raise it: they may be unable to pay for such an instance. Nor do those
+with each that finds none, whether it is placed or refused. Requests with a money cap do not raise it: they may be unable to pay for such an instance. Nor do those
 of more than the mean work: what is given up must not raise the price. Work is the instance's time that the answer takes
 (`EngineProfile.machine_s`); cached tokens need none.
 
@@ -24,6 +26,8 @@ SCARCITY_DOWN, _SCARCITY_UP = 0.995, 1.3
 _LEAST_SCARCITY, _MOST_SCARCITY = 0.1, 0.6
 #: Up to this scarcity only SLOs with hardly a chance are given up.
 _FREE_SCARCITY = 0.3
+#: The price of a hard SLO over that of a soft one.
+_HARD_PRICE = 2.0
 #: The mean work is that of about so many requests.
 _WORK_OF = 500
 
@@ -56,15 +60,17 @@ class GivingUp:
         output = prediction.output_tokens_mean or 0.0
         return profile.machine_s(prompt, output, instance.fixed_slots, cached) / instance.speed
 
-    def least_chance(self, work_s: float) -> float:
+    def least_chance(self, request: Request, work_s: float) -> float:
         """The chance that a request of this work must have. Unknown work counts as the mean."""
         price = self.scarcity - _FREE_SCARCITY
+        if request.hard:
+            price *= _HARD_PRICE
         if work_s and self._mean_work_s:
             price *= work_s / self._mean_work_s
         return price if price > self._epsilon else self._epsilon
 
-    def placed(self, request: Request, work_s: float, miss: float) -> None:
-        """A request with an SLO was placed; `miss` is the P(miss) that it found."""
+    def decided(self, request: Request, work_s: float, miss: float) -> None:
+        """A request with an SLO was placed, or refused because no option meets it; `miss` is the P(miss) that it found."""
         if work_s:
             self._worked = min(self._worked + 1, _WORK_OF)
             self._mean_work_s += (work_s - self._mean_work_s) / self._worked

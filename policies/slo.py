@@ -67,8 +67,8 @@ class BestFit(Policy):
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        work_s = self._giving_up.work_s(request, options[times_s.index(min(times_s))])
-        given_up = 1.0 - min(misses) < self._giving_up.least_chance(work_s)
+        work_s = self._work_s(request, options, times_s)
+        given_up = 1.0 - min(misses) < self._giving_up.least_chance(request, work_s)
         meeting = [] if given_up else [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         if not meeting:
             choice = self._least_miss(options, misses, times_s, given_up=given_up)
@@ -84,10 +84,18 @@ class BestFit(Policy):
         if request.slo is None:
             return
         miss = p_miss(options[choice.index])
-        self._giving_up.placed(request, choice.memo, miss)
+        self._giving_up.decided(request, choice.memo, miss)
         if miss <= self.epsilon:
             self._first_scarcity *= SCARCITY_DOWN
             self._guard.predicted(request.id, miss)
+
+    def refused(self, request: Request, options: Sequence[Option]) -> None:
+        """Adapt the scarcity."""
+        work_s = self._work_s(request, options, weighed_s(request, options, 0.0))
+        self._giving_up.decided(request, work_s, 1.0)
+
+    def _work_s(self, request: Request, options: Sequence[Option], times_s: Sequence[float]) -> float:
+        return self._giving_up.work_s(request, options[times_s.index(min(times_s))])
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Compare the outcome with P(miss)."""

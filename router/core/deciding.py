@@ -11,6 +11,7 @@ from router.core.state import Load, load_features, load_of
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
 EXPLORED = "passed over to explore"
+_REFUSED = "the hard SLO is given up"
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +52,13 @@ class Decided:
             choice.propensity,
             tuple([load_features(load, self.at_s) for load in self.loads]),
         )
+
+    @property
+    def refused(self) -> Decision:
+        """The same if the request is refused instead: what speaks against the chosen option too."""
+        decision = self.decision
+        against = [each._replace(reason=each.reason or _REFUSED) for each in decision.considered]
+        return decision._replace(chosen=None, considered=tuple(against), propensity=None)
 
 
 def unavailable(busy: Sequence[Option], passed_over: Sequence[tuple[Candidate, str]]) -> Iterator[Considered]:
@@ -121,6 +129,10 @@ class Decider:
         rng = self._rng if request.seed is None else Random(request.seed)
         choice = policy.reconsider(request, answer, options, rng)
         return None if choice is None else Decided(request.policy, now, options, choice, (), passed_over)
+
+    def refused(self, request: Request, options: Sequence[Option]) -> None:
+        """None of `options`, which have predictions, meets the hard SLO of a request."""
+        self.policies[request.policy].refused(request, options)
 
     def complete(self, request: Request, decided: Decided) -> Prediction:
         """Add what the choice did not need; returns the prediction of the chosen option."""

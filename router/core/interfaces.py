@@ -38,8 +38,8 @@ class Choice:
     `index` is the chosen option. `scores` has one score for each option: lower is better, None if not scored. `reasons`
     says why each other option was not chosen; it is None for the chosen one. `propensity` is the probability of this
     draw. `alternatives` are options that the policy rates as equally good; exploration may take one of them. `defer`
-    means that the request would miss its SLO at any option now and would delay other requests: the scheduler may queue
-    it and decide again. `memo` carries what `choose` computed to `placed`; only the policy reads it. `check`: the answer
+    means that the request's SLO is given up, and that it would delay other requests at any option: the scheduler may queue
+    it and decide again, or refuse it if the SLO is hard. `memo` carries what `choose` computed to `placed`; only the policy reads it. `check`: the answer
     is to be checked before the client gets it (`SecondLooker`); only for a request that has a `check`.
     """
 
@@ -56,7 +56,7 @@ class Choice:
 class Policy(Protocol):
     """Picks one of the options. It does no I/O, reads no clock, and takes random numbers only from the given generator.
 
-    A subclass that counts nothing needs no `placed`."""
+    A subclass that counts nothing needs no `placed` and no `refused`."""
 
     name: str
     predicts: bool
@@ -71,6 +71,10 @@ class Policy(Protocol):
         the same predictions. The chosen instance already counts the request. `choice` is what `choose`
         returned or, with exploration, one of its alternatives with the same memo."""
         return  # with a body it is not abstract
+
+    def refused(self, request: Request, options: Sequence[Option]) -> None:
+        """The request is refused, because none of `options` (at least one, with predictions) meets its hard SLO."""
+        return
 
 
 @runtime_checkable

@@ -72,13 +72,17 @@ class Placer:
         if request.hard:
             admitted = self._admitted(request, options, found.passed_over, now)
             if isinstance(admitted, Refusal):
+                self._decider.refused(request, options)
                 return _against(admitted, request, found, now)
             options = admitted
         decided = self._decider.decide(
             request, options, now, self.settings.explore, busy=found.busy, passed_over=found.passed_over
         )
-        if decided.choice.defer and not request.hard and self._may_wait(state, now):
-            return self._wait(state, found.free, now, deferred=True)
+        if decided.choice.defer:
+            if request.hard:
+                return self._given_up(decided)
+            if self._may_wait(state, now):
+                return self._wait(state, found.free, now, deferred=True)
         return decided
 
     def hedge(self, state: RequestState, attempt: AttemptState, now: float) -> Decided | None:
@@ -119,6 +123,8 @@ class Placer:
         if isinstance(options, Refusal):
             raise _against(options, request, found, now)
         decided = self._decider.decide(request, options, now, passed_over=found.passed_over, dry=True)
+        if decided.choice.defer and request.hard:
+            raise self._given_up(decided)
         self._decider.complete(request, decided)
         return decided.decision
 
@@ -165,6 +171,15 @@ class Placer:
             )
         passed_over += risky
         return kept
+
+    def _given_up(self, decided: Decided) -> Refusal:
+        """A hard SLO that could be met, for more than it is worth now."""
+        refusal = refusals.unattainable(
+            "Instances that meet hard SLOs are scarce now, and this request would take the time of several others.",
+            self.drain_s(),
+        )
+        refusal.decision = decided.refused
+        return refusal
 
     # --- waiting -------------------------------------------------------------------------------------
     def drain_s(self) -> float:

@@ -12,7 +12,7 @@ import pytest
 from router.core.deciding import EXPLORED, Decider
 from router.core.errors import Refusal
 from router.core.events import Arrived, Dispatch, Ended, Finish, FleetChanged, Left, LoadReported, Tick
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
@@ -22,7 +22,7 @@ from tests.unit.core.worlds import Fixed, dispatched, failed, instance, refused,
 OK = EndedHow.OK
 
 
-class Choosy:
+class Choosy(Policy):
     """Takes the first option, holds all others for as good; defers while told to. Hears what came of it."""
 
     name = "first"
@@ -34,6 +34,7 @@ class Choosy:
         self.asked = 0
         self.heard: list[tuple[str, str, bool | None]] = []
         self.placements: list[tuple[str, Sequence[Option], Choice]] = []
+        self.refusals: list[tuple[str, list[float | None]]] = []
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         self.asked += 1
@@ -45,6 +46,10 @@ class Choosy:
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         self.placements.append((request.id, options, choice))
+
+    def refused(self, request: Request, options: Sequence[Option]) -> None:
+        p_misses = [each.prediction.p_miss if each.prediction else None for each in options]
+        self.refusals.append((request.id, p_misses))
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         self.heard.append((request.id, candidate.instance, met))
@@ -169,6 +174,34 @@ def test_in_a_full_queue_a_light_key_takes_the_place_of_a_heavy_one():
     assert finish.request_id == "h3"
     served = [dispatched(s.handle(Ended(name, 1, OK, 1), 1.0)).request_id for name in ("h0", "h1")]
     assert served == ["h1", "l"]
+
+
+def test_a_hard_slo_that_its_policy_gives_up_is_refused_and_every_candidate_has_a_reason() -> None:
+    policy = Choosy()
+    policy.defers = True
+    s = world(policy, instance("a"), instance("b"))
+    asked = request("r", slo=Slo(ttft_s=1.0), hard=True)
+    with pytest.raises(Refusal) as dry:
+        s.decide(asked, 0.0)
+    refusal = refused(s.handle(Arrived(asked), 0.0))
+    for each in (dry.value, refusal):
+        assert (each.status, each.code) == (429, "slo_unattainable")
+        assert "scarce" in each.message
+        assert each.decision is not None
+        assert each.decision.chosen is None
+        assert [one.reason for one in each.decision.considered] == ["the hard SLO is given up", "not first"]
+    assert (policy.placements, policy.refusals, s.queue_depth) == ([], [], 0)
+
+
+def test_a_policy_hears_which_hard_slos_nobody_meets() -> None:
+    policy = Choosy()
+    s = world(policy, instance("a"), instance("b"), predictor=Fixed({"a": 0.4, "b": 0.3}))
+    asked = request("r", slo=Slo(ttft_s=1.0), hard=True)
+    with pytest.raises(Refusal):
+        s.decide(asked, 0.0)
+    assert policy.refusals == []
+    refused(s.handle(Arrived(asked), 0.0))
+    assert policy.refusals == [("r", [0.4, 0.3])]
 
 
 def test_a_request_is_not_deferred_for_more_than_half_its_time():

@@ -16,7 +16,7 @@ from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, Prediction, Price, Request
 
 
-class First:
+class First(Policy):
     """Takes the first option."""
 
     name = "first"
@@ -33,7 +33,7 @@ class First:
         self.taken_by.append(options[choice.index].candidate.instance)
 
 
-class Curious:
+class Curious(Policy):
     """Has each answer checked, and asks somebody else if it is found poor."""
 
     name, predicts = "curious", True
@@ -41,9 +41,6 @@ class Curious:
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         index = rng.randrange(len(options))
         return Choice(index, [None] * len(options), [None] * len(options), check=request.check is not None)
-
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        pass
 
     def reconsider(
         self, request: Request, answer: CheckedAnswer, options: Sequence[Option], rng: Random

@@ -490,6 +490,20 @@ def test_under_load_much_work_is_given_up_for_its_chance() -> None:
     assert not spender.choose(usual, [busy], Random(0)).defer
 
 
+def test_refusals_raise_the_price_of_a_hard_slo() -> None:
+    spender, busy = policy(), option("busy", miss=0.0)
+    busy.instance.profiles["busy"] = profile("llama-3.1-8b@l4")
+    busy.instance.awaiting_first_token = 1
+    hard, heavy = (replace(request(slo=SLO), hard=True, prompt_tokens=tokens) for tokens in (10, 100))
+    for number in range(20):
+        pick(spender, request(number, slo=SLO), [busy])
+    assert not spender.choose(heavy, [busy], Random(0)).defer
+    late = replace(busy, prediction=replace(busy.prediction, p_miss=0.5))  # type: ignore[type-var]
+    for _ in range(20):
+        spender.refused(hard, [late])
+    assert spender.choose(heavy, [busy], Random(0)).defer
+
+
 def test_extreme_times_and_prices_leave_an_answer() -> None:
     """Times near 0 in the past make any delay infinitely many mean answers; prices of a unit of quality may leave the
     range of a float."""

@@ -136,6 +136,19 @@ def test_under_load_much_work_is_given_up_for_its_chance() -> None:
     assert policy.choose(heavy, usual[:1], Random(0)).defer is False
 
 
+def test_refusals_raise_the_price_and_that_of_a_hard_slo_is_twice_as_high() -> None:
+    policy = BestFit(0.1)
+    busy, late = option("a", profile=PROFILE, promised=(0.02,)), option("late", miss=0.8, profile=PROFILE)
+    more = replace(request(), prompt_tokens=2000)  # some two times the usual work
+    for number in range(600):
+        place(policy, request(number), option("b", profile=PROFILE))
+    assert policy.choose(replace(more, hard=True), [busy], Random(0)).defer is False
+    for number in range(12):
+        policy.refused(replace(request(number), hard=True), [late])
+    assert policy.choose(replace(more, hard=True), [busy], Random(0)).defer
+    assert policy.choose(more, [busy], Random(0)).defer is False
+
+
 # --- accepted risk -----------------------------------------------------------------------------
 def test_any_risk_within_epsilon_is_accepted_also_in_light_load() -> None:
     policy = BestFit(0.1)
