@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="about how long to search each cluster (default 60)",
+        help="about how long to search each cluster (default 60); the best plans are scored in any case",
     )
     search.add_argument(
         "--seed", type=int, default=0, metavar="S", help="the first draw of the requests (default 0)"

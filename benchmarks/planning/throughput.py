@@ -17,12 +17,13 @@ from policies.placement.types import Placement
 
 #: The largest multiple is found to this factor, and a better placement has to beat the best by it.
 _NEAR = 1.04
-#: Steps down and up while one side of the largest multiple is unknown, and how often.
-_DOWN, _UP, _STEPS = 0.6, 1.3, 12
+#: Steps down and up while one side of the largest multiple is unknown: from a guess, and from what another draw kept. How many steps
+#: there are at most.
+_GUESSED, _KNOWN, _STEPS = (0.6, 1.3), (1 / _NEAR**2, _NEAR**2), 12
 #: Loads for which candidates are searched, as shares of the largest multiple that the cluster could ever serve.
 _LOADS = (0.4, 0.6, 0.8)
-#: About the simulations of a draw that the largest multiple of one placement takes.
-_SEARCHED = 5
+#: About the simulations of a draw that the largest multiple of a finalist takes.
+_SEARCHED = 3
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class ThroughputPlanner(Planner):
     def final(self, placements: Sequence[Placement], seeds: Sequence[int]) -> list[Plan]:
         found = []
         for placement in placements:
-            multiple, score = self._largest(placement, seeds, self.multiple)
+            multiple, score = self._largest(placement, seeds, self.chosen[placement].multiple, _KNOWN)
             found.append(Plan(placement, score, multiple))
         return found
 
@@ -75,8 +76,15 @@ class ThroughputPlanner(Planner):
     def _keeps(self, score: Score) -> bool:
         return score.attainment >= self.aims.target
 
-    def _largest(self, placement: Placement, seeds: Sequence[int], start: float) -> tuple[float, Score]:
+    def _largest(
+        self,
+        placement: Placement,
+        seeds: Sequence[int],
+        start: float,
+        steps: tuple[float, float] = _GUESSED,
+    ) -> tuple[float, Score]:
         """The largest multiple that keeps the target, and the score there; if none does, the least that was tried."""
+        down, up = steps
         low: tuple[float, Score] | None = None
         high: tuple[float, Score] | None = None
         multiple = start
@@ -87,9 +95,9 @@ class ThroughputPlanner(Planner):
             else:
                 high = multiple, score
             if low is None:
-                multiple *= _DOWN
+                multiple *= down
             elif high is None:
-                multiple *= _UP
+                multiple *= up
             elif high[0] <= low[0] * _NEAR:
                 break
             else:
