@@ -6,9 +6,9 @@ given up if its best chance is below epsilon, or below its price: r - 0.3, times
 For a hard SLO the price is twice that: a refused request takes no time at all, one that is late takes all of it.
 
 r says how scarce instances are that meet SLOs. It falls towards 0.1 with each request that finds one, and rises, to at most 0.6,
-with each that finds none, whether it is placed or refused. Requests with a money cap do not raise it: they may be unable to pay for such an instance. Nor do those
-of more than the mean work: what is given up must not raise the price. Work is the instance's time that the answer takes
-(`EngineProfile.machine_s`); cached tokens need none.
+with each that finds none, whether it is placed or refused. Requests with a money cap do not raise it: they may be unable to pay
+for such an instance. Nor do those of more than the mean work: what is given up must not raise the price. Work is the instance's
+time that the answer takes (`EngineProfile.machine_s`); cached tokens need none.
 
 The idea comes from schedules that know all arrivals and lengths (`benchmarks.oracles`): in overload they let the few longest
 requests miss. To accept what is worth most for the room that it takes is the rule of the fractional knapsack (Dantzig, 1957).

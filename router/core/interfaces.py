@@ -39,8 +39,9 @@ class Choice:
     says why each other option was not chosen; it is None for the chosen one. `propensity` is the probability of this
     draw. `alternatives` are options that the policy rates as equally good; exploration may take one of them. `defer`
     means that the request's SLO is given up, and that it would delay other requests at any option: the scheduler may queue
-    it and decide again, or refuse it if the SLO is hard. `memo` carries what `choose` computed to `placed`; only the policy reads it. `check`: the answer
-    is to be checked before the client gets it (`SecondLooker`); only for a request that has a `check`.
+    it and decide again, or refuse it if the SLO is hard. `memo` carries what `choose` computed to `placed`; only the policy
+    reads it. `check`: the answer is to be checked before the client gets it (`SecondLooker`); only for a request that has a
+    `check`.
     """
 
     index: int
