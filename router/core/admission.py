@@ -11,6 +11,9 @@ from router.core.state import Instance
 from router.core.types import Candidate, Considered, Request
 
 _ROUNDING = 1e-9
+#: A hard SLO that no option meets with the wanted confidence is tried at one that had nothing to do for so many seconds, if it has
+#: at least this chance there. Else a gateway would never learn that it predicts too badly while all that comes is hard.
+_IDLE_S, _TRIED_CHANCE = 30.0, 0.5
 #: The shortest decode time to expect, as a share of the predicted median.
 _LEAST_OF_MEDIAN = 0.5
 
@@ -30,6 +33,24 @@ def keeping(options: Sequence[Option], confidence: float) -> tuple[list[Option],
         else:
             risky.append((option.candidate, _risk(option)))
     return kept, risky
+
+
+def trial(options: Sequence[Option], now: float) -> Option | None:
+    """The option at which a hard SLO is tried that none meets with the wanted confidence: the likeliest of those whose
+    instances were idle for a while, so that its predictions can be corrected. None if there is none."""
+    idle = [
+        each
+        for each in options
+        if _idle_s(each.instance, now) >= _IDLE_S and _p_miss(each) <= 1.0 - _TRIED_CHANCE
+    ]
+    return min(idle, key=_p_miss, default=None)
+
+
+def _idle_s(instance: Instance, now: float) -> float:
+    """Seconds since an instance had something to do, as far as is known."""
+    if instance.running:
+        return 0.0
+    return math.inf if instance.released_at is None else now - instance.released_at
 
 
 def too_risky(option: Option) -> Considered:

@@ -159,12 +159,17 @@ class Placer:
         passed_over: list[tuple[Candidate, str]],
         now: float,
     ) -> list[Option] | Refusal:
-        """The options that meet a hard SLO with the configured confidence. The others are added to `passed_over`."""
+        """The options that meet a hard SLO with the configured confidence, or else the one at which it is tried. The others are
+        added to `passed_over`."""
         if not request.hard or request.slo is None:
             return options
         self.predictor.predict_all(request, options, now)
         kept, risky = admission.keeping(options, self.settings.confidence)
         if not kept:
+            tried = admission.trial(options, now)
+            if tried is not None:
+                passed_over += [each for each in risky if each[0] is not tried.candidate]
+                return [tried]
             return refusals.unattainable(
                 f"No instance can meet the hard SLO now; the best misses it with probability {admission.least_miss(options):.2f}.",
                 max(refusals.until_met_s(request, options, now), self.drain_s()),
