@@ -9,7 +9,9 @@
 5. An instance is given up if the others carry the highest load that is expected during `keep_s`, and the highest of the last
    `hold_s`.
 6. Misses of the SLO under load raise the load to provide for, answers in time lower it, until the allowed share misses (an
-   integral controller).
+   integral controller). It stands still while more arrives than the ready instances carry, and until the requests that
+   queued meanwhile are answered: such misses say that instances are missing, not that one carries less than its profile says
+   (conditional integration against windup; Astrom and Hagglund, "PID controllers", 1995, 3.5).
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ _PROMPT_TOKENS, _OUTPUT_TOKENS, _LENGTHS = 512.0, 128.0, 20.0
 _LENGTH_MEMORY = 2000.0
 #: Misses count as a lack of instances only if the load is above this share of what the ready ones carry.
 _LOADED = 0.5
+#: The arrivals of this time are compared with what the ready instances carry.
+_ARRIVALS_S = 30.0
 #: The times between now and a horizon for which the load is forecast.
 _LOOKS = 5
 
@@ -109,12 +113,16 @@ class _Model:
     forecast: ArrivalForecast = field(init=False)
     in_flight: Window = field(init=False)
     demands: Window = field(init=False)
+    arrivals: Window = field(init=False)
+    intervals_s: Window = field(init=False)
+    overloaded_at_s: float = -math.inf
 
     def __post_init__(self) -> None:
         common = {each.name: getattr(self.settings, each.name) for each in fields(ForecastSettings)}
         self.forecast = ArrivalForecast(ForecastSettings(**common), self._start_s, self.settings.window_s)
         self.in_flight = Window(self.settings.window_s)
         self.demands = Window(self.settings.hold_s)
+        self.arrivals, self.intervals_s = Window(_ARRIVALS_S), Window(_ARRIVALS_S)
 
     @property
     def _start_s(self) -> float:
@@ -139,7 +147,9 @@ class _Model:
         under_way = sum(each.in_flight for each in loads)
         self.in_flight.add(now_s, under_way)
         carried = sum(each.ready * one.concurrency for each, one in zip(loads, capacities, strict=True))
-        self._correct(load, under_way + load.queued > _LOADED * carried)
+        rate_per_s = sum(each.ready * one.rate_per_s for each, one in zip(loads, capacities, strict=True))
+        if not self._overloaded(observation, load, rate_per_s):
+            self._correct(load, under_way + load.queued > _LOADED * carried)
         current = [each.current for each in loads]
         names = [pool.name for pool in self.pools]
         if not (under_way or load.queued) and self._idle(now_s):
@@ -155,6 +165,17 @@ class _Model:
         kept = max(self.demands.greatest, self._needed(now_s, self._keep_s, service_s))
         shrunk = self._mix(capacities, kept, [pool.min_instances for pool in self.pools], current)
         return dict(zip(names, shrunk, strict=True))
+
+    def _overloaded(self, observation: Observation, load: ModelLoad, rate_per_s: float) -> bool:
+        """Whether more arrived than `rate_per_s`, until `window_s` after the queue of that time is empty."""
+        now_s, seconds = observation.now_s, observation.seconds
+        self.arrivals.add(now_s, load.arrivals)
+        self.intervals_s.add(now_s, seconds)
+        recent = now_s - self.overloaded_at_s <= max(self.settings.window_s, seconds)
+        if self.arrivals.mean > rate_per_s * self.intervals_s.mean or (recent and load.queued):
+            self.overloaded_at_s = now_s
+            return True
+        return recent
 
     def _correct(self, load: ModelLoad, loaded: bool) -> None:
         settings = self.settings

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+import pytest
+
 from policies.scaling import create
 from policies.scaling.capacity import slo_capacity
 from policies.scaling.types import ModelLoad, Observation, PoolLoad
@@ -15,6 +19,53 @@ def steady(scaler, rate, *, minutes=60, ready=10, misses=0, start_s=0.0, in_flig
         here = seen(start_s + step * 15.0, ready, in_flight, arrivals=count, answers=count, misses=misses)
         wanted = scaler.desired(here)["p"]
     return wanted
+
+
+def served(rates_per_s, *, most=60, share=1.0, start_s=60.0, interval_s=5.0):
+    """Instances wanted and misses, decision by decision, of a pool that starts what the scaler wants. Requests wait for a
+    free place, and miss their SLO after 3 s. An instance carries `share` of what its profile says."""
+    one = pool(cold_start_s=start_s, max_instances=most)
+    capacity, scaler = slo_capacity(one, 1000, 200), create("headway", [one])
+    ready, starting, waiting, under_way, found = 2, deque(), deque(), deque(), []
+    for step, rate in enumerate(rates_per_s):
+        now_s = step * interval_s
+        while starting and starting[0] <= now_s:
+            starting.popleft()
+            ready += 1
+        ended = [late for end_s, late in under_way if end_s <= now_s]
+        under_way = deque(each for each in under_way if each[0] > now_s)
+        arrivals = round(rate * interval_s)
+        waiting.extend([now_s] * arrivals)
+        while waiting and len(under_way) < int(ready * capacity.concurrency * share):
+            late = now_s - waiting.popleft() > 3.0
+            under_way.append((now_s + capacity.service_s, late))
+        load = {"arrivals": arrivals, "answers": len(ended), "misses": sum(ended), "seconds": interval_s}
+        observation = seen(now_s, ready, len(under_way), len(waiting), starting=len(starting), **load)
+        wanted = scaler.desired(observation)["p"]
+        found.append((wanted, sum(ended)))
+        starting.extend([now_s + start_s] * (wanted - ready - len(starting)))
+        while wanted < ready + len(starting):
+            if starting:
+                starting.pop()
+            else:
+                ready -= 1
+    return found
+
+
+@pytest.mark.parametrize("most", [60, 20, 8])
+def test_misses_of_a_rise_do_not_keep_the_pool_large(most):
+    low, high = [2.0] * 240, [6.0] * 120
+    found = served(low + high + low, most=most)
+    before, after = found[239][0], found[-1][0]
+    assert sum(misses for _, misses in found[240:360]) > 100  # while instances start
+    assert before < max(wanted for wanted, _ in found[240:360])
+    assert after <= before <= 6
+
+
+def test_misses_within_the_capacity_of_the_profile_want_more():
+    right, wrong = (served([4.0] * 1440, share=share) for share in (1.0, 0.8))
+    assert sum(misses for _, misses in wrong[720:]) < 0.03 * 4.0 * 3600
+    assert right[-1][0] < wrong[-1][0]
 
 
 def test_it_provides_for_the_rate_and_a_margin():
