@@ -195,13 +195,13 @@ def test_a_hard_slo_that_its_policy_gives_up_is_refused_and_every_candidate_has_
 
 def test_a_policy_hears_which_hard_slos_nobody_meets() -> None:
     policy = Choosy()
-    s = world(policy, instance("a"), instance("b"), predictor=Fixed({"a": 0.4, "b": 0.3}))
+    s = world(policy, instance("a"), instance("b"), predictor=Fixed({"a": 0.7, "b": 0.6}))
     asked = request("r", slo=Slo(ttft_s=1.0), hard=True)
     with pytest.raises(Refusal):
         s.decide(asked, 0.0)
     assert policy.refusals == []
     refused(s.handle(Arrived(asked), 0.0))
-    assert policy.refusals == [("r", [0.4, 0.3])]
+    assert policy.refusals == [("r", [0.7, 0.6])]
 
 
 def test_a_request_is_not_deferred_for_more_than_half_its_time():

@@ -284,6 +284,7 @@ def test_expired_in_the_queue():
 def test_a_hard_slo_is_taken_on_only_with_the_configured_confidence():
     predictor = Fixed({"a": 0.5, "b": 0.05})
     s = scheduler(instance("a"), instance("b"), predictor=predictor, confidence=0.9)
+    s.instances["a"].released_at = 0.0  # it is not tried: it had something to do just now
     hard = {"slo": Slo(ttft_s=1.0), "hard": True}
     dispatched(s.handle(Arrived(request("r1", **hard)), 0.0))
     predictor.p_miss["b"] = 0.2
@@ -291,6 +292,31 @@ def test_a_hard_slo_is_taken_on_only_with_the_configured_confidence():
     assert (refusal.status, refusal.code, refusal.should_retry) == (429, "slo_unattainable", False)
     assert refusal.retry_after_s is not None
     dispatched(s.handle(Arrived(request("r3", slo=Slo(ttft_s=1.0))), 0.0))  # a soft one goes
+
+
+def test_a_hard_slo_is_tried_where_nothing_has_run_for_a_while_and_it_is_likely_to_be_met() -> None:
+    """Else a gateway that gets hard SLOs alone, and predicts too badly, would refuse all of them for ever."""
+    predictor = Fixed({"a": 0.4, "b": 0.3})
+    s = scheduler(instance("a"), instance("b"), predictor=predictor, confidence=0.9)
+    names = (f"r{n}" for n in range(9))
+
+    def hard() -> Arrived:
+        return Arrived(request(next(names), slo=Slo(ttft_s=1.0), hard=True))
+
+    assert dispatched(s.handle(hard(), 0.0)).candidate.instance == "b"
+    sent = dispatched(s.handle(hard(), 0.0))
+    assert sent.candidate.instance == "a"
+    assert [each.reason for each in sent.decision.considered] == [
+        None,
+        "would miss its hard SLO with probability 0.30",
+    ]
+    refused(s.handle(hard(), 0.0))  # both have something to do
+    s.handle(Ended("r1", 1, OK, 1), 5.0)
+    refused(s.handle(hard(), 34.9))
+    assert dispatched(s.handle(hard(), 35.0)).candidate.instance == "a"
+    s.handle(Ended("r0", 1, OK, 1), 40.0)
+    predictor.p_miss["b"] = 0.51
+    refused(s.handle(hard(), 100.0))
 
 
 def test_a_hard_slo_below_the_floor_is_not_queued():
