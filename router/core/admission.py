@@ -11,9 +11,9 @@ from router.core.state import Instance
 from router.core.types import Candidate, Considered, Request
 
 _ROUNDING = 1e-9
-#: A hard SLO that no option meets with the wanted confidence is tried at one that had nothing to do for so many seconds, if it has
-#: at least this chance there. Else a gateway would never learn that it predicts too badly while all that comes is hard.
-_IDLE_S, _TRIED_CHANCE = 30.0, 0.5
+#: A hard SLO that no option meets with the wanted confidence is tried for this chance where fewer attempts than these have ended, or
+#: none for so many seconds. Else a gateway would never learn that it predicts too badly while all that comes is hard.
+_TRIED_CHANCE, _FEW_ENDED, _LONG_S = 0.5, 8, 30.0
 #: The shortest decode time to expect, as a share of the predicted median.
 _LEAST_OF_MEDIAN = 0.5
 
@@ -37,20 +37,20 @@ def keeping(options: Sequence[Option], confidence: float) -> tuple[list[Option],
 
 def trial(options: Sequence[Option], now: float) -> Option | None:
     """The option at which a hard SLO is tried that none meets with the wanted confidence: the likeliest of those whose
-    instances were idle for a while, so that its predictions can be corrected. None if there is none."""
-    idle = [
+    instances have nothing to do, and have told little of late. None if there is none."""
+    unsure = [
         each
         for each in options
-        if _idle_s(each.instance, now) >= _IDLE_S and _p_miss(each) <= 1.0 - _TRIED_CHANCE
+        if _p_miss(each) <= 1.0 - _TRIED_CHANCE
+        and not each.instance.running
+        and _told_little(each.instance, now)
     ]
-    return min(idle, key=_p_miss, default=None)
+    return min(unsure, key=_p_miss, default=None)
 
 
-def _idle_s(instance: Instance, now: float) -> float:
-    """Seconds since an instance had something to do, as far as is known."""
-    if instance.running:
-        return 0.0
-    return math.inf if instance.released_at is None else now - instance.released_at
+def _told_little(instance: Instance, now: float) -> bool:
+    ended_at = instance.released_at
+    return instance.ended < _FEW_ENDED or ended_at is None or now - ended_at >= _LONG_S
 
 
 def too_risky(option: Option) -> Considered:

@@ -123,6 +123,7 @@ class Instance:
     running: int = field(init=False, default=0)
     release_gap_s: float | None = None  # running mean between the ends of our attempts
     released_at: float | None = None
+    ended: int = 0  # our attempts that have ended
     promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts, sorted
 
     elsewhere: Work = Work()  # the other replicas' part of these counts
@@ -208,6 +209,7 @@ class Instance:
             mean_s = self.release_gap_s
             self.release_gap_s = gap_s if mean_s is None else mean_s + _GAP_STEP * (gap_s - mean_s)
         self.released_at = now
+        self.ended += 1
 
     def takes_report(self, report: LoadReport, now: float) -> None:
         """Store a load report, and count dispatches and ends from now on."""

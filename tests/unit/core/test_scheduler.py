@@ -284,7 +284,7 @@ def test_expired_in_the_queue():
 def test_a_hard_slo_is_taken_on_only_with_the_configured_confidence():
     predictor = Fixed({"a": 0.5, "b": 0.05})
     s = scheduler(instance("a"), instance("b"), predictor=predictor, confidence=0.9)
-    s.instances["a"].released_at = 0.0  # it is not tried: it had something to do just now
+    s.instances["a"].released_at, s.instances["a"].ended = 0.0, 8  # enough is known of it, so it is not tried
     hard = {"slo": Slo(ttft_s=1.0), "hard": True}
     dispatched(s.handle(Arrived(request("r1", **hard)), 0.0))
     predictor.p_miss["b"] = 0.2
@@ -294,7 +294,7 @@ def test_a_hard_slo_is_taken_on_only_with_the_configured_confidence():
     dispatched(s.handle(Arrived(request("r3", slo=Slo(ttft_s=1.0))), 0.0))  # a soft one goes
 
 
-def test_a_hard_slo_is_tried_where_nothing_has_run_for_a_while_and_it_is_likely_to_be_met() -> None:
+def test_a_hard_slo_is_tried_where_little_is_known_and_it_is_likely_to_be_met() -> None:
     """Else a gateway that gets hard SLOs alone, and predicts too badly, would refuse all of them for ever."""
     predictor = Fixed({"a": 0.4, "b": 0.3})
     s = scheduler(instance("a"), instance("b"), predictor=predictor, confidence=0.9)
@@ -312,8 +312,11 @@ def test_a_hard_slo_is_tried_where_nothing_has_run_for_a_while_and_it_is_likely_
     ]
     refused(s.handle(hard(), 0.0))  # both have something to do
     s.handle(Ended("r1", 1, OK, 1), 5.0)
-    refused(s.handle(hard(), 34.9))
-    assert dispatched(s.handle(hard(), 35.0)).candidate.instance == "a"
+    assert dispatched(s.handle(hard(), 5.0)).candidate.instance == "a"
+    s.handle(Ended("r3", 1, OK, 1), 6.0)
+    s.instances["a"].ended = 8
+    refused(s.handle(hard(), 35.9))
+    assert dispatched(s.handle(hard(), 36.0)).candidate.instance == "a"
     s.handle(Ended("r0", 1, OK, 1), 40.0)
     predictor.p_miss["b"] = 0.51
     refused(s.handle(hard(), 100.0))
