@@ -36,6 +36,8 @@ from router.config.fields import Count, NotNegative, Positive, Share
 from router.store.database import StoreError
 
 ERRORS = (WorkloadError, StoreError)
+#: Options that say nothing of a batch.
+_OF_REQUESTS = ("limit", "config", "slo", "objective", "what_if", "budget_usd_per_hour", "jobs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -156,10 +158,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.batch is not None:
         if args.cluster is None or args.models is None:
             raise WorkloadError("--batch needs --cluster and --models")
-        if args.objective is not None or args.slo or args.what_if or args.budget_usd_per_hour is not None:
-            raise WorkloadError(
-                "--batch does not go with --objective, --slo, --what-if, --budget-usd-per-hour"
-            )
+        if given := [f"--{name.replace('_', '-')}" for name in _OF_REQUESTS if getattr(args, name)]:
+            raise WorkloadError(f"--batch does not go with {', '.join(given)}")
     if args.from_store == "" and args.config is None:
         raise WorkloadError(
             "--from-store needs the URL of a store, or --config with a fleet file that names it"

@@ -296,8 +296,17 @@ def test_a_batch_takes_no_option_that_it_would_not_heed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = batch_files(tmp_path, "{gpu: l4, gpus: 1}", [500])
-    for option in (["--budget-usd-per-hour", "1"], ["--what-if", "+1xl4"], ["--objective", "cost"], [*SLO]):
-        assert "--batch does not go with --objective, --slo" in refused(capsys, [*line, *option])
+    for name, value in (
+        ("--budget-usd-per-hour", "1"),
+        ("--what-if", "+1xl4"),
+        ("--objective", "cost"),
+        ("--limit", "5"),
+        ("--jobs", "1"),
+        ("--config", "fleet.yaml"),
+        SLO,
+    ):
+        said = refused(capsys, [*line, name, value])
+        assert said == f"headway plan: --batch does not go with {name}\n"
 
 
 def batch_files(folder: Path, pools: str, tokens: list[int], more: str = "") -> tuple[str, ...]:
