@@ -76,6 +76,17 @@ def test_every_page_shows_what_the_results_file_has(tmp_path: Path) -> None:
         command.write(tmp_path)
 
 
+def test_every_claim_has_its_oracles() -> None:
+    """A measurement of some policies alone keeps the others' figures, so one without oracles leaves gaps."""
+    results = json.loads((ROOT / RESULTS).read_text())
+    for name, claim in CLAIMS.items():
+        assert results[name]["oracle"].keys() == {f"{rate:g}" for rate in claim.rates}, name
+        if "quality_mean" in claim.measures:
+            for policy, found in results[name]["policies"].items():
+                for cell in found["rates"].values():
+                    assert cell.get("spend_over_least", 0.0) > 0.0, (name, policy)
+
+
 def test_figures_become_rows() -> None:
     figures = measured(report(0.85))
     assert figures["policies"]["slo"]["rates"]["40"]["draws"] == [0.85, 0.95]
