@@ -11,7 +11,7 @@ from router.core.state import Load, load_features, load_of
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
 EXPLORED = "passed over to explore"
-_REFUSED = "the hard SLO is given up"
+_REFUSED = "the hard SLO is given up: the request would take the time of several others"
 
 
 @dataclass(slots=True, eq=False)

@@ -189,7 +189,10 @@ def test_a_hard_slo_that_its_policy_gives_up_is_refused_and_every_candidate_has_
         assert "scarce" in each.message
         assert each.decision is not None
         assert each.decision.chosen is None
-        assert [one.reason for one in each.decision.considered] == ["the hard SLO is given up", "not first"]
+        assert [one.reason for one in each.decision.considered] == [
+            "the hard SLO is given up: the request would take the time of several others",
+            "not first",
+        ]
     assert (policy.placements, policy.refusals, s.queue_depth) == ([], [], 0)
 
 
