@@ -87,8 +87,9 @@ def oracles(
 ) -> Oracles:
     """What was possible for `arrivals` over `fleet`. `results_by_policy` are runs of the same arrivals: the
     search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one.
-    The clairvoyant knows the `losses` of the runs; the bound is that of a fleet without them. Raises WorkloadError for an unknown effort, and for runs of other
-    workloads; OracleFault when a schedule passes the bound."""
+    The clairvoyant knows the `losses` of the runs; the bound is that of a fleet without them. Raises
+    WorkloadError for an unknown effort, and for runs of other workloads; OracleFault when a schedule passes
+    the bound."""
     chosen = EFFORTS.get(effort) if isinstance(effort, str) else effort
     if chosen is None:
         raise WorkloadError(f"unknown effort {effort!r} (known: {', '.join(EFFORTS)})")

@@ -88,7 +88,7 @@ class LoneEngine:
         return self._losses[self._next_loss].at_s if self._next_loss < len(self._losses) else inf
 
     def away(self, now: float) -> bool:
-        """Whether it is lost."""
+        """Whether it is lost at `now` (seconds on the workload's clock)."""
         return now < self._back_at
 
     def submit(self, job: Job, arrival: Arrival, now: float) -> list[Completion]:

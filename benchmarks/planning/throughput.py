@@ -17,9 +17,8 @@ from policies.placement.types import Placement
 
 #: The largest multiple is found to this factor, and a better placement has to beat the best by it.
 _NEAR = 1.04
-#: Steps down and up while one side of the largest multiple is unknown: from a guess, and from what another draw kept. How many steps
-#: there are at most.
-_GUESSED, _KNOWN, _STEPS = (0.6, 1.3), (1 / _NEAR**2, _NEAR**2), 12
+#: The first step while one side of the largest multiple is unknown, and how many steps there are at most.
+_STEP, _STEPS = _NEAR**2, 12
 #: Loads for which candidates are searched, as shares of the largest multiple that the cluster could ever serve.
 _LOADS = (0.4, 0.6, 0.8)
 #: About the simulations of a draw that the largest multiple of a finalist takes.
@@ -56,7 +55,7 @@ class ThroughputPlanner(Planner):
     def final(self, placements: Sequence[Placement], seeds: Sequence[int]) -> list[Plan]:
         found = []
         for placement in placements:
-            multiple, score = self._largest(placement, seeds, self.chosen[placement].multiple, _KNOWN)
+            multiple, score = self._largest(placement, seeds, self.chosen[placement].multiple)
             found.append(Plan(placement, score, multiple))
         return found
 
@@ -76,28 +75,21 @@ class ThroughputPlanner(Planner):
     def _keeps(self, score: Score) -> bool:
         return score.attainment >= self.aims.target
 
-    def _largest(
-        self,
-        placement: Placement,
-        seeds: Sequence[int],
-        start: float,
-        steps: tuple[float, float] = _GUESSED,
-    ) -> tuple[float, Score]:
-        """The largest multiple that keeps the target, and the score there; if none does, the least that was tried."""
-        down, up = steps
+    def _largest(self, placement: Placement, seeds: Sequence[int], start: float) -> tuple[float, Score]:
+        """The largest multiple that keeps the target, and the score there; if none does, the least that was tried. Steps
+        from the start grow until it is passed, then halve what is left (Bentley and Yao, Inf. Proc. Letters 5, 1976)."""
         low: tuple[float, Score] | None = None
         high: tuple[float, Score] | None = None
-        multiple = start
+        multiple, step = start, _STEP
         for _ in range(_STEPS):
             (score,) = self.scorer.scores([placement], seeds, multiple)
             if self._keeps(score):
                 low = multiple, score
             else:
                 high = multiple, score
-            if low is None:
-                multiple *= down
-            elif high is None:
-                multiple *= up
+            if low is None or high is None:
+                multiple = multiple / step if low is None else multiple * step
+                step *= step
             elif high[0] <= low[0] * _NEAR:
                 break
             else:
