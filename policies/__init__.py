@@ -33,7 +33,7 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "length_groups": lambda settings: LengthGroups(settings.epsilon, settings.cached_tokens),
     "price": lambda settings: LeastPrice(),
     "latency": lambda settings: LeastLatency(settings.epsilon, settings.ttft_weight),
-    "slo": lambda settings: BestFit(settings.epsilon, settings.cached_tokens),
+    "slo": lambda settings: BestFit(settings.epsilon, settings.cached_tokens, settings.ttft_weight),
     "relevance": lambda settings: BestQuality(settings.epsilon),
     "cost": lambda settings: LeastSpend(settings.targets, settings.epsilon, settings.cached_tokens),
     "predicted_latency": lambda settings: PredictedLatency(settings.tree_times),

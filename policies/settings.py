@@ -37,8 +37,8 @@ class PolicySettings:
     """The settings of all policies.
 
     - `confidence`: the required probability that an SLO is met. A policy tolerates `epsilon`, the rest.
-    - `ttft_weight` in [0, 1]: the weight of TTFT beside E2E in the score of `latency`. 0 counts the whole answer, 1 only
-      the first token.
+    - `ttft_weight` in [0, 1]: the weight of TTFT beside E2E in the time that `latency` and `slo` minimise. 0 counts the
+      whole answer, 1 only the first token.
     - `cached_tokens`: how many tokens of a request's prompt the instance of that name probably holds in its prefix
       cache; None if unknown.
     - `targets`: the current targets of a key (None: the fleet).

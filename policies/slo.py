@@ -7,25 +7,25 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
    free for requests that need them: the least price per hour if all of these options state one, otherwise the least
    expected price by tariff.
 2. The slowest: the longest decode step of one sequence (from the engine profile; without one the predicted TPOT).
-3. Among equal instances the least E2E, so that replicas share the load; then the least P(miss). E2E on this page
-   includes the delay that the request adds to others (`policies.latency`).
+3. Among equal instances the least time, so that replicas share the load; then the least P(miss). The time is the one that
+   `policies.latency` minimises: E2E and TTFT, with the delay that the request adds to others.
 
 The cost of packing is limited, and the limit adapts to r, the scarcity of instances that meet SLOs (`policies.giving_up`; for
 packing it falls from 1 at first). While nearly every request finds such an instance, nobody needs the fast ones that packing
-keeps free. Of the options that break the fewest promises, only the ones count whose E2E is at most 1 / (1 - r^2) times the least.
-So the policy takes the least E2E in light load, and under load it packs for at most half of the least E2E more. Without this
+keeps free. Of the options that break the fewest promises, only the ones count whose time is at most 1 / (1 - r^2) times the least.
+So the policy takes the least time in light load, and under load it packs for at most half of the least time more. Without this
 limit packing feeds itself: long prompts occupy the slow instances for so long that more requests find no option.
 
 If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
-least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
+least time among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
 
-If no option meets the SLO: the least P(miss), then the least cost to others, then the least E2E.
+If no option meets the SLO: the least P(miss), to within 0.1, then the least time.
 
 If the SLO is given up (`policies.giving_up`), all options are equal for the request, so it goes where it costs others least. If
 it costs others something everywhere, or would delay another request's first token, it is deferred: it waits in the queue behind
 requests that can still be in time, until an instance has room.
 
-A request without an SLO goes where it costs others least, then to the least E2E. Ties: instance, then model name. Deterministic.
+A request without an SLO goes where it costs others least, then to the least time. Ties: instance, then model name. Deterministic.
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
@@ -46,24 +46,30 @@ from router.core.interfaces import Choice, Option, Policy
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
+#: Chances that differ by less than this are equal if none is enough.
+_MISS_STEP = 0.1
+
 #: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
 _Kind = tuple[float, float]
 
 
 class BestFit(Policy):
-    """See the module's docstring. The score is P(miss), or the expected E2E for a request without an SLO."""
+    """See the module's docstring. The score is P(miss), or the time in seconds for a request without an SLO."""
 
     name = "slo"
     predicts = True
 
-    def __init__(self, epsilon: float, cached_tokens: CachedTokens | None = None) -> None:
+    def __init__(
+        self, epsilon: float, cached_tokens: CachedTokens | None = None, ttft_weight: float = 0.0
+    ) -> None:
         self.epsilon = epsilon
+        self.ttft_weight = ttft_weight
         self._giving_up = GivingUp(epsilon, cached_tokens)
         self._first_scarcity = 1.0  # for packing, while little is known
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        times_s = weighed_s(request, options, 0.0)
+        times_s = weighed_s(request, options, self.ttft_weight)
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
@@ -91,7 +97,7 @@ class BestFit(Policy):
 
     def refused(self, request: Request, options: Sequence[Option]) -> None:
         """Adapt the scarcity."""
-        work_s = self._work_s(request, options, weighed_s(request, options, 0.0))
+        work_s = self._work_s(request, options, weighed_s(request, options, self.ttft_weight))
         self._giving_up.decided(request, work_s, 1.0)
 
     def _work_s(self, request: Request, options: Sequence[Option], times_s: Sequence[float]) -> float:
@@ -154,16 +160,16 @@ class BestFit(Policy):
         self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float], *, given_up: bool
     ) -> Choice:
         """No option meets the SLO, or it is given up."""
-        broken = [promises_broken(option, lost=given_up) for option in options]
-        room = [not given_up or has_room(option) for option in options]
-
-        def rank(at: int) -> tuple[float | tuple[str, str], ...]:
-            last = times_s[at], name_of(options[at])
-            if given_up:
-                return not room[at], broken[at], misses[at], *last
-            return misses[at], broken[at], *last
-
-        index = min(range(len(options)), key=rank)
+        every = range(len(options))
+        if not given_up:
+            index = min(every, key=lambda at: (misses[at] // _MISS_STEP, times_s[at], name_of(options[at])))
+            return Choice(index, misses, Reasons(len(misses), index, lambda at: would_miss(misses[at])))
+        room = [has_room(option) for option in options]
+        broken = [promises_broken(option, lost=True) for option in options]
+        index = min(
+            every,
+            key=lambda at: (not room[at], broken[at], misses[at], times_s[at], name_of(options[at])),
+        )
 
         def why(at: int) -> str:
             return would_miss(misses[at]) if room[at] else GIVEN_UP

@@ -215,7 +215,7 @@ class CostConfig(Section):
 
 class SchedulingConfig(Section):
     """`confidence` is 1 - epsilon of the SLO-aware policies. `explore` is the share of requests that try another
-    candidate, which keeps predictions correct. `ttft_weight` is the weight of TTFT beside E2E in `latency`.
+    candidate, which keeps predictions correct. `ttft_weight` is the weight of TTFT beside E2E in `latency` and `slo`.
     `streamed_share`: with `upstream_stream: when_needed`, the share of answers that is streamed though nothing needs it,
     from which predictors learn TTFT and TPOT."""
 

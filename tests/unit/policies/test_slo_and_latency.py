@@ -75,6 +75,24 @@ def test_slo_keeps_promised_tpots_before_it_saves_money() -> None:
     assert chosen(policy, [cheap, dear]) == "cheap"
 
 
+def test_without_an_option_in_time_slo_takes_the_least_time_among_nearly_equal_chances() -> None:
+    options = [
+        option("slow", miss=0.31, e2e=3.0),
+        option("fast", miss=0.38, e2e=1.0),
+        option("no", miss=0.5, e2e=0.5),
+    ]
+    assert chosen(BestFit(0.1), options) == "fast"
+
+
+@pytest.mark.parametrize("weight, taken", [(0.0, "short"), (0.8, "early")])
+def test_the_weight_of_ttft_counts_in_the_time_of_slo(weight: float, taken: str) -> None:
+    options = [option("short", e2e=1.0), option("early", e2e=1.2)]
+    for each, ttft_s in zip(options, (0.5, 0.1), strict=True):
+        assert each.prediction is not None
+        each.prediction.ttft_s_p50 = ttft_s
+    assert chosen(BestFit(0.1, ttft_weight=weight), options) == taken
+
+
 def test_a_lost_request_goes_where_it_disturbs_nobody() -> None:
     hurts = option("hurts", miss=0.95, tpot=0.04, promised=(0.04,))
     harmless = option("harmless", miss=0.99, tpot=0.04, promised=(0.25,))
