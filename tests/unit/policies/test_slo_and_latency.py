@@ -89,7 +89,7 @@ def test_the_weight_of_ttft_counts_in_the_time_of_slo(weight: float, taken: str)
     options = [option("short", e2e=1.0), option("early", e2e=1.2)]
     for each, ttft_s in zip(options, (0.5, 0.1), strict=True):
         assert each.prediction is not None
-        each.prediction.ttft_s_p50 = ttft_s
+        each.prediction = replace(each.prediction, ttft_s_p50=ttft_s)
     assert chosen(BestFit(0.1, ttft_weight=weight), options) == taken
 
 
