@@ -8,6 +8,9 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from benchmarks.compare.gateway import Gateway as Control
+from benchmarks.replay.client import Target
+from benchmarks.replay.row import Row
 from router.gateway.relay.relay import Relay
 from router.process import Process
 from tests.contract.backends.fakes import Exchange, FakeEngine
@@ -219,6 +222,18 @@ async def test_what_a_judge_cannot_read_is_dropped(tmp_path, monkeypatch):
         await ask(gw, n=2)
         await ask(gw)
         assert (await settled(gw, 4))["judged"] == len(asked) == 1
+
+
+async def test_a_live_comparison_reads_its_scores(tmp_path):
+    async with judged(tmp_path, lambda _: GOOD) as (gw, _):
+        ids = [await ask(gw), await ask(gw, stream=True)]
+        control = Control(gw.http, Target(gw.url, api_key="team-a"))
+        assert await control.until_judged(60.0)
+        rows = [Row(each, 0.0, 0.0, complete=True, headers={"x-request-id": each}) for each in ids]
+        await control.look_up(rows, ratings=True)
+        assert [(row.gateway_outcome, row.quality) for row in rows] == [("ok", 0.75)] * 2
+    async with live(tmp_path, vllm("a")) as gw:
+        assert not await Control(gw.http, Target(gw.url)).until_judged(60.0)
 
 
 async def test_nothing_of_it_is_there_without_the_section(tmp_path):
