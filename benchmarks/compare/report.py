@@ -64,7 +64,8 @@ def report(
 def _ratings_note(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of runs against a gateway that judges some of its answers."""
     rated = sum(run.get("ratings") or 0 for run in runs)
-    return [f"Quality is the mean score of the gateway's judge, of {rated:,} answers in all runs."] if rated else []
+    note = f"Quality is the mean score of the gateway's judge, of {rated:,} answers in all runs."
+    return [note] if rated else []
 
 
 def _at_known_rates(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
