@@ -59,8 +59,9 @@ class Process:
         return True
 
     async def _drain(self) -> None:
-        """Accept no new requests, wait for the open ones, then stop the server."""
+        """Accept no new requests, end what no client waits for, wait for the open ones, then stop the server."""
         self.gateway.draining = True
+        await self.gateway.tasks.stop()
         loop = asyncio.get_running_loop()
         until = loop.time() + DRAIN_S
         while self.gateway.runner.scheduler.live and loop.time() < until:  # noqa: ASYNC110 (once in a life)

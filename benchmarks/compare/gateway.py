@@ -1,4 +1,4 @@
-"""Control calls of compare to a live gateway: is it up, is it idle, which outcomes did it record."""
+"""Control calls of compare to a live gateway: is it up, is it idle, which outcomes and ratings did it record."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ _BUSY = re.compile(
     r"^(?:headway_(?:queue_depth|(?:instance_)?in_?flight)|vllm:num_requests_(?:running|waiting))(?:\{[^}]*\})? (\S+)",
     re.MULTILINE,
 )
+#: Only of a gateway with a judge.
+_JUDGED = re.compile(r"^headway_judged_answers_total\{[^}]*\} (\S+)", re.MULTILINE)
+_JUDGE_PAUSE_S = 1.0
 _LOOKUPS_AT_ONCE = 8
 _LOOKUP_LIMIT = 5000
 
@@ -40,15 +43,15 @@ class Gateway:
 
     async def busy(self) -> float | None:
         """Requests queued or running at the server; None if it reports neither."""
+        return _sum(_BUSY, await self._metrics())
+
+    async def _metrics(self) -> str:
+        """Its metrics; empty if it has none."""
         try:
             async with self._session.get(f"{self._base}/metrics", headers=self._headers) as answer:
-                if answer.status != 200:
-                    return None
-                text = await answer.text(errors="replace")
+                return await answer.text(errors="replace") if answer.status == 200 else ""
         except (aiohttp.ClientError, TimeoutError):
-            return None
-        values = [float(value) for value in _BUSY.findall(text) if value != "NaN"]
-        return sum(values) if values else None
+            return ""
 
     async def until_idle(self, *, settle_s: float, limit_s: float) -> bool:
         """Wait `settle_s`, then until nothing is in hand, `limit_s` at most. Whether it became idle."""
@@ -61,12 +64,29 @@ class Gateway:
             await asyncio.sleep(min(0.25, settle_s or 0.25))
         return True
 
-    async def look_up_outcomes(self, rows: Sequence[Row]) -> None:
-        """Fill `gateway_outcome` of rows that carry none (refusals, broken streams) from `/v1/routing/ID`.
+    async def until_judged(self, limit_s: float) -> bool:
+        """Whether it judges a share of its answers. Waits, `limit_s` at most, until its judge has no more to do: between two
+        answers nothing may be in hand, so its count must stand still too."""
+        loop = asyncio.get_running_loop()
+        deadline, before = loop.time() + limit_s, -1.0
+        while (count := _sum(_JUDGED, text := await self._metrics())) is not None:
+            if (count == before and not _sum(_BUSY, text)) or loop.time() >= deadline:
+                return True
+            before = count
+            await asyncio.sleep(_JUDGE_PAUSE_S)
+        return False
+
+    async def look_up(self, rows: Sequence[Row], *, ratings: bool) -> None:
+        """Fill `gateway_outcome` of rows that carry none (refusals, broken streams) from `/v1/routing/ID`, and with `ratings`
+        the `quality` of answers.
 
         A server without that call gets one such request.
         """
-        missing = [row for row in rows if row.gateway_outcome is None and row.request_id is not None]
+        missing = [
+            row
+            for row in rows
+            if row.request_id is not None and (row.gateway_outcome is None or (ratings and row.complete))
+        ]
         if not missing or not await self._look_up(missing[0]):
             return
         places = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
@@ -85,5 +105,15 @@ class Gateway:
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return False
         outcome = data.get("outcome") if isinstance(data, dict) else None
-        row.gateway_outcome = outcome if isinstance(outcome, str) else None
-        return row.gateway_outcome is not None
+        if not isinstance(outcome, str):
+            return False
+        row.gateway_outcome = outcome
+        if given := data.get("feedback"):
+            row.quality = float(given[0]["quality"])
+        return True
+
+
+def _sum(pattern: re.Pattern[str], metrics: str) -> float | None:
+    """The sum of a pattern's values in a page of metrics; None without any."""
+    values = [float(value) for value in pattern.findall(metrics) if value != "NaN"]
+    return sum(values) if values else None

@@ -101,7 +101,7 @@ async def run_all(
                 return results, False
             # Rows are recorded shortly after their answers have ended.
             await asyncio.sleep(comparison.settle_s)
-            await gateway.look_up_outcomes(result.rows)
+            await gateway.look_up(result.rows, ratings=await gateway.until_judged(_IDLE_LIMIT_S))
             folder.save(one.name, {**asdict(one), "started_at": result.started_at, "rows": result.rows})
             results.append(result)
             on_result(results)

@@ -50,7 +50,7 @@ def report(
         "rates_per_s": sorted(unique(runs, "rate_per_s")),
         "seeds": unique(runs, "seed"),
         "baseline": baseline,
-        "notes": [ITL_NOTES[how] for how in unique(runs, "itl_of")],
+        "notes": [*(ITL_NOTES[how] for how in unique(runs, "itl_of")), *_ratings_note(runs)],
         "attainment_target": TARGET,
         "cells": cells(runs),
         "paired": paired_differences(runs, baseline),
@@ -59,6 +59,13 @@ def report(
         "regret": regrets(runs, oracles, baseline),
         "runs": kept,
     }
+
+
+def _ratings_note(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of runs against a gateway that judges some of its answers."""
+    rated = sum(run.get("ratings") or 0 for run in runs)
+    note = f"Quality is the mean score of the gateway's judge, of {rated:,} answers in all runs."
+    return [note] if rated else []
 
 
 def _at_known_rates(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -42,7 +42,7 @@ OUT_OF_BUDGET_BEFORE_DECODING = (Outcome.REJECTED_BUDGET,)
 
 #: What a client of a live gateway cannot see.
 _SIMULATED_ONLY = (
-    *("queue_wait_s", "by_slo", "quality_mean", "budget_overruns", "budget_overrun_usd_max", "hedged"),
+    *("queue_wait_s", "by_slo", "budget_overruns", "budget_overrun_usd_max", "hedged"),
     *("cost_usd_per_offered", "peak_in_flight", "prediction", "decision_s", "wall_s", "events"),
     *("preemptions", "timeline"),
 )
@@ -107,6 +107,7 @@ def summary_of(result: Result) -> dict[str, Any]:
         "cost_usd_per_offered": cost_usd / int(counts.sum()) if counts.any() else None,
         **_usage(result.usage),
         "quality_mean": mean_of(columns["quality"]),
+        "ratings": None,
         "budget_overruns": int((columns["budget_overrun_usd"] > 0).sum()),
         "budget_overrun_usd_max": Summary.of(columns["budget_overrun_usd"]).max,
         "retried": int((columns["attempts"] > 1).sum()),
@@ -138,6 +139,7 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         tried for row in rows if isinstance(tried := (row.headway or {}).get("attempts"), int) and tried > 0
     ]
     ends_s = [row.scheduled_s + row.e2e_s for row in rows if row.e2e_s is not None]
+    ratings = [row.quality for row in complete if row.quality is not None]
     return {
         **{key: value for key, value in replayed.items() if key != "rate_per_s"},
         "measured_rate_per_s": replayed["rate_per_s"],
@@ -150,6 +152,8 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         ),
         "itl_of": "answers",
         "prompt_tokens": sum(row.prompt_tokens or 0 for row in complete),
+        "quality_mean": sum(ratings) / len(ratings) if ratings else None,
+        "ratings": len(ratings),
         "retried": sum(tried > 1 for tried in attempts) if attempts else None,
         **_usage(None),
         **_before_decoding(replayed["outcomes"]),

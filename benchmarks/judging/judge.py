@@ -20,6 +20,8 @@ _AT_ONCE = 4
 #: So many answers in a row without a verdict end it: the judge is gone, refuses all, or cannot follow the form.
 _MOST_WITHOUT = 32
 _MOST_LETTERS = 300
+#: A message that has so many letters in a row of the question repeats it.
+_REPEATED_LETTERS = 16
 
 
 @dataclass(slots=True)
@@ -154,8 +156,7 @@ class Judge:
         except openai.APIStatusError as error:
             reasons[f"status {error.status_code}"] += 1
             said = error.body.get("message") if isinstance(error.body, dict) else None
-            shown = "".join(filter(str.isprintable, " ".join(str(said or "").split())))
-            verdicts.error = verdicts.error or shown[:_MOST_LETTERS]
+            verdicts.error = verdicts.error or _shown(str(said or ""), message)
         except openai.APITimeoutError:
             reasons["no answer in time"] += 1
         except (openai.OpenAIError, httpx2.HTTPError):
@@ -163,3 +164,11 @@ class Judge:
         except (ValueError, TypeError, AttributeError, IndexError):
             reasons["no chat completion"] += 1
         return None
+
+
+def _shown(said: str, question: str) -> str:
+    """A server's message, cut; without it where it repeats a part of the question, which has a prompt and an answer."""
+    shown = "".join(filter(str.isprintable, " ".join(said.split())))[:_MOST_LETTERS]
+    asked = " ".join(question.split())
+    parts = (shown[at : at + _REPEATED_LETTERS] for at in range(len(shown) - _REPEATED_LETTERS + 1))
+    return "(not shown: it repeats the question)" if any(part in asked for part in parts) else shown

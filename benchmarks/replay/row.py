@@ -45,7 +45,7 @@ class Row:
     Times are in seconds of the workload's clock (already multiplied by the replay's speed): `scheduled_s`
     and `sent_s` from the start of the run, `ttft_s` and `e2e_s` from the scheduled instant, so that a late
     send counts. `tpot_s` is (E2E - TTFT) / (output tokens - 1). `outcome` is the client's own measure in the
-    contract's words, `gateway_outcome` the one that the gateway reported. None is unknown.
+    contract's words, `gateway_outcome` the one that the gateway reported. `quality` is its judge's rating. None is unknown.
     """
 
     id: str
@@ -71,6 +71,7 @@ class Row:
     outcome: str = ""
     gateway_outcome: str | None = None
     met: bool | None = None  # None without an SLO
+    quality: float | None = None
 
     @property
     def lag_s(self) -> float:

@@ -79,7 +79,7 @@ class Judge:
             return
         prompt = asked_text(api, body)
         kept = answer if isinstance(answer, bytes) else answer_text(api, answer)
-        if not prompt or not kept or self._waiting.full():
+        if not prompt or not kept or self._waiting.full() or self._gateway.draining:
             self.counts["dropped"] += 1
             return
         self._waiting.put_nowait(_Sample(record.id, record.key_name, api, prompt, kept))

@@ -39,7 +39,7 @@ class Gateway:
     """What all requests share. `router.wiring` builds it; `start` and `stop` frame its life.
 
     `admin_key` is None where none is set, `tracing` where no request is traced. `decision` is the last one about the number
-    of instances. `tasks` run until `stop`.
+    of instances. `tasks` run until a drain begins.
     """
 
     runner: Runner

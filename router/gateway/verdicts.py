@@ -1,5 +1,5 @@
 """Asks a model of the fleet how good an answer is, through the gateway itself as a request of one key. So the key's limits and
-budgets hold, and the request is recorded."""
+budgets hold, and the request is recorded, unless they refuse it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import orjson
 
 from router.config.sections import SecondLookConfig
 from router.core.errors import unauthorized
+from router.core.types import Outcome
 from router.gateway.endpoints import HotPaths
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.internal_request import InternalRequest
 from router.gateway.intake.callers import RawHeaders
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.exchange import Exchange
 from router.gateway.service import Gateway
 from router.judging import body_of, quality_of, question
@@ -96,3 +98,18 @@ class _KeyPaths(HotPaths):
             raise unauthorized("The judge's key is no longer there.")
         record.key_name = self._key
         return terms
+
+    def _ended(
+        self,
+        record: RequestRecord,
+        reservation: KeyReservation | None,
+        outcome: Outcome,
+        code: str | None = None,
+    ) -> None:
+        """A question that the key's limits or budgets refuse leaves no record: once they are spent, each one would."""
+        if outcome not in (Outcome.REJECTED_RATE, Outcome.REJECTED_BUDGET):
+            super()._ended(record, reservation, outcome, code)
+            return
+        if reservation is not None:
+            reservation.cancel()
+        self._gateway.store.writer.forget()

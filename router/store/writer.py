@@ -104,12 +104,16 @@ class Writer:
         """Count a request that reached the router, so that a kill does not hide it."""
         self._slots[1] += 1
 
+    def forget(self) -> None:
+        """Count one request less: it has ended, and leaves no record."""
+        self._slots[1] -= 1
+
     def put(self, record: RequestRecord) -> None:
         """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key only
         a few are kept."""
         slots = self._slots
         if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_unauthenticated():
-            slots[1] -= 1  # not counted as arrived: the metrics count it
+            self.forget()  # the metrics count it
             return
         slots[2] += 1
         records = self._records

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-#: The judge's words for a message and its number; None: an error.
-Script = Callable[[str, int], str | None]
+#: The judge's words for a message and its number; None or an exception: an error, with the exception's words.
+Script = Callable[[str, int], str | Exception | None]
 
 
 class ScriptedJudge(ThreadingHTTPServer):
@@ -24,7 +24,7 @@ class ScriptedJudge(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
-    def verdict(self, body: dict[str, Any]) -> str | None:
+    def verdict(self, body: dict[str, Any]) -> str | Exception | None:
         self.asked.append(body)
         return self.script(body["messages"][0]["content"], len(self.asked))
 
@@ -34,9 +34,10 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         verdict = self.server.verdict(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        status, answer = 200, completion(verdict or "")
-        if verdict is None:
-            status, answer = 400, {"error": {"message": "no"}}
+        if isinstance(verdict, str):
+            status, answer = 200, completion(verdict)
+        else:
+            status, answer = 400, {"error": {"message": str(verdict or "no")}}
         data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")

@@ -85,6 +85,16 @@ def test_the_server_s_first_error_is_told(answers: Path, capsys: pytest.CaptureF
     ]
 
 
+def test_an_error_that_repeats_the_question_is_not_shown(
+    answers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with judging(lambda message, _: ValueError(f"no messages with this content: {message!r}")) as server:
+        assert judge(server.url, answers) == 1
+    shown = capsys.readouterr().out
+    assert "the judge's first error: (not shown: it repeats the question)" in shown.splitlines()
+    assert "What is" not in shown
+
+
 @pytest.mark.parametrize("said", [None, "I cannot."], ids=["errors", "no verdicts"])
 @pytest.mark.parametrize("words", [[], ["--pairwise"]], ids=["scores", "pairs"])
 def test_a_judge_without_verdicts_is_not_asked_about_all(

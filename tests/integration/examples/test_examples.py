@@ -10,6 +10,7 @@ import yaml
 
 from router.config import loads
 from tests.integration.docs.reader import Reader
+from tests.unit.containers.test_chart import rendered
 from tests.unit.docs.pages import ROOT, blocks_of, links
 
 EXAMPLES = ROOT / "examples"
@@ -31,13 +32,18 @@ def test_the_page_links_to_what_is_there() -> None:
         assert (EXAMPLES / link).exists(), link
 
 
-def test_kubernetes_takes_the_engines_and_the_gateway_finds_them() -> None:
+def test_kubernetes_takes_the_engines_and_the_gateway_finds_them(tmp_path: Path) -> None:
     deployment = yaml.safe_load((EXAMPLES / "kubernetes" / "vllm.yaml").read_text(encoding="utf-8"))
     kubernetes_validate.validate(deployment, "1.33", strict=True)
     values = yaml.safe_load((EXAMPLES / "kubernetes" / "values.yaml").read_text(encoding="utf-8"))
     known = yaml.safe_load((ROOT / "deploy/helm/headway/values.yaml").read_text(encoding="utf-8"))
     assert values.keys() <= known.keys()
-    fleet = loads(yaml.safe_dump(values["fleet"]))
+    objects = rendered(values, tmp_path)
+    for each in objects.values():
+        kubernetes_validate.validate(each, "1.33", strict=True)
+    # Of one pod it would forbid every drain.
+    assert "PodDisruptionBudget" not in {kind for kind, _ in objects}
+    fleet = loads(objects["ConfigMap", "prod-headway"]["data"]["fleet.yaml"])
     (found,) = fleet.discovery
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     wanted = dict(pair.split("=") for pair in found.kubernetes.selector.split(","))

@@ -31,7 +31,7 @@ class Seen:
 class SseServer:
     """`behaviours` says by request id what is unusual: an HTTP status, "cut", "error", "no-done", "plain",
     "silent", "garbage". All other requests are streamed: `tokens` of them (or the emulated length), `gap_s`
-    apart, after `first_token_s` of their policy."""
+    apart, after `first_token_s` of their policy. With `ratings` (by request id) it has a judge."""
 
     url: str = ""
     tokens: int = 4
@@ -40,6 +40,7 @@ class SseServer:
     behaviours: dict[str, str] = field(default_factory=dict)
     known_policies: frozenset[str] | None = None
     busy: int = 0
+    ratings: dict[str, float] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     looked_up: list[str] = field(default_factory=list)
     in_flight: int = 0
@@ -110,11 +111,16 @@ class SseServer:
         busy = self.busy
         self.busy = max(0, busy - 1)
         text = f'headway_queue_depth 0\nheadway_instance_in_flight{{instance="a"}} {busy}\nheadway_records_total 9\n'
+        if self.ratings:
+            text += f'headway_judged_answers_total{{result="judged"}} {len(self.ratings)}\n'
         return web.Response(text=text)
 
     async def routing(self, request: web.Request) -> web.Response:
-        self.looked_up.append(request.match_info["id"])
-        return web.json_response({"outcome": "rejected_slo"})
+        identity = request.match_info["id"]
+        self.looked_up.append(identity)
+        if identity not in self.ratings:
+            return web.json_response({"outcome": "rejected_slo", "feedback": []})
+        return web.json_response({"outcome": "ok", "feedback": [{"quality": self.ratings[identity]}]})
 
     async def file(self, _request: web.Request) -> web.Response:
         return web.Response(body=b"num_prefill_tokens,num_decode_tokens\n26,5\n72,693\n")

@@ -96,6 +96,25 @@ def test_two_policies_at_two_rates(
     check_page((tmp_path / "out/report.html").read_text())
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_the_scores_of_a_gateway_s_judge_are_its_quality(
+    server: SseServer,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("benchmarks.compare.gateway._JUDGE_PAUSE_S", 0.01)
+    server.behaviours["r2"] = "429"
+    server.ratings = {"own-r0": 0.25, "own-r1": 1.0}
+    assert run(*words) == 0
+    assert re.search(r"^fast .* 0\.625$", capsys.readouterr().out, re.MULTILINE)
+    report = orjson.loads((tmp_path / "out/report.json").read_bytes())
+    assert [(one["quality_mean"], one["ratings"]) for one in report["runs"]] == [(0.625, 2)] * 2
+    assert "Quality is the mean score of the gateway's judge, of 4 answers in all runs." in report["notes"]
+    assert len(server.looked_up) == 16
+
+
 def check_page(page: str) -> None:
     """It stands alone, is readable on dark, and nothing of the workload's text gets in unescaped."""
     tags = Tags()
