@@ -135,13 +135,12 @@ class _Model:
         return max(2 * self._start_s, *(pool.cooldown_s for pool in self.pools))
 
     def learn(self, past: Observation) -> None:
-        load = past.models.get(self.name, ModelLoad())
-        self.forecast.observe(past.now_s, past.seconds, load.arrivals)
-        self.lengths.add(load)
+        self.forecast.observe(past.now_s, past.seconds, past.models.get(self.name, ModelLoad()).arrivals)
 
     def desired(self, observation: Observation) -> Mapping[str, int]:
         self.learn(observation)
         load = observation.models.get(self.name, ModelLoad())
+        self.lengths.add(load)
         now_s, loads = observation.now_s, [observation.pools[pool.name] for pool in self.pools]
         capacities = [slo_capacity(pool, *self.lengths.means) for pool in self.pools]
         under_way = sum(each.in_flight for each in loads)

@@ -131,3 +131,14 @@ def test_what_was_needed_lately_is_kept():
     peak = scaler.desired(seen(3615.0, before, 100, 60, arrivals=15))["p"]
     wanted = [scaler.desired(seen(3615.0 + after_s, peak, 5, arrivals=15))["p"] for after_s in (30, 90, 300)]
     assert before < peak == wanted[0] == wanted[1] > wanted[2]
+
+
+def test_a_past_without_lengths_says_nothing_about_lengths():
+    one, found = pool(concurrency=60), []
+    for past_tokens in (0, 1000):
+        scaler = create("headway", [one])
+        for window in range(1, 97):
+            load = ModelLoad(3600, 3600 * past_tokens)
+            scaler.learn(Observation(window * 900.0, 900.0, {}, {"m": load}))
+        found.append(steady(scaler, 4.0, minutes=2, start_s=86400.0))
+    assert found[0] == found[1] > 4.0 / slo_capacity(one, 1000, 200).rate_per_s
