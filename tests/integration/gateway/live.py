@@ -104,6 +104,12 @@ class Live:
         async with self.http.post(self.url + path, json=body, **kwargs) as response:
             return response.status, await response.json()
 
+    async def metrics(self) -> str:
+        """The page of metrics."""
+        async with self.http.get(f"{self.url}/metrics") as response:
+            assert response.status == 200
+            return await response.text()
+
     async def row(self, request_id: str) -> dict[str, Any]:
         """The recorded row of a request; waits a moment for one that ends with its client's going."""
         for _ in range(200):

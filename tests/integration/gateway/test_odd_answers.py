@@ -66,11 +66,7 @@ async def test_an_answer_without_a_choice_goes_to_the_next_instance(tmp_path, an
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_end_mark_alone_is_no_answer(tmp_path, stream):
     async with staged(tmp_path, only(DONE), says("Hi.")) as (gw, _):
-        if stream:
-            text, headers, _ = await chat(gw)
-        else:
-            _, headers, said = await gw.chat(model="small")
-            text = said["choices"][0]["message"]["content"]
+        text, headers, _ = await chat(gw, stream=stream)
         assert text == "Hi."
         assert (await gw.row(headers["x-request-id"]))["attempts"] == 2
 

@@ -230,13 +230,6 @@ async def test_a_body_over_the_limit(tmp_path):
         assert (await gw.chat())[0] == 200
 
 
-async def test_forty_megabytes_against_the_default_limit(shared):
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    answer = await shared.raw(head % (40 << 20))  # refused by the length alone
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b'"request_too_large"' in answer
-
-
 async def test_missing_and_wrong_keys(tmp_path):
     async with live(tmp_path, vllm("a"), auth={"keys": [key("sesame")]}) as gw:
         for headers in (
@@ -269,8 +262,7 @@ async def test_missing_and_wrong_keys(tmp_path):
             assert (await gw.post(path, {}))[0] == 401, path
         for path in ("/healthz", "/readyz"):
             assert (await gw.get(path))[0] == 200
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            assert response.status == 200
+        assert await gw.metrics()
         status, headers, _ = await gw.chat(headers=bearer("sesame"))
         assert status == 200
         assert (await gw.row(headers["x-request-id"]))["key_name"] == "sesame"
