@@ -144,6 +144,13 @@ class Live:
         assert (await self.chat(model=model))[0] == 200
         await self.until(lambda: self.instances[name].report.loaded_models)
 
+    async def gone(self, *clients: asyncio.Task[Any]) -> None:
+        """Clients leave; wait until nothing is under way."""
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        await self.until(lambda: not self.gateway.runner.scheduler.live)
+
     async def until(self, condition: Any, within_s: float = 10.0) -> None:
         """Wait until `condition()` holds."""
         async with asyncio.timeout(within_s):

@@ -91,8 +91,7 @@ def says(*texts: str, end: bytes = event(finish="stop") + DONE, gap_s: float = 0
     """Answers with an event a text, then `end`."""
 
     async def script(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.chunk(event())
+        await exchange.begin(event())
         for text in texts:
             await exchange.chunk(event(text))
             await asyncio.sleep(gap_s)
@@ -104,11 +103,8 @@ def says(*texts: str, end: bytes = event(finish="stop") + DONE, gap_s: float = 0
 
 def status(code: int) -> Script:
     """Refuses with an error."""
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(code, json.dumps({"error": {"message": "no", "code": code}}).encode())
-
-    return script
+    body = json.dumps({"error": {"message": "no", "code": code}}).encode()
+    return lambda exchange: exchange.answer(code, body)
 
 
 def hangs(stage: str = "head") -> Script:

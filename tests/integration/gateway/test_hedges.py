@@ -85,8 +85,7 @@ async def test_first_tokens_of_the_same_moment_never_mix(tmp_path, monkeypatch, 
 
     def together(letter):
         async def script(exchange):
-            await exchange.head()
-            await exchange.chunk(event())
+            await exchange.begin(event())
             released = asyncio.Event()
             waiting.append((exchange, event(letter) * 5, released))
             if len(waiting) == 2:  # both engines' bytes are there when the gateway's loop turns next
@@ -192,8 +191,7 @@ async def test_a_client_that_leaves_ends_both(tmp_path, monkeypatch, hung):
     async with staged(tmp_path, hangs(hung), hangs(hung), **sections) as (gw, stage):
         asking = asyncio.create_task(gw.chat(model="small"))
         await gw.until(lambda: len(stage.engines) == 2)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await gw.gone(asking)
         for number in (0, 1):
             await asyncio.wait_for(stage.cut[number].wait(), 2)
         await gw.until(lambda: gw.gateway.store.counts().finished == 1)

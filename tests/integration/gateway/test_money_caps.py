@@ -37,8 +37,7 @@ def endless(*, each="t ", gap_s=0.0, at_once=1, prompt=None, per_event=1):
         return {} if prompt is None else usage(prompt, count)
 
     async def script(exchange):
-        await exchange.head()
-        await exchange.chunk(event(**told(0)))
+        await exchange.begin(event(**told(0)))
         for number in range(0, 400, at_once):
             await exchange.chunk(
                 b"".join(event(each, **told((number + k + 1) * per_event)) for k in range(at_once))
