@@ -134,9 +134,8 @@ async def test_it_runs_and_survives_each_part(stack: Stack) -> None:
         await recorded(session, first, alone)
 
         # PostgreSQL ends and comes back: no row is lost
-        await asyncio.to_thread(stack.postgres.kill)
-        away = {await ask(session, url, key) for url in (first, second) * 2}
-        await asyncio.to_thread(stack.postgres.start)
+        async with stack.postgres.away():
+            away = {await ask(session, url, key) for url in (first, second) * 2}
         await recorded(session, second, away)
 
         # an engine ends: requests go elsewhere

@@ -67,10 +67,8 @@ async def test_a_writer_process_that_is_killed_loses_nothing(
     assert "the writer process has ended (exit code -9)" in caplog.text
     await store.close()
     assert list(tmp_path.glob("*-run-*")) == []
-    await everything_is_there(store_url, ids)
-    reader = await Store.open_readonly(store_url)
-    assert [(run["clean"], run["recorded"]) for run in await reader.runs()] == [(True, len(ids))]
-    await reader.close()
+    runs = await everything_is_there(store_url, ids)
+    assert [(run["clean"], run["recorded"]) for run in runs] == [(True, len(ids))]
 
 
 async def test_a_writer_process_that_is_killed_while_the_database_is_away_loses_nothing(

@@ -8,8 +8,9 @@ import pytest
 
 from backends.engine import Engine, Progress, PromptTooLong, Sequence, SlotEngine
 from router.core.profile import EngineProfile
+from tests.engine_profiles import profile
 
-PROFILE = EngineProfile(
+PROFILE = profile(
     "test",
     overhead_s=0.002,
     floor_s=0.010,

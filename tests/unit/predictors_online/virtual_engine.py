@@ -10,9 +10,10 @@ from predictors.online.predictor import OnlinePredictor
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, PromptFeatures, Request, Slo
+from tests.engine_profiles import profile
 
-TRUTH = EngineProfile(
-    name="test",
+TRUTH = profile(
+    "test",
     overhead_s=3e-3,
     floor_s=9e-3,
     per_token_s=9e-5,
