@@ -104,7 +104,6 @@ async def test_the_budget_is_used_before_anybody_is_refused(tmp_path):
                 assert status in {200, 429}
 
         await asyncio.gather(*(keep_asking() for _ in range(3)))
-        assert state.spent_when_refused_usd is not None
         assert state.spent_when_refused_usd >= 0.97 * limit_usd
 
 

@@ -63,8 +63,7 @@ async def recorded(session: aiohttp.ClientSession, url: str, ids: set[str]) -> N
 
 async def fleet(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     async with session.get(f"{url}/admin/fleet", headers=ADMIN) as answer:
-        found: dict[str, Any] = await answer.json()
-        return found
+        return await answer.json()
 
 
 async def until_state(session: aiohttp.ClientSession, url: str, name: str, value: object) -> None:

@@ -92,7 +92,6 @@ class SseServer:
                 await response.write(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
                 return response
             if behaviour == "cut":
-                assert request.transport is not None
                 request.transport.abort()
                 return response
         await response.write(event({}, finish_reason="stop"))

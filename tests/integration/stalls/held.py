@@ -25,11 +25,9 @@ class Held:
 
     async def told(self) -> dict[str, Any]:
         """Stalls and errors since the last call."""
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
-        told: dict[str, Any] = json.loads(await self._process.stdout.readline())
-        return told
+        return json.loads(await self._process.stdout.readline())
 
     async def post(self, path: str, data: bytes, method: str = "POST") -> tuple[int, bytes]:
         headers = {"content-type": "application/json"}

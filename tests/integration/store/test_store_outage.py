@@ -101,7 +101,6 @@ async def test_a_server_that_crashes_under_load_loses_nothing(
         await until(lambda: store.counts().pending == store.counts().spooled)
         newest = f"req_{len(ids) - 1:08d}"
         row = await store.request(newest, "team-a")  # read from memory, at once
-        assert row is not None
         assert row["instance"] == "gpu-1"
         with pytest.raises(StoreError, match="does not answer"):
             await store.request("req_00000000", "team-a")
@@ -371,7 +370,6 @@ async def test_a_process_that_is_killed_leaves_every_row(
     pids: set[int] = set()
 
     def watch(enough: Callable[[int, int], bool]) -> None:
-        assert victim.stdout is not None
         for line in victim.stdout:
             number, at, recorded, spooled, pid = line.split()
             pids.add(int(pid))
@@ -385,7 +383,6 @@ async def test_a_process_that_is_killed_leaves_every_row(
         if case == "with its writer":
             (pid,) = pids
             os.kill(pid, signal.SIGKILL)
-        assert victim.stdout is not None
         for line in victim.stdout.read().splitlines()[:-1]:  # the last may be torn
             number, at, *_ = line.split()
             seen.append((int(number), float(at)))

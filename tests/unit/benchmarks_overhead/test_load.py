@@ -41,7 +41,6 @@ def test_closed_loop_json_in_a_process_of_its_own(engine: Target) -> None:
     result = processes.generate(plan(engine), Cores())
     assert result.failed == 0
     assert result.completed == result.started >= result.answers > 0
-    assert result.latency.p50_us is not None
     assert result.latency.p50_us > 0
     assert result.bench_cpu_s > 0
     assert result.load_cpu_s > 0
@@ -54,7 +53,6 @@ async def test_every_chunk_of_every_stream_is_seen(engine: Target) -> None:
     assert result.completed == result.started > 0
     assert result.relay.count == result.chunks > 0
     assert 0 < result.ttft.count <= result.started
-    assert result.relay.p50_us is not None
     assert result.relay.p50_us > 0
 
 
@@ -71,9 +69,7 @@ async def test_open_loop_keeps_its_rate_and_counts_from_the_scheduled_instant(en
     assert result.started >= 20
     assert result.errors == {}
     assert result.incomplete + result.completed == result.started
-    assert result.latency.max_us is not None
     assert result.latency.max_us > 30_000
-    assert result.lag.max_us is not None
     assert result.lag.max_us > 10_000
 
 
@@ -91,7 +87,6 @@ async def test_streams_are_held(engine: Target) -> None:
     )
     assert result.held == result.started == 20
     assert result.failed == 0
-    assert result.rss_mib is not None
     assert result.rss_mib > 1
 
 

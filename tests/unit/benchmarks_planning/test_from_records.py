@@ -79,7 +79,6 @@ def test_requests_are_those_of_the_records(store: Path, fleet: FleetConfig) -> N
         ["llama-3.2-3b"],
         None,
     ]
-    assert requests[0].routing is not None
     assert requests[0].routing["slo"] == {"ttft_ms": 1500.0}
     # Without an answer: the median of the others.
     assert requests[60].output_tokens == 60
@@ -118,7 +117,6 @@ def test_cluster_and_models_of_a_fleet_file(fleet: FleetConfig) -> None:
     ]
     problem = PlanningProblem(cluster_of(fleet), models, {})
     placement = present(problem, fleet)
-    assert placement is not None
     assert [(str(group.shape), group.models) for group in placement] == [
         ("l4 tp1 pp1", (0,)),
         ("l4 tp2 pp1", (1,)),

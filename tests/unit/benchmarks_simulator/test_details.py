@@ -68,7 +68,6 @@ def test_a_prompt_that_ollama_cut_finds_nothing_in_its_cache() -> None:
     ]
     fleet = open_fleet(config(ollama("a")))
     engine = fleet.engines()["a"]
-    assert engine._slots is not None
     assert engine._slots.slot_context_tokens(MODEL) < 40 * 512
     for at, each in enumerate(requests):
         engine.submit(each.id, MODEL, each.prompt_tokens, 4, hashes, 100.0 * at)

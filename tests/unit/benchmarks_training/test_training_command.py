@@ -43,8 +43,7 @@ def told(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         lines: list[str] = []
         patch.setattr("builtins.print", lambda *words, **_: lines.append(" ".join(map(str, words))))
         assert train("relevance", "--data", collected, "--out", out, "--json") == 0
-    report: dict[str, Any] = json.loads(lines[-1])
-    return report
+    return json.loads(lines[-1])
 
 
 def test_the_artifact_tells_what_made_it(told: dict[str, Any]) -> None:

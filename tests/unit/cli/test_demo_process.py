@@ -27,7 +27,6 @@ def gateway(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     )
     with process:
         try:
-            assert process.stdout is not None
             first = process.stdout.readline()
             assert first.startswith("Headway listens on http://127.0.0.1:"), first
             yield process, first.split()[3]

@@ -343,7 +343,6 @@ class Script:
         if (name, number) not in self.answers:
             return
         if verdict in (Verdict.STOP, Verdict.PASS_LAST):
-            assert meter is not None
             self.ended(name, number, EndedHow.OK, truncated=True, out_of_money=meter.by_money)
         elif meter is not None and meter.report_usd is not None:
             cost_usd, meter.report_usd = meter.report_usd, None

@@ -146,7 +146,6 @@ def test_what_another_engine_would_do_too_is_not_tried_again(kind, status, code,
     s.handle(Arrived(request()), 0.0)
     settlement = finished(s.handle(failed(kind=kind, status=status, message="bad top_k"), 0.1))
     refusal = settlement.refusal
-    assert refusal is not None
     assert (refusal.status, refusal.code, refusal.outcome) == (status or 502, code, outcome)
     assert "bad top_k" in refusal.message.lower()
     # The engine's words may quote the request: the record of a rejection does without them.

@@ -49,7 +49,6 @@ def test_instances_come_and_go() -> None:
     again = edited(adding(an_instance("a", url="http://h:7")), overlay=overlay)
     assert names(again) == "ba"
     found = again.over(FILE).instance("a")
-    assert found is not None
     assert found.url == "http://h:7"
     assert names(edited(removing("a"), overlay=again)) == "b"
     assert names(again.reloaded()) == "ab"

@@ -43,14 +43,12 @@ def spans(tracing: Tracing, exporter: InMemorySpanExporter) -> Sequence[Readable
 def test_a_request_is_a_span_with_its_wait_and_its_attempts(exporter: InMemorySpanExporter) -> None:
     tracing = Tracing(None, 1.0, "0", exporter)
     trace = tracing.begin({b"traceparent": CALLER})
-    assert trace is not None
     assert trace.parent_of(7) == "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01"
     tracing.end(record(), trace)
     root, queue, failed, answered = spans(tracing, exporter)
     assert {f"{each.context.trace_id:032x}" for each in (root, queue, failed, answered)} == {
         CALLER[3:35].decode()
     }
-    assert root.parent is not None
     assert (f"{root.parent.span_id:016x}", root.parent.is_remote) == (CALLER[36:52].decode(), True)
     assert [each.parent.span_id for each in (queue, failed, answered)] == [trace.span_id] * 3
     assert (root.name, root.kind, root.status.status_code) == (
@@ -76,7 +74,6 @@ def test_a_request_is_a_span_with_its_wait_and_its_attempts(exporter: InMemorySp
 def test_a_refusal_is_an_error(exporter: InMemorySpanExporter) -> None:
     tracing = Tracing(None, 1.0, "0", exporter)
     trace = tracing.begin({})
-    assert trace is not None
     assert trace.parent_id is None
     tracing.end(RequestRecord("req_2", 1.0, Outcome.REJECTED_RATE, api="embeddings"), trace)
     (root,) = spans(tracing, exporter)
@@ -97,7 +94,6 @@ def test_a_refusal_is_an_error(exporter: InMemorySpanExporter) -> None:
 def test_a_wrong_traceparent_begins_a_trace(told: bytes, exporter: InMemorySpanExporter) -> None:
     tracing = Tracing(None, 1.0, "0", exporter)
     trace = tracing.begin({b"traceparent": told})
-    assert trace is not None
     assert trace.parent_id is None
     assert f"{trace.trace_id:032x}" != CALLER[3:35].decode()
     tracing.close()

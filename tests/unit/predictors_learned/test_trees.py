@@ -51,7 +51,6 @@ def times_of(
 ) -> list[tuple[float, float]]:
     predictor.predict_all(REQUEST, options, now)
     times = predictor.tree_times(REQUEST, options)
-    assert times is not None
     return list(times)
 
 

@@ -37,7 +37,6 @@ class Seen:
 
     @property
     def ttft_s(self) -> float:
-        assert self.first_at is not None
         return self.first_at - self.arrived_at
 
     @property
@@ -48,7 +47,6 @@ class Seen:
 
     @property
     def e2e_s(self) -> float:
-        assert self.ended_at is not None
         return self.ended_at - self.arrived_at
 
     def missed(self, slo: Slo) -> bool:
