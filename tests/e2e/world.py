@@ -127,7 +127,6 @@ def served(config: Path, folder: Path) -> Iterator[str]:
             text=True,
             cwd=folder,
         )
-    assert process.stdout is not None
     try:
         told = process.stdout.readline()
         assert "listens on " in told, (folder / "serve.log").read_text(encoding="utf-8")

@@ -108,7 +108,6 @@ class FakeEngine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         self._tasks.add(task)
         self.connections += 1
         served = 0

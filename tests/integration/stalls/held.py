@@ -25,7 +25,6 @@ class Held:
 
     async def told(self) -> dict[str, Any]:
         """Stalls and errors since the last call."""
-        assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
         return json.loads(await self._process.stdout.readline())
 
@@ -61,8 +60,6 @@ async def held(tmp_path: Path, **sections: Any) -> AsyncIterator[Held]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     try:
         url = (await process.stdout.readline()).decode().strip()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:

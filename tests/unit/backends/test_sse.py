@@ -87,8 +87,7 @@ def test_blank_lines_between_events_say_nothing(blank: bytes) -> None:
 
 def test_the_role_chunk_is_no_token() -> None:
     scanner = SseScanner("fleet")
-    batch = scanner.feed(ROLE)
-    assert (batch.tokens, scanner.started) == (0, False)
+    assert (scanner.feed(ROLE).tokens, scanner.started) == (0, False)
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,7 @@ async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
             "tiny:latest",
         ]
         assert [model.model for model in (await client.ps()).models] == ["tiny:latest"]
-        shown = await client.show("tiny")
-        assert "completion" in shown.capabilities
+        assert "completion" in (await client.show("tiny")).capabilities
         probable = {"model": "tiny", "prompt": "hello", "options": {"num_predict": 5}, "logprobs": True}
         in_one = (await client.generate(**probable, top_logprobs=2)).logprobs or []
         assert [len(token.top_logprobs or []) for token in in_one] == [2] * 5

@@ -109,8 +109,7 @@ def test_an_attempt_that_gets_a_part_asks_again_until_nothing_comes() -> None:
     unfunded(s)
     assert kinds(s.handle(granted(0.5, 0.5), 0.1)) == [Reserve]
     settlement = finished(s.handle(granted(0, 0), 0.2))
-    refusal = settlement.refusal
-    assert (refusal.code, settlement.outcome) == ("insufficient_quota", Outcome.REJECTED_BUDGET)
+    assert (settlement.refusal.code, settlement.outcome) == ("insufficient_quota", Outcome.REJECTED_BUDGET)
     (attempt,) = settlement.attempts
     assert (attempt.ended_how, attempt.cost_usd, attempt.billed) == (EndedHow.CANCELLED, 0.0, False)
     assert settlement.reserved_usd == pytest.approx(401.5 * USD)
@@ -240,8 +239,7 @@ def test_no_hedge_beside_an_attempt_that_has_not_started() -> None:
     unfunded(s, slo=Slo(ttft_s=2.0))
     assert s.handle(Tick(), 0.5) == []
     assert dispatched(s.handle(granted(100, 599), 0.6)).attempt == 1
-    wake_at = s.wake_at
-    assert wake_at < 2.0  # it may be hedged later
+    assert s.wake_at < 2.0  # it may be hedged later
 
 
 def test_what_a_hedge_would_have_cost_pays_the_first_attempt() -> None:

@@ -329,8 +329,7 @@ def test_a_whole_chat() -> None:
         **METRICS,
         "headway": HEADWAY,
     }
-    parsed_answer = ChatResponse.model_validate(found)
-    assert parsed_answer.message.tool_calls[0].function.arguments == {"x": 1}
+    assert ChatResponse.model_validate(found).message.tool_calls[0].function.arguments == {"x": 1}
 
 
 def test_a_whole_generation_from_either_api() -> None:

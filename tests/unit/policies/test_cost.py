@@ -174,6 +174,7 @@ def test_mean_quality_settles_at_the_target_for_little_more_than_the_least_cost(
             option("large", quality=large, cost=10 * unit),
         ]
         chosen = pick(spender, request(number), options)
+        assert chosen.prediction is not None
         got.append(chosen.prediction.quality or 0.0)
         spent += chosen.prediction.cost_usd or 0.0
     assert fmean(got) == pytest.approx(target, abs=0.01)
@@ -200,6 +201,7 @@ def test_the_default_target_is_what_is_reachable_minus_half_the_slack() -> None:
             option("other", quality=other, cost=8.0),
         ]
         chosen = pick(spender, request(number), options)
+        assert chosen.prediction is not None
         got.append(chosen.prediction.quality or 0.0)
         best.append(max(large, other))
     assert fmean(best) - fmean(got) == pytest.approx(0.03, abs=0.005)
@@ -219,6 +221,7 @@ def test_scopes_have_prices_of_their_own_and_targets_can_change_at_any_time() ->
                 ]
                 chosen = pick(shared, request(number + 1000 * seed, key), options)
                 shared.ended(request(number + 1000 * seed, key), chosen.candidate, None, 0.0)
+                assert chosen.prediction is not None
                 found.append(chosen.prediction.quality or 0.0)
 
     play(1)
@@ -316,6 +319,7 @@ def test_quality_settles_within_500_requests_after_a_change_of_tariff() -> None:
             option("large", quality=large, cost=unit * ratio),
         ]
         chosen = pick(spender, request(number), options)
+        assert chosen.prediction is not None
         got.append(chosen.prediction.quality or 0.0)
     for at in (1500, 1625, 1750, 1875):
         ease = fmean(large for _, large in offered[at : at + 125]) - 0.7
@@ -331,6 +335,7 @@ def test_quality_settles_within_500_requests_after_a_change_of_the_fleet() -> No
         if 1000 <= number < 2000:
             options.append(option("best", quality=min(large + 0.1, 1.0), cost=30.0))
         chosen = pick(spender, request(number), options)
+        assert chosen.prediction is not None
         got.append(chosen.prediction.quality or 0.0)
         best.append(max(each.prediction.quality or 0.0 for each in options if each.prediction is not None))
     for at in (500, 750, 1500, 1750, 2500, 2750):

@@ -48,8 +48,7 @@ def test_a_beam_finds_what_the_greedy_misses() -> None:
 
 def test_alpaserve_star_runs_every_model_in_every_group() -> None:
     for gap_s in (0.1, 0.4):
-        plan = alpaserve_star(cluster(), LARGE, large(LEAST_70B, gap_s))
-        assert plan.placement == ALL_IN_ONE
+        assert alpaserve_star(cluster(), LARGE, large(LEAST_70B, gap_s)).placement == ALL_IN_ONE
     assert alpaserve_star(cluster(8, GpuKind("a", 39.8)), LARGE, large(LEAST_70B, 0.4)) is None
 
 
@@ -58,8 +57,7 @@ def test_alpaserve_star_runs_every_model_in_every_group() -> None:
 def test_headway_finds_the_best_of_all_placements(counts: tuple[int, ...], gap_s: float) -> None:
     evaluate = large(counts, gap_s)
     plan = local_search(cluster(), LARGE, evaluate, Random(0))
-    every = exhaustive(cluster(), LARGE, evaluate)
-    assert plan.outcome.rank == every.outcome.rank
+    assert plan.outcome.rank == exhaustive(cluster(), LARGE, evaluate).outcome.rank
     assert plan.outcome.attainment >= alpaserve(cluster(), LARGE, evaluate).outcome.attainment
 
 

@@ -152,8 +152,7 @@ def test_feedback_is_exchanged_but_not_what_every_replica_finds_in_the_records()
     pupil.sharing.receive(message, instances, 0.0)
     assert pupil.feedback_counts() == {"m": 10}
     assert pupil.sharing.counts.ignored == 10
-    quality = predicted(pupil, 0.0)["quality"]
-    assert quality < 0.45
+    assert predicted(pupil, 0.0)["quality"] < 0.45
 
 
 def test_nothing_is_kept_of_what_is_not_in_the_fleet() -> None:

@@ -131,8 +131,7 @@ def test_an_attempt_waits_until_its_cost_is_reserved() -> None:
     assert money.request_more() == pytest.approx(200 * USD)
     money.granted(200 * USD, 585 * USD)
     assert money.wait_of(1) is Wait.OVER
-    allowance = money.allowance(1)
-    assert allowance.covered_usd == pytest.approx(615 * USD, rel=1e-3)
+    assert money.allowance(1).covered_usd == pytest.approx(615 * USD, rel=1e-3)
 
 
 def test_an_attempt_that_waits_in_vain_gets_nothing() -> None:
