@@ -92,18 +92,6 @@ async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
         assert caught.value.status_code == 404
 
 
-def test_the_synchronous_ollama_client_works() -> None:
-    """The client runs in a thread of its own here."""
-
-    async def talk() -> str:
-        async with serve(emulated("o", "ollama", {"tiny": QUICK})) as (instance,):
-            with ollama.Client(host=instance.url) as client:
-                answer = await asyncio.to_thread(client.chat, model="tiny", messages=MESSAGES)
-            return answer.message.content or ""
-
-    assert asyncio.run(talk()).startswith("Emulated text")
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "text"),
     [
