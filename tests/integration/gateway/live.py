@@ -209,19 +209,21 @@ def ollama(name: str, *models: str, hardware: str = "rtx-4090", **settings: Any)
     return EmulatedInstance(name, "ollama", served, **{"speed": SPEED, "clock": loop_time} | settings)
 
 
+def entry(engine: EmulatedInstance, **members: Any) -> dict[str, Any]:
+    """A running engine as an instance of the fleet file."""
+    serves = {model.removeprefix("up/").removesuffix(":latest"): model for model in engine.models}
+    return {"name": engine.name, "kind": engine.kind, "url": engine.url, "serves": serves} | members
+
+
 def fleet_of(
     engines: Sequence[EmulatedInstance], instance: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Fleet-file instances for running engines; `instance` adds members by engine name."""
-    found = []
-    for engine in engines:
-        serves = {model.removeprefix("up/").removesuffix(":latest"): model for model in engine.models}
-        found.append(
-            {"name": engine.name, "kind": engine.kind, "url": engine.url, "serves": serves}
-            | ({"hardware": "a100-80g"} if engine.kind == "vllm" else {"hardware": "rtx-4090"})
-            | dict(instance.get(engine.name, {}))
-        )
-    return found
+    hardware = {"vllm": "a100-80g", "ollama": "rtx-4090"}
+    return [
+        entry(engine, hardware=hardware[engine.kind]) | dict(instance.get(engine.name, {}))
+        for engine in engines
+    ]
 
 
 @asynccontextmanager

@@ -128,20 +128,17 @@ async def test_without_a_verdict_the_answer_is_delivered(tmp_path, verdict, resu
         assert asked["dear"] == []
 
 
-async def test_the_first_answer_is_delivered_where_the_second_one_fails(tmp_path):
-    async with looking(tmp_path, POOR, dear=[status(500)]) as (gw, _):
+@pytest.mark.parametrize(
+    ("second", "how", "usd"),
+    [(status(500), "failed", CHEAP_USD), (answer(""), "ok", CHEAP_USD + DEAR_USD)],
+    ids=["fails", "is empty"],
+)
+async def test_the_first_answer_is_delivered_where_the_second_one_is_none(tmp_path, second, how, usd):
+    async with looking(tmp_path, POOR, dear=[second]) as (gw, _):
         text, row = await ask(gw)
         assert (text, row["model"], row["outcome"]) == ("A guess.", "cheap", "ok")
-        assert await attempts(gw, row) == [("cheap", "ok"), ("dear", "failed")]
-        assert row["cost_usd"] == pytest.approx(CHEAP_USD)
-
-
-async def test_the_first_answer_is_delivered_where_the_second_one_is_empty(tmp_path):
-    async with looking(tmp_path, POOR, dear=[answer("")]) as (gw, _):
-        text, row = await ask(gw)
-        assert (text, row["model"], row["outcome"]) == ("A guess.", "cheap", "ok")
-        assert await attempts(gw, row) == [("cheap", "ok"), ("dear", "ok")]
-        assert row["cost_usd"] == pytest.approx(CHEAP_USD + DEAR_USD)
+        assert await attempts(gw, row) == [("cheap", "ok"), ("dear", how)]
+        assert row["cost_usd"] == pytest.approx(usd)
 
 
 async def test_the_judge_s_budget_ends_the_checks_only(tmp_path):
