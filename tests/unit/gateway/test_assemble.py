@@ -320,20 +320,9 @@ def test_other_spellings_of_server_sent_events() -> None:
 
 def test_tricky_strings_between_alike_events() -> None:
     pieces = [
-        "a",
-        '"',
-        "\\",
-        '\\"',
-        '","reasoning":"x',
-        '"}}]}',
-        "content",
-        '"content":"',
-        "\n\n",
-        "data: ",
-        "🙂",
-        "\u2028",
-        "a",
-    ]
+        "a", '"', "\\", '\\"', '","reasoning":"x', '"}}]}', "content", '"content":"', "\n\n", "data: ", "🙂",
+        "\u2028", "a",
+    ]  # fmt: skip
     assert message(*[chunk({"content": piece}) for piece in pieces])["content"] == "".join(pieces)
 
 

@@ -40,16 +40,9 @@ REQUEST = Request(
     features=prompt_features("Explain, in some detail, how tides come about.\nThen write a poem."),
 )
 PREDICTED = (
-    "output_tokens_p50",
-    "output_tokens_p90",
-    "ttft_s_p50",
-    "ttft_s_p95",
-    "tpot_s",
-    "e2e_s_p50",
-    "e2e_s_p95",
-    "p_miss",
-    "quality",
-)
+    "output_tokens_p50", "output_tokens_p90", "ttft_s_p50", "ttft_s_p95", "tpot_s", "e2e_s_p50",
+    "e2e_s_p95", "p_miss", "quality",
+)  # fmt: skip
 
 
 def same_instance(profile: Any = WRONG) -> Instance:
