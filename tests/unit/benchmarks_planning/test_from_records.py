@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import orjson
@@ -15,8 +14,8 @@ from benchmarks.workloads.format import WorkloadError, read
 from benchmarks.workloads.records import recorded_requests
 from router import cli
 from router.config import FleetConfig, load, loads
-from router.store.queries import Store
 from router.store.records import RequestRecord
+from tests.records import keep
 
 FLEET = """
 store: {{url: "sqlite+aiosqlite:///{store}"}}
@@ -27,19 +26,6 @@ instances:
   - {{name: b, kind: vllm, url: "http://b", hardware: l4, usd_per_hour: 0.7, serves: {{llama-3.2-1b: {{name: y, quantization: fp8}}}}}}
 """
 NOON = 1_700_000_000.0
-
-
-def keep(path: Path, records: list[RequestRecord]) -> None:
-    async def put() -> None:
-        store = await Store.open(f"sqlite+aiosqlite:///{path}")
-        try:
-            for each in records:
-                store.writer.arrived()
-                store.writer.put(each)
-        finally:
-            await store.close()
-
-    asyncio.run(put())
 
 
 def record(number: int, model: str, **fields: object) -> RequestRecord:

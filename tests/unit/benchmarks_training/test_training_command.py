@@ -17,7 +17,8 @@ from predictors.learned.artifact import load
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write
 from router import cli
-from tests.unit.benchmarks_datasets.test_records_as_data import keep, record
+from tests.records import keep
+from tests.unit.benchmarks_datasets.test_records_as_data import record
 
 from .made import answers, log
 
