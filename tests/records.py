@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,3 +90,21 @@ def put(store: Store, record: RequestRecord) -> None:
     """A request arrives and has ended."""
     store.writer.arrived()
     store.writer.put(record)
+
+
+def keep(
+    path: Path, records: Sequence[RequestRecord], judged: Sequence[tuple[str, float]] = (), **options: Any
+) -> None:
+    """A SQLite file at `path` with records, and the judgements (request, quality) on them."""
+
+    async def fill() -> None:
+        store = await Store.open(f"sqlite+aiosqlite:///{path}", **options)
+        try:
+            for each in records:
+                put(store, each)
+            for request_id, quality in judged:
+                await store.add_feedback(request_id, quality, "team-a")
+        finally:
+            await store.close()
+
+    asyncio.run(fill())

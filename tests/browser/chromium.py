@@ -17,14 +17,9 @@ expect.set_options(timeout=PATIENCE_MS)
 
 NAMES = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
 ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 
 
 @asynccontextmanager

@@ -42,17 +42,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(here / "workload.jsonl", Header("test"), asked)
     words = ("compare", "--workload", str(here / "workload.jsonl"), "--fleet", str(here / "fleet.yaml"))
     more = (
-        "--policies",
-        "round_robin,latency,slo",
-        "--rates",
-        "5,40",
-        "--seeds",
-        "2",
-        "--oracle-seeds",
-        "0",
-        "--jobs",
-        "1",
-    )
+        "--policies", "round_robin,latency,slo", "--rates", "5,40", "--seeds", "2", "--oracle-seeds", "0",
+        "--jobs", "1",
+    )  # fmt: skip
     directory = here / "reports"
     directory.mkdir()
     assert main([*words, *more, "--out", str(directory / "small")]) == 0

@@ -9,19 +9,9 @@ from typing import Any
 import aiohttp
 
 WORDS = (
-    "queue",
-    "latency",
-    "token",
-    "batch",
-    "memory",
-    "cache",
-    "router",
-    "model",
-    "fleet",
-    "price",
-    "quality",
+    "queue", "latency", "token", "batch", "memory", "cache", "router", "model", "fleet", "price", "quality",
     "load",
-)
+)  # fmt: skip
 
 
 def body(rng: random.Random, policies: tuple[str, ...]) -> dict[str, Any]:

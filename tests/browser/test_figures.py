@@ -17,10 +17,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 async def cells(table: Locator) -> list[list[str]]:
     """The texts of a table's body."""
-    rows: list[list[str]] = await table.locator("tbody tr").evaluate_all(
+    return await table.locator("tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.cells].map(cell => cell.innerText.trim()))"
     )
-    return rows
 
 
 async def test_the_fleet_is_live(page: Watched, gateway: Live) -> None:

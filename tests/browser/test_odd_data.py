@@ -101,7 +101,6 @@ async def test_a_refresh_leaves_the_reader_where_he_is(page: Watched, gateway: L
     region = figure.get_by_role("region")
     await region.evaluate("region => { region.focus(); region.scrollTop = 200; }")
     row = await region.locator("tbody tr").first.element_handle()
-    assert row is not None
     await row.wait_for_element_state("hidden")  # the figures are new
     await expect(region).to_be_focused()
     assert await region.evaluate("region => region.scrollTop") == 200

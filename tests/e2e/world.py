@@ -33,55 +33,12 @@ instances:
     serves: {qwen2.5-7b: {name: "qwen2.5:7b"}}
 """
 THINGS = [
-    "apple",
-    "bridge",
-    "candle",
-    "desert",
-    "engine",
-    "forest",
-    "garden",
-    "harbour",
-    "island",
-    "jacket",
-    "kettle",
-    "ladder",
-    "mirror",
-    "needle",
-    "ocean",
-    "pillow",
-    "quarry",
-    "river",
-    "saddle",
-    "tunnel",
-    "umbrella",
-    "valley",
-    "window",
-    "yard",
-    "anchor",
-    "button",
-    "circus",
-    "dragon",
-    "elbow",
-    "falcon",
-    "guitar",
-    "hammer",
-    "icicle",
-    "jungle",
-    "kitten",
-    "lantern",
-    "magnet",
-    "notebook",
-    "orchard",
-    "parrot",
-    "quilt",
-    "rocket",
-    "shovel",
-    "tractor",
-    "uncle",
-    "violin",
-    "wagon",
-    "zebra",
-]
+    "apple", "bridge", "candle", "desert", "engine", "forest", "garden", "harbour", "island", "jacket",
+    "kettle", "ladder", "mirror", "needle", "ocean", "pillow", "quarry", "river", "saddle", "tunnel",
+    "umbrella", "valley", "window", "yard", "anchor", "button", "circus", "dragon", "elbow", "falcon",
+    "guitar", "hammer", "icicle", "jungle", "kitten", "lantern", "magnet", "notebook", "orchard", "parrot",
+    "quilt", "rocket", "shovel", "tractor", "uncle", "violin", "wagon", "zebra",
+]  # fmt: skip
 #: How a prompt is put, and about how long its answer is.
 WISHES = (
     ("In one word, what is a {}?", 6),
@@ -127,7 +84,6 @@ def served(config: Path, folder: Path) -> Iterator[str]:
             text=True,
             cwd=folder,
         )
-    assert process.stdout is not None
     try:
         told = process.stdout.readline()
         assert "listens on " in told, (folder / "serve.log").read_text(encoding="utf-8")

@@ -31,5 +31,4 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh database of each kind."""
     if request.param == "sqlite":
         return f"sqlite+aiosqlite:///{tmp_path / 'headway.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+    return request.getfixturevalue("postgres_url")

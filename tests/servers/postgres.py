@@ -11,7 +11,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -130,15 +131,25 @@ class PostgresServer:
             process.send_signal(how)
         process.wait(30)
 
-    def pause(self) -> None:
-        """Answer nothing, also no new connection."""
-        assert self._process is not None
-        self._signal_all(self._process, signal.SIGSTOP)
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """It answers nothing, also no new connection."""
+        process = self._process
+        assert process is not None
+        await asyncio.to_thread(self._signal_all, process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self._signal_all, process, signal.SIGCONT)
 
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        assert self._process is not None
-        self._signal_all(self._process, signal.SIGCONT)
+    @asynccontextmanager
+    async def away(self, *, crashed: bool = True) -> AsyncIterator[None]:
+        """It has crashed, or was stopped, and starts again at the end."""
+        await asyncio.to_thread(self.kill if crashed else self.stop)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.start)
 
     def _signal_all(self, process: subprocess.Popen[bytes], which: signal.Signals) -> None:
         """The server and its children: each makes itself a process group of its own, so one signal does not do."""

@@ -78,12 +78,10 @@ class RedisServer:
 
     def pause(self) -> None:
         """It accepts connections and does not answer."""
-        assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """After `pause`."""
-        assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals) -> None:

@@ -87,7 +87,6 @@ async def test_many_at_once(served: Served, backend: Backend) -> None:
     answers = await asyncio.gather(*(streamed(backend, call) for call in calls))
     for (content, _, usage, _), call in zip(answers, calls, strict=True):
         assert content
-        assert call.max_output_tokens is not None
         assert usage["completion_tokens"] <= call.max_output_tokens
 
 

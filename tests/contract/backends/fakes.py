@@ -50,12 +50,21 @@ class Exchange:
         head = f"HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
         await self.raw(head.encode() + body)
 
-    async def events(self, *events: bytes) -> None:
-        """A whole stream, one chunk an event."""
+    async def begin(self, *events: bytes) -> None:
+        """A stream's first events, a chunk each."""
         await self.head()
         for event in events:
             await self.chunk(event)
+
+    async def events(self, *events: bytes) -> None:
+        """A whole stream, one chunk an event."""
+        await self.begin(*events)
         await self.end()
+
+    async def hang(self, *events: bytes) -> None:
+        """A stream that gets no further than these events."""
+        await self.begin(*events)
+        await asyncio.Event().wait()
 
     def drop(self) -> None:
         """Close the connection without another byte."""
@@ -99,7 +108,6 @@ class FakeEngine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         self._tasks.add(task)
         self.connections += 1
         served = 0

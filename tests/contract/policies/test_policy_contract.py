@@ -124,24 +124,16 @@ def made(name: str) -> Policy:
     )
 
 
-@pytest.mark.parametrize("check", [check_choices, check_dry_runs, check_placed])
-@given(cases=case_lists())
-def test_policies_keep_their_contract(check, cases: list[Case]) -> None:
-    for name in POLICIES:
-        check(partial(made, name), cases)
-
-
 @given(cases=case_lists(), seed=st.integers(0, 1000))
-def test_a_seeded_request_gets_the_same_choice_from_any_generator(cases: list[Case], seed: int) -> None:
+def test_policies_keep_their_contract(cases: list[Case], seed: int) -> None:
     seeded = [replace(case, request=replace(case.request, seed=seed)) for case in cases]
     for name in POLICIES:
-        check_seed(partial(made, name), seeded)
-
-
-@given(cases=case_lists())
-def test_one_option_is_taken_for_certain(cases: list[Case]) -> None:
-    for name in POLICIES:
-        check_one_option(partial(made, name), cases[0])
+        make = partial(made, name)
+        check_choices(make, cases)
+        check_dry_runs(make, cases)
+        check_placed(make, cases)
+        check_seed(make, seeded)
+        check_one_option(make, cases[0])
 
 
 @pytest.mark.parametrize("name", POLICIES)

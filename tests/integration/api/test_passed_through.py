@@ -223,8 +223,7 @@ async def test_several_choices_in_one_event(tmp_path):
     seen, ended = asyncio.Event(), asyncio.Event()
 
     async def script(exchange):
-        await exchange.head()
-        await exchange.chunk(step("a", "b"))
+        await exchange.begin(step("a", "b"))
         await seen.wait()
         await exchange.chunk(step("c", "d") + step("e", "f", finish="length"))
         await ended.wait()

@@ -104,21 +104,18 @@ async def test_the_budget_is_used_before_anybody_is_refused(tmp_path):
                 assert status in {200, 429}
 
         await asyncio.gather(*(keep_asking() for _ in range(3)))
-        assert state.spent_when_refused_usd is not None
         assert state.spent_when_refused_usd >= 0.97 * limit_usd
 
 
 async def test_a_long_wish_holds_no_more_than_a_usual_answer(tmp_path):
     """With money for ten usual answers ten run side by side, although each might take 4096 tokens."""
 
-    async def script(exchange):
-        await exchange.head()
-        await exchange.chunk(event("t "))
-        await asyncio.Event().wait()
-
     auth = {"keys": [key("k")]}
     ten_usd = 10 * (PROMPT_USD + 257 * OUTPUT_USD)
-    async with staged(tmp_path, *[script] * 12, auth=auth) as (gw, stage):
+    async with staged(tmp_path, *[lambda exchange: exchange.hang(event("t "))] * 12, auth=auth) as (
+        gw,
+        stage,
+    ):
         async with audited(gw, k=(purse("k", ten_usd),)) as state:
             streams = [gw.stream(model="small", max_tokens=4096, headers=bearer("k")) for _ in range(12)]
             heads = await asyncio.gather(*(stream.__aenter__() for stream in streams))
@@ -139,7 +136,5 @@ async def test_requests_that_wait_for_an_engine_hold_their_money(tmp_path):
             asking = [asyncio.create_task(gw.chat(headers=bearer("k"))) for _ in range(3)]
             await gw.until(lambda: gw.gateway.runner.scheduler.queue_depth == 2)
             assert sum(state.reserved.values()) == pytest.approx(2 * 3 * (PROMPT_USD + 5 * OUTPUT_USD))
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await gw.gone(*asking)
         assert state.spent_usd("k", TOTAL) == pytest.approx(2 * INPUT_USD)  # the prompt that was sent

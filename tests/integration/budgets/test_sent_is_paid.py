@@ -59,9 +59,7 @@ async def test_who_leaves_before_the_first_token_pays_the_prompt(tmp_path, strea
     async with one_key(tmp_path, hangs("role"), limit_usd=1.0) as (gw, stage, state):
         asking = asyncio.create_task(gw.chat(model="small", stream=stream, **KEY))
         await gw.until(lambda: stage.bodies)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        await gw.gone(asking)
         (row,) = await gw.rows()
         assert (row["outcome"], row["decoded"]) == ("client_cancelled", False)
         assert row["cost_usd"] == pytest.approx(2 * INPUT_USD)  # "Hello", by the estimate
@@ -80,9 +78,8 @@ async def test_who_does_not_wait_for_an_answer_in_one_piece_pays_what_was_made(t
         await gw.until(lambda: stage.bodies)
         if limit == "client":
             await asyncio.sleep(0.5)
-            asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+            await gw.gone(asking)
+        await asyncio.wait([asking])
         (row,) = await gw.rows()
         assert row["output_tokens"] == 16
         assert row["cost_usd"] == pytest.approx(2 * INPUT_USD + 16 * OUTPUT_USD)
@@ -103,9 +100,7 @@ async def test_who_leaves_pays_what_stands_in_members_that_nobody_knows(tmp_path
         sent = {"model": "small", "written": "word " * 4000} | body
         asking = asyncio.create_task(gw.post(path, sent, **KEY))
         await gw.until(lambda: stage.bodies)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        await gw.gone(asking)
         (row,) = await gw.rows()
         assert row["cost_usd"] > 4000 * INPUT_USD
 
@@ -115,9 +110,7 @@ async def test_who_leaves_does_not_get_its_tokens_back(tmp_path):
     async with staged(tmp_path, hangs(), says("a"), auth={"keys": keys}) as (gw, stage):
         asking = asyncio.create_task(gw.chat(model="small", messages=[HI | {"content": "x" * 4000}], **KEY))
         await gw.until(lambda: stage.bodies)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        await gw.gone(asking)
         _, headers, _ = await gw.chat(model="small", max_tokens=1, **KEY)
         assert 1990 < int(headers["x-ratelimit-remaining-tokens"]) < 2500  # what comes back comes with time
 
@@ -143,12 +136,14 @@ async def test_the_engines_count_is_billed_even_above_what_was_held(tmp_path):
 
 
 async def test_an_answer_in_one_piece_without_usage_is_counted(tmp_path):
-    async def whole(exchange):
-        choice = {"index": 0, "text": "t " * 2000, "finish_reason": "stop"}
-        await exchange.answer(200, json.dumps({"choices": [choice], "object": "text_completion"}).encode())
-
+    choice = {"index": 0, "text": "t " * 2000, "finish_reason": "stop"}
+    data = json.dumps({"choices": [choice], "object": "text_completion"}).encode()
     body = {"model": "small", "prompt": "Hello", "max_tokens": 2000, "use_beam_search": True}
-    async with one_key(tmp_path, whole, limit_usd=1.0) as (gw, _, state):
+    async with one_key(tmp_path, lambda exchange: exchange.answer(200, data), limit_usd=1.0) as (
+        gw,
+        _,
+        state,
+    ):
         assert (await gw.post("/v1/completions", body, **KEY))[0] == 200
         assert state.spent_usd("k", TOTAL) == pytest.approx(2 * INPUT_USD + 2000 * OUTPUT_USD)
 
@@ -224,8 +219,7 @@ async def test_predictions_are_metered_like_requests(tmp_path):
         body = {"model": "small", "messages": [HI]}
         codes = [(await gw.post("/v1/routing/predict", body, **KEY))[0] for _ in range(3)]
         assert codes == [200, 200, 429]
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await gw.gone(asking)
         assert (await gw.chat(model="small", **KEY))[0] == 429
 
 
@@ -241,10 +235,7 @@ async def test_so_many_at_once(tmp_path, monkeypatch):
         assert (code, answer["error"]["code"], headers["retry-after"]) == (429, "rate_limit_exceeded", "1")
         assert "under way" in answer["error"]["message"]
         await gw.until(lambda: len(stage.bodies) == 4)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        await gw.gone(*asking)
         assert (await gw.chat(model="small", max_tokens="wrong", **KEY))[0] == 400
         assert (await gw.chat(model="small", **KEY))[0] == 200
         assert (await gw.chat(model="small", **KEY))[0] == 200

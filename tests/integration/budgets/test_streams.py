@@ -37,8 +37,7 @@ def tokens(number, *, at_once=1, each="t ", told=False, then=DONE):
     """So many events, some in a write, with the engine's count in each if `told`; then the end."""
 
     async def script(exchange):
-        await exchange.head()
-        await exchange.chunk(event())
+        await exchange.begin(event())
         for first in range(0, number, at_once):
             numbers = range(first, min(number, first + at_once))
             await exchange.chunk(b"".join(event(each, **(usage(9, n + 1) if told else {})) for n in numbers))
@@ -56,11 +55,7 @@ def tokens(number, *, at_once=1, each="t ", told=False, then=DONE):
 async def test_an_answer_waits_for_its_money_and_loses_nothing(tmp_path, at_once, stream):
     script = tokens(3000, at_once=at_once, told=True)
     async with one_key(tmp_path, script, limit_usd=budget(50_000), delay_s=0.05) as (gw, _, state):
-        if stream:
-            text, headers, finish = await chat(gw, max_tokens=8000, **KEY)
-        else:
-            _, headers, whole = await gw.chat(model="small", max_tokens=8000, **KEY)
-            text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
+        text, headers, finish = await chat(gw, stream=stream, max_tokens=8000, **KEY)
         assert (text, finish) == ("t " * 3000, "stop")
         row = await gw.row(headers["x-request-id"])
         assert (row["outcome"], row["output_tokens"]) == ("ok", 3000)
@@ -85,11 +80,7 @@ async def test_an_engine_that_takes_no_notice_is_stopped_in_time(tmp_path, scrip
         stage,
         _,
     ):
-        if stream:
-            text, headers, finish = await chat(gw, max_tokens=4096, **KEY)
-        else:
-            _, headers, whole = await gw.chat(model="small", max_tokens=4096, **KEY)
-            text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
+        text, headers, finish = await chat(gw, stream=stream, max_tokens=4096, **KEY)
         await asyncio.wait_for(stage.cut[0].wait(), 2)
         row = await gw.row(headers["x-request-id"])
         assert (finish, row["finish_reason"]) == ("length", "length")
@@ -117,8 +108,7 @@ async def test_who_needs_more_gets_what_others_gave_back(tmp_path):
     first_ends = asyncio.Event()
 
     async def waits(exchange):
-        await exchange.head()
-        await exchange.chunk(event("t "))
+        await exchange.begin(event("t "))
         await first_ends.wait()
         await exchange.chunk(event(finish="stop") + DONE)
         await exchange.end()
@@ -140,8 +130,7 @@ async def test_a_request_that_ends_while_it_waits_for_money(tmp_path, monkeypatc
     monkeypatch.setattr("router.core.admission.keeping", lambda options, _: (list(options), []))
 
     async def breaks(exchange):
-        await exchange.head()
-        await exchange.chunk(event("t ") * 600)
+        await exchange.begin(event("t ") * 600)
         exchange.close()
 
     script = breaks if ends == "engine" else tokens(600, at_once=600, then=None)
@@ -189,8 +178,7 @@ async def test_a_retry_that_the_budget_does_not_pay(tmp_path):
     """What the first engine gave before it broke has used the money up."""
 
     async def breaks(exchange):
-        await exchange.head()
-        await exchange.chunk(event("t ") * 25)
+        await exchange.begin(event("t ") * 25)
         exchange.close()
 
     async with one_key(tmp_path, breaks, says("never"), kind="openai", limit_usd=budget(27)) as (
@@ -210,8 +198,7 @@ async def test_a_retry_whose_money_others_have_taken_meanwhile(tmp_path):
     go_on = asyncio.Event()
 
     async def breaks(exchange):
-        await exchange.head()
-        await exchange.chunk(event("t ") * 200)
+        await exchange.begin(event("t ") * 200)
         await go_on.wait()
         exchange.close()
 
@@ -232,8 +219,7 @@ async def test_a_retry_whose_money_others_have_taken_meanwhile(tmp_path):
         row = await gw.row(headers["x-request-id"])
         assert (row["outcome"], row["attempts"]) == ("rejected_budget", 2)
         assert len(stage.bodies) == 2
-        second.cancel()
-        await asyncio.gather(second, return_exceptions=True)
+        await gw.gone(second)
 
 
 @pytest.mark.parametrize("enough", [True, False])

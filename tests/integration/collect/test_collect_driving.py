@@ -73,8 +73,6 @@ async def test_every_candidate_gets_the_same_prompts_at_every_level(engines: Eng
     replies = [each.reply for run in found.runs for each in run.sent]
     assert {each.ended_how for each in replies} == {"ok"}
     for each in replies:
-        assert each.first_token_at is not None
-        assert each.ended_at is not None
         assert each.first_token_at <= each.ended_at
         assert 1 <= (each.output_tokens or 0) <= 40
         assert each.prompt_tokens

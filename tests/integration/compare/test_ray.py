@@ -24,8 +24,7 @@ SCENARIO = ("--scenario", "split-prices", "--small", "--policies", "price,round_
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +85,7 @@ def compare(out: Path, *further: str) -> dict:
         timeout=110,
     )
     assert done.returncode == 0, done.stderr
-    report: dict = orjson.loads((out / "report.json").read_bytes())
-    return report
+    return orjson.loads((out / "report.json").read_bytes())
 
 
 @pytest.mark.nightly

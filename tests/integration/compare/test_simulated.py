@@ -60,8 +60,7 @@ def words(workload: Path, fleet: Path, tmp_path: Path) -> tuple[str, ...]:
 
 
 def told(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads((out / "report.json").read_bytes())
-    return found
+    return orjson.loads((out / "report.json").read_bytes())
 
 
 def numbers(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,8 +108,7 @@ def test_what_emulated_instances_share_is_taken_out_of_the_speed(
     def e2e_s(*more: str) -> float:
         out = tmp_path / f"speed{len(list(tmp_path.iterdir()))}"
         assert main([*words, "--policies", "round_robin", *more, "--out", str(out)]) == 0
-        mean: float = told(out)["runs"][0]["e2e_s"]["mean"]
-        return mean
+        return told(out)["runs"][0]["e2e_s"]["mean"]
 
     real = e2e_s()
     assert e2e_s("--speed", "4") == pytest.approx(real)

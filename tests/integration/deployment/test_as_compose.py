@@ -63,8 +63,7 @@ async def recorded(session: aiohttp.ClientSession, url: str, ids: set[str]) -> N
 
 async def fleet(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     async with session.get(f"{url}/admin/fleet", headers=ADMIN) as answer:
-        found: dict[str, Any] = await answer.json()
-        return found
+        return await answer.json()
 
 
 async def until_state(session: aiohttp.ClientSession, url: str, name: str, value: object) -> None:
@@ -134,9 +133,8 @@ async def test_it_runs_and_survives_each_part(stack: Stack) -> None:
         await recorded(session, first, alone)
 
         # PostgreSQL ends and comes back: no row is lost
-        await asyncio.to_thread(stack.postgres.kill)
-        away = {await ask(session, url, key) for url in (first, second) * 2}
-        await asyncio.to_thread(stack.postgres.start)
+        async with stack.postgres.away():
+            away = {await ask(session, url, key) for url in (first, second) * 2}
         await recorded(session, second, away)
 
         # an engine ends: requests go elsewhere

@@ -28,8 +28,10 @@ from benchmarks.experiments.report import Section
 from benchmarks.workloads.format import WorkloadError
 from predictors.training.latency_fit import Settings
 from router.cli import main
-from tests.integration.collect.conftest import Engines
+from tests.integration.collect.conftest import Engines, engines
 from tests.unit.benchmarks.parsed import assert_stands_alone
+
+__all__ = ["engines"]
 
 SMALL = ["--repeats", "6", "--requests", "30", "--replays", "2", "--worlds", "2"]
 PROMPTS = [f"{at:016x}" for at in range(60)]
@@ -38,13 +40,6 @@ PROMPTS = [f"{at:016x}" for at in range(60)]
 @pytest.fixture(autouse=True)
 def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
-
-
-@pytest.fixture
-def engines() -> Iterator[Engines]:
-    started = Engines()
-    yield started
-    started.close()
 
 
 def result(folder: Path) -> dict[str, Any]:

@@ -104,6 +104,12 @@ class Live:
         async with self.http.post(self.url + path, json=body, **kwargs) as response:
             return response.status, await response.json()
 
+    async def metrics(self) -> str:
+        """The page of metrics."""
+        async with self.http.get(f"{self.url}/metrics") as response:
+            assert response.status == 200
+            return await response.text()
+
     async def row(self, request_id: str) -> dict[str, Any]:
         """The recorded row of a request; waits a moment for one that ends with its client's going."""
         for _ in range(200):
@@ -137,6 +143,13 @@ class Live:
         """Have an Ollama load a model, and the gateway know it."""
         assert (await self.chat(model=model))[0] == 200
         await self.until(lambda: self.instances[name].report.loaded_models)
+
+    async def gone(self, *clients: asyncio.Task[Any]) -> None:
+        """Clients leave; wait until nothing is under way."""
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        await self.until(lambda: not self.gateway.runner.scheduler.live)
 
     async def until(self, condition: Any, within_s: float = 10.0) -> None:
         """Wait until `condition()` holds."""
@@ -196,19 +209,21 @@ def ollama(name: str, *models: str, hardware: str = "rtx-4090", **settings: Any)
     return EmulatedInstance(name, "ollama", served, **{"speed": SPEED, "clock": loop_time} | settings)
 
 
+def entry(engine: EmulatedInstance, **members: Any) -> dict[str, Any]:
+    """A running engine as an instance of the fleet file."""
+    serves = {model.removeprefix("up/").removesuffix(":latest"): model for model in engine.models}
+    return {"name": engine.name, "kind": engine.kind, "url": engine.url, "serves": serves} | members
+
+
 def fleet_of(
     engines: Sequence[EmulatedInstance], instance: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Fleet-file instances for running engines; `instance` adds members by engine name."""
-    found = []
-    for engine in engines:
-        serves = {model.removeprefix("up/").removesuffix(":latest"): model for model in engine.models}
-        found.append(
-            {"name": engine.name, "kind": engine.kind, "url": engine.url, "serves": serves}
-            | ({"hardware": "a100-80g"} if engine.kind == "vllm" else {"hardware": "rtx-4090"})
-            | dict(instance.get(engine.name, {}))
-        )
-    return found
+    hardware = {"vllm": "a100-80g", "ollama": "rtx-4090"}
+    return [
+        entry(engine, hardware=hardware[engine.kind]) | dict(instance.get(engine.name, {}))
+        for engine in engines
+    ]
 
 
 @asynccontextmanager

@@ -22,6 +22,14 @@ DONE = b"data: [DONE]\n\n"
 Script = Callable[[Exchange], Awaitable[None]]
 
 
+async def watched(exchange: Exchange) -> bool:
+    """Answer what is no request for an answer: probes, and questions that this engine does not know."""
+    if exchange.path != "/v1/models" and exchange.path.startswith("/v1/"):
+        return False
+    await exchange.answer(404 if exchange.path in ("/tokenize", "/metrics") else 200, b"{}")
+    return True
+
+
 @dataclass
 class Stage:
     """What the engines saw: bodies, headers and engine names in the order of arrival, and whose connection was closed
@@ -34,9 +42,7 @@ class Stage:
     cut: dict[int, asyncio.Event] = field(default_factory=dict)
 
     async def play(self, engine: str, exchange: Exchange) -> None:
-        if exchange.path == "/v1/models" or not exchange.path.startswith("/v1/"):
-            status = 404 if exchange.path in ("/tokenize", "/metrics") else 200
-            await exchange.answer(status, b"{}")
+        if await watched(exchange):
             return
         number = len(self.bodies)
         self.bodies.append(exchange.json)
@@ -85,8 +91,7 @@ def says(*texts: str, end: bytes = event(finish="stop") + DONE, gap_s: float = 0
     """Answers with an event a text, then `end`."""
 
     async def script(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.chunk(event())
+        await exchange.begin(event())
         for text in texts:
             await exchange.chunk(event(text))
             await asyncio.sleep(gap_s)
@@ -98,11 +103,8 @@ def says(*texts: str, end: bytes = event(finish="stop") + DONE, gap_s: float = 0
 
 def status(code: int) -> Script:
     """Refuses with an error."""
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(code, json.dumps({"error": {"message": "no", "code": code}}).encode())
-
-    return script
+    body = json.dumps({"error": {"message": "no", "code": code}}).encode()
+    return lambda exchange: exchange.answer(code, body)
 
 
 def hangs(stage: str = "head") -> Script:
@@ -161,12 +163,16 @@ def hedge_after(monkeypatch: Any, delay_s: float) -> dict[str, Any]:
 
 
 async def chat(gw: Live, **body: Any) -> tuple[str, Mapping[str, str], str]:
-    """A streamed chat to its end: text, headers, and the last finish reason (or the error's code)."""
+    """A chat to its end, streamed unless `stream` says otherwise: text, headers, and the last finish reason (or the
+    error's code)."""
     async with gw.stream(model="small", **body) as response:
         raw = await response.text()
-    payloads = [json.loads(line[6:]) for line in raw.split("\n") if line.startswith("data: {")]
     if response.status != 200:
         return "", response.headers, json.loads(raw)["error"]["code"]
+    if not body.get("stream", True):
+        (choice,) = json.loads(raw)["choices"]
+        return choice["message"]["content"], response.headers, choice["finish_reason"]
+    payloads = [json.loads(line[6:]) for line in raw.split("\n") if line.startswith("data: {")]
     choices = [choice for payload in payloads for choice in payload.get("choices", ())]
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
     errors = [payload["error"]["code"] for payload in payloads if "error" in payload]

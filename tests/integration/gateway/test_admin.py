@@ -9,16 +9,7 @@ import pytest
 
 from router.core.profile import EngineProfile
 from router.gateway.app import create_app
-from tests.integration.gateway.live import MODELS, bearer, events, fault, key, live, vllm
-
-
-def entry(engine, **members):
-    return {
-        "name": engine.name,
-        "kind": engine.kind,
-        "url": engine.url,
-        "serves": {"llama-3.1-8b": engine.models[0]},
-    } | members
+from tests.integration.gateway.live import MODELS, bearer, entry, events, fault, key, live, vllm
 
 
 async def test_the_fleet_as_it_is(tmp_path):

@@ -604,18 +604,9 @@ async def test_whatever_bytes_come_leave_no_traceback(closed, caplog):
         post(b"{}", b"authorization: Bearer secret", path="/admin/instances"),
     ]
     tokens = [
-        b"\r\n",
-        b"\n",
-        b"\0",
-        b":",
-        b" ",
-        b"chunked",
-        b"0",
-        b"HTTP/1.1",
-        b"\xff",
-        b"%00",
+        b"\r\n", b"\n", b"\0", b":", b" ", b"chunked", b"0", b"HTTP/1.1", b"\xff", b"%00",
         b"content-length: 1\r\n",
-    ]
+    ]  # fmt: skip
 
     async def one():
         data = b"".join(dice.choices(seeds, k=dice.randint(1, 3)))

@@ -44,13 +44,7 @@ async def test_a_hedge_wins(tmp_path, monkeypatch, hung, stream):
     sections = hedge_after(monkeypatch, LATE_S)
     answer = says("b", "b", "b", end=event(finish="stop") + final(9, 3) + DONE)
     async with staged(tmp_path, hangs(hung), answer, **sections) as (gw, stage):
-        if stream:
-            text, headers, finish = await chat(gw)
-        else:
-            code, headers, whole = await gw.chat(model="small")
-            assert (code, whole["headway"]["attempts"]) == (200, 2)
-            assert whole["headway"]["instance"] == stage.engines[1]
-            text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
+        text, headers, finish = await chat(gw, stream=stream)
         assert (text, finish) == ("bbb", "stop")
         assert headers["x-headway-instance"] == stage.engines[1] != stage.engines[0]
         await asyncio.wait_for(stage.cut[0].wait(), 2)  # the loser's engine is told to stop
@@ -91,8 +85,7 @@ async def test_first_tokens_of_the_same_moment_never_mix(tmp_path, monkeypatch, 
 
     def together(letter):
         async def script(exchange):
-            await exchange.head()
-            await exchange.chunk(event())
+            await exchange.begin(event())
             released = asyncio.Event()
             waiting.append((exchange, event(letter) * 5, released))
             if len(waiting) == 2:  # both engines' bytes are there when the gateway's loop turns next
@@ -112,11 +105,7 @@ async def test_first_tokens_of_the_same_moment_never_mix(tmp_path, monkeypatch, 
     scripts = [together(letter) for _ in range(rounds) for letter in "ab"]
     async with staged(tmp_path, *scripts, **sections) as (gw, stage):
         for number in range(rounds):
-            if stream:
-                text, headers, finish = await chat(gw)
-            else:
-                _, headers, whole = await gw.chat(model="small")
-                text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
+            text, headers, finish = await chat(gw, stream=stream)
             assert text in ("a" * 10, "b" * 10)
             assert finish == "stop"
             winner = number * 2 + "ab".index(text[0])
@@ -136,11 +125,7 @@ async def test_one_of_two_fails_before_a_token(tmp_path, monkeypatch, which, cod
     scripts = [after(0.2, says("x", "y")), after(0.2, says("x", "y"))]
     scripts[which] = after(0.08, status(code))
     async with staged(tmp_path, *scripts, **sections) as (gw, stage):
-        if stream:
-            text, headers, _ = await chat(gw)
-        else:
-            _, headers, whole = await gw.chat(model="small")
-            text = whole["choices"][0]["message"]["content"]
+        text, headers, _ = await chat(gw, stream=stream)
         assert (text, headers["x-headway-instance"]) == ("xy", stage.engines[1 - which])
         row, attempts = await attempts_of(gw, headers["x-request-id"])
         assert (row["outcome"], row["attempts"], row["hedged"]) == ("ok", 2, True)
@@ -206,8 +191,7 @@ async def test_a_client_that_leaves_ends_both(tmp_path, monkeypatch, hung):
     async with staged(tmp_path, hangs(hung), hangs(hung), **sections) as (gw, stage):
         asking = asyncio.create_task(gw.chat(model="small"))
         await gw.until(lambda: len(stage.engines) == 2)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await gw.gone(asking)
         for number in (0, 1):
             await asyncio.wait_for(stage.cut[number].wait(), 2)
         await gw.until(lambda: gw.gateway.store.counts().finished == 1)
@@ -239,12 +223,8 @@ async def test_a_hedge_that_won_breaks_in_mid_answer(tmp_path, monkeypatch, stre
     sections = hedge_after(monkeypatch, LATE_S)
     broken = says("b", "b", end=b'data: {"error": {"message": "broken", "code": 500}}\n\n')
     async with staged(tmp_path, hangs(), broken, says("c", "c"), engines="abc", **sections) as (gw, _):
-        if stream:
-            text, headers, told = await chat(gw)
-            assert (text, told) == ("bb", "upstream_error")
-        else:
-            _, headers, whole = await gw.chat(model="small")
-            assert whole["choices"][0]["message"]["content"] == "cc"
+        text, headers, told = await chat(gw, stream=stream)
+        assert (text, told) == (("bb", "upstream_error") if stream else ("cc", "stop"))
         row, attempts = await attempts_of(gw, headers["x-request-id"])
         hows = ["hedge_lost", "failed"] + ["ok"] * (not stream)
         assert [attempt["ended_how"] for attempt in attempts] == hows

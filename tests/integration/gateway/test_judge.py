@@ -15,7 +15,7 @@ from router.gateway.relay.relay import Relay
 from router.process import Process
 from tests.contract.backends.fakes import Exchange, FakeEngine
 from tests.integration.gateway.live import MODELS, bearer, key, live, vllm
-from tests.integration.gateway.staged import Script, hangs, says, status
+from tests.integration.gateway.staged import Script, hangs, says, status, watched
 
 SECRET = "tiger striped words"
 GOOD = says("<feedback>Fine.</feedback>", "<score>4</score>")
@@ -28,8 +28,7 @@ async def judged(tmp_path, script: Callable[[int], Script], *, share=1.0, of_jud
     asked = []
 
     async def play(exchange: Exchange) -> None:
-        if not exchange.path.startswith("/v1/"):
-            await exchange.answer(404 if exchange.path in ("/tokenize", "/metrics") else 200, b"{}")
+        if await watched(exchange):
             return
         asked.append(exchange.json)
         await script(len(asked))(exchange)
@@ -99,8 +98,7 @@ async def test_the_scores_are_feedback_of_the_judge_s_key(tmp_path):
         rows = [row for row in await gw.rows() if row["key_name"] == "judge"]
         assert len(rows) == len(asked) == 7
         assert {(row["model"], row["priority"], row["outcome"]) for row in rows} == {("judge-70b", -1, "ok")}
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            assert 'headway_judged_answers_total{result="judged"} 7' in await response.text()
+        assert 'headway_judged_answers_total{result="judged"} 7' in await gw.metrics()
 
 
 async def test_a_request_of_the_judge_s_key_is_not_judged(tmp_path):
@@ -240,8 +238,7 @@ async def test_nothing_of_it_is_there_without_the_section(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
         assert gw.gateway.metrics.sources.judged is None
         assert gw.server.handler._relay is Relay
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            assert "headway_judged" not in await response.text()
+        assert "headway_judged" not in await gw.metrics()
 
 
 async def test_an_answer_that_did_not_end_is_not_judged(tmp_path):

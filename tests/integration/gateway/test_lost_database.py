@@ -29,8 +29,7 @@ async def test_readiness_says_that_the_file_is_lost_and_keys_are_refused_until_i
             assert (status, refused["error"]["message"]) == (503, "The database does not answer.")
         assert not path.exists()
         await gw.until(lambda: gw.gateway.store.counts().spooled == 1)
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            assert "headway_store_file_losses_total 1.0" in await response.text()
+        assert "headway_store_file_losses_total 1.0" in await gw.metrics()
 
         (tmp_path / "aside.db").rename(path)
         await gw.until(lambda: gw.gateway.store.counts().pending == 0)

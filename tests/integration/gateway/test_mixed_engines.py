@@ -193,11 +193,8 @@ async def test_a_cut_choice_of_an_answer_in_one_piece(tmp_path):
     ]
     used = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
     answer = {"id": "x", "object": "chat.completion", "model": "m", "choices": choices, "usage": used}
-
-    async def script(exchange):
-        await exchange.answer(200, json.dumps(answer).encode())
-
-    async with staged(tmp_path, script) as (gw, _):
+    data = json.dumps(answer).encode()
+    async with staged(tmp_path, lambda exchange: exchange.answer(200, data)) as (gw, _):
         cap = {"max_cost_usd": 99 * INPUT_USD + 4.5 * OUTPUT_USD}
         status, headers, _ = await gw.chat(
             model="small", n=2, use_beam_search=True, routing=cap, max_tokens=50

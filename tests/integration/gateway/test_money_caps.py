@@ -37,8 +37,7 @@ def endless(*, each="t ", gap_s=0.0, at_once=1, prompt=None, per_event=1):
         return {} if prompt is None else usage(prompt, count)
 
     async def script(exchange):
-        await exchange.head()
-        await exchange.chunk(event(**told(0)))
+        await exchange.begin(event(**told(0)))
         for number in range(0, 400, at_once):
             await exchange.chunk(
                 b"".join(event(each, **told((number + k + 1) * per_event)) for k in range(at_once))
@@ -51,8 +50,7 @@ def endless(*, each="t ", gap_s=0.0, at_once=1, prompt=None, per_event=1):
 
 async def overruns(gw) -> float:
     """What the metric says."""
-    async with gw.http.get(f"{gw.url}/metrics") as response:
-        lines = (await response.text()).splitlines()
+    lines = (await gw.metrics()).splitlines()
     return sum(
         float(line.rpartition(" ")[2]) for line in lines if line.startswith("headway_budget_overruns_total")
     )
@@ -69,11 +67,7 @@ async def test_an_engine_that_ignores_its_bound(tmp_path, kind):
     async with staged(tmp_path, *(script for _, script in ways), kind=kind) as (gw, stage):
         routing = cap_for(10)
         for number, (stream, _) in enumerate(ways):
-            if stream:
-                text, headers, finish = await chat(gw, routing=routing)
-            else:
-                _, headers, whole = await gw.chat(model="small", routing=routing, max_tokens=100)
-                text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
+            text, headers, finish = await chat(gw, stream=stream, routing=routing)
             assert (text, finish) == ("t " * 10, "length"), number
             body = stage.bodies[number]
             assert next(body[name] for name in ("max_tokens", "max_completion_tokens")) == 10
@@ -89,11 +83,7 @@ async def test_an_engine_that_ignores_its_bound(tmp_path, kind):
 async def test_several_tokens_an_event_by_what_they_say(tmp_path, stream):
     """The event that is not paid for in full is not passed on, but counted."""
     async with staged(tmp_path, endless(each="one two six "), kind="openai") as (gw, _):
-        if stream:
-            text, headers, finish = await chat(gw, routing=cap_for(10))
-        else:
-            _, headers, whole = await gw.chat(model="small", routing=cap_for(10), max_tokens=100)
-            text, finish = whole["choices"][0]["message"]["content"], whole["choices"][0]["finish_reason"]
+        text, headers, finish = await chat(gw, stream=stream, routing=cap_for(10))
         assert (text, finish) == ("one two six " * 3, "length")
         row = await gw.row(headers["x-request-id"])
         assert (row["outcome"], row["output_tokens"]) == ("budget_exhausted_mid_decode", 12)

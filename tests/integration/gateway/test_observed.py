@@ -83,15 +83,13 @@ async def test_metrics_tell_of_budgets_and_live_requests(tmp_path: Path) -> None
         headers = {"authorization": "Bearer sk"}
         async with gw.stream(headers=headers) as response:
             await response.content.readany()
-            async with gw.http.get(f"{gw.url}/metrics") as scraped:
-                page = await scraped.text()
+            page = await gw.metrics()
             assert sample(page, "headway_live_requests") == 1
             assert sample(page, 'headway_instance_serves{instance="a",model="llama-3.1-8b"}') == 1
         assert (await gw.chat(headers=headers))[0] == 200
         await gw.until(lambda: not gw.gateway.runner.scheduler.live)
         rows = await gw.rows()
-        async with gw.http.get(f"{gw.url}/metrics") as scraped:
-            page = await scraped.text()
+        page = await gw.metrics()
         spent = sum(row["cost_usd"] or 0.0 for row in rows)
         assert spent > 0
         assert sample(page, 'headway_key_spent_usd{key="k",period="day"}') == pytest.approx(spent)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.contract.backends.fakes import Exchange
 from tests.integration.gateway.live import live, vllm
 from tests.integration.gateway.staged import (
     DONE,
@@ -28,23 +27,12 @@ from tests.integration.gateway.staged import (
 
 def whole(answer: dict[str, Any]) -> Script:
     """An answer in one piece."""
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.answer(200, json.dumps(answer).encode())
-
-    return script
+    return lambda exchange: exchange.answer(200, json.dumps(answer).encode())
 
 
 def only(*events: bytes) -> Script:
     """These events and nothing else."""
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.head()
-        for each in events:
-            await exchange.chunk(each)
-        await exchange.end()
-
-    return script
+    return lambda exchange: exchange.events(*events)
 
 
 def spoken(text: str = "Hi there.", **members: Any) -> dict[str, Any]:
@@ -66,11 +54,7 @@ async def test_an_answer_without_a_choice_goes_to_the_next_instance(tmp_path, an
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_end_mark_alone_is_no_answer(tmp_path, stream):
     async with staged(tmp_path, only(DONE), says("Hi.")) as (gw, _):
-        if stream:
-            text, headers, _ = await chat(gw)
-        else:
-            _, headers, said = await gw.chat(model="small")
-            text = said["choices"][0]["message"]["content"]
+        text, headers, _ = await chat(gw, stream=stream)
         assert text == "Hi."
         assert (await gw.row(headers["x-request-id"]))["attempts"] == 2
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import ollama
 import pytest
 import pytest_asyncio
 
 from tests.integration.gateway.live import key, live, vllm
 
-#: One of the clients is synchronous and needs a thread.
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MESSAGES = [{"role": "user", "content": "Tell me a joke"}]
 OPTIONS = {"num_predict": 5}
@@ -165,21 +162,3 @@ async def test_a_key(tmp_path):
             await client.list()
         assert missing.value.status_code == 401
         await client._client.aclose()
-
-
-async def test_the_synchronous_client(shared):
-    def talk():
-        client = ollama.Client(host=shared.url)
-        try:
-            answer = client.chat(model="small", messages=MESSAGES, options=OPTIONS)
-            stream = client.generate(model="small", prompt="x", options=OPTIONS, stream=True)
-            text = "".join(part.response for part in stream)
-            return answer, text, client.embed(model="small", input="x"), client.list(), client.ps()
-        finally:
-            client._client.close()
-
-    answer, text, vectors, listed, running = await asyncio.to_thread(talk)
-    assert answer.message.content
-    assert text
-    assert len(vectors.embeddings) == 1
-    assert len(listed.models) == len(running.models) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import openai
@@ -10,8 +9,7 @@ import pytest
 
 from tests.integration.gateway.live import bearer, fault, key, live, vllm
 
-#: One of the clients is synchronous and needs a thread.
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MESSAGES = [{"role": "user", "content": "Tell me a joke"}]
 TOOL = {
@@ -254,21 +252,3 @@ async def test_a_stream_that_breaks_raises_in_the_client(tmp_path):
             async for _ in stream:
                 pass
         assert broken.value.code == "upstream_error"
-
-
-async def test_the_synchronous_client(shared):
-    def talk():
-        with openai.OpenAI(base_url=f"{shared.url}/v1", api_key="none", max_retries=0) as api:
-            answer = api.chat.completions.create(model="auto", messages=MESSAGES, max_tokens=3)
-            stream = api.chat.completions.create(model="auto", messages=MESSAGES, max_tokens=3, stream=True)
-            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-            vectors = api.embeddings.create(model="small", input="x")
-            done = api.completions.create(model="small", prompt="x", max_tokens=2)
-            return answer, text, vectors, done, [model.id for model in api.models.list()]
-
-    answer, text, vectors, done, models = await asyncio.to_thread(talk)
-    assert answer.choices[0].message.content
-    assert text
-    assert vectors.data[0].embedding
-    assert done.choices[0].text
-    assert models == ["llama-3.1-8b", "qwen2.5-7b"]

@@ -98,8 +98,7 @@ async def test_prompts_stand_nowhere(tmp_path, caplog):
         _, _, failed = await gw.chat(model="small", messages=messages)
         _, _, refused = await gw.chat(model="small", messages=messages, max_tokens=0)
         _, told = await gw.get(f"/admin/requests/{headers['x-request-id']}")
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            page = await response.text()
+        page = await gw.metrics()
     for where in (failed, refused, told, page, caplog.text):
         assert secret not in str(where)
     assert secret.encode() not in (tmp_path / "headway.db").read_bytes()

@@ -35,8 +35,7 @@ async def test_an_artifact_is_used_recorded_and_shown(tmp_path):
         labels = f'hardware="{group["hardware"]}",model="llama-3.1-8b"'
         assert group["model"] == "llama-3.1-8b"
         assert 0.0 < group["weights"]["ttft"] < 1.0
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            text = await response.text()
+        text = await gw.metrics()
         assert f'headway_predictor_info{{artifact="{name}",kind="latency"}} 1.0' in text
         assert f'headway_latency_model_weight{{{labels},of="tpot"}} 0.' in text
         assert f'headway_predictor_coverage{{{labels},of="learned"' in text

@@ -201,13 +201,6 @@ async def test_a_dry_run_names_what_speaks_against_each_candidate(shared, more, 
         assert (each["instance"], each["model"], each["chosen"]) == (real["instance"], real["model"], False)
 
 
-async def test_a_soft_slo_never_ends_a_request(shared):
-    status, headers, answer = await shared.chat(routing={"slo": {"ttft_ms": 0.01}})
-    assert (status, answer["headway"]["outcome"], answer["headway"]["slo_met"]) == (200, "late", False)
-    row = await shared.row(headers["x-request-id"])
-    assert (row["outcome"], row["slo_met"]) == ("late", False)
-
-
 async def test_a_body_over_the_limit(tmp_path):
     async with live(tmp_path, vllm("a"), limits={"max_body_mb": 1}) as gw:
 
@@ -228,13 +221,6 @@ async def test_a_body_over_the_limit(tmp_path):
             assert response.status == 413
             assert isinstance((await response.json())["error"], str)
         assert (await gw.chat())[0] == 200
-
-
-async def test_forty_megabytes_against_the_default_limit(shared):
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    answer = await shared.raw(head % (40 << 20))  # refused by the length alone
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b'"request_too_large"' in answer
 
 
 async def test_missing_and_wrong_keys(tmp_path):
@@ -269,8 +255,7 @@ async def test_missing_and_wrong_keys(tmp_path):
             assert (await gw.post(path, {}))[0] == 401, path
         for path in ("/healthz", "/readyz"):
             assert (await gw.get(path))[0] == 200
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            assert response.status == 200
+        assert await gw.metrics()
         status, headers, _ = await gw.chat(headers=bearer("sesame"))
         assert status == 200
         assert (await gw.row(headers["x-request-id"]))["key_name"] == "sesame"

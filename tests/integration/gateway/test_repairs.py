@@ -91,12 +91,10 @@ async def test_a_client_that_sends_forty_megabytes_reads_its_413(tmp_path):
 async def test_who_is_served_too_long_for_a_shutdown_is_told(tmp_path, caplog, queued):
     """With an error event, or a 503 where nothing was sent yet; and it is no fault to be logged."""
 
-    async def script(exchange):
-        await exchange.head()
-        await exchange.chunk(event("a"))
-        await asyncio.Event().wait()
-
-    async with staged(tmp_path, hangs("role") if queued else script) as (gw, stage):
+    async with staged(tmp_path, hangs("role") if queued else lambda exchange: exchange.hang(event("a"))) as (
+        gw,
+        stage,
+    ):
         asking = asyncio.create_task(gw.http.post(f"{gw.url}/v1/chat/completions", json=STREAMED))
         await gw.until(lambda: stage.bodies)
         gw.server.should_exit = True

@@ -13,7 +13,7 @@ from router.gateway.relay.relay import Relay
 from router.replay_decisions import replay
 from tests.contract.backends.fakes import Exchange, FakeEngine
 from tests.integration.gateway.live import bearer, key, live
-from tests.integration.gateway.staged import DONE, Script, event, final, hangs, says, status
+from tests.integration.gateway.staged import DONE, Script, event, final, hangs, says, status, watched
 
 POOR, GOOD = (says("<feedback>Hm.</feedback>", f"<score>{score}</score>") for score in (1, 5))
 SECRET = "tiger striped words"
@@ -40,8 +40,7 @@ async def looking(
     scripts = {"cheap": (CHEAP,) * 9, "dear": dear, "judge": verdicts}
 
     async def play(name: str, exchange: Exchange) -> None:
-        if not exchange.path.startswith("/v1/"):
-            await exchange.answer(404 if exchange.path in ("/tokenize", "/metrics") else 200, b"{}")
+        if await watched(exchange):
             return
         asked[name].append(exchange.json)
         await scripts[name][len(asked[name]) - 1](exchange)
@@ -113,8 +112,7 @@ async def test_a_good_answer_is_delivered_and_a_poor_one_is_replaced(tmp_path):
             assert f"<inputs>\n<query>\nWhat are {SECRET}?\n</query>\n</inputs>" in message["content"]
             assert "<output>\n<response>\nA guess.\n</response>\n</output>" in message["content"]
         assert counts(gw) == {"judged": 2}
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            assert 'headway_checked_answers_total{result="judged"} 2' in await response.text()
+        assert 'headway_checked_answers_total{result="judged"} 2' in await gw.metrics()
 
 
 @pytest.mark.parametrize(
@@ -130,20 +128,17 @@ async def test_without_a_verdict_the_answer_is_delivered(tmp_path, verdict, resu
         assert asked["dear"] == []
 
 
-async def test_the_first_answer_is_delivered_where_the_second_one_fails(tmp_path):
-    async with looking(tmp_path, POOR, dear=[status(500)]) as (gw, _):
+@pytest.mark.parametrize(
+    ("second", "how", "usd"),
+    [(status(500), "failed", CHEAP_USD), (answer(""), "ok", CHEAP_USD + DEAR_USD)],
+    ids=["fails", "is empty"],
+)
+async def test_the_first_answer_is_delivered_where_the_second_one_is_none(tmp_path, second, how, usd):
+    async with looking(tmp_path, POOR, dear=[second]) as (gw, _):
         text, row = await ask(gw)
         assert (text, row["model"], row["outcome"]) == ("A guess.", "cheap", "ok")
-        assert await attempts(gw, row) == [("cheap", "ok"), ("dear", "failed")]
-        assert row["cost_usd"] == pytest.approx(CHEAP_USD)
-
-
-async def test_the_first_answer_is_delivered_where_the_second_one_is_empty(tmp_path):
-    async with looking(tmp_path, POOR, dear=[answer("")]) as (gw, _):
-        text, row = await ask(gw)
-        assert (text, row["model"], row["outcome"]) == ("A guess.", "cheap", "ok")
-        assert await attempts(gw, row) == [("cheap", "ok"), ("dear", "ok")]
-        assert row["cost_usd"] == pytest.approx(CHEAP_USD + DEAR_USD)
+        assert await attempts(gw, row) == [("cheap", "ok"), ("dear", how)]
+        assert row["cost_usd"] == pytest.approx(usd)
 
 
 async def test_the_judge_s_budget_ends_the_checks_only(tmp_path):

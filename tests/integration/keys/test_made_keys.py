@@ -428,8 +428,7 @@ async def test_a_made_key_has_targets_and_metrics_of_its_own(tmp_path):
             0.8,
         )
         assert await chats(gw, secret) == 200
-        async with gw.http.get(f"{gw.url}/metrics") as response:
-            assert 'key="made"' in await response.text()
+        assert 'key="made"' in await gw.metrics()
         gw.fleet["auth"]["keys"] = [key("root", attainment=0.7)]
         assert (await gw.post("/admin/reload", {}, **ADMIN))[0] == 200
         assert (gw.gateway.targets.scopes["made"].quality, gw.gateway.targets.scopes["made"].attainment) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+
+from tests.servers.loop_thread import loop_thread
 
 
 @dataclass
@@ -93,7 +94,6 @@ class SseServer:
                 await response.write(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
                 return response
             if behaviour == "cut":
-                assert request.transport is not None
                 request.transport.abort()
                 return response
         await response.write(event({}, finish_reason="stop"))
@@ -135,39 +135,25 @@ def refusal(status: int, code: str | None, message: str, headers: dict[str, str]
     return web.json_response({"error": {"message": message, "code": code}}, status=status, headers=headers)
 
 
+async def serve(fake: SseServer) -> web.AppRunner:
+    app = web.Application(client_max_size=1 << 24)
+    app.router.add_post("/v1/chat/completions", fake.chat)
+    app.router.add_get("/v1/models", fake.models)
+    app.router.add_get("/metrics", fake.metrics)
+    app.router.add_get("/v1/routing/{id}", fake.routing)
+    app.router.add_get("/file.csv", fake.file)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    return runner
+
+
 @pytest.fixture
 def server() -> Iterator[SseServer]:
     """The server, listening; its thread ends with the test."""
     fake = SseServer()
-    loop = asyncio.new_event_loop()
-    started = threading.Event()
-
-    async def serve() -> web.AppRunner:
-        app = web.Application(client_max_size=1 << 24)
-        app.router.add_post("/v1/chat/completions", fake.chat)
-        app.router.add_get("/v1/models", fake.models)
-        app.router.add_get("/metrics", fake.metrics)
-        app.router.add_get("/v1/routing/{id}", fake.routing)
-        app.router.add_get("/file.csv", fake.file)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        started.set()
-        return runner
-
-    def main() -> None:
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(serve())
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-
-    thread = threading.Thread(target=main, daemon=True)
-    thread.start()
-    assert started.wait(10)
-    yield fake
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    assert not thread.is_alive()
+    with loop_thread() as run:
+        runner = run(serve(fake))
+        yield fake
+        run(runner.cleanup())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tests.integration.gateway.live import bearer, key, live, vllm
+from tests.integration.gateway.live import bearer, entry, key, live, vllm
 from tests.integration.replicas.replicas import replicas
 
 ADMIN = {
@@ -13,15 +13,6 @@ ADMIN = {
 }
 SECRETS = {"ADMIN": "open up", "ENGINE_KEY": "of the engine"}
 AS_ADMIN = {"headers": bearer("open up")}
-
-
-def entry(engine, **members):
-    return {
-        "name": engine.name,
-        "kind": engine.kind,
-        "url": engine.url,
-        "serves": {"llama-3.1-8b": engine.models[0]},
-    } | members
 
 
 async def delete(gw, name, query=""):

@@ -25,11 +25,8 @@ class Held:
 
     async def told(self) -> dict[str, Any]:
         """Stalls and errors since the last call."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
-        told: dict[str, Any] = json.loads(await self._process.stdout.readline())
-        return told
+        return json.loads(await self._process.stdout.readline())
 
     async def post(self, path: str, data: bytes, method: str = "POST") -> tuple[int, bytes]:
         headers = {"content-type": "application/json"}
@@ -63,8 +60,6 @@ async def held(tmp_path: Path, **sections: Any) -> AsyncIterator[Held]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     try:
         url = (await process.stdout.readline()).decode().strip()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:

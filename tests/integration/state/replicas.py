@@ -64,7 +64,6 @@ class Replica:
     async def die(self) -> None:
         """As a killed process does: without a word."""
         task = self.state._task
-        assert task is not None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await self.state._link.aclose()

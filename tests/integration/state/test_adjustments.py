@@ -50,8 +50,7 @@ class Client:
             self._hello = True
             return await self.exchange(*claims)
         self.adjustments.acknowledged()
-        grants: list[list[object]] = answer["grants"]
-        return grants
+        return answer["grants"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -146,7 +146,6 @@ async def test_a_disk_that_takes_no_more_is_told_and_rows_wait(
     put(store, make_record(1))
     assert await store.flush()
     pid = store.writer._process.pid
-    assert pid is not None
     with files_no_larger_than(Path(f"{path}-wal").stat().st_size, pid):
         put(store, make_record(2))
         await until(lambda: store.fault is not None)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text
@@ -38,8 +39,9 @@ async def rows_of(engine: AsyncEngine) -> list[tuple[str, float | None]]:
         return [(row.id, row.cost_usd) for row in await connection.execute(query)]
 
 
-async def everything_is_there(url: str, ids: set[str], *, but: int = 0) -> None:
-    """Every id has its row and what belongs to it, and spending agrees. `but`: so many ids may be missing."""
+async def everything_is_there(url: str, ids: set[str], *, but: int = 0) -> list[dict[str, Any]]:
+    """Every id has its row and what belongs to it, and spending agrees. `but`: so many ids may be missing. Gives the
+    runs."""
     store = await Store.open_readonly(url)
     engine = create_engine(parse_url(url))
     try:
@@ -53,6 +55,7 @@ async def everything_is_there(url: str, ids: set[str], *, but: int = 0) -> None:
         sums = (await spend_report(store, [])).total
         assert sums["requests"] == len(rows)
         assert sums["cost_usd"] == pytest.approx(sum(row[1] or 0.0 for row in rows), rel=1e-12)
+        return await store.runs()
     finally:
         await engine.dispose()
         await store.close()
@@ -93,32 +96,26 @@ async def test_a_server_that_crashes_under_load_loses_nothing(
 
     running = asyncio.create_task(load(4000))
     await until(lambda: store.counts().recorded > 200)
-    await asyncio.to_thread(postgres.kill)
-    try:
+    async with postgres.away():
         await running
         await until(lambda: store.counts().pending == store.counts().spooled)
         newest = f"req_{len(ids) - 1:08d}"
-        row = await store.request(newest, "team-a")  # read from memory, at once
-        assert row is not None
-        assert row["instance"] == "gpu-1"
+        # Read from memory, at once.
+        assert (await store.request(newest, "team-a"))["instance"] == "gpu-1"
         with pytest.raises(StoreError, match="does not answer"):
             await store.request("req_00000000", "team-a")
         counts = store.counts()
         assert counts.spooled > 2000
         assert counts.spooled_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.spool"))
         assert not store.full
-    finally:
-        await asyncio.to_thread(postgres.start)
     await load(400)  # while what waited is being written
     await until(lambda: store.counts().pending == 0)
     assert most_in_memory < 1000
     assert (store.counts().dropped, store.counts().recorded) == (0, len(ids))
     await store.close()
     assert list(tmp_path.iterdir()) == []
-    await everything_is_there(postgres_url, ids)
-    reader = await Store.open_readonly(postgres_url)
-    assert [(run["clean"], run["recorded"]) for run in await reader.runs()] == [(True, len(ids))]
-    await reader.close()
+    runs = await everything_is_there(postgres_url, ids)
+    assert [(run["clean"], run["recorded"]) for run in runs] == [(True, len(ids))]
 
 
 async def test_a_server_that_stops_answering_loses_nothing(
@@ -140,15 +137,12 @@ async def test_a_server_that_stops_answering_loses_nothing(
 
     put_some()
     await until(lambda: store.counts().pending == 0)
-    await asyncio.to_thread(postgres.pause)
-    try:
+    async with postgres.paused():
         put_some()  # is on its way when it does not get an answer
         await until(lambda: store.counts().spooled == 50)
         put_some()
         await until(lambda: store.counts().retries > 0)
         await until(lambda: store.counts().spooled == 100)
-    finally:
-        await asyncio.to_thread(postgres.resume)
     put_some()
     await until(lambda: store.counts().pending == 0)
     await store.close()
@@ -164,14 +158,11 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
 ) -> None:
     monkeypatch.setattr(writer, "_END_TIMEOUT_S", 0.2)
     store = await Store.open(postgres_url, state_dir=tmp_path)
-    await asyncio.to_thread(postgres.pause)
-    try:
+    async with postgres.paused():
         for number in range(50):
             put(store, make_record(number))
         async with asyncio.timeout(30):
             await store.close(timeout_s=0.5)
-    finally:
-        await asyncio.to_thread(postgres.resume)
     again = await Store.open(postgres_url, state_dir=tmp_path)
     assert again.counts().lost == Lost()
     await again.close()
@@ -182,15 +173,12 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_a_command(
     postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = await KeyTable.open(postgres_url, create=True)
-    await asyncio.to_thread(postgres.pause)
-    try:
+    async with postgres.paused():
         async with asyncio.timeout(10):
             await keys.aclose()
         monkeypatch.setattr("router.store.database.CONNECT_TIMEOUT_S", 0.2)
         with pytest.raises(StoreError, match="no answer in time"):
             await Store.open_readonly(postgres_url)
-    finally:
-        await asyncio.to_thread(postgres.resume)
 
 
 async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruning(
@@ -208,13 +196,10 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruni
     monkeypatch.setattr(retention, "prune", prune)
     pruning = asyncio.create_task(retention.prune_alone(0.0))
     await begun.wait()
-    await asyncio.to_thread(postgres.pause)
-    try:
+    async with postgres.paused():
         pruning.cancel()
         async with asyncio.timeout(30):
             await asyncio.wait({pruning})
-    finally:
-        await asyncio.to_thread(postgres.resume)
     await engine.dispose()
 
 
@@ -274,11 +259,8 @@ async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
     counts = store.counts()
     assert counts.recorded + counts.dropped == counts.finished == len(ids)
     await store.close()
-    await everything_is_there(url, ids, but=counts.dropped)
-    reader = await Store.open_readonly(url)
-    (run,) = await reader.runs()
+    (run,) = await everything_is_there(url, ids, but=counts.dropped)
     assert (run["clean"], run["dropped"], run["lost_finished"]) == (True, counts.dropped, 0)
-    await reader.close()
 
 
 async def test_requests_without_a_key_push_out_no_other_rows(
@@ -344,6 +326,7 @@ async def test_a_full_disk_keeps_records_in_memory_until_it_has_room(
 VICTIM = """
 import asyncio, sys, time
 from pathlib import Path
+from typing import Any
 from router.core.types import Outcome
 from router.store.queries import Store
 from router.store.records import RequestRecord
@@ -382,12 +365,10 @@ async def test_a_process_that_is_killed_leaves_every_row(
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert victim.stdout is not None
     seen: list[tuple[int, float]] = []
     pids: set[int] = set()
 
     def watch(enough: Callable[[int, int], bool]) -> None:
-        assert victim.stdout is not None
         for line in victim.stdout:
             number, at, recorded, spooled, pid = line.split()
             pids.add(int(pid))
@@ -401,7 +382,6 @@ async def test_a_process_that_is_killed_leaves_every_row(
         if case == "with its writer":
             (pid,) = pids
             os.kill(pid, signal.SIGKILL)
-        assert victim.stdout is not None
         for line in victim.stdout.read().splitlines()[:-1]:  # the last may be torn
             number, at, *_ = line.split()
             seen.append((int(number), float(at)))
@@ -419,12 +399,9 @@ async def test_a_process_that_is_killed_leaves_every_row(
                 await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
                 kill()
         else:
-            await asyncio.to_thread(postgres.kill)
-            try:
+            async with postgres.away():
                 await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
                 kill()
-            finally:
-                await asyncio.to_thread(postgres.start)
     finally:
         victim.kill()
 
@@ -465,7 +442,6 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
         put(store, make_record(number, cost_usd=1.0))
     assert await store.writer.flush(30)
     counts = store.writer.counts
-    assert counts is not None
     counts.slots[1] += 20  # 20 more came and ended, and did not get further than the spool
     counts.slots[2] += 20
     run_id = store.run_id
@@ -475,7 +451,6 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     await store.writer._process.aclose(10)
     await store._tasks.stop()
     left = store.writer._spool
-    assert left is not None
     lines = [record_line(make_record(number, cost_usd=1.0), keep_prompts=False) for number in range(10, 49)]
     assert left.append([line for line in lines if line is not None])
     with spool.segments(counter)[0].open("ab") as file:
@@ -501,7 +476,6 @@ async def test_a_segment_that_cannot_be_read_holds_up_no_other(
     for run, number in (("0a", 1), ("0b", 2)):  # two killed runs
         counts = Counts(run, tmp_path / f"headway.db-run-{run}")
         line = record_line(make_record(number), keep_prompts=False)
-        assert line is not None
         (tmp_path / f"headway.db-run-{run}.000001.spool").write_bytes(line)
         counts.close(remove=False)
     unreadable = tmp_path / "headway.db-run-0a.000000.spool"

@@ -29,9 +29,7 @@ from tests.waiting import until
 
 
 def writer_pid(store: Store) -> int:
-    pid = store.writer._process.pid
-    assert pid is not None
-    return pid
+    return store.writer._process.pid
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="this system has no such policy")
@@ -67,10 +65,8 @@ async def test_a_writer_process_that_is_killed_loses_nothing(
     assert "the writer process has ended (exit code -9)" in caplog.text
     await store.close()
     assert list(tmp_path.glob("*-run-*")) == []
-    await everything_is_there(store_url, ids)
-    reader = await Store.open_readonly(store_url)
-    assert [(run["clean"], run["recorded"]) for run in await reader.runs()] == [(True, len(ids))]
-    await reader.close()
+    runs = await everything_is_there(store_url, ids)
+    assert [(run["clean"], run["recorded"]) for run in runs] == [(True, len(ids))]
 
 
 async def test_a_writer_process_that_is_killed_while_the_database_is_away_loses_nothing(
@@ -186,8 +182,6 @@ async def test_the_writer_process_of_a_killed_process_writes_what_it_has_and_end
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert victim.stdout is not None
-    assert victim.stdin is not None
     with victim.stdin, victim.stdout:
         try:
             assert await asyncio.to_thread(victim.stdout.readline) == "open\n"
@@ -235,7 +229,6 @@ async def test_a_writer_process_whose_answer_nobody_reads_ends_without_an_error(
     settings = writer_settings(engine, SqliteFile(tmp_path / "headway.db", engine), None)
     await engine.dispose()
     line = record_line(make_record(1), keep_prompts=False)
-    assert line is not None
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
     process = subprocess.Popen(

@@ -49,7 +49,6 @@ async def test_every_column_comes_back(store: Store, make_record: MakeRecord) ->
         dict(zip(ATTEMPT_COLUMNS, attempt_row(record.id, record.attempt_records[0]), strict=True))
     ]
     explanation = await store.explanation("req_00000001")
-    assert explanation is not None
     assert explanation["prefix"] == [11, 2**63 + 5]
     assert {each["instance"] for each in explanation["decisions"][0]["candidates"]} == {
         "gpu-0",
@@ -60,9 +59,7 @@ async def test_every_column_comes_back(store: Store, make_record: MakeRecord) ->
 
 async def test_unknown_stays_unknown(store: Store) -> None:
     put(store, RequestRecord("req_1", 1.0, Outcome.REJECTED_AUTH))
-    row = await store.request("req_1")
-    assert row is not None
-    known = {name for name, value in row.items() if value is not None}
+    known = {name for name, value in (await store.request("req_1")).items() if value is not None}
     assert known == {"id", "received_at", "outcome", "attempts", "hedged", "decoded"}
     assert await store.explanation("req_1") is None
     assert await store.attempts("req_1") == []
@@ -145,9 +142,7 @@ async def test_hostile_text_is_only_ever_a_value(store: Store, make_record: Make
         ),
     )
     put(store, make_record(2))
-    row = await store.request("req_00000001", hostile)
-    assert row is not None
-    assert row["model_requested"] == hostile
+    assert (await store.request("req_00000001", hostile))["model_requested"] == hostile
     assert (await store.attempts("req_00000001"))[0]["instance"] == hostile
     assert await store.request(hostile, any_key=True) is None
     assert (await store.requests(policy="' OR 1=1 --")).requests == []
@@ -180,9 +175,7 @@ async def test_a_record_put_twice_is_one_row(store: Store, make_record: MakeReco
     put(store, make_record(1))
     await store.request("req_00000001", "team-a")
     put(store, make_record(1, output_tokens=999))
-    row = await store.request("req_00000001", "team-a")
-    assert row is not None
-    assert row["output_tokens"] == 80
+    assert (await store.request("req_00000001", "team-a"))["output_tokens"] == 80
     assert len((await store.requests()).requests) == 1
 
 

@@ -35,9 +35,8 @@ async def test_a_locked_file_loses_nothing_and_can_be_read(
     async with locked(tmp_path / "headway.db"):
         for number in range(30):
             put(store, make_record(number))
-        row = await store.request("req_00000029", "team-a")
-        assert row is not None  # read from what waits
-        assert row["instance"] == "gpu-1"
+        # Read from what waits.
+        assert (await store.request("req_00000029", "team-a"))["instance"] == "gpu-1"
         assert [attempt["number"] for attempt in await store.attempts("req_00000029")] == [1]
         assert await store.explanation("req_00000029") is not None
         assert store.counts().pending == 30
@@ -55,8 +54,7 @@ async def test_what_waits_for_a_server_that_is_away_can_be_read(
     store = await Store.open(postgres_url, state_dir=tmp_path)
     put(store, make_record(0))
     await until(lambda: store.counts().pending == 0)
-    await asyncio.to_thread(postgres.stop)
-    try:
+    async with postgres.away(crashed=False):
         put(store, make_record(1))
         row = await store.request("req_00000001", "team-a")
         assert row is not None
@@ -64,8 +62,6 @@ async def test_what_waits_for_a_server_that_is_away_can_be_read(
         assert (len(described["attempts"]), described["feedback"]) == (1, [])
         with pytest.raises(StoreError, match="does not answer"):
             await store.feedback("req_00000000")
-    finally:
-        await asyncio.to_thread(postgres.start)
     await until(lambda: store.counts().pending == 0)
     assert len((await store.requests()).requests) == 2
     await store.close()
@@ -78,13 +74,10 @@ async def test_a_server_that_hangs_is_told_without_waiting_for_a_long_query(
     await (await Store.open(postgres_url)).close()
     store = await Store.open_readonly(postgres_url)
     assert await store.request("req_00000000", any_key=True) is None  # the pool has a connection now
-    await asyncio.to_thread(postgres.pause)
-    try:
+    async with postgres.paused():
         async with asyncio.timeout(10):
             with pytest.raises(StoreError, match="does not answer"):
                 await store.request("req_00000000", any_key=True)
-    finally:
-        await asyncio.to_thread(postgres.resume)
     await store.close()
 
 

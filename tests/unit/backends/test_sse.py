@@ -87,9 +87,7 @@ def test_blank_lines_between_events_say_nothing(blank: bytes) -> None:
 
 def test_the_role_chunk_is_no_token() -> None:
     scanner = SseScanner("fleet")
-    batch = scanner.feed(ROLE)
-    assert batch is not None
-    assert (batch.tokens, scanner.started) == (0, False)
+    assert (scanner.feed(ROLE).tokens, scanner.started) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +312,6 @@ def test_of_choices_that_end_in_any_order_a_cut_one_is_told(
     parts = [ends] if one_event else [[end] for end in ends]
     events = [data({"model": "m", "choices": part}) for part in parts]
     batch = SseScanner("m", choices=2).feed(b"".join(events))
-    assert batch is not None
     assert batch.finish_reason == "length"
     assert batch.data == b"".join(events)
     scanner = SseScanner("m", choices=2)

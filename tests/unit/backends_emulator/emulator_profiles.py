@@ -6,22 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from backends.emulator import EmulatedInstance
-from router.core.profile import EngineProfile
+from tests.engine_profiles import profile
 from tests.virtual_time import loop_time
 
 emulated = partial(EmulatedInstance, clock=loop_time)
 
 #: One step a millisecond whatever the batch, 4096 tokens of KV memory, 50 ms to load.
-QUICK = EngineProfile(
-    name="quick-1b@bench",
-    overhead_s=0.001,
-    floor_s=0.0,
-    per_token_s=0.0,
-    per_kv_token_s=0.0,
-    per_pair_s=0.0,
-    kv_capacity_tokens=4096,
-    load_s=0.05,
-    slots=2,
-)
+QUICK = profile("quick-1b@bench", overhead_s=0.001, kv_capacity_tokens=4096, load_s=0.05, slots=2)
 #: The same with 0.2 s a step: time enough to look at an answer in the middle.
 SLOW = replace(QUICK, name="slow-1b@bench", overhead_s=0.2)

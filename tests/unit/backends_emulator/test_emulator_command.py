@@ -111,7 +111,6 @@ def test_one_process_hosts_many_and_ends_cleanly(tmp_path: Path, number: signal.
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         assert "emulator" in process.stdout.readline()
         urls = [process.stdout.readline().split(" at ")[1].split(": ")[0] for _ in fleet]
         with urllib.request.urlopen(f"{urls[0]}/v1/models", timeout=5) as answer:  # noqa: S310 (own server)

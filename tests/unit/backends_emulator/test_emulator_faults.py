@@ -27,8 +27,7 @@ OLLAMA = {
 async def arm(http: aiohttp.ClientSession, instance: EmulatedInstance, **fault: Any) -> list[dict[str, Any]]:
     async with http.post(f"{instance.url}/emulator/fault", json=fault) as answer:
         assert answer.status == 200
-        armed: list[dict[str, Any]] = (await answer.json())["armed"]
-        return armed
+        return (await answer.json())["armed"]
 
 
 async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[int, str]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 from backends.engine import Engine, Progress, QueueFull, Sequence, SlotEngine
-from router.core.profile import EngineProfile
+from tests.engine_profiles import profile
 
-PROFILE = EngineProfile(
+PROFILE = profile(
     "test",
     overhead_s=0.002,
     floor_s=0.01,

@@ -8,8 +8,9 @@ import pytest
 
 from backends.engine import Engine, Progress, PromptTooLong, Sequence, SlotEngine
 from router.core.profile import EngineProfile
+from tests.engine_profiles import profile
 
-PROFILE = EngineProfile(
+PROFILE = profile(
     "test",
     overhead_s=0.002,
     floor_s=0.010,
@@ -66,7 +67,6 @@ def test_nothing_is_given_out_before_the_step_ends() -> None:
     engine = Engine(PROFILE)
     engine.submit(seq("a", 10, 2), 0.0)
     at = engine.next_at()
-    assert at is not None
     assert engine.advance(at - 1e-9) == []
     assert engine.running == 1
     assert [one.at_s for one in engine.advance(at)] == [at]
@@ -78,7 +78,6 @@ def test_arrivals_at_one_moment_share_a_step_and_later_ones_wait() -> None:
     engine.submit(a, 0.0)
     engine.submit(b, 0.0)
     end = engine.next_at()
-    assert end is not None
     engine.submit(c, end / 2)
     assert (engine.running, engine.waiting) == (2, 1)
     run(engine)
@@ -236,7 +235,6 @@ def test_abort_frees_blocks_in_mid_step() -> None:
     for name in ("a", "b", "waits"):
         engine.submit(seq(name, 200, 50), 0.0)
     at = engine.next_at()
-    assert at is not None
     engine.abort("waits", at / 2)
     engine.abort("a", at / 2)
     engine.abort("unknown", at / 2)

@@ -24,18 +24,14 @@ import pytest
 from numpy.typing import NDArray
 
 from backends.engine import Engine, Progress, Sequence, SlotEngine
-from router.core.profile import EngineProfile
+from tests.engine_profiles import profile
 
 #: Of a mean service time, which is the unit of time here.
 STEP_S = 1e-3
 REQUESTS = 30_000
-PROFILE = EngineProfile(
+PROFILE = profile(
     "constant steps",
     overhead_s=STEP_S,
-    floor_s=0.0,
-    per_token_s=0.0,
-    per_kv_token_s=0.0,
-    per_pair_s=0.0,
     kv_capacity_tokens=10_000_000,
     max_batched_tokens=64,
     max_seqs=1,
@@ -179,7 +175,7 @@ def test_a_fault_would_be_found() -> None:
 
 def busy_engines() -> list[Engine | SlotEngine]:
     """Engines whose steps depend on the batch, short of KV memory, seats and model memory."""
-    profile = EngineProfile(
+    small = profile(
         "small",
         overhead_s=0.002,
         floor_s=0.010,
@@ -192,10 +188,10 @@ def busy_engines() -> list[Engine | SlotEngine]:
         load_s=1.0,
     )
     return [
-        Engine(profile, every_token=False),
-        Engine(profile),
-        SlotEngine(dict.fromkeys("ab", profile), slots=2, max_loaded_models=1, every_token=False),
-        SlotEngine(dict.fromkeys("ab", profile), slots=2, max_loaded_models=1),
+        Engine(small, every_token=False),
+        Engine(small),
+        SlotEngine(dict.fromkeys("ab", small), slots=2, max_loaded_models=1, every_token=False),
+        SlotEngine(dict.fromkeys("ab", small), slots=2, max_loaded_models=1),
     ]
 
 

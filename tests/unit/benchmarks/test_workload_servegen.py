@@ -206,7 +206,6 @@ def test_a_published_histogram_becomes_its_quantiles(tmp_path: Path) -> None:
     shares = {"input_tokens": histogram, "output_tokens": "{7: 1.0}"}
     (published / "chunk-0-dataset.json").write_bytes(orjson.dumps({"0": shares}))
     traffic = load(SOURCES["servegen_m_small"], [published], Choices(), {}).traffic
-    assert traffic is not None
     values = sorted(request.prompt_tokens for request in traffic.draw(0, 0, 1200, 10.0))
     for level in LEVELS:
         assert quantile(values, level) == pytest.approx(100 * level, rel=0.05, abs=1)

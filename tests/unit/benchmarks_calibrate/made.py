@@ -10,17 +10,16 @@ from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
 from benchmarks.calibrate.simulate import simulate
 from router.cli import main
-from router.core.profile import EngineProfile
+from tests.engine_profiles import profile
 
 TRUTH = Constants(
-    EngineProfile(
+    profile(
         "truth",
         overhead_s=2e-3,
         floor_s=8e-3,
         per_token_s=6e-5,
         per_kv_token_s=8e-8,
         per_pair_s=1e-9,
-        kv_capacity_tokens=100_000,
         per_token_extra_s=3e-6,
         max_batched_tokens=512,
         max_seqs=16,

@@ -44,7 +44,6 @@ def test_an_interval_needs_two_values() -> None:
 def test_capacity_between_rates(points: list[tuple[float, float]], expected: Capacity | None) -> None:
     told = capacity_of(points)
     if expected is not None and expected.rate_per_s is not None:
-        assert told is not None
         assert told.rate_per_s == pytest.approx(expected.rate_per_s)
         told = replace(told, rate_per_s=expected.rate_per_s)
     assert told == expected

@@ -237,7 +237,6 @@ def test_oracles_of_some_draws_say_so(told: dict[str, Any], text: str) -> None:
 
 def reached(drawing: Drawing | None) -> tuple[tuple[float, float], list[float]]:
     """The range of the height, and the heights of all lines and areas."""
-    assert drawing is not None
     (axes,) = drawing.axes
     lines = [y for line in axes.lines for y in np.asarray(line.get_ydata(), float)]
     areas = [y for area in axes.collections for path in area.get_paths() for _, y in path.vertices]
@@ -301,7 +300,6 @@ def test_strips_have_no_gap_before_the_first_change() -> None:
     rising = {"at_s": [0.0, 10.0, 20.0], "instances": {"a": {"in_flight": [0, 90_000, 90_000]}}}
     made = {**run("slo", 5.0, 0, 0.9), "timeline": rising, "requests": 100, "measured_rate_per_s": 5.0}
     found = bars.load(report([made], about=ABOUT, complete=True), styles_of(["slo"]), 5.0)
-    assert found is not None
     assert (found.most, found.ticks[-1]) == (90_000, ("20", 100.0))
     ((policy, css, (strip,)),) = found.panels
     assert (policy, css, strip.instance) == ("slo", "p0", "a")

@@ -138,84 +138,44 @@ def test_tokens_delivered_stand_beside_the_cost(told: dict[str, Any]) -> None:
     assert headings.index("tokens/req") < headings.index("USD/1k")
 
 
-def bounded(*seeds: tuple[str, float | None, float | None, float | None], **changes: Any) -> dict[str, Any]:
-    """A capacity's entry of seeds with (bound, low, high, estimate)."""
-    names = ("bound", "low_per_s", "high_per_s", "rate_per_s")
+def bounded(
+    bound: str | None,
+    low: float | None = None,
+    high: float | None = None,
+    *seeds: tuple[Any, ...],
+    **changes: Any,
+) -> dict[str, Any]:
+    """A capacity's entry, of seeds with (bound, low, high): by default of one that is alike."""
+    names = ("bound", "low_per_s", "high_per_s")
     by_seed = [
-        {**dict(zip(names, one, strict=True)), "missed_per_s": missed}
-        for one, missed in zip(seeds, ([4.0, 8.0], [4.0]), strict=False)
+        {**dict(zip(names, one, strict=True)), "rate_per_s": None, "missed_per_s": missed}
+        for one, missed in zip(seeds or ((bound, low, high),), ([4.0, 8.0], [4.0]), strict=False)
     ]
-    return {"by_seed": by_seed, "missed_per_s": [], **changes}
+    return {
+        "by_seed": by_seed,
+        "missed_per_s": [],
+        **dict(zip(names, (bound, low, high), strict=True)),
+        **changes,
+    }
+
+
+BELOW_4, BETWEEN, AT_LEAST = ("below", None, 4), ("between", 16, 32), ("at_least", 32, None)
 
 
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        (bounded(bound=None), "-"),
+        (bounded(None), "-"),
+        (bounded("within", 16, 20, rate_per_s={"mean": 17.2, "half_width": 0.31}), "17.2 ±0.3"),
+        (bounded(*BETWEEN), "between 16 and 32"),
+        (bounded(*AT_LEAST), "at least 32"),
+        (bounded(*BELOW_4), "below 4"),
+        (bounded("mixed", 16, None, BETWEEN, AT_LEAST), "between 16 and at least 32"),
+        (bounded("mixed", None, 8, BELOW_4, ("between", 4, 8)), "between below 4 and 8"),
+        (bounded("mixed", None, None, BELOW_4, AT_LEAST), "between below 4 and at least 32"),
+        (bounded(*BETWEEN, missed_per_s=[4.0, 8.0]), "between 16 and 32, though not at 4, 8"),
         (
-            bounded(
-                ("within", 16, 20, 17.2),
-                bound="within",
-                low_per_s=16,
-                high_per_s=20,
-                rate_per_s={"mean": 17.2, "half_width": 0.31},
-            ),
-            "17.2 ±0.3",
-        ),
-        (
-            bounded(("between", 16, 32, None), bound="between", low_per_s=16, high_per_s=32),
-            "between 16 and 32",
-        ),
-        (
-            bounded(("at_least", 32, None, None), bound="at_least", low_per_s=32, high_per_s=None),
-            "at least 32",
-        ),
-        (bounded(("below", None, 4, None), bound="below", low_per_s=None, high_per_s=4), "below 4"),
-        (
-            bounded(
-                ("between", 16, 32, None),
-                ("at_least", 32, None, None),
-                bound="mixed",
-                low_per_s=16,
-                high_per_s=None,
-            ),
-            "between 16 and at least 32",
-        ),
-        (
-            bounded(
-                ("below", None, 4, None), ("between", 4, 8, None), bound="mixed", low_per_s=None, high_per_s=8
-            ),
-            "between below 4 and 8",
-        ),
-        (
-            bounded(
-                ("below", None, 4, None),
-                ("at_least", 32, None, None),
-                bound="mixed",
-                low_per_s=None,
-                high_per_s=None,
-            ),
-            "between below 4 and at least 32",
-        ),
-        (
-            bounded(
-                ("between", 16, 32, None),
-                bound="between",
-                low_per_s=16,
-                high_per_s=32,
-                missed_per_s=[4.0, 8.0],
-            ),
-            "between 16 and 32, though not at 4, 8",
-        ),
-        (
-            bounded(
-                ("between", 16, 32, None),
-                ("between", 16, 32, None),
-                bound="between",
-                low_per_s=16,
-                high_per_s=32,
-                missed_per_s=[4.0, 8.0],
-            ),
+            bounded(*BETWEEN, BETWEEN, BETWEEN, missed_per_s=[4.0, 8.0]),
             "between 16 and 32, though not at 4, though not at 8 in every draw",
         ),
     ],

@@ -31,7 +31,6 @@ def test_the_clairvoyant_keeps_the_target_over_a_longer_run_too(
     """A share of 0.7 keeps the target, and over four times the requests 0.4 does."""
 
     def attained(trial: Trial) -> dict[str, float]:
-        assert trial.split is not None
         kept = trial.split.share <= (0.7 if trial.requests == 60 else 0.4) and trial.split.loosest
         return {"attainment": 0.96 if kept else 0.9}
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from predictors.learned.text import prompt_features
 from predictors.training.dataset import DatasetError, State
 from router.config import FleetConfig
 from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome
-from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord
+from tests.records import keep
 
 NOON = 1_700_000_000.0
 ATTEMPT = "req-{:03}"
@@ -58,23 +56,6 @@ def record(number: int, at_s: float = 0.0, **fields: Any) -> RequestRecord:
     for name, value in fields.items():
         setattr(made, name, value)
     return made
-
-
-def keep(
-    path: Path, records: Sequence[RequestRecord], judged: Sequence[tuple[str, float]] = (), **options: Any
-) -> None:
-    async def put() -> None:
-        store = await Store.open(f"sqlite+aiosqlite:///{path}", **options)
-        try:
-            for each in records:
-                store.writer.arrived()
-                store.writer.put(each)
-            for request_id, quality in judged:
-                await store.add_feedback(request_id, quality, "team-a")
-        finally:
-            await store.close()
-
-    asyncio.run(put())
 
 
 @pytest.fixture

@@ -11,17 +11,6 @@ from predictors.training.dataset import Dataset, DatasetError, joined
 from tests.unit.benchmarks_training.made import answers, log
 
 
-def test_prompts_are_split_by_group() -> None:
-    data = answers(200)
-    copies = Dataset(
-        tuple(replace(each, group=str(i // 4)) for i, each in enumerate(data.prompts)), data.answers
-    )
-    train, test = split(copies, 0.2, 1, of_prompts=True)
-    assert {each.group for each in train.prompts}.isdisjoint(each.group for each in test.prompts)
-    assert len(train.answers) + len(test.answers) == len(data.answers)
-    assert 0.1 < len(test.answers) / len(data.answers) < 0.3
-
-
 def test_whole_levels_are_held_out_of_each_source() -> None:
     data = joined([log(("1", "2", "4", "8", "16"), 20), log(("low", "high"), 20, source="other")])
     train, test = split(data, 0.2, 1, of_prompts=False)

@@ -103,7 +103,6 @@ def test_intervals_are_drawn_where_there_is_something_to_compare() -> None:
 
 def test_a_dot_lies_within_its_interval() -> None:
     drawing = plots.intervals(FIGURES[:3], {OURS: "c0", THEIRS: "c1"})
-    assert drawing is not None
     lines = [line.get_xdata() for line in drawing.axes[0].lines]
     for (low, high), (dot, _) in zip(lines[::2], lines[1::2], strict=True):
         assert low < dot < high

@@ -33,7 +33,6 @@ def test_the_mean_over_folds_has_the_interval_of_independent_parts() -> None:
         Figure("MAE", "LSTM", "all", value, "tokens", value - 3, value + 3, 10) for value in (1.0, 2.0, 6.0)
     ]
     mean = over_folds(figures)
-    assert mean is not None
     assert (mean.value, mean.rows) == (3.0, 30)
     assert mean.high == pytest.approx(3 + 3 / np.sqrt(3))
     assert over_folds([*figures, None]) is None

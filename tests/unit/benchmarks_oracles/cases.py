@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.simulator import Arrival, Fleet, open_fleet
 from router.core.profile import EngineProfile
 from router.core.types import Request, Slo
+from tests.engine_profiles import profile
 from tests.unit.benchmarks_simulator.worlds import MODEL, config, emulated
 
 #: Kinds of instances that differ in all that the bound looks at.
@@ -26,8 +27,8 @@ INSTANCES: tuple[dict[str, Any], ...] = (
 #: One to four instances of unlike kinds.
 FLEETS = st.lists(st.sampled_from(INSTANCES), min_size=1, max_size=4, unique_by=lambda each: each["name"])
 #: Little KV memory, small batches: preemptions, chunked prefills, full seats.
-CRAMPED = EngineProfile(
-    name="cramped",
+CRAMPED = profile(
+    "cramped",
     overhead_s=0.004,
     floor_s=0.012,
     per_token_s=1e-4,

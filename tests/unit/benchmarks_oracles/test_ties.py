@@ -16,14 +16,14 @@ from benchmarks.oracles.lane import Lane
 from benchmarks.oracles.schedule import Served, met
 from benchmarks.simulator import simulate
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
-from router.core.profile import EngineProfile
 from router.core.types import Slo
+from tests.engine_profiles import profile
 from tests.unit.benchmarks_oracles.cases import arrival, fleet
 from tests.unit.benchmarks_simulator.worlds import MODEL, emulated
 
 #: Sums of such times have no rounding, so single steps and stretches of them end at the very same moments.
-EXACT = EngineProfile(
-    name="exact",
+EXACT = profile(
+    "exact",
     overhead_s=2**-8,
     floor_s=2**-6,
     per_token_s=2**-13,

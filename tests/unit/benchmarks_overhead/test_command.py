@@ -37,7 +37,6 @@ def test_through_the_gateway_counts_agree(tmp_path: Path) -> None:
                 assert result.failed == 0
                 assert result.completed == result.started > 0
                 assert result.target_cpu_s > 0
-                assert result.rss_mib is not None
                 assert result.rss_mib > 10
                 asked += result.started
         with closing(sqlite3.connect(tmp_path / processes.DATABASE_FILE)) as database:

@@ -16,7 +16,6 @@ def test_a_busy_child_is_found_and_its_cpu_time_counted() -> None:
     code = "import sys\nprint('on', flush=True)\nx = 0\nwhile True: x += 1"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         try:
-            assert child.stdout is not None
             assert child.stdout.readline() == b"on\n"
             assert child.pid in usage.tree(os.getpid())
             before = usage.cpu_s([child.pid])

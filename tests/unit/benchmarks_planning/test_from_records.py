@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import orjson
@@ -15,8 +14,8 @@ from benchmarks.workloads.format import WorkloadError, read
 from benchmarks.workloads.records import recorded_requests
 from router import cli
 from router.config import FleetConfig, load, loads
-from router.store.queries import Store
 from router.store.records import RequestRecord
+from tests.records import keep
 
 FLEET = """
 store: {{url: "sqlite+aiosqlite:///{store}"}}
@@ -27,19 +26,6 @@ instances:
   - {{name: b, kind: vllm, url: "http://b", hardware: l4, usd_per_hour: 0.7, serves: {{llama-3.2-1b: {{name: y, quantization: fp8}}}}}}
 """
 NOON = 1_700_000_000.0
-
-
-def keep(path: Path, records: list[RequestRecord]) -> None:
-    async def put() -> None:
-        store = await Store.open(f"sqlite+aiosqlite:///{path}")
-        try:
-            for each in records:
-                store.writer.arrived()
-                store.writer.put(each)
-        finally:
-            await store.close()
-
-    asyncio.run(put())
 
 
 def record(number: int, model: str, **fields: object) -> RequestRecord:
@@ -79,7 +65,6 @@ def test_requests_are_those_of_the_records(store: Path, fleet: FleetConfig) -> N
         ["llama-3.2-3b"],
         None,
     ]
-    assert requests[0].routing is not None
     assert requests[0].routing["slo"] == {"ttft_ms": 1500.0}
     # Without an answer: the median of the others.
     assert requests[60].output_tokens == 60
@@ -118,7 +103,6 @@ def test_cluster_and_models_of_a_fleet_file(fleet: FleetConfig) -> None:
     ]
     problem = PlanningProblem(cluster_of(fleet), models, {})
     placement = present(problem, fleet)
-    assert placement is not None
     assert [(str(group.shape), group.models) for group in placement] == [
         ("l4 tp1 pp1", (0,)),
         ("l4 tp2 pp1", (1,)),

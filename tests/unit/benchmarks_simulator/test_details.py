@@ -68,7 +68,6 @@ def test_a_prompt_that_ollama_cut_finds_nothing_in_its_cache() -> None:
     ]
     fleet = open_fleet(config(ollama("a")))
     engine = fleet.engines()["a"]
-    assert engine._slots is not None
     assert engine._slots.slot_context_tokens(MODEL) < 40 * 512
     for at, each in enumerate(requests):
         engine.submit(each.id, MODEL, each.prompt_tokens, 4, hashes, 100.0 * at)
@@ -85,10 +84,10 @@ def test_a_long_idle_time_is_passed_over() -> None:
     assert result.events < 10_000
 
 
-def test_a_queue_of_thousands_is_served_in_order() -> None:
+def test_a_long_queue_is_served_in_order() -> None:
     instances = [emulated(f"i{at}", max_concurrency=4) for at in range(3)]
     fleet = open_fleet(config(*instances, limits={"max_queue": 10_000, "request_timeout_s": 1e6}))
-    requests = [replace(each, arrival_s=0.001 * at) for at, each in enumerate(steady(3000, 1.0))]
+    requests = [replace(each, arrival_s=0.001 * at) for at, each in enumerate(steady(800, 1.0))]
     result = simulate(fleet, understood(requests, fleet))
     assert set(outcomes(result)) == {"ok"}
     # First come, first served: the waits never fall but for those who come while others are served.

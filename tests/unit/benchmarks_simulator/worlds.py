@@ -9,6 +9,7 @@ from benchmarks.simulator import Arrival, Fleet, arrivals
 from benchmarks.workloads.format import WorkloadRequest
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
+from tests.engine_profiles import profile
 
 MODEL = "llama-3.1-8b"
 PRICE = {"input_usd_per_mtok": 0.03, "output_usd_per_mtok": 0.05}
@@ -35,16 +36,7 @@ def config(*instances: dict[str, Any], **sections: Any) -> FleetConfig:
 
 def one_by_one(step_s: float) -> EngineProfile:
     """An engine that serves one sequence at a time, `step_s` for each of its tokens, whatever the prompt."""
-    return EngineProfile(
-        name=f"{MODEL}@queue",
-        overhead_s=0.0,
-        floor_s=step_s,
-        per_token_s=0.0,
-        per_kv_token_s=0.0,
-        per_pair_s=0.0,
-        kv_capacity_tokens=1_000_000,
-        max_seqs=1,
-    )
+    return profile(f"{MODEL}@queue", floor_s=step_s, kv_capacity_tokens=1_000_000, max_seqs=1)
 
 
 def steady(count: int, every_s: float, **fields: Any) -> list[WorkloadRequest]:

@@ -155,8 +155,7 @@ class MistakenLatency:
     def quantiles(self, states: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
         told = self._model.quantiles(states, rows)
         medians = told[:, :, MEDIAN, None]
-        bent: np.ndarray = medians + (told - medians) * self._narrow + self._by
-        return bent
+        return medians + (told - medians) * self._narrow + self._by
 
 
 def hasty(found: Sequence[OnlinePrediction]) -> None:

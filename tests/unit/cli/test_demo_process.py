@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -27,12 +29,19 @@ def gateway(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     )
     with process:
         try:
-            assert process.stdout is not None
             first = process.stdout.readline()
             assert first.startswith("Headway listens on http://127.0.0.1:"), first
             yield process, first.split()[3]
         finally:
             process.kill()
+
+
+def ask(url: str, **fields: Any) -> HTTPResponse:
+    question = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}], **fields}
+    request = Request(  # noqa: S310 (our own loopback URL)
+        f"{url}/v1/chat/completions", json.dumps(question).encode(), {"content-type": "application/json"}
+    )
+    return urlopen(request, timeout=30)  # noqa: S310 (own server)
 
 
 def test_once_asks_each_policy_through_the_real_gateway() -> None:
@@ -50,11 +59,7 @@ def test_nothing_outlives_the_demo(
     gateway: tuple[subprocess.Popen[str], str], end: signal.Signals, code: int
 ) -> None:
     process, url = gateway
-    question = {"model": "auto", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
-    request = Request(  # noqa: S310 (our own loopback URL)
-        f"{url}/v1/chat/completions", json.dumps(question).encode(), {"content-type": "application/json"}
-    )
-    with urlopen(request, timeout=30) as response:  # noqa: S310 (own server)
+    with ask(url, max_tokens=2) as response:
         assert json.load(response)["headway"]["outcome"] == "ok"
     process.send_signal(end)
     # The engines share the demo's standard error, so its end is read only when all of them have ended.
@@ -64,17 +69,7 @@ def test_nothing_outlives_the_demo(
 
 def test_a_second_signal_ends_it_without_a_traceback(gateway: tuple[subprocess.Popen[str], str]) -> None:
     process, url = gateway
-    question = {
-        "model": "auto",
-        "stream": True,
-        "ignore_eos": True,
-        "max_tokens": 8000,
-        "messages": [{"role": "user", "content": "Hello"}],
-    }
-    request = Request(  # noqa: S310 (our own loopback URL)
-        f"{url}/v1/chat/completions", json.dumps(question).encode(), {"content-type": "application/json"}
-    )
-    with urlopen(request, timeout=30) as response:  # noqa: S310 (own server)
+    with ask(url, stream=True, ignore_eos=True, max_tokens=8000) as response:
         response.readline()
         process.send_signal(signal.SIGINT)  # it waits for the stream
         with pytest.raises(subprocess.TimeoutExpired):

@@ -85,9 +85,7 @@ def test_candidates_take_the_instance_before_the_model() -> None:
 
 
 def test_slo_is_in_seconds() -> None:
-    slo = loads(SMALL).models[0].slo
-    assert slo is not None
-    assert slo.slo() == Slo(ttft_s=1.5, tpot_s=0.0625)
+    assert loads(SMALL).models[0].slo.slo() == Slo(ttft_s=1.5, tpot_s=0.0625)
 
 
 def test_profiles_and_protocols() -> None:

@@ -239,7 +239,6 @@ class Ledger:
             assert instance.max_concurrency is None or instance.in_flight <= instance.max_concurrency
         if request.min_quality is not None:
             (quality,) = scheduler.predictor.qualities(request, (candidate,))
-            assert quality is not None
             assert quality >= request.min_quality
         least = request.choices if request.decodes else 0
         attempt = Attempt(sent, candidate.price.cost_usd(request.bound_tokens(candidate.model), least))
@@ -360,7 +359,6 @@ class Ledger:
             places = {number: each.sent.candidate for number, each in entry.under_way.items()}
             for _, number in (each for each in self._funding if each[0] == name):
                 _, state = scheduler._open.find(name, number)
-                assert state is not None
                 places[number] = state.candidate
             for number, candidate in places.items():
                 at[candidate.instance] += 1

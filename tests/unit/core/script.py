@@ -211,6 +211,19 @@ class Script:
         every["curious"] = Curious()
         return Scheduler(instances, every, Wild(), self.settings, Random(0))
 
+    def again(self) -> tuple[Scheduler, list[tuple[Event, float, str]]]:
+        """A scheduler as this one was at the start, and all that was said to this one: event, time, instructions as text."""
+        instances = {each.name: each for each in fleet()}
+        told = []
+        for event, now, _, text in self.log:
+            here: Event = event
+            if isinstance(
+                event, FleetChanged
+            ):  # instances hold what is under way, so each scheduler has its own
+                here = event._replace(instances=tuple(instances[each.name] for each in event.instances))
+            told.append((here, now, text))
+        return self.build(list(instances.values())), told
+
     def run(self, steps: int) -> None:
         actions = (
             self.arrive,
@@ -330,7 +343,6 @@ class Script:
         if (name, number) not in self.answers:
             return
         if verdict in (Verdict.STOP, Verdict.PASS_LAST):
-            assert meter is not None
             self.ended(name, number, EndedHow.OK, truncated=True, out_of_money=meter.by_money)
         elif meter is not None and meter.report_usd is not None:
             cost_usd, meter.report_usd = meter.report_usd, None

@@ -128,7 +128,6 @@ def test_a_deferred_request_waits_until_its_policy_sends_it():
     assert s.handle(Arrived(request("r", slo=Slo(ttft_s=1.0))), 0.0) == []
     assert s.queue_depth == 1
     wake_at = s.wake_at
-    assert wake_at is not None
     assert 0.0 < wake_at < 1.0
     assert s.handle(Tick(), wake_at) == []
     policy.defers = False
@@ -187,7 +186,6 @@ def test_a_hard_slo_that_its_policy_gives_up_is_refused_and_every_candidate_has_
     for each in (dry.value, refusal):
         assert (each.status, each.code) == (429, "slo_unattainable")
         assert "scarce" in each.message
-        assert each.decision is not None
         assert each.decision.chosen is None
         assert [one.reason for one in each.decision.considered] == [
             "the hard SLO is given up: the request would take the time of several others",

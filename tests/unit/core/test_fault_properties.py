@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.events import Event, FleetChanged
+from router.core.events import Event
 from router.core.scheduler import Scheduler
 from router.core.types import Prediction
 from router.decision_log import compared
-from tests.unit.core.script import Script, fleet
+from tests.unit.core.script import Script
 
 OBSERVING = ("observe_dispatch", "observe_ttft", "observe_end", "observe_loss", "observe_report", "forget")
 PREDICTING = ("predict", "predict_all", "qualities", "ttft_floor_s")
@@ -74,14 +74,10 @@ def test_whoever_fails_nothing_is_lost(seed: int, share: float) -> None:
 def test_what_fails_to_observe_changes_no_instruction(seed: int) -> None:
     script = Script(Random(seed))
     script.run(80)
-    instances = {each.name: each for each in fleet()}
-    again = script.build(list(instances.values()))
+    again, told = script.again()
     Faults(Random(seed), 0.3).into(again, OBSERVING)
-    for event, now, _, text in script.log:
-        here: Event = event
-        if isinstance(event, FleetChanged):
-            here = event._replace(instances=tuple(instances[each.name] for each in event.instances))
-        assert compared(again.handle(here, now)) == text
+    for event, now, text in told:
+        assert compared(again.handle(event, now)) == text
 
 
 def test_each_method_fails_in_these_tests() -> None:

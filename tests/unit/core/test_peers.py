@@ -6,7 +6,7 @@ from router.core.eligibility import free_slots
 from router.core.events import Arrived, Dispatch, Ended, FirstToken, PeerLoadReported, Probed
 from router.core.health import OWN_WORD_S
 from router.core.state import Work
-from router.core.types import EndedHow, LoadReport
+from router.core.types import EndedHow
 from tests.unit.core.worlds import instance, request, scheduler
 
 
@@ -23,18 +23,6 @@ def test_the_work_of_others_counts_and_goes_as_it_came():
     s.handle(Ended("mine", 1, EndedHow.OK, output_tokens=5), 0.4)
     s.handle(PeerLoadReported(1, {}), 0.5)
     assert a.work == a.own == Work()
-
-
-def test_an_engines_report_is_corrected_by_what_others_did_since():
-    a = instance("a")
-    s = scheduler(a)
-    s.handle(PeerLoadReported(2, {"a": Work(5)}), 0.0)
-    a.takes_report(LoadReport(running=5, waiting=0), 0.1)
-    assert a.running == 5
-    s.handle(PeerLoadReported(2, {"a": Work(8)}), 0.2)
-    assert a.running == 8
-    s.handle(PeerLoadReported(2, {"a": Work(2)}), 0.3)
-    assert a.running == 2
 
 
 def test_each_replica_takes_its_share_of_what_is_free():

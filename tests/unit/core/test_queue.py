@@ -138,7 +138,6 @@ def test_in_a_full_queue_the_key_that_holds_most_gives_way():
         *(waiting(f"h{n}", key="heavy", due=10.0 + n, seq=n) for n in range(5)), waiting("l", key="light")
     )
     leaving = queue.gives_way(waiting("new", key="light", seq=9))
-    assert leaving is not None
     assert leaving.id == "h4"
     assert queue.gives_way(waiting("new", key="heavy", seq=9)) is None
     assert queue.gives_way(waiting("new", key="third", seq=9)) is leaving
@@ -146,9 +145,7 @@ def test_in_a_full_queue_the_key_that_holds_most_gives_way():
 
 def test_in_a_full_queue_the_late_and_the_low_give_way():
     queue = of(waiting("late", late=True), waiting("fine"))
-    leaving = queue.gives_way(waiting("new", seq=9))
-    assert leaving is not None
-    assert leaving.id == "late"
+    assert queue.gives_way(waiting("new", seq=9)).id == "late"
     assert queue.gives_way(waiting("new", seq=9, late=True)) is None
     queue = of(waiting("fine"))
     assert queue.gives_way(waiting("vip", priority=1, seq=9)) is not None

@@ -67,7 +67,6 @@ def test_whose_money_does_not_suffice(left: float, fields: dict[str, Any], code:
     settlement = finished(arrive(s, funding(left, left), **fields))
     assert settlement.outcome is Outcome.REJECTED_BUDGET
     refusal = settlement.refusal
-    assert refusal is not None
     assert (refusal.code, refusal.status, refusal.should_retry) == (code, status, status == 400)
     # What was reserved at the start is to be released.
     assert (settlement.reserved_usd, settlement.cost_usd, settlement.used_tokens) == (left * USD, 0.0, 0)
@@ -97,7 +96,6 @@ def test_an_attempt_starts_when_its_money_is_there() -> None:
     unfunded(s)
     assert (a.in_flight, s.queue_depth, s.live) == (1, 0, 1)  # its slot is its own
     sent = dispatched(s.handle(granted(100, 599), 0.5))
-    assert sent.allowance is not None
     assert sent.allowance.covered_usd == pytest.approx(501 * USD, rel=1e-3)
     settlement = finished(s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 1.0))
     assert settlement.cost_usd == pytest.approx(PRICE.cost_usd(100, 10))
@@ -111,9 +109,7 @@ def test_an_attempt_that_gets_a_part_asks_again_until_nothing_comes() -> None:
     unfunded(s)
     assert kinds(s.handle(granted(0.5, 0.5), 0.1)) == [Reserve]
     settlement = finished(s.handle(granted(0, 0), 0.2))
-    refusal = settlement.refusal
-    assert refusal is not None
-    assert (refusal.code, settlement.outcome) == ("insufficient_quota", Outcome.REJECTED_BUDGET)
+    assert (settlement.refusal.code, settlement.outcome) == ("insufficient_quota", Outcome.REJECTED_BUDGET)
     (attempt,) = settlement.attempts
     assert (attempt.ended_how, attempt.cost_usd, attempt.billed) == (EndedHow.CANCELLED, 0.0, False)
     assert settlement.reserved_usd == pytest.approx(401.5 * USD)
@@ -154,7 +150,6 @@ def test_a_request_that_waits_for_money_may_end(event: Any, at: float, outcome: 
 def test_more_is_reserved_ahead_while_an_answer_goes_on() -> None:
     s = scheduler(priced("a"))
     sent = dispatched(arrive(s, funding(500, 1000)))
-    assert sent.allowance is not None
     assert sent.allowance.report_at_usd == pytest.approx(475 * USD, rel=1e-3)
     out = s.handle(Metered("r1", 1, 480 * USD), 1.0)
     assert out[0] == Reserve("r1", pytest.approx(100 * USD))
@@ -210,7 +205,6 @@ def test_a_hedge_waits_for_its_money_and_starts_with_it() -> None:
     sent = dispatched(out)
     assert (sent.attempt, sent.hedge, sent.candidate.instance) == (2, True, "b")
     for allowance in (sent.allowance, *(each.allowance for each in out if isinstance(each, Allow))):
-        assert allowance is not None
         assert allowance.covered_usd == pytest.approx((850 - 402) * USD, rel=1e-3)
 
 
@@ -222,7 +216,6 @@ def test_a_hedge_that_the_budgets_do_not_pay_leaves_the_first_attempt() -> None:
     assert not any(isinstance(each, Dispatch | Finish | Cancel) for each in out)
     assert (a.in_flight, b.in_flight) == (1, 0)
     settlement = finished(s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 1.0))
-    assert settlement.answer is not None
     assert (settlement.answer.number, settlement.outcome) == (1, Outcome.OK)
     assert [each.ended_how for each in settlement.attempts] == [EndedHow.OK, EndedHow.CANCELLED]
 
@@ -246,9 +239,7 @@ def test_no_hedge_beside_an_attempt_that_has_not_started() -> None:
     unfunded(s, slo=Slo(ttft_s=2.0))
     assert s.handle(Tick(), 0.5) == []
     assert dispatched(s.handle(granted(100, 599), 0.6)).attempt == 1
-    wake_at = s.wake_at
-    assert wake_at is not None
-    assert wake_at < 2.0  # it may be hedged later
+    assert s.wake_at < 2.0  # it may be hedged later
 
 
 def test_what_a_hedge_would_have_cost_pays_the_first_attempt() -> None:

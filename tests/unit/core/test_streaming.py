@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from router.core.events import Arrived, Dispatch, Ended, FirstToken
+from router.core.events import Arrived, Ended, FirstToken
 from router.core.money.reservation import Funding
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.streaming import as_sent, needs_stream
 from router.core.types import Candidate, EndedHow, Prediction, Request, Slo
 from router.decision_log import compared
-from tests.unit.core.worlds import Fixed, finished, instance, request, scheduler
+from tests.unit.core.worlds import Fixed, dispatched, finished, instance, request, scheduler
 
 WHEN_NEEDED = {"streams_when_needed": True, "streamed_share": 0.0}
 NOBODY_STREAMS = {"client_streams": False}
@@ -52,12 +52,6 @@ def test_a_share_is_streamed_all_the_same() -> None:
         as_sent(request(**NOBODY_STREAMS), None, settings, rng).engine_streams for _ in range(2000)
     )
     assert 430 < streamed < 570
-
-
-def dispatched(instructions: list[Any]) -> Dispatch:
-    (found,) = instructions
-    assert isinstance(found, Dispatch)
-    return found
 
 
 class Second(Fixed):

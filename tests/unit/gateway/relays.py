@@ -175,12 +175,10 @@ class Relayed:
 
     def leave(self) -> None:
         """Its client leaves."""
-        assert self.client.on_left is not None
         self.client.on_left()
 
     def shut_down(self) -> None:
         """The server has no patience left."""
-        assert self.client.on_shutdown is not None
         self.client.on_shutdown()
 
     @property

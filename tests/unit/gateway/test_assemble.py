@@ -46,8 +46,7 @@ def assembled(*events: bytes, api: Any = "chat") -> dict[str, Any]:
 
 
 def message(*events: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = assembled(*events)["choices"][0]["message"]
-    return found
+    return assembled(*events)["choices"][0]["message"]
 
 
 def test_the_common_case_in_full() -> None:
@@ -83,8 +82,7 @@ def test_nothing_at_all() -> None:
 
 
 def assembled_choices_of_nothing() -> list[Any]:
-    choices: list[Any] = Assembler("chat").result()["choices"]
-    return choices
+    return Assembler("chat").result()["choices"]
 
 
 def test_unknown_objects_are_merged_member_by_member() -> None:
@@ -322,20 +320,9 @@ def test_other_spellings_of_server_sent_events() -> None:
 
 def test_tricky_strings_between_alike_events() -> None:
     pieces = [
-        "a",
-        '"',
-        "\\",
-        '\\"',
-        '","reasoning":"x',
-        '"}}]}',
-        "content",
-        '"content":"',
-        "\n\n",
-        "data: ",
-        "🙂",
-        "\u2028",
-        "a",
-    ]
+        "a", '"', "\\", '\\"', '","reasoning":"x', '"}}]}', "content", '"content":"', "\n\n", "data: ", "🙂",
+        "\u2028", "a",
+    ]  # fmt: skip
     assert message(*[chunk({"content": piece}) for piece in pieces])["content"] == "".join(pieces)
 
 

@@ -19,7 +19,7 @@ from router.gateway.telemetry.scrapes import MAX_PAGES, Scrapes, metrics_page
 from router.gateway.telemetry.series import Histogram
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.worker_pages import merge, pack, unpack
-from router.store.records import RequestRecord
+from tests.unit.gateway_keys.test_metrics import record
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 _VALUES = st.dictionaries(
@@ -84,26 +84,11 @@ def _full() -> Metrics:
     )
     for number in range(metrics_module.MAX_SERIES + 1000):
         metrics.record(
-            RequestRecord(
-                "r",
-                0.0,
-                Outcome.OK,
-                api="chat",
+            record(
                 key_name=keys[number % len(keys)],
-                policy="latency",
                 model_requested=names[number % 60],
                 model=names[number // 60 % 60],
                 instance=names[number % 60],
-                attempts=1,
-                prompt_tokens=100,
-                output_tokens=50,
-                ttft_s=0.2,
-                tpot_s=0.03,
-                e2e_s=1.5,
-                cost_usd=0.25,
-                predicted_ttft_s_p50=0.1,
-                predicted_e2e_s_p50=1.0,
-                predicted_output_tokens_p50=100.0,
             )
         )
     return metrics

@@ -18,20 +18,9 @@ from router.gateway.codecs.responses.request import responses_to_chat
 from tests.integration.stalls.test_odd_bodies import changed
 
 ODD = [
-    "null",
-    "true",
-    "-1",
-    "1e308",
-    '"x"',
-    '""',
-    "[]",
-    "[1]",
-    '["x"]',
-    "[{}]",
-    "{}",
-    '{"a":1}',
+    "null", "true", "-1", "1e308", '"x"', '""', "[]", "[1]", '["x"]', "[{}]", "{}", '{"a":1}',
     '{"content":[1]}',
-]
+]  # fmt: skip
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CHUNK = {
     "id": "i",

@@ -48,9 +48,7 @@ def test_instances_come_and_go() -> None:
     assert (names(overlay), overlay.removed) == ("b", {"a"})
     again = edited(adding(an_instance("a", url="http://h:7")), overlay=overlay)
     assert names(again) == "ba"
-    found = again.over(FILE).instance("a")
-    assert found is not None
-    assert found.url == "http://h:7"
+    assert again.over(FILE).instance("a").url == "http://h:7"
     assert names(edited(removing("a"), overlay=again)) == "b"
     assert names(again.reloaded()) == "ab"
     assert (again.revision, again.reloaded().revision, again.reloaded().reloads) == (4, 5, 1)

@@ -24,7 +24,6 @@ HASH = "a" * 64
 
 def _script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("supply_chain", ROOT / "scripts" / "supply_chain.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["supply_chain"] = module  # dataclasses look their module up

@@ -97,15 +97,9 @@ def test_settings_out_of_range_are_rejected(wrong: dict[str, float]) -> None:
 
 # --- what a placed request changes ----------------------------------------------------------------------
 STATELESS = (
-    "random",
-    "least_load",
-    "power_of_two",
-    "lmetric",
-    "price",
-    "relevance",
-    "predicted_latency",
+    "random", "least_load", "power_of_two", "lmetric", "price", "relevance", "predicted_latency",
     "most_headroom",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

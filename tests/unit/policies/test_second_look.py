@@ -117,8 +117,6 @@ def test_an_offer_adds_up_spend_and_risk() -> None:
     first, other = Offer(0.55, 1.0, 0.6), Offer(0.7, 4.0, 0.9)
     found = second_look.offer(first, other, 0.5, 10.0, 2.0)
     expected = plan(0.6, 0.9, 0.4 + 0.2, 2.0)  # the other one's risk is a part of its price
-    assert found is not None
-    assert expected is not None
     assert found.quality == expected.quality
     assert found.cost_usd == pytest.approx(1.0 + 0.5 + expected.goes_on * 4.0)
     assert found.quality - found.value == pytest.approx(0.05 + expected.goes_on * 0.2)
@@ -190,7 +188,6 @@ def test_the_check_decides() -> None:
         policy.reconsider(request(number), answer, offered, Random(0))
     poor, good = answer._replace(score=0.1), answer._replace(score=0.9)
     chosen = policy.reconsider(request(), poor, offered, Random(0))
-    assert chosen is not None
     assert (chosen.index, chosen.check) == (0, False)
     assert policy.reconsider(request(), good, offered, Random(0)) is None
     # Nobody else is there, is another model, is in time, or can be paid.

@@ -54,7 +54,6 @@ def test_models_alone_on_their_gpus(gb: tuple[int, ...], gpus: int, fits: bool) 
 def test_a_pool_of_single_gpus_has_pipelines_only() -> None:
     kind = GpuKind("g", 10.0, max_tensor=1)
     packed = pack([Model("m", 15.0, alone=True)], Cluster((Pool(kind, 2, 1),)), Limits())
-    assert packed is not None
     assert [(group.shape.tensor, group.shape.pipeline) for group in packed] == [(1, 2)]
 
 

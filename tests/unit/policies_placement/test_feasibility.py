@@ -28,7 +28,6 @@ TWENTYONE = tuple(
 def test_models_that_fit_have_no_obstacle() -> None:
     assert obstacles(LARGE, cluster()) == []
     packed = pack(LARGE, cluster())
-    assert packed is not None
     assert packed.placed == {0, 1, 2, 3}
     assert Fit(LARGE).valid(packed)
 
@@ -81,7 +80,6 @@ def test_each_told_change_is_enough_and_less_is_not() -> None:
 def test_a_model_runs_on_the_kind_that_has_its_format() -> None:
     pools = (Pool(GpuKind("v100", 100.0, (7, 0)), 1), Pool(GpuKind("l4", 20.0, (8, 9)), 1))
     packed = pack([Model("new", 15.0, precision=Precision.BF16)], Cluster(pools))
-    assert packed is not None
     assert [(group.shape.kind.name, group.models) for group in packed] == [("v100", ()), ("l4", (0,))]
 
 

@@ -99,9 +99,7 @@ def test_what_runs_where(name: str) -> None:
     ],
 )
 def test_how_it_runs(name: str, precision: Precision, note: str) -> None:
-    found = support(GpuKind(name, 10.0, COMPUTE_CAPABILITIES[name]), precision)
-    assert found is not None
-    assert found.note == note
+    assert support(GpuKind(name, 10.0, COMPUTE_CAPABILITIES[name]), precision).note == note
 
 
 def test_why_it_does_not_run() -> None:

@@ -48,9 +48,7 @@ def test_a_beam_finds_what_the_greedy_misses() -> None:
 
 def test_alpaserve_star_runs_every_model_in_every_group() -> None:
     for gap_s in (0.1, 0.4):
-        plan = alpaserve_star(cluster(), LARGE, large(LEAST_70B, gap_s))
-        assert plan is not None
-        assert plan.placement == ALL_IN_ONE
+        assert alpaserve_star(cluster(), LARGE, large(LEAST_70B, gap_s)).placement == ALL_IN_ONE
     assert alpaserve_star(cluster(8, GpuKind("a", 39.8)), LARGE, large(LEAST_70B, 0.4)) is None
 
 
@@ -59,9 +57,7 @@ def test_alpaserve_star_runs_every_model_in_every_group() -> None:
 def test_headway_finds_the_best_of_all_placements(counts: tuple[int, ...], gap_s: float) -> None:
     evaluate = large(counts, gap_s)
     plan = local_search(cluster(), LARGE, evaluate, Random(0))
-    every = exhaustive(cluster(), LARGE, evaluate)
-    assert every is not None
-    assert plan.outcome.rank == every.outcome.rank
+    assert plan.outcome.rank == exhaustive(cluster(), LARGE, evaluate).outcome.rank
     assert plan.outcome.attainment >= alpaserve(cluster(), LARGE, evaluate).outcome.attainment
 
 
@@ -133,7 +129,6 @@ def test_split_by_size() -> None:
     assert size_classes([1.0, 1.3, 5.0, 0.9, 4.0]) == [[0, 1, 3], [2, 4]]
     (pool,) = cluster().pools
     plan = split_by_size(pool, LARGE, evaluate)
-    assert plan is not None
     assert all(len({LARGE[model].name for model in group.models}) <= 1 for group in plan.placement)
     alike = [Model("a", 10.0), Model("b", 11.0)]
     assert (

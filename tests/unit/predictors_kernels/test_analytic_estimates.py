@@ -9,18 +9,9 @@ from predictors.kernels.step_costs import GENERIC_PROFILE, PrefillRate, StepCost
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import LoadReport
+from tests.engine_profiles import profile
 
-PROFILE = EngineProfile(
-    name="p",
-    overhead_s=2e-3,
-    floor_s=10e-3,
-    per_token_s=1e-4,
-    per_kv_token_s=1e-7,
-    per_pair_s=0.0,
-    kv_capacity_tokens=100_000,
-    max_seqs=8,
-    slots=2,
-)
+PROFILE = profile(overhead_s=2e-3, floor_s=10e-3, per_token_s=1e-4, per_kv_token_s=1e-7, max_seqs=8, slots=2)
 
 
 def instance(**state: Any) -> Instance:

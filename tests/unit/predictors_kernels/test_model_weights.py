@@ -16,8 +16,7 @@ SPREAD = (-0.13, 0.0, 0.13, 0.17, 0.24)  # of a normal distribution of deviation
 
 @pytest.fixture(params=[ModelWeight, model_weights.ModelWeight])
 def weight(request: pytest.FixtureRequest) -> ModelWeight:
-    found: ModelWeight = request.param()
-    return found
+    return request.param()
 
 
 def predicted(physical: float, model: float) -> tuple[float, ...]:

@@ -302,10 +302,7 @@ def test_p_miss(data: st.DataObject, slo: Slo, waited_s: float, count: int, choi
 
     def missed(module: Any, kind: Any, table: Any) -> list[float]:
         of = [kernels_answer(table(shares), cap, number) for _, shares, cap, number, *_ in drawn_]
-        found: list[float] = module.p_miss(
-            slo, waited_s, kind(given), of, *serves, modelled, list(range(count))
-        )
-        return found
+        return module.p_miss(slo, waited_s, kind(given), of, *serves, modelled, list(range(count)))
 
     close(
         missed(distributions, estimates.Estimates, distributions.LengthTable),

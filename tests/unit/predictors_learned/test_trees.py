@@ -50,9 +50,7 @@ def times_of(
     predictor: OnlinePredictor, options: list[Option], now: float = 0.0
 ) -> list[tuple[float, float]]:
     predictor.predict_all(REQUEST, options, now)
-    times = predictor.tree_times(REQUEST, options)
-    assert times is not None
-    return list(times)
+    return list(predictor.tree_times(REQUEST, options))
 
 
 def test_all_trees_take_all_rows_down() -> None:

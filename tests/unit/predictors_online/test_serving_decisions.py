@@ -125,8 +125,7 @@ def test_all_at_once_is_as_one_by_one(models: Models, seed: int) -> None:
 
 
 def value_of(option: Option, name: str) -> float | None:
-    found: float | None = getattr(option.prediction, name)
-    return found
+    return getattr(option.prediction, name)
 
 
 # --- sessions ------------------------------------------------------------------------------------------

@@ -40,16 +40,9 @@ REQUEST = Request(
     features=prompt_features("Explain, in some detail, how tides come about.\nThen write a poem."),
 )
 PREDICTED = (
-    "output_tokens_p50",
-    "output_tokens_p90",
-    "ttft_s_p50",
-    "ttft_s_p95",
-    "tpot_s",
-    "e2e_s_p50",
-    "e2e_s_p95",
-    "p_miss",
-    "quality",
-)
+    "output_tokens_p50", "output_tokens_p90", "ttft_s_p50", "ttft_s_p95", "tpot_s", "e2e_s_p50",
+    "e2e_s_p95", "p_miss", "quality",
+)  # fmt: skip
 
 
 def same_instance(profile: Any = WRONG) -> Instance:
@@ -152,9 +145,7 @@ def test_feedback_is_exchanged_but_not_what_every_replica_finds_in_the_records()
     pupil.sharing.receive(message, instances, 0.0)
     assert pupil.feedback_counts() == {"m": 10}
     assert pupil.sharing.counts.ignored == 10
-    quality = predicted(pupil, 0.0)["quality"]
-    assert quality is not None
-    assert quality < 0.45
+    assert predicted(pupil, 0.0)["quality"] < 0.45
 
 
 def test_nothing_is_kept_of_what_is_not_in_the_fleet() -> None:
@@ -297,7 +288,6 @@ def test_messages_hold_no_text_of_a_prompt() -> None:
     assert request.features is not None
     teacher.observe_quality("m", request.features, 1.0)
     message = teacher.sharing.drain_outgoing(1.0, 2)
-    assert message is not None
     assert b"swordfish" not in message
     assert {each[0] for each in orjson.loads(message)["observations"]} >= {
         "AttemptSent", "FirstTokenCame", "TtftError", "AnswerEnded", "AnswerCounted", "TpotError", "AnswerJudged",

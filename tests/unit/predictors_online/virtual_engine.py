@@ -10,9 +10,10 @@ from predictors.online.predictor import OnlinePredictor
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, PromptFeatures, Request, Slo
+from tests.engine_profiles import profile
 
-TRUTH = EngineProfile(
-    name="test",
+TRUTH = profile(
+    "test",
     overhead_s=3e-3,
     floor_s=9e-3,
     per_token_s=9e-5,
@@ -36,7 +37,6 @@ class Seen:
 
     @property
     def ttft_s(self) -> float:
-        assert self.first_at is not None
         return self.first_at - self.arrived_at
 
     @property
@@ -47,7 +47,6 @@ class Seen:
 
     @property
     def e2e_s(self) -> float:
-        assert self.ended_at is not None
         return self.ended_at - self.arrived_at
 
     def missed(self, slo: Slo) -> bool:

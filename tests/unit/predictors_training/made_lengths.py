@@ -11,23 +11,9 @@ from predictors.training.length_net import LengthSettings
 TOPICS = {"poem": 120, "essay": 900, "code": 400, "sum": 20}
 MODELS = {"llama3.1:8b": ("llama", 1.0), "llama3.1:70b": ("llama", 1.3), "qwen2.5:7b": ("qwen", 0.7)}
 FILLING = [
-    "please",
-    "about",
-    "the",
-    "a",
-    "my",
-    "for",
-    "with",
-    "small",
-    "green",
-    "river",
-    "house",
-    "tree",
-    "stone",
-    "bird",
-    "cloud",
-    "lamp",
-]
+    "please", "about", "the", "a", "my", "for", "with", "small", "green", "river", "house", "tree", "stone",
+    "bird", "cloud", "lamp",
+]  # fmt: skip
 
 #: A tiny network, seconds to train.
 TINY = LengthSettings(

@@ -51,13 +51,6 @@ def test_the_same_seed_gives_the_same_bytes_and_leaves_torch_as_it_was() -> None
     assert to_bytes(train(data, settings=SHORT, seed=2)) != one
 
 
-def test_shuffled_lengths_teach_nothing_of_words() -> None:
-    model = LengthModel.load(train(made_data(200, shuffled=True), settings=TINY))
-    essay = medians(model, "please write a essay about the river house")
-    total = medians(model, "please write a sum about the river house")
-    assert (np.abs(np.log(essay / total)) < 1.0).all()
-
-
 def test_what_was_cut_counts_as_longer_than_its_cap() -> None:
     data = made_data(cap=200)
     informed = LengthModel.load(train(data, settings=TINY))

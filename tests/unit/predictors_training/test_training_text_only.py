@@ -68,8 +68,6 @@ def test_each_estimator_learns_who_is_good_at_what_and_how_long_it_takes(
     right, short, long = [], [], []
     for prompt in TEST.prompts:
         (adder, poet), tokens = estimate(prompt.features, ("adder", "poet"))
-        assert adder is not None
-        assert poet is not None
         right.append((adder > poet) == (prompt.task == "sums"))
         (short if prompt.task == "sums" else long).extend(each for each in tokens if each is not None)
     assert np.mean(right) > 0.95
@@ -85,7 +83,6 @@ def test_unknown_models_differ_from_bad_ones(models: TextModels, name: str) -> N
     assert quality[0] is tokens[0] is quality[2] is None
     assert quality[1] is not None
     assert tokens[1] is not None
-    assert quality[3] is not None  # on a poem, of which it answered none
     assert 0.05 < quality[3] < 0.95
     assert tokens[3] is None  # no length of it was measured
 
@@ -93,9 +90,7 @@ def test_unknown_models_differ_from_bad_ones(models: TextModels, name: str) -> N
 def test_an_empty_prompt_and_no_models_are_answered(models: TextModels) -> None:
     for estimate in models.estimators.values():
         quality, tokens = estimate(prompt_features(""), ("adder",))
-        assert quality[0] is not None
         assert 0.0 < quality[0] < 1.0
-        assert tokens[0] is not None
         assert 1.0 < tokens[0] < 2000.0
         assert estimate(prompt_features("the moon"), ()) == ([], [])
 
@@ -107,7 +102,6 @@ def test_the_same_data_give_the_same_bytes(artifact: Artifact) -> None:
 def test_a_directory_with_the_artifact_serves_it(artifact: Artifact, tmp_path: Path) -> None:
     save(artifact, tmp_path)
     loaded = load_models(tmp_path)
-    assert loaded.text is not None
     assert loaded.text.knows("adder")
     assert not loaded.text.knows("nobody")
 

@@ -204,7 +204,6 @@ def test_a_file_that_may_only_be_read_is_a_fault_and_a_locked_one_is_not(
 ) -> None:
     commits = Commits(database)
     commits.write(RUN, entries([1]))
-    assert database._connection is not None
     database._connection.execute("PRAGMA query_only = 1")
     with pytest.raises(sqlite3.OperationalError) as refused:
         commits.write(RUN, entries([2]))

@@ -34,10 +34,8 @@ def test_what_was_decided_comes_back(make_record: MakeRecord, make_decision: Mak
     candidate = first["candidates"][2]
     assert (candidate["instance"], candidate["model"], candidate["score"]) == ("gpu-2", "llama", 2.5)
     assert candidate["reason"] == "a higher score"
-    assert candidate["predicted"] is not None
     assert candidate["predicted"]["output_tokens_p50"] == 102.0
     assert candidate["predicted"]["p_miss"] is None
-    assert candidate["load"] is not None
     assert candidate["load"]["pending_prefill_tokens"] == 512
     assert candidate["load"]["kv_usage"] == 0.25
     assert first["candidates_left_out"] == 0
@@ -64,7 +62,6 @@ def test_over_the_cap_the_worst_are_left_out(
     make_record: MakeRecord, make_decision: MakeDecision, max_bytes: int, chosen: int
 ) -> None:
     blob = encode(make_record(decisions=[make_decision(candidates=300, chosen=chosen)]), max_bytes)
-    assert blob is not None
     assert len(blob) <= max_bytes
     decision = decode(blob)["decisions"][0]
     names = [candidate["instance"] for candidate in decision["candidates"]]
@@ -96,7 +93,6 @@ def test_a_blob_of_the_first_version_is_still_read() -> None:
     kept_then = decode(orjson.dumps({"v": 1, "d": [row], "prefix": [3]}))
     assert kept_then["features"] is None
     predicted = kept_then["decisions"][0]["candidates"][0]["predicted"]
-    assert predicted is not None
     assert predicted["engine_ttft_s"] == 12
     assert predicted["quality_sd"] is None
     assert predicted["memory_ratio"] is None

@@ -96,7 +96,6 @@ def test_predictions_and_targets_are_copied(make_record: MakeRecord) -> None:
 @given(st.text(st.characters(codec=None), max_size=2 * MAX_TEXT_CHARS))
 def test_cleaned_text_can_be_stored(text: str) -> None:
     cleaned = clean(text)
-    assert cleaned is not None
     assert len(cleaned) <= MAX_TEXT_CHARS
     assert "\0" not in cleaned
     cleaned.encode()  # no lone surrogate
@@ -161,7 +160,6 @@ def test_a_line_of_an_older_version_lacks_the_newest_columns(make_record: MakeRe
     row = request_row(make_record(3))
     older = REQUEST_COLUMNS.index("error_code") + 1
     entry = from_line(to_line(row[:older], [], None, None))
-    assert entry is not None
     assert entry.request == (*row[:older], None, None, None)
     assert len(entry.request) == len(REQUEST_COLUMNS)
 
@@ -175,7 +173,6 @@ def test_reasons_that_fail_cost_an_explanation_and_no_row() -> None:
     line = record_line(record, keep_prompts=False)
     assert line is not None
     entry = from_line(line)
-    assert entry is not None
     assert (entry.request[REQUEST_COLUMNS.index("outcome")], len(entry.attempts), entry.explanation) == (
         "late",
         1,

@@ -36,7 +36,6 @@ def drain(spool: Spool, limit: int = 7) -> list[int]:
 def test_an_entry_comes_back_as_it_was(make_record: MakeRecord) -> None:
     record = make_record(1, model_requested='a "name"\nwith, signs', prompt="é\n\u2028 end")
     line = record_line(record, keep_prompts=True)
-    assert line is not None
     assert line.count(b"\n") == 1
     attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
     assert from_line(line) == Entry(
@@ -60,7 +59,6 @@ def test_a_line_is_found_by_its_requests_id() -> None:
 
 def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
     line = record_line(make_record(1), keep_prompts=False)
-    assert line is not None
     for at in range(len(line)):
         damaged = line[:at] + bytes([line[at] ^ 1]) + line[at + 1 :]
         assert from_line(damaged) is None
@@ -72,7 +70,6 @@ def test_values_that_no_line_takes_are_made_fit(make_record: MakeRecord) -> None
     line = record_line(record, keep_prompts=True)
     assert line is not None
     read = from_line(line)
-    assert read is not None
     assert 2**63 - 1 in read.request
     assert "half a \ufffd pair" in read.request
 

@@ -131,9 +131,7 @@ def test_an_attempt_waits_until_its_cost_is_reserved() -> None:
     assert money.request_more() == pytest.approx(200 * USD)
     money.granted(200 * USD, 585 * USD)
     assert money.wait_of(1) is Wait.OVER
-    allowance = money.allowance(1)
-    assert allowance is not None
-    assert allowance.covered_usd == pytest.approx(615 * USD, rel=1e-3)
+    assert money.allowance(1).covered_usd == pytest.approx(615 * USD, rel=1e-3)
 
 
 def test_an_attempt_that_waits_in_vain_gets_nothing() -> None:
@@ -145,7 +143,6 @@ def test_an_attempt_that_waits_in_vain_gets_nothing() -> None:
     assert money.wait_of(1) is Wait.IN_VAIN
     assert money.request_more() is None  # it ends: nobody waits any more
     last = money.allowance(1, final=True)
-    assert last is not None
     assert last.final
     assert last.covered_usd == pytest.approx(410 * USD, rel=1e-3)
 
@@ -170,7 +167,6 @@ def test_two_attempts_share_one_reservation() -> None:
     assert money.begin(2, candidate("b"), OutputBound())
     for number in (1, 2):
         allowance = money.allowance(number)
-        assert allowance is not None
         assert allowance.covered_usd == pytest.approx((900 - 402) * USD, rel=1e-3)
     assert not money.metered(1, 600 * USD)
     money.request_more()
@@ -180,7 +176,6 @@ def test_two_attempts_share_one_reservation() -> None:
     money.granted(0.0, 0.0)
     assert money.wait_of(1) is Wait.OVER
     allowance = money.allowance(1)
-    assert allowance is not None
     assert allowance.covered_usd == pytest.approx(900 * USD, rel=1e-3)
 
 
