@@ -15,11 +15,13 @@ from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
+from router.compiled import compiled_init
 from router.core.types import Candidate, Prediction
 
 _QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
 
 
+@compiled_init
 class ModelOutputs(NamedTuple):
     """`rows` has the row of each candidate, -1 for those without a prediction. By row: the quantiles of log errors (2,
     PREDICTIONS, TAUS), the factors for those that serve (2, 3: median, 95 % quantile, mean), and the mean share of KV memory
