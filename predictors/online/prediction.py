@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from predictors.kernels import Estimate, Estimates, each_with
+from predictors.kernels import Estimate, Estimates, answer_times, each_with
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_weights import PREDICTIONS
@@ -133,7 +132,7 @@ class Predictions:
 
 #: What a prediction is given, and what it reads when it is needed.
 _LATER = frozenset((
-    "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "waited_s",
+    "e2e_s_p50", "e2e_s_p95", "engine_ttft_s", "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "ttft_s_p95", "waited_s",
 ))  # fmt: skip
 _NAMES = ["answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"]
 
@@ -179,6 +178,9 @@ class OnlinePrediction(Prediction):
         self.memory_ratio = of.memory_ratio(at)
         self.quality, self.quality_sd = of.qualities[at]
         self.waited_s, self.made_at = of.waited_s, of.made_at
+        self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
+            self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
+        )
         return getattr(self, name)
 
     def quantiles(self, time: int) -> tuple[float, ...]:
@@ -198,34 +200,3 @@ class OnlinePrediction(Prediction):
     @property
     def output_tokens_mean(self) -> float:
         return 0.0 if self.answer is None else self.answer.mean * self.answer.choices
-
-    @property
-    def engine_ttft_s(self) -> float:
-        return self.estimate.ttft_s * self.of_ttft[0]
-
-    @property
-    def ttft_s_p95(self) -> float:
-        return self.waited_s + self.estimate.ttft_s * self.of_ttft[1]
-
-    @property
-    def e2e_s_p50(self) -> float:
-        return self.waited_s + self.engine_ttft_s + self._decode_s_p50
-
-    @property
-    def e2e_s_p95(self) -> float:
-        # Upper deviations of independent parts add as squares.
-        by_ttft_s = self.estimate.ttft_s * (self.of_ttft[1] - self.of_ttft[0])
-        if self.answer is None:
-            return self.e2e_s_p50 + by_ttft_s
-        median, p95, _ = self.of_tpot
-        by_tpot_s = (p95 / median - 1.0) * self._decode_s_p50
-        by_length_s = (self.answer.long_p95 - self.answer.long_p50) * self.estimate.tpot_s * median
-        return self.e2e_s_p50 + sqrt(
-            by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s
-        )
-
-    @property
-    def _decode_s_p50(self) -> float:
-        if self.answer is None or self.answer.long_p50 <= 1.0:
-            return 0.0
-        return self.estimate.tpot_s * self.of_tpot[0] * (self.answer.long_p50 - 1.0)

@@ -70,6 +70,23 @@ cdef extern from *:
         for (long i = 0; i < size; i++) x[i] = headway_tanh(x[i]);
     }
 
+    /* The new cell and state of an LSTM, from its four gates after their tanh. */
+    HEADWAY_WIDE static void headway_gate(const float *gates, float *restrict cell, float *restrict state, long hidden) {
+        const float *opened = gates, *kept = gates + hidden, *added = gates + 2 * hidden, *shown = gates + 3 * hidden;
+        for (long i = 0; i < hidden; i++) {
+            cell[i] = (0.5f * kept[i] + 0.5f) * cell[i] + (0.5f * opened[i] + 0.5f) * added[i];
+            state[i] = headway_tanh(cell[i]) * (0.5f * shown[i] + 0.5f);
+        }
+    }
+
+    /* Each of `counts` with three neighbours on either side, weighed; `counts` has three zeros before and after them. */
+    HEADWAY_WIDE static void headway_smooth(const double *counts, double *restrict out, long size) {
+        for (long i = 0; i < size; i++) {
+            const double *c = counts + i;
+            out[i] = c[0] + 2.0 * c[1] + 3.0 * c[2] + 4.0 * c[3] + 3.0 * c[4] + 2.0 * c[5] + c[6];
+        }
+    }
+
     HEADWAY_WIDE static void headway_silu_all(float *x, long size) {
         for (long i = 0; i < size; i++) x[i] = x[i] * (0.5f * headway_tanh(0.5f * x[i]) + 0.5f);
     }
@@ -77,6 +94,8 @@ cdef extern from *:
     void headway_add_product(const float *a, const float *weights, float *out, long rows, long columns) noexcept nogil
     void headway_add_row(const float *a, float *out, long size) noexcept nogil
     void headway_add_steps(float by, const signed char *a, float *out, long size) noexcept nogil
+    void headway_gate(const float *gates, float *cell, float *state, long hidden) noexcept nogil
+    void headway_smooth(const double *counts, double *out, long size) noexcept nogil
     float tanh_of "headway_tanh"(float x) noexcept nogil
     void headway_tanh_all(float *x, long size) noexcept nogil
     void headway_silu_all(float *x, long size) noexcept nogil
@@ -133,6 +152,25 @@ cdef inline void tanh_all(float[::1] x) noexcept:
     """Each value becomes its tanh."""
     if x.shape[0]:
         headway_tanh_all(&x[0], x.shape[0])
+
+
+cdef inline int gate(const float[::1] gates, float[::1] cell, float[::1] state) except -1:
+    """The new cell and state of an LSTM, from its four gates after their tanh."""
+    cdef Py_ssize_t hidden = state.shape[0]
+    if gates.shape[0] != 4 * hidden or cell.shape[0] != hidden:
+        raise ValueError("gates of another size")
+    if hidden:
+        headway_gate(&gates[0], &cell[0], &state[0], hidden)
+    return 0
+
+
+cdef inline int smooth(const double[::1] counts, double[::1] into) except -1:
+    """into = counts, each with three neighbours on either side, weighed. Three zeros come before and after the counts."""
+    if counts.shape[0] != into.shape[0] + 6:
+        raise ValueError("counts of other bins")
+    if into.shape[0]:
+        headway_smooth(&counts[0], &into[0], into.shape[0])
+    return 0
 
 
 cdef inline void silu_all(float[::1] x) noexcept:
