@@ -23,25 +23,32 @@ cdef extern from *:
     #define HEADWAY_WIDE
     #endif
 
-    /* out += a @ weights, four rows at once, without those that add nothing. */
+    #define HEADWAY_FOUR(k) (v[k] * w[k][j] + v[k + 1] * w[k + 1][j] + v[k + 2] * w[k + 2][j] + v[k + 3] * w[k + 3][j])
+
+    /* out += a @ weights, without the rows that add nothing. Sums of four rows are added; eight rows are read at once. */
     HEADWAY_WIDE static void headway_add_product(
         const float *a, const float *weights, float *restrict out, long rows, long columns
     ) {
-        const float *w[4];
-        float v[4];
-        int taken = 0;
+        const float *w[8];
+        float v[8];
+        int taken = 0, added = 0;
         for (long i = 0; i < rows; i++) {
             if (a[i] == 0.0f) continue;
             v[taken] = a[i];
             w[taken++] = weights + i * columns;
-            if (taken < 4) continue;
-            const float *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
-            const float v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3];
-            for (long j = 0; j < columns; j++) out[j] += v0 * w0[j] + v1 * w1[j] + v2 * w2[j] + v3 * w3[j];
+            if (taken < 8) continue;
+            for (long j = 0; j < columns; j++) {
+                float sum = out[j] + HEADWAY_FOUR(0);
+                out[j] = sum + HEADWAY_FOUR(4);
+            }
             taken = 0;
         }
-        for (int i = 0; i < taken; i++)
-            for (long j = 0; j < columns; j++) out[j] += v[i] * w[i][j];
+        if (taken >= 4) {
+            for (long j = 0; j < columns; j++) out[j] += HEADWAY_FOUR(0);
+            added = 4;
+        }
+        for (; added < taken; added++)
+            for (long j = 0; j < columns; j++) out[j] += v[added] * w[added][j];
     }
 
     /* out += a */

@@ -75,6 +75,9 @@ cdef class LengthTable:
     def curve(self):
         return np.asarray(self._of)[BELOW:DENSITY + 1]
 
+    def below(self, Py_ssize_t at):
+        return self._of[BELOW, at]
+
     cpdef double mean_below(self, double cap_tokens) except? -1.0:
         cdef Py_ssize_t at = edge_of(EDGES, cap_tokens)
         cdef double inside

@@ -3,6 +3,7 @@
 
 from predictors.kernels.reference import words as reference
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DATA, PyUnicode_KIND, PyUnicode_READ
 
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
@@ -103,10 +104,10 @@ def read_words(str text not None):
 
 
 def ids_as_bytes(tuple ids not None):
-    cdef Py_ssize_t at = 0
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, 2 * len(ids))
+    cdef char *into = found
     cdef unsigned short each
-    cdef bytearray found = bytearray(2 * len(ids))
     for each in ids:
-        found[at], found[at + 1] = each & 0xFF, each >> 8
-        at += 2
-    return bytes(found)
+        into[0], into[1] = each & 0xFF, each >> 8
+        into += 2
+    return found
