@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -127,13 +129,14 @@ class Predictions:
         columns: list[Any] = [
             self.answers, *self._expected(), self.cost_usd, self.p_miss, [self] * size, [None] * size,
         ]  # fmt: skip
-        return each_with(OnlinePrediction, _NAMES, columns, size)
+        return each_with(_Unread, _NAMES, columns, size)
 
 
 #: What a prediction is given, and what it reads when it is needed.
 _LATER = frozenset((
     "e2e_s_p50", "e2e_s_p95", "engine_ttft_s", "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "ttft_s_p95", "waited_s",
 ))  # fmt: skip
+_fields_of = attrgetter(*[each.name for each in fields(Prediction)])
 _NAMES = ["answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"]
 
 
@@ -165,23 +168,12 @@ class OnlinePrediction(Prediction):
 
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__
+    __hash__ = Prediction.__hash__
 
-    def __getattr__(self: Any, name: str) -> Any:
-        """The first read of one of the values that few predictions need. It fetches all of them."""
-        if name not in _LATER:
-            raise AttributeError(name)
-        of, at = self._of, self._at
-        estimates = of.estimates
-        self.estimate = estimates.estimate(at)
-        self.of_ttft, self.of_tpot = of.factors(at)
-        self.raw_tpot_s = estimates.raw_tpot_s(at)
-        self.memory_ratio = of.memory_ratio(at)
-        self.quality, self.quality_sd = of.qualities[at]
-        self.waited_s, self.made_at = of.waited_s, of.made_at
-        self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
-            self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
-        )
-        return getattr(self, name)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OnlinePrediction):
+            return NotImplemented
+        return _fields_of(self) == _fields_of(other)
 
     def quantiles(self, time: int) -> tuple[float, ...]:
         """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
@@ -200,3 +192,28 @@ class OnlinePrediction(Prediction):
     @property
     def output_tokens_mean(self) -> float:
         return 0.0 if self.answer is None else self.answer.mean * self.answer.choices
+
+
+class _Unread(OnlinePrediction):
+    """One of which only the values are there that policies read. It becomes an `OnlinePrediction` when it has all, because
+    Python reads each attribute of a class with `__getattr__` in a slow way."""
+
+    __slots__ = ()
+
+    def __getattr__(self: Any, name: str) -> Any:
+        """The first read of one of the values that few predictions need. It fetches all of them."""
+        if name not in _LATER:
+            raise AttributeError(name)
+        of, at = self._of, self._at
+        estimates = of.estimates
+        self.estimate = estimates.estimate(at)
+        self.of_ttft, self.of_tpot = of.factors(at)
+        self.raw_tpot_s = estimates.raw_tpot_s(at)
+        self.memory_ratio = of.memory_ratio(at)
+        self.quality, self.quality_sd = of.qualities[at]
+        self.waited_s, self.made_at = of.waited_s, of.made_at
+        self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
+            self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
+        )
+        self.__class__ = OnlinePrediction
+        return getattr(self, name)
