@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-
+#: A float of this size has no fraction: a sum with it is rounded to an integer.
+_NO_FRACTION = 1.5 * 2.0**52
 _POWERS = (1.0, 1e1, 1e2, 1e3, 1e4)
 
 
@@ -12,7 +13,7 @@ def rounded(value: float, digits: int) -> float:
     by = _POWERS[digits]
     scaled = value * by
     if 0.0 < scaled < 1e9:
-        whole = int(scaled + 0.5)
+        whole = scaled + _NO_FRACTION - _NO_FRACTION
         if -0.499 < scaled - whole < 0.499:
             return whole / by
     return round(value, digits)
