@@ -1,5 +1,5 @@
 """The compiled modules: the kernels of the predictors (`predictors.kernels`) and the reading of an engine's stream
-(`backends.scanning`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
+(`backends.scanning`), the construction of objects (`router.compiled`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -14,6 +14,7 @@ READING = [
     for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
 ]
 
+CONSTRUCTION = Path("router/native/construction.pyx")
 PIPELINES = [
     Path("benchmarks/pipelines", name)
     for name in ("engine.py", "native/engine.pxd", "native/schedulers.pxd", "schedulers.py")
@@ -50,6 +51,7 @@ setup(
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
+        extension("router.native.construction", CONSTRUCTION, [CONSTRUCTION]),
         extension("benchmarks.pipelines.native.engine", Path("benchmarks/pipelines/engine.py"), PIPELINES),
         extension(
             "benchmarks.pipelines.native.schedulers", Path("benchmarks/pipelines/schedulers.py"), PIPELINES

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from backends.bounded_json import SMALL_BYTES, TooComplex, loads_event
+from router.compiled import compiled_init
 from router.core.errors import AnswerTooLarge, UpstreamError
 
 #: The data of the event that ends a stream, and that event.
@@ -86,6 +87,7 @@ def chunk_of(event: bytes) -> dict[str, Any] | None:
     return chunk
 
 
+@compiled_init
 class EventTemplate(NamedTuple):
     """An event split around the value of one string field.
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from policies.calibration_guard import CalibrationGuard
 from policies.giving_up import GIVEN_UP, SCARCITY_DOWN, CachedTokens, GivingUp
@@ -228,8 +229,12 @@ def _why_not_best(
     """`broken` has the options that meet the SLO and the promises that break there, `kinds` the fast enough ones of these
     with the fewest, and their kinds."""
 
+    by_option: list[dict[int, Any]] = []  # made at the first reason
+
     def why(at: int) -> str:
-        broken_at, kind_at = (dict(zip(*each, strict=True)) for each in (broken, kinds))
+        if not by_option:
+            by_option.extend(dict(zip(*each, strict=True)) for each in (broken, kinds))
+        broken_at, kind_at = by_option
         if at not in broken_at:
             return would_miss(misses[at])
         if broken_at[at] > broken_at[index]:

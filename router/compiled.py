@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 VARIABLE = "HEADWAY_KERNELS"
+C = TypeVar("C", bound=type)
 
 
 def why_not(modules: Mapping[str, Sequence[Path]]) -> str | None:
@@ -35,3 +37,14 @@ def why_not(modules: Mapping[str, Sequence[Path]]) -> str | None:
 def digest(sources: Sequence[Path]) -> str:
     """A hash of a compiled module's sources."""
     return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+
+
+def compiled_init(kind: C) -> C:
+    """Decorates a named tuple or a dataclass with slots, of which each request makes some. Its constructor only sets fields.
+    Compiled, a call of the class does this at once, in a fifth of the instructions, and all else is as without."""
+    return kind
+
+
+_CONSTRUCTION = Path(__file__).parent / "native" / "construction.pyx"
+if why_not({"router.native.construction": [_CONSTRUCTION]}) is None:
+    from router.native.construction import compiled_init  # type: ignore[no-redef]  # noqa: F401

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictors.kernels.reference.estimates import Estimate, Estimates, analytic_estimates, each_with
+from predictors.kernels.reference.estimates import (
+    Estimate,
+    Estimates,
+    analytic_estimates,
+    answer_times,
+    each_with,
+)
 from predictors.kernels.reference.histories import InstanceHistory
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
@@ -24,7 +30,7 @@ from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
 from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
-from predictors.kernels.reference.words import read_words
+from predictors.kernels.reference.words import ids_as_bytes, read_words
 from router.compiled import why_not
 
 _NATIVE = Path(__file__).parent / "native"
@@ -48,6 +54,7 @@ if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.estimates import (  # type: ignore[no-redef]
         Estimates,
         analytic_estimates,
+        answer_times,
         each_with,
     )
     from predictors.kernels.native.histories import InstanceHistory  # type: ignore[no-redef]
@@ -67,12 +74,12 @@ if WHY_NOT_NATIVE is None:
         Shrinkage,
         StratifiedResiduals,
     )
-    from predictors.kernels.native.words import read_words  # type: ignore[no-redef]
+    from predictors.kernels.native.words import ids_as_bytes, read_words  # type: ignore[no-redef]
 
 __all__ = [
     "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
     "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelWeight", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
-    "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
+    "StratifiedResiduals", "analytic_estimates", "answer_times", "each_with", "ids_as_bytes", "memory_rows", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from pydantic import Field
 
 from predictors.online.learner import EndEvent, Learner
 from predictors.online.observation import CandidateKey, Count, LengthShares
+from router.compiled import compiled_init
 
 
+@compiled_init
 @dataclass(slots=True)
 class AnswerCounted:
     """The engine's own counts of a prompt, which the router had estimated, and of its answer; None where unknown.

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from predictors.online.candidate_stats import PendingTtft
 from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.observation import CandidateKey, Count, Log, Seconds, Tokens
+from router.compiled import compiled_init
 
 
+@compiled_init
 @dataclass(slots=True)
 class AttemptSent:
     """An attempt was sent with this estimate (`predictors.kernels.reference.estimates.Estimate`)."""
@@ -21,6 +23,7 @@ class AttemptSent:
     step_s: Seconds
 
 
+@compiled_init
 @dataclass(slots=True)
 class FirstTokenCame:
     """The first token of an attempt with this estimate arrived, `waited_s` after its dispatch."""
@@ -33,6 +36,7 @@ class FirstTokenCame:
     cached_tokens: Tokens
 
 
+@compiled_init
 @dataclass(slots=True)
 class AnswerEnded:
     """An attempt with this estimate gave a complete answer, at `actual_tpot_s` seconds a token (None: one token)."""

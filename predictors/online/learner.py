@@ -19,11 +19,13 @@ from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.fleet_stats import FleetStats
 from predictors.online.prediction import OnlinePrediction
+from router.compiled import compiled_init
 from router.core.types import Candidate, Request
 
 O = TypeVar("O")  # noqa: E741 (the observations of one learner)
 
 
+@compiled_init
 @dataclass(slots=True)
 class EndEvent:
     """An attempt ended with a complete answer.

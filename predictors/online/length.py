@@ -52,7 +52,7 @@ class LengthDistribution(LengthTable):
             self._counts /= 2
             self._weight /= 2
         self._weight += 1.0
-        above = 1.0 - float(self.curve[0, at]) if censored else 0.0
+        above = 1.0 - self.below(at) if censored else 0.0
         if above > 1e-9:
             self._censored[at] = self._censored.get(at, 0.0) + 1.0 / above
         else:

@@ -17,6 +17,8 @@ from predictors.kernels.levels import TAUS
 
 #: The largest part of a spread that an offset moves by.
 STEP = 0.01
+#: By quantile, the steps after an actual value at or below it, and above it.
+_STEPS = [(STEP * (tau - 1.0), STEP * tau) for tau in TAUS]
 
 
 class Offsets:
@@ -31,5 +33,5 @@ class Offsets:
         """Learn from `actual`. The first values of `predicted` are the quantiles that served. For an overdue request, pass any
         value larger than the quantiles that it has exceeded."""
         values = self.values
-        for at, tau in enumerate(TAUS):
-            values[at] += STEP * (tau - (actual <= predicted[at]))
+        for at, (down, up) in enumerate(_STEPS):
+            values[at] += down if actual <= predicted[at] else up

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from dataclasses import fields
+from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from predictors.kernels import Estimate, Estimates, each_with
+from predictors.kernels import Estimate, Estimates, answer_times, each_with
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
+from router.compiled import compiled_init
 from router.core.types import Candidate, Prediction
 
 _QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
 
 
+@compiled_init
 class ModelOutputs(NamedTuple):
     """`rows` has the row of each candidate, -1 for those without a prediction. By row: the quantiles of log errors (2,
     PREDICTIONS, TAUS), the factors for those that serve (2, 3: median, 95 % quantile, mean), and the mean share of KV memory
@@ -126,13 +129,14 @@ class Predictions:
         columns: list[Any] = [
             self.answers, *self._expected(), self.cost_usd, self.p_miss, [self] * size, [None] * size,
         ]  # fmt: skip
-        return each_with(OnlinePrediction, _NAMES, columns, size)
+        return each_with(_Unread, _NAMES, columns, size)
 
 
 #: What a prediction is given, and what it reads when it is needed.
 _LATER = frozenset((
-    "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "waited_s",
+    "e2e_s_p50", "e2e_s_p95", "engine_ttft_s", "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "ttft_s_p95", "waited_s",
 ))  # fmt: skip
+_fields_of = attrgetter(*[each.name for each in fields(Prediction)])
 _NAMES = ["answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"]
 
 
@@ -164,20 +168,12 @@ class OnlinePrediction(Prediction):
 
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__
+    __hash__ = Prediction.__hash__
 
-    def __getattr__(self: Any, name: str) -> Any:
-        """The first read of one of the values that few predictions need. It fetches all of them."""
-        if name not in _LATER:
-            raise AttributeError(name)
-        of, at = self._of, self._at
-        estimates = of.estimates
-        self.estimate = estimates.estimate(at)
-        self.of_ttft, self.of_tpot = of.factors(at)
-        self.raw_tpot_s = estimates.raw_tpot_s(at)
-        self.memory_ratio = of.memory_ratio(at)
-        self.quality, self.quality_sd = of.qualities[at]
-        self.waited_s, self.made_at = of.waited_s, of.made_at
-        return getattr(self, name)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OnlinePrediction):
+            return NotImplemented
+        return _fields_of(self) == _fields_of(other)
 
     def quantiles(self, time: int) -> tuple[float, ...]:
         """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
@@ -197,33 +193,27 @@ class OnlinePrediction(Prediction):
     def output_tokens_mean(self) -> float:
         return 0.0 if self.answer is None else self.answer.mean * self.answer.choices
 
-    @property
-    def engine_ttft_s(self) -> float:
-        return self.estimate.ttft_s * self.of_ttft[0]
 
-    @property
-    def ttft_s_p95(self) -> float:
-        return self.waited_s + self.estimate.ttft_s * self.of_ttft[1]
+class _Unread(OnlinePrediction):
+    """One of which only the values are there that policies read. It becomes an `OnlinePrediction` when it has all, because
+    Python reads each attribute of a class with `__getattr__` in a slow way."""
 
-    @property
-    def e2e_s_p50(self) -> float:
-        return self.waited_s + self.engine_ttft_s + self._decode_s_p50
+    __slots__ = ()
 
-    @property
-    def e2e_s_p95(self) -> float:
-        # Upper deviations of independent parts add as squares.
-        by_ttft_s = self.estimate.ttft_s * (self.of_ttft[1] - self.of_ttft[0])
-        if self.answer is None:
-            return self.e2e_s_p50 + by_ttft_s
-        median, p95, _ = self.of_tpot
-        by_tpot_s = (p95 / median - 1.0) * self._decode_s_p50
-        by_length_s = (self.answer.long_p95 - self.answer.long_p50) * self.estimate.tpot_s * median
-        return self.e2e_s_p50 + sqrt(
-            by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s
+    def __getattr__(self: Any, name: str) -> Any:
+        """The first read of one of the values that few predictions need. It fetches all of them."""
+        if name not in _LATER:
+            raise AttributeError(name)
+        of, at = self._of, self._at
+        estimates = of.estimates
+        self.estimate = estimates.estimate(at)
+        self.of_ttft, self.of_tpot = of.factors(at)
+        self.raw_tpot_s = estimates.raw_tpot_s(at)
+        self.memory_ratio = of.memory_ratio(at)
+        self.quality, self.quality_sd = of.qualities[at]
+        self.waited_s, self.made_at = of.waited_s, of.made_at
+        self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
+            self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
         )
-
-    @property
-    def _decode_s_p50(self) -> float:
-        if self.answer is None or self.answer.long_p50 <= 1.0:
-            return 0.0
-        return self.estimate.tpot_s * self.of_tpot[0] * (self.answer.long_p50 - 1.0)
+        self.__class__ = OnlinePrediction
+        return getattr(self, name)

@@ -18,6 +18,7 @@ from predictors.kernels.step_costs import TPOT_STRATA, TTFT_STRATA
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.learner import EndEvent, Learner
 from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds
+from router.compiled import compiled_init
 
 #: Two events at the same moment count as this far apart.
 LEAST_S = 1e-6
@@ -26,6 +27,7 @@ TtftStratum = Annotated[int, Field(ge=0, lt=TTFT_STRATA)]
 TpotStratum = Annotated[int, Field(ge=0, lt=TPOT_STRATA)]
 
 
+@compiled_init
 @dataclass(slots=True)
 class TtftError:
     """A log error of the physical TTFT. `median` and `p95` are the physical estimate's predictions of it. `quantiles` are
@@ -52,6 +54,7 @@ class TtftCorrection:
     residual: Log
 
 
+@compiled_init
 @dataclass(slots=True)
 class TpotError:
     """A log error of the physical TPOT, whose estimate was `raw_s` before shrinking. `quantiles` as in `TtftError`."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from router.compiled import compiled_init
 from router.core.interfaces import CheckedAnswer, Choice, Option, Options, Policy, Predictor, SecondLooker
 from router.core.state import Load, load_features, load_of
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
@@ -14,6 +15,7 @@ EXPLORED = "passed over to explore"
 _REFUSED = "the hard SLO is given up: the request would take the time of several others"
 
 
+@compiled_init
 @dataclass(slots=True, eq=False)
 class Decided:
     """A decision of `policy` at `at_s` among `options`. `Policy.placed` gets `options` and `choice` at the dispatch.

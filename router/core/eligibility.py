@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import NamedTuple
 
+from router.compiled import compiled_init
 from router.core.errors import Refusal, invalid_request
 from router.core.interfaces import Option
 from router.core.money.account import OVER_BUDGET, RequestMoney
@@ -35,6 +36,7 @@ _REPORT_HOLDS_S = 10.0
 Qualities = Callable[[Request, Sequence[Candidate]], Sequence[float | None]]
 
 
+@compiled_init
 @dataclass(slots=True)
 class Eligible:
     """The candidates in three groups: `free` can take the request now, `busy` are full, and `passed_over` has the others,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from router.compiled import compiled_init
 from router.core.money.account import OutputBound
 from router.core.money.reservation import Allowance, Funding
 from router.core.request_state import AttemptState
@@ -37,6 +38,7 @@ class NamedModels(Protocol):
 
 
 # --- events -----------------------------------------------------------------------------------------
+@compiled_init
 class Arrived(NamedTuple):
     """A well-formed request arrived. `funding` is the grant of its key's budgets (None: no budget bounds it)."""
 
@@ -44,6 +46,7 @@ class Arrived(NamedTuple):
     funding: Funding | None = None
 
 
+@compiled_init
 class FirstToken(NamedTuple):
     """The engine gave its first token for an attempt."""
 
@@ -51,6 +54,7 @@ class FirstToken(NamedTuple):
     attempt: int
 
 
+@compiled_init
 class Metered(NamedTuple):
     """The cost of an attempt has passed `Allowance.report_at_usd`. With its next event it will be `cost_usd`."""
 
@@ -91,6 +95,7 @@ class Failure(NamedTuple):
     retry_after_s: float | None = None
 
 
+@compiled_init
 class Ended(NamedTuple):
     """An attempt has ended.
 
@@ -232,6 +237,7 @@ Event = (
 
 
 # --- instructions -----------------------------------------------------------------------------------
+@compiled_init
 class Dispatch(NamedTuple):
     """Send the request to a candidate. `bound` limits the length of its answer, `allowance` what it may cost for now
     (None: no budget bounds it). `hedge`: it is a second attempt beside a running one; when one of them gives its first
@@ -288,6 +294,7 @@ class Check(NamedTuple):
     candidate: Candidate
 
 
+@compiled_init
 class Finish(NamedTuple):
     """The request and all its attempts have ended: answer or refuse the client by the settlement."""
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from router.compiled import compiled_init
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request, Targets
 
 
+@compiled_init
 @dataclass(slots=True)
 class Option:
     """A candidate that can take the request now. `prediction` is None unless the policy uses predictions
@@ -31,6 +33,7 @@ class Options(list[Option]):
         self.columns = columns
 
 
+@compiled_init
 @dataclass(slots=True)
 class Choice:
     """What a policy decided.
@@ -276,6 +279,7 @@ class Collector(Protocol):
         ...
 
 
+@compiled_init
 class Call(NamedTuple):
     """One attempt for a backend to send.
 
@@ -307,6 +311,7 @@ class Call(NamedTuple):
         return f"{self.request_id}\r\ntraceparent: {self.traceparent}"
 
 
+@compiled_init
 class Batch(NamedTuple):
     """The result of one read of a stream.
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from router.compiled import compiled_init
 from router.core.deciding import Decided
 from router.core.errors import Refusal
 from router.core.money.account import OutputBound, RequestMoney
@@ -60,6 +61,7 @@ class AttemptPhase(Enum):
     ENDED = 5
 
 
+@compiled_init
 @dataclass(slots=True, eq=False)
 class AttemptState:
     """One attempt. Times are on the driver's clock in seconds.
@@ -111,6 +113,7 @@ class AttemptState:
         return self.first_token_at is not None
 
 
+@compiled_init
 class Verdict(NamedTuple):
     """How a request ends. `refusal` is the client's error (None: an answer, or the client has left). `answer` is the
     attempt that the record describes."""
@@ -123,6 +126,7 @@ class Verdict(NamedTuple):
     error_code: str | None = None
 
 
+@compiled_init
 @dataclass(slots=True, eq=False)
 class RequestState:
     """One request. `seq` is its place in the order of arrival.

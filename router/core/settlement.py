@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from router.compiled import compiled_init
 from router.core.errors import Refusal
 from router.core.request_state import AttemptState, RequestState, Verdict
 from router.core.types import EndedHow, Outcome, Request
 
 
+@compiled_init
 class Settlement(NamedTuple):
     """The result of a request. Times are in seconds: `e2e_s`, `ttft_s` and `queue_wait_s` count from its arrival; None
     if there was no such time.

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from router.core.profile import EngineProfile
+from router.core.rounding import rounded
 from router.core.types import Candidate, Capability, LoadReport
 
 #: The load features of an instance at a decision, in the order of `Decision.loads` and of the records.
@@ -51,7 +52,7 @@ def load_features(load: Load, now: float) -> tuple[float | None, ...]:
         report.running,
         report.waiting,
         report.kv_usage,
-        None if reported_at is None else round(now - reported_at, 4),
+        None if reported_at is None else rounded(now - reported_at, 4),
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from router.compiled import compiled_init
+
 
 class Outcome(StrEnum):
     """How a request ended. Each request that reached the router has exactly one."""
@@ -124,6 +126,7 @@ class Candidate:
     family: str | None = None
 
 
+@compiled_init
 class PromptFeatures(NamedTuple):
     """The prompt's features for predictors: hashed words of its beginning and end, and counts; never its text.
 
@@ -160,6 +163,7 @@ class AnswerCheck(NamedTuple):
 PREFIX_TOKENS = 16_384
 
 
+@compiled_init
 @dataclass(slots=True)
 class Request:
     """One request as the scheduler sees it (no text).
@@ -258,6 +262,7 @@ class Prediction:
     memory_ratio: float | None = None
 
 
+@compiled_init
 class Considered(NamedTuple):
     """One candidate of a decision: its prediction, its score (lower is better, None if not scored), and why it was not
     chosen (None for the chosen one)."""
@@ -268,6 +273,7 @@ class Considered(NamedTuple):
     reason: str | None
 
 
+@compiled_init
 class Decision(NamedTuple):
     """One decision. `chosen` is None if no candidate could take the request. `propensity` is the probability with which
     the policy chose this candidate. `loads` are the engines' load features at the decision, one row for each considered

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from predictors.learned.text import prompt_features
+from router.compiled import compiled_init
 from router.core.raw_json import LongText, Signs, json_bytes, measured
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
@@ -86,6 +87,7 @@ _SEEN = {
 }
 
 
+@compiled_init
 class PromptFacts(NamedTuple):
     """`tokens`: best estimate. `tokens_bound`: upper bound. `prefix`: hashes of the leading blocks, each chained to those
     before it. `longest_tokens`: the longest of several prompts in one request, which must fit a context (None: one prompt).
@@ -120,6 +122,7 @@ class PromptFacts(NamedTuple):
         )
 
 
+@compiled_init
 class ChatParts(NamedTuple):
     """A chat's texts (JSON where a template prints JSON), its number of images (or other media), the bytes of the images'
     data, and the most tokens of all media."""

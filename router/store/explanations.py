@@ -18,6 +18,7 @@ from typing import Any, TypedDict
 
 import orjson
 
+from predictors.kernels import ids_as_bytes
 from router.core.types import Considered, Decision, PromptFeatures
 from router.store.records import PREDICTION_FIELDS, RequestRecord, prediction_values
 
@@ -142,9 +143,7 @@ def decode(blob: bytes) -> Explanation:
 
 def _packed(features: PromptFeatures) -> tuple[str, int, tuple[int, ...]]:
     """Word ids in base64: two bytes each and a third more. As JSON numbers they would take three times that."""
-    ids = array("H", features.head + features.tail)
-    if byteorder == "big":
-        ids.byteswap()
+    ids = ids_as_bytes(features.head + features.tail)
     return b2a_base64(ids, newline=False).decode(), len(features.head), features.counts
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from router.compiled import compiled_init
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
@@ -58,6 +59,7 @@ PREDICTED_COLUMNS = (
 _predicted_columns = prediction_picker(*PREDICTED_COLUMNS)
 
 
+@compiled_init
 @dataclass(slots=True)
 class AttemptRecord:
     """One row of `attempts`. Times are seconds since the epoch; `error` holds no prompt text."""
@@ -76,6 +78,7 @@ class AttemptRecord:
     span_id: int | None = None  # in a trace
 
 
+@compiled_init
 @dataclass(slots=True)
 class RequestRecord:
     """One row of `requests` (fields up to `priority` are its columns), with its attempts and decisions.

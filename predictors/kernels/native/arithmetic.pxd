@@ -23,25 +23,32 @@ cdef extern from *:
     #define HEADWAY_WIDE
     #endif
 
-    /* out += a @ weights, four rows at once, without those that add nothing. */
+    #define HEADWAY_FOUR(k) (v[k] * w[k][j] + v[k + 1] * w[k + 1][j] + v[k + 2] * w[k + 2][j] + v[k + 3] * w[k + 3][j])
+
+    /* out += a @ weights, without the rows that add nothing. Sums of four rows are added; eight rows are read at once. */
     HEADWAY_WIDE static void headway_add_product(
         const float *a, const float *weights, float *restrict out, long rows, long columns
     ) {
-        const float *w[4];
-        float v[4];
-        int taken = 0;
+        const float *w[8];
+        float v[8];
+        int taken = 0, added = 0;
         for (long i = 0; i < rows; i++) {
             if (a[i] == 0.0f) continue;
             v[taken] = a[i];
             w[taken++] = weights + i * columns;
-            if (taken < 4) continue;
-            const float *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
-            const float v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3];
-            for (long j = 0; j < columns; j++) out[j] += v0 * w0[j] + v1 * w1[j] + v2 * w2[j] + v3 * w3[j];
+            if (taken < 8) continue;
+            for (long j = 0; j < columns; j++) {
+                float sum = out[j] + HEADWAY_FOUR(0);
+                out[j] = sum + HEADWAY_FOUR(4);
+            }
             taken = 0;
         }
-        for (int i = 0; i < taken; i++)
-            for (long j = 0; j < columns; j++) out[j] += v[i] * w[i][j];
+        if (taken >= 4) {
+            for (long j = 0; j < columns; j++) out[j] += HEADWAY_FOUR(0);
+            added = 4;
+        }
+        for (; added < taken; added++)
+            for (long j = 0; j < columns; j++) out[j] += v[added] * w[added][j];
     }
 
     /* out += a */
@@ -70,6 +77,23 @@ cdef extern from *:
         for (long i = 0; i < size; i++) x[i] = headway_tanh(x[i]);
     }
 
+    /* The new cell and state of an LSTM, from its four gates after their tanh. */
+    HEADWAY_WIDE static void headway_gate(const float *gates, float *restrict cell, float *restrict state, long hidden) {
+        const float *opened = gates, *kept = gates + hidden, *added = gates + 2 * hidden, *shown = gates + 3 * hidden;
+        for (long i = 0; i < hidden; i++) {
+            cell[i] = (0.5f * kept[i] + 0.5f) * cell[i] + (0.5f * opened[i] + 0.5f) * added[i];
+            state[i] = headway_tanh(cell[i]) * (0.5f * shown[i] + 0.5f);
+        }
+    }
+
+    /* Each of `counts` with three neighbours on either side, weighed; `counts` has three zeros before and after them. */
+    HEADWAY_WIDE static void headway_smooth(const double *counts, double *restrict out, long size) {
+        for (long i = 0; i < size; i++) {
+            const double *c = counts + i;
+            out[i] = c[0] + 2.0 * c[1] + 3.0 * c[2] + 4.0 * c[3] + 3.0 * c[4] + 2.0 * c[5] + c[6];
+        }
+    }
+
     HEADWAY_WIDE static void headway_silu_all(float *x, long size) {
         for (long i = 0; i < size; i++) x[i] = x[i] * (0.5f * headway_tanh(0.5f * x[i]) + 0.5f);
     }
@@ -77,6 +101,8 @@ cdef extern from *:
     void headway_add_product(const float *a, const float *weights, float *out, long rows, long columns) noexcept nogil
     void headway_add_row(const float *a, float *out, long size) noexcept nogil
     void headway_add_steps(float by, const signed char *a, float *out, long size) noexcept nogil
+    void headway_gate(const float *gates, float *cell, float *state, long hidden) noexcept nogil
+    void headway_smooth(const double *counts, double *out, long size) noexcept nogil
     float tanh_of "headway_tanh"(float x) noexcept nogil
     void headway_tanh_all(float *x, long size) noexcept nogil
     void headway_silu_all(float *x, long size) noexcept nogil
@@ -133,6 +159,25 @@ cdef inline void tanh_all(float[::1] x) noexcept:
     """Each value becomes its tanh."""
     if x.shape[0]:
         headway_tanh_all(&x[0], x.shape[0])
+
+
+cdef inline int gate(const float[::1] gates, float[::1] cell, float[::1] state) except -1:
+    """The new cell and state of an LSTM, from its four gates after their tanh."""
+    cdef Py_ssize_t hidden = state.shape[0]
+    if gates.shape[0] != 4 * hidden or cell.shape[0] != hidden:
+        raise ValueError("gates of another size")
+    if hidden:
+        headway_gate(&gates[0], &cell[0], &state[0], hidden)
+    return 0
+
+
+cdef inline int smooth(const double[::1] counts, double[::1] into) except -1:
+    """into = counts, each with three neighbours on either side, weighed. Three zeros come before and after the counts."""
+    if counts.shape[0] != into.shape[0] + 6:
+        raise ValueError("counts of other bins")
+    if into.shape[0]:
+        headway_smooth(&counts[0], &into[0], into.shape[0])
+    return 0
 
 
 cdef inline void silu_all(float[::1] x) noexcept:

@@ -10,7 +10,7 @@ from predictors.kernels.reference import lengths, model_weights, normal, quantil
 from cpython.tuple cimport PyTuple_GetItem
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
-from predictors.kernels.native.arithmetic cimport item, within
+from predictors.kernels.native.arithmetic cimport item, smooth, within
 from predictors.kernels.native.estimates cimport Estimates, Known
 from predictors.kernels.native.residuals cimport ResidualWindow
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
@@ -75,6 +75,9 @@ cdef class LengthTable:
     def curve(self):
         return np.asarray(self._of)[BELOW:DENSITY + 1]
 
+    def below(self, Py_ssize_t at):
+        return self._of[BELOW, at]
+
     cpdef double mean_below(self, double cap_tokens) except? -1.0:
         cdef Py_ssize_t at = edge_of(EDGES, cap_tokens)
         cdef double inside
@@ -98,6 +101,7 @@ cdef class LengthTable:
 
 cdef class LearnedLengths:
     cdef double[::1] _seen, _expected, _scaled, _corrected, _work
+    cdef double[::1] _counts  # with three zeros before and after them
     cdef double[::1] _ratio
     cdef double _weight
     cdef long _observed
@@ -106,6 +110,7 @@ cdef class LearnedLengths:
     def __init__(self):
         self._seen, self._expected = np.zeros(BINS), np.zeros(BINS)
         self._scaled, self._corrected, self._work = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
+        self._counts = np.zeros(BINS + 6)
         self._ratio = np.ones(BINS)
         self._weight = self.evidence = self.log_scale = 0.0
         self._observed = 0
@@ -156,15 +161,10 @@ cdef class LearnedLengths:
 
     cdef int _smooth(self, const double[::1] counts, double prior, double[::1] into) except -1:
         """Each bin with three neighbours on either side, weighed, and with the prior of what is expected."""
-        cdef Py_ssize_t i, by
-        cdef double count, weight
-        into[:] = 0.0
+        cdef Py_ssize_t i
         for i in range(BINS):
-            count = (counts[i] + prior * self._expected[i]) / 16.0
-            for by in range(max(-3, -i), min(4, BINS - i)):
-                weight = 4 - (by if by > 0 else -by)
-                into[i + by] += weight * count
-        return 0
+            self._counts[i + 3] = (counts[i] + prior * self._expected[i]) / 16.0
+        return smooth(self._counts, into)
 
     cdef int _correct(self, const double[:] predicted) except -1:
         """Fill `_scaled`, the prediction stretched by the scale, and `_corrected`, that by how often lengths came here."""

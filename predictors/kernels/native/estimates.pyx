@@ -12,7 +12,7 @@ cimport cython
 from cpython.long cimport PyLong_AsDouble, PyLong_CheckExact
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
-from libc.math cimport exp, floor
+from libc.math cimport exp, floor, sqrt
 
 from predictors.kernels.native.arithmetic cimport item
 from predictors.kernels.native.residuals cimport ResidualWindow, Shrinkage, StratifiedResiduals
@@ -260,6 +260,25 @@ cdef class Estimates:
         return found
 
 
+def answer_times(estimate, answer, double waited_s, of_ttft, of_tpot):
+    """See `estimates.answer_times`."""
+    cdef double ttft_s = item(estimate, 0), tpot_s = item(estimate, 1), median = of_ttft[0], p95 = of_ttft[1]
+    cdef double engine_ttft_s = ttft_s * median, ttft_s_p95 = waited_s + ttft_s * p95, long_p50, decode_s = 0.0
+    cdef double e2e_s_p50, by_ttft_s = ttft_s * (p95 - median), by_tpot_s, by_length_s
+    if answer is None:
+        e2e_s_p50 = waited_s + engine_ttft_s + decode_s
+        return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + by_ttft_s
+    median, p95, long_p50 = of_tpot[0], of_tpot[1], item(answer, LONG_P50)
+    if long_p50 > 1.0:
+        decode_s = tpot_s * median * (long_p50 - 1.0)
+    e2e_s_p50 = waited_s + engine_ttft_s + decode_s
+    by_tpot_s = (p95 / median - 1.0) * decode_s
+    by_length_s = (item(answer, LONG_P95) - long_p50) * tpot_s * median
+    return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + sqrt(
+        by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s
+    )
+
+
 def each_with(kind, list names, list columns, Py_ssize_t size):
     """See `estimates.each_with`."""
     cdef Py_ssize_t at, i, width = len(names)
@@ -335,6 +354,8 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
 cdef enum:  # of `predictors.kernels.reference.answer_length.AnswerLength`
     CHOICES = 2
     MEAN = 5
+    LONG_P50 = 6
+    LONG_P95 = 7
     LONG_MEAN = 8
     USUAL_MEAN = 9
     USUAL_CAPPED = 10

@@ -14,7 +14,7 @@ from predictors.kernels.reference import relevance_network as reference_relevanc
 
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
 
-from predictors.kernels.native.arithmetic cimport add_product, add_row, add_row_of, add_steps, copy_row, item, relu_all, silu_all, tanh_all, tanh_of, within
+from predictors.kernels.native.arithmetic cimport add_product, add_row, add_row_of, add_steps, copy_row, gate, item, relu_all, silu_all, tanh_all, tanh_of, within
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
 SOURCE = HEADWAY_SOURCE.decode()
@@ -118,24 +118,6 @@ cdef class LatencyNetwork:
                         above += softplus(out[time * taus + i])
                         quantiles[n, time, i] = median + above * self._widths[time, i]
         return found
-
-
-cdef int gate(const float[::1] gates, float[::1] cell, float[::1] state) except -1:
-    """The new cell and state of an LSTM, from its four gates after their tanh."""
-    cdef Py_ssize_t hidden = state.shape[0], i
-    cdef float opened, kept, shown
-    if gates.shape[0] != 4 * hidden or cell.shape[0] != hidden:
-        raise ValueError("gates of another size")
-    for i in range(hidden):
-        opened = 0.5 * gates[i] + 0.5
-        kept = 0.5 * gates[hidden + i] + 0.5
-        cell[i] = kept * cell[i] + opened * gates[2 * hidden + i]
-        state[i] = cell[i]
-    tanh_all(state)
-    for i in range(hidden):
-        shown = 0.5 * gates[3 * hidden + i] + 0.5
-        state[i] *= shown
-    return 0
 
 
 cdef float softplus(float x) noexcept:

@@ -3,6 +3,9 @@
 
 from predictors.kernels.reference import words as reference
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DATA, PyUnicode_KIND, PyUnicode_READ
+
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
 SOURCE = HEADWAY_SOURCE.decode()
@@ -59,7 +62,12 @@ def read_words(str text not None):
     cdef Py_UCS4 each
     cdef Kind kind, kind_before = SPACE
     cdef bint plain = True
-    for each in text + " ":  # the space ends the last token
+    text += " "  # it ends the last token
+    cdef Py_ssize_t size = len(text)
+    cdef int form = PyUnicode_KIND(text)
+    cdef void *signs_of = PyUnicode_DATA(text)
+    while at < size:
+        each = PyUnicode_READ(form, signs_of, at)
         sign = each
         kind = KINDS[sign] if sign < 128 else kind_of(each)
         if kind != kind_before or kind == SIGN:  # the token before ends here
@@ -72,17 +80,34 @@ def read_words(str text not None):
             plain = False
             beyond += 1
             capitals += each.isupper()
+        elif kind == LETTER:
+            while True:  # to the end of these letters
+                if sign <= c"Z":
+                    capitals += 1
+                    sign += 32
+                if at - start < MAX_WORD_CHARS:
+                    crc = CRC[(crc ^ sign) & 0xFF] ^ (crc >> 8)
+                sign = PyUnicode_READ(form, signs_of, at + 1)  # there is always the space
+                if sign >= 128 or KINDS[sign] != LETTER:
+                    break
+                at += 1
         elif kind == DIGIT:
             digits += 1
-        elif kind != SPACE:
-            if c"A" <= sign <= c"Z":
-                capitals += 1
-                sign += 32
-            elif sign == c"?":
+        elif kind == SIGN:
+            crc = CRC[(crc ^ sign) & 0xFF] ^ (crc >> 8)
+            if sign == c"?":
                 questions += 1
             else:
                 signs += USUAL[sign]
-            if at - start < MAX_WORD_CHARS:
-                crc = CRC[(crc ^ sign) & 0xFF] ^ (crc >> 8)
         at += 1
     return ids, (digits, signs, capitals, beyond, questions)
+
+
+def ids_as_bytes(tuple ids not None):
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, 2 * len(ids))
+    cdef char *into = found
+    cdef unsigned short each
+    for each in ids:
+        into[0], into[1] = each & 0xFF, each >> 8
+        into += 2
+    return found

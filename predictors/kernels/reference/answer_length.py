@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictors.kernels.reference.lengths import LengthTable
+from router.compiled import compiled_init
 from router.core.types import Candidate, Request
 
 
+@compiled_init
 class AnswerLength(NamedTuple):
     """Tokens of min(Y, cap). `p50`, `p90` and `mean` are of one choice, `long_*` of the longest of all `choices`, which
     decides when the answer ends. `usual_mean` is the mean of the model's other answers, `usual_capped` their mean under

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from math import exp
+from math import exp, sqrt
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -165,6 +165,32 @@ class Estimates(list[AnalyticEstimate]):
                 cost_usd += answer.mean * answer.choices * price.output_usd_per_mtok * 1e-6
             found.append(cost_usd)
         return found
+
+
+def answer_times(
+    estimate: Estimate,
+    answer: AnswerLength | None,
+    waited_s: float,
+    of_ttft: Sequence[float],
+    of_tpot: Sequence[float],
+) -> tuple[float, float, float, float]:
+    """(Median TTFT since the dispatch, 95 % quantile of TTFT, median and 95 % quantile of E2E) in seconds, the last three since
+    the arrival. `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of actual to estimated times."""
+    engine_ttft_s = estimate.ttft_s * of_ttft[0]
+    ttft_s_p95 = waited_s + estimate.ttft_s * of_ttft[1]
+    decode_s = 0.0
+    if answer is not None and answer.long_p50 > 1.0:
+        decode_s = estimate.tpot_s * of_tpot[0] * (answer.long_p50 - 1.0)
+    e2e_s_p50 = waited_s + engine_ttft_s + decode_s
+    # Upper deviations of independent parts add as squares.
+    by_ttft_s = estimate.ttft_s * (of_ttft[1] - of_ttft[0])
+    if answer is None:
+        return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + by_ttft_s
+    median, p95, _ = of_tpot
+    by_tpot_s = (p95 / median - 1.0) * decode_s
+    by_length_s = (answer.long_p95 - answer.long_p50) * estimate.tpot_s * median
+    late_s = sqrt(by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s)
+    return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + late_s
 
 
 def each_with(kind: type[T], names: list[str], columns: list[list[Any]], size: int) -> list[T]:

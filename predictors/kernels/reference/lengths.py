@@ -75,6 +75,10 @@ class LengthTable:
         self.p90 = self.quantile(0.9)
         self.p95 = self.quantile(0.95)
 
+    def below(self, at: int) -> float:
+        """P(Y <= left edge of this bin)."""
+        return self._below[at]
+
     def mean_below(self, cap_tokens: float) -> float:
         """E[min(Y, cap)] in tokens."""
         at = bisect_right(EDGES, cap_tokens) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from struct import pack
 from zlib import crc32
 
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|\n|[^\w\s]|_")
@@ -26,6 +27,11 @@ def read_words(text: str) -> tuple[list[int], tuple[int, ...]]:
         text.count("?"),
     )
     return [word_id(token) for token in _TOKEN.findall(text)], counts
+
+
+def ids_as_bytes(ids: tuple[int, ...]) -> bytes:
+    """Ids of words as bytes, two for each, the lower one first."""
+    return pack(f"<{len(ids)}H", *ids)
 
 
 def word_id(token: str) -> int:

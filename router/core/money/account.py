@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from router.compiled import compiled_init
 from router.core.money.reservation import SLACK_USD, Allowance, Funding, Reservation
 from router.core.types import Candidate, Request
 
@@ -13,6 +14,7 @@ OVER_CAP = "too expensive for the money cap"
 OVER_BUDGET = "too expensive for what the key's budgets have left"
 
 
+@compiled_init
 class OutputBound(NamedTuple):
     """The bound on an answer's length. `max_tokens` bounds each choice (None: the engine's own bound); `by_money`:
     money sets this bound. `paid_tokens` are the output tokens of all choices together that the cap pays for (None: no

@@ -8,6 +8,7 @@ from typing import Any
 
 from router.core.errors import Refusal
 from router.core.request_state import AttemptState
+from router.core.rounding import rounded
 from router.core.settlement import Settlement
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
@@ -31,13 +32,13 @@ def headway_object(record: RequestRecord, settlement: Settlement, answer: Attemp
         "model": candidate.model,
         "instance": candidate.instance,
         "attempts": len(settlement.attempts),
-        "ttft_ms": None if ttft_s is None else round(ttft_s * 1000, 3),
-        "e2e_ms": round(settlement.e2e_s * 1000, 3),
+        "ttft_ms": None if ttft_s is None else rounded(ttft_s * 1000, 3),
+        "e2e_ms": rounded(settlement.e2e_s * 1000, 3),
         "cost_usd": settlement.cost_usd,
         "predicted": dict(zip(PREDICTED, _shown(record.set_prediction(answer.prediction)), strict=True)),
         "slo_met": settlement.slo_met,
         "outcome": settlement.outcome,
-        "queue_wait_ms": round(settlement.queue_wait_s * 1000, 3),
+        "queue_wait_ms": rounded(settlement.queue_wait_s * 1000, 3),
     }
 
 

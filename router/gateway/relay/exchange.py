@@ -10,12 +10,14 @@ from typing import Any
 import orjson
 
 from backends import sse_events
+from router.compiled import compiled_init
 from router.core.types import Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.keys.reservation import KeyReservation
 from router.store.records import RequestRecord
 
 
+@compiled_init
 @dataclass(slots=True)
 class Exchange:
     """What the client sent and how to answer it.

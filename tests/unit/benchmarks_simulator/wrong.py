@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from predictors.kernels import answer_times
 from predictors.kernels.levels import TAUS
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import UNTRAINED, Models
@@ -69,6 +70,7 @@ def retell(told: OnlinePrediction, *, ttft: float = 1.0, tpot: float = 1.0, toke
     told.ttft_s_p50 = told.waited_s + told.estimate.ttft_s * told.of_ttft[0]
     told.e2e_s_mean = told.waited_s + told.estimate.ttft_s * told.of_ttft[2]
     if answer is None:
+        retell_times(told)
         return
     told.tpot_s = told.estimate.tpot_s * told.of_tpot[0]
     told.answer = answer = answer._replace(
@@ -82,6 +84,14 @@ def retell(told: OnlinePrediction, *, ttft: float = 1.0, tpot: float = 1.0, toke
     told.e2e_s_mean += told.estimate.tpot_s * told.of_tpot[2] * max(0.0, answer.long_mean - 1.0)
     if told.cost_usd is not None:
         told.cost_usd *= tokens  # nearly all of it is for output
+    retell_times(told)
+
+
+def retell_times(told: OnlinePrediction) -> None:
+    """Say the times that follow from the factors and the answer's length."""
+    told.engine_ttft_s, told.ttft_s_p95, told.e2e_s_p50, told.e2e_s_p95 = answer_times(
+        told.estimate, told.answer, told.waited_s, told.of_ttft, told.of_tpot
+    )
 
 
 def lengths(by: float) -> Bend:

@@ -339,6 +339,11 @@ def test_what_is_expected_of_all_candidates(
         assert ours.factors(at) == theirs.factors(at)
         assert ours.raw_tpot_s(at) == theirs.raw_tpot_s(at)
         assert ours.memory_ratio(at) == theirs.memory_ratio(at)
+        times = [
+            module.answer_times(theirs.estimate(at), of[at], waited_s, *theirs.factors(at))
+            for module in (estimates, estimates_in_python)
+        ]
+        assert times[0] == times[1]
     with pytest.raises(IndexError):
         ours.estimate(count)
 
@@ -538,6 +543,11 @@ def test_the_tanh_of_the_compiled_networks_is_tanh() -> None:
 )
 def test_words(text: str) -> None:
     assert native_words.read_words(text) == words_in_python.read_words(text)
+
+
+@given(st.lists(st.integers(0, 65535), max_size=20).map(tuple))
+def test_words_as_bytes(ids: tuple[int, ...]) -> None:
+    assert native_words.ids_as_bytes(ids) == words_in_python.ids_as_bytes(ids)
 
 
 def test_words_with_each_character() -> None:

@@ -1,0 +1,1 @@
+"""What of `router` is compiled (`router.compiled`)."""

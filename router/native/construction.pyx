@@ -1,0 +1,145 @@
+# cython: language_level=3, auto_pickle=False
+"""The constructor of `router.compiled.compiled_init`. A call of a class writes its arguments and defaults to their places. Whatever
+this does not understand, errors too, is left to Python's way."""
+
+import dataclasses
+from types import MemberDescriptorType
+
+from cpython.ref cimport Py_INCREF, PyObject
+
+cdef extern from *:
+    """
+    #ifndef HEADWAY_SOURCE
+    #define HEADWAY_SOURCE ""
+    #endif
+    """
+    const char *HEADWAY_SOURCE
+
+cdef extern from "Python.h":
+    ctypedef PyObject *(*vectorcallfunc)(PyObject *kind, PyObject **arguments, size_t given, PyObject *keywords)
+
+    ctypedef struct PyTypeObject:
+        vectorcallfunc tp_vectorcall
+
+    ctypedef struct PyTupleObject:
+        PyObject *ob_item[1]
+
+    object PyType_GenericAlloc(PyTypeObject *kind, Py_ssize_t items)
+    PyObject *PyDict_GetItem(object of, PyObject *key)
+    Py_ssize_t PyVectorcall_NARGS(size_t given)
+
+cdef extern from "structmember.h":
+    int T_OBJECT_EX
+
+    ctypedef struct PyMemberDef:
+        int type
+        Py_ssize_t offset
+
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef *d_member
+
+SOURCE = HEADWAY_SOURCE.decode()
+
+cdef enum:
+    MOST_FIELDS = 64
+
+cdef dict PLANS = {}  # by class
+cdef object MISSING = dataclasses.MISSING
+
+
+cdef class Plan:
+    """The fields of a class in order: their names, their places in an object, what stands there if nothing is given."""
+
+    cdef tuple names, defaults, factories
+    cdef Py_ssize_t size, items
+    cdef Py_ssize_t[MOST_FIELDS] places
+
+    def __init__(self, type kind):
+        cdef Py_ssize_t at
+        if issubclass(kind, tuple):
+            self.names = kind._fields
+            self.defaults = tuple([kind._field_defaults.get(name, MISSING) for name in self.names])
+            self.factories = (MISSING,) * len(self.names)
+            self.size = self.items = len(self.names)
+            places = [<Py_ssize_t>&(<PyTupleObject *>NULL).ob_item[at] for at in range(min(self.size, MOST_FIELDS))]
+        else:
+            fields = dataclasses.fields(kind)
+            self.names = tuple([each.name for each in fields])
+            self.defaults = tuple([each.default for each in fields])
+            self.factories = tuple([each.default_factory for each in fields])
+            self.size, self.items = len(fields), 0
+            places = []
+            for each in fields:
+                slot = getattr(kind, each.name)
+                if type(slot) is not MemberDescriptorType or (<PyMemberDescrObject *>slot).d_member.type != T_OBJECT_EX:
+                    raise TypeError(f"{kind.__name__}.{each.name} has no place of its own")
+                places.append((<PyMemberDescrObject *>slot).d_member.offset)
+            if hasattr(kind, "__post_init__") or not all([each.init and not each.kw_only for each in fields]):
+                raise TypeError(f"the constructor of {kind.__name__} does more than to set its fields")
+        if type(kind) is not type or self.size > MOST_FIELDS:
+            raise TypeError(f"{kind.__name__} is no plain class")
+        for at in range(self.size):
+            self.places[at] = places[at]
+
+
+cdef inline PyObject **place(Plan plan, object made, Py_ssize_t at) noexcept:
+    return <PyObject **>(<char *><PyObject *>made + plan.places[at])
+
+
+cdef inline void put(Plan plan, object made, Py_ssize_t at, object value) noexcept:
+    Py_INCREF(value)
+    place(plan, made, at)[0] = <PyObject *>value
+
+
+cdef object construct(PyObject *kind, PyObject **arguments, size_t given, PyObject *keywords):
+    cdef Plan plan = <Plan>PyDict_GetItem(PLANS, kind)
+    cdef Py_ssize_t positional = PyVectorcall_NARGS(given), named = 0, at, number, looked
+    if positional > plan.size:
+        return as_python_does(kind, arguments, positional, keywords)
+    made = PyType_GenericAlloc(<PyTypeObject *>kind, plan.items)
+    for at in range(positional):
+        put(plan, made, at, <object>arguments[at])
+    if keywords != NULL:
+        named = len(<tuple>keywords)
+        at = positional
+        for number in range(named):
+            name = (<tuple>keywords)[number]
+            for looked in range(plan.size):  # names are interned, and mostly given in the order of the fields
+                if at >= plan.size:
+                    at = 0
+                if plan.names[at] is name:
+                    break
+                at += 1
+            else:
+                return as_python_does(kind, arguments, positional, keywords)
+            if place(plan, made, at)[0] != NULL:  # given twice
+                return as_python_does(kind, arguments, positional, keywords)
+            put(plan, made, at, <object>arguments[positional + number])
+            at += 1
+    if positional + named < plan.size:
+        for at in range(positional, plan.size):
+            if place(plan, made, at)[0] == NULL:
+                value = plan.defaults[at]
+                if value is MISSING:
+                    if plan.factories[at] is MISSING:
+                        return as_python_does(kind, arguments, positional, keywords)
+                    value = plan.factories[at]()
+                put(plan, made, at, value)
+    return made
+
+
+cdef object as_python_does(PyObject *kind, PyObject **arguments, Py_ssize_t positional, PyObject *keywords):
+    cdef Py_ssize_t at
+    given = [<object>arguments[at] for at in range(positional)]
+    named = {}
+    if keywords != NULL:
+        for at, name in enumerate(<tuple>keywords):
+            named[name] = <object>arguments[positional + at]
+    return type.__call__(<object>kind, *given, **named)
+
+
+def compiled_init(type kind):
+    """See `router.compiled.compiled_init`."""
+    PLANS[kind] = Plan(kind)
+    (<PyTypeObject *>kind).tp_vectorcall = <vectorcallfunc>construct
+    return kind
