@@ -84,7 +84,7 @@ def test_without_an_option_in_time_slo_takes_the_least_time_among_nearly_equal_c
     assert chosen(BestFit(0.1), options) == "fast"
 
 
-@pytest.mark.parametrize("weight, taken", [(0.0, "short"), (0.8, "early")])
+@pytest.mark.parametrize(("weight", "taken"), [(0.0, "short"), (0.8, "early")])
 def test_the_weight_of_ttft_counts_in_the_time_of_slo(weight: float, taken: str) -> None:
     options = [option("short", e2e=1.0), option("early", e2e=1.2)]
     for each, ttft_s in zip(options, (0.5, 0.1), strict=True):
