@@ -32,8 +32,8 @@ INSTANCES = {"servegen_m_large": 7, "servegen_m_small": 7, "azure_conv": 9, "azu
 #: What each sweep tries.
 GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = {
     "queue": {"threshold": (0,), "down_after_s": (120, 300, 600, 1500)},
-    "kpa": {"utilization": (0.28, 0.35, 0.42, 0.5, 0.7), "scale_down_delay_s": (0, 300)},
-    "headway": {"margin": (0.5, 1, 2, 4, 8), "miss_step": (0, 0.01)},
+    "kpa": {"utilization": (0.28, 0.31, 0.35, 0.38, 0.42, 0.5, 0.7), "scale_down_delay_s": (0, 300)},
+    "headway": {"margin": (0.5, 1, 2, 4, 6, 8), "miss_step": (0, 0.01)},
     ORACLE: {"scale": (1, 1.5, 2)},
     "concurrency": {"utilization": (0.35, 0.5, 0.7), "window_s": (300,)},
 }

@@ -85,9 +85,7 @@ def _kept(pool: ScalingPool, sequences: float, prompt_tokens: float, output_toke
     return Capacity(rate_per_s, rate_per_s * service_s, service_s) if keeps else None
 
 
-def needed_rate(rate_per_s: float, service_s: float, dispersion: float, margin: float) -> float:
+def needed_rate(rate_per_s: float, service_s: float, margin: float) -> float:
     """The rate to provide for: the mean and `margin` standard deviations of the load in the time of one request. That is
-    square-root staffing, a + margin * sqrt(dispersion * a) for an offered load of a requests at a time (Halfin and Whitt,
-    1981; with the variance-to-mean ratio of arrivals as in Whitt, "Heavy-traffic approximations for service systems with
-    blocking", 1984)."""
-    return rate_per_s + margin * math.sqrt(dispersion * rate_per_s / service_s)
+    square-root staffing, a + margin * sqrt(a) for an offered load of a requests at a time (Halfin and Whitt, 1981)."""
+    return rate_per_s + margin * math.sqrt(rate_per_s / service_s)

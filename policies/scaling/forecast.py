@@ -1,18 +1,15 @@
-"""A forecast of one model's arrivals: day cycle, level, trend and what they leave unexplained.
+"""A forecast of one model's arrivals: day cycle, level and trend.
 
 The rate at a time of day is a mean of logarithms over days, by half hours, between whose middles it is interpolated
 (the seasonal part of Holt-Winters smoothing in its multiplicative form; Hyndman and Athanasopoulos, "Forecasting:
 principles and practice", 8.3). The level is the ratio of what arrived lately to what the cycle expected, and its trend
 the difference of a fast and a slow mean of it; the further the forecast looks, the less both count (damped trend, 8.2).
-`dispersion` is the mean of (count - forecast)^2 / forecast over forecasts of one horizon ago, where more came than was
-forecast. So it covers bursts, wrong levels and wrong cycles. A forecast counts only if there were arrivals to base it on, and a
-time of day is learned only after its first arrivals. So the first load after a start or a quiet hour is no burst.
+A time of day is learned only after its first arrivals.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 #: Stretches of the day cycle.
@@ -29,14 +26,13 @@ _TREND_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ForecastSettings:
-    """`fast_s` and `slow_s` are the time constants of the two levels, `persistence_s` that of the level in a forecast, and
-    `memory_s` that of the dispersion. A day has `day_s`."""
+    """`fast_s` and `slow_s` are the time constants of the two levels, `persistence_s` that of the level in a forecast. A day
+    has `day_s`."""
 
     day_s: float = 86400.0
     fast_s: float = 120.0
     slow_s: float = 600.0
     persistence_s: float = 7200.0
-    memory_s: float = 7200.0
 
 
 class _Level:
@@ -52,36 +48,19 @@ class _Level:
         self._expected = kept * self._expected + expected
 
     @property
-    def known(self) -> bool:
-        """Whether there are enough arrivals for a forecast."""
-        return self._arrivals >= _PRIOR
-
-    @property
     def log(self) -> float:
         return math.log((self._arrivals + _PRIOR) / (self._expected + _PRIOR))
 
 
 class ArrivalForecast:
-    """Each forecast is compared with the arrivals `horizon_s` later, in windows of `window_s`."""
-
-    def __init__(self, settings: ForecastSettings, horizon_s: float, window_s: float) -> None:
+    def __init__(self, settings: ForecastSettings) -> None:
         self._settings = settings
-        self._horizon_s = horizon_s
-        self._window_s = window_s
         self._logs: list[float | None] = [None] * _STRETCHES
         self._days = [0] * _STRETCHES
         self._stretch: tuple[int, float, float] | None = None  # the present one: number, arrivals, seconds
         self._mean_rate: float | None = None  # without a cycle, since the first arrivals
         self._mean_s = 0.0
         self._fast, self._slow = _Level(settings.fast_s), _Level(settings.slow_s)
-        self._counted: deque[tuple[float, float, float]] = deque()  # time, seconds, arrivals
-        self._made: deque[tuple[float, float | None]] = deque()  # forecasts: for when, rate
-        self._errors, self._weights = 2.0, 1.0
-
-    @property
-    def dispersion(self) -> float:
-        """Variance over mean of the arrivals in a window, against the forecast; at least that of a Poisson process."""
-        return max(1.0, self._errors / self._weights)
 
     def observe(self, now_s: float, seconds: float, arrivals: int) -> None:
         """`arrivals` came in the `seconds` before `now_s`."""
@@ -92,9 +71,6 @@ class ArrivalForecast:
         self._fast.add(seconds, arrivals, expected)
         self._slow.add(seconds, arrivals, expected)
         self._learn_cycle(middle_s, seconds, arrivals)
-        self._check(now_s, seconds, arrivals)
-        rate = self.rate_per_s(now_s, self._horizon_s) if self._fast.known else None
-        self._made.append((now_s + self._horizon_s, rate))
 
     def rate_per_s(self, now_s: float, ahead_s: float) -> float:
         """The expected rate `ahead_s` after `now_s`, the time of the last observation."""
@@ -136,21 +112,3 @@ class ArrivalForecast:
             self._stretch = None
         _, count, length = self._stretch or (number, 0.0, 0.0)
         self._stretch = (number, count + arrivals, length + seconds)
-
-    def _check(self, now_s: float, seconds: float, arrivals: float) -> None:
-        """Compare the arrivals of the window that ends now with the forecast for it."""
-        self._counted.append((now_s, seconds, arrivals))
-        while self._counted and self._counted[0][0] <= now_s - self._window_s:
-            self._counted.popleft()
-        forecast = None
-        while self._made and self._made[0][0] <= now_s:
-            forecast = self._made.popleft()[1]
-        if forecast is None or now_s - self._counted[0][0] + self._counted[0][1] > 2 * self._window_s:
-            return
-        length_s = sum(each for _, each, _ in self._counted)
-        expected = max(forecast * length_s, 0.5)
-        over = max(0.0, sum(each for _, _, each in self._counted) - expected)
-        kept = math.exp(-seconds / self._settings.memory_s)
-        # Half of all errors are of this sign.
-        self._errors = kept * self._errors + seconds * 2 * over * over / expected
-        self._weights = kept * self._weights + seconds

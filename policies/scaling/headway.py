@@ -1,9 +1,9 @@
 """`headway`: the cheapest instances that carry the forecast, with a margin for what the forecast does not know.
 
-1. The arrivals of each model are forecast (`forecast`): day cycle, level, trend, and the dispersion around them.
+1. The arrivals of each model are forecast (`forecast`): day cycle, level and trend.
 2. What an instance carries while the SLO holds comes from its engine profile and the observed lengths (`capacity`).
-3. The load to provide for is the forecast and a margin of square-root staffing with that dispersion. It is at least the
-   load that is there, requests in flight and waiting, with the margin of a Poisson process.
+3. The load to provide for is the forecast, or the load that is there (requests in flight and waiting) if that is higher,
+   with a margin of square-root staffing.
 4. A pool must carry the highest such load up to the time at which an instance that is started now is ready. If the
    present instances do not, the cheapest further ones are added (`mix`).
 5. An instance is given up if the others carry the highest load that is expected during `keep_s`, and the highest of the last
@@ -29,7 +29,7 @@ from policies.scaling.windows import Window
 #: Lengths that are assumed until some are known, with the weight of this many requests.
 _PROMPT_TOKENS, _OUTPUT_TOKENS, _LENGTHS = 512.0, 128.0, 20.0
 #: Requests after which lengths have half of their weight.
-_LENGTH_MEMORY = 2000.0
+_LENGTH_MEMORY = 500.0
 #: Misses count as a lack of instances only if the load is above this share of what the ready ones carry.
 _LOADED = 0.5
 #: The arrivals of this time are compared with what the ready instances carry.
@@ -119,7 +119,7 @@ class _Model:
 
     def __post_init__(self) -> None:
         common = {each.name: getattr(self.settings, each.name) for each in fields(ForecastSettings)}
-        self.forecast = ArrivalForecast(ForecastSettings(**common), self._start_s, self.settings.window_s)
+        self.forecast = ArrivalForecast(ForecastSettings(**common))
         self.in_flight = Window(self.settings.window_s)
         self.demands = Window(self.settings.hold_s)
         self.arrivals, self.intervals_s = Window(_ARRIVALS_S), Window(_ARRIVALS_S)
@@ -154,14 +154,15 @@ class _Model:
         if not (under_way or load.queued) and self._idle(now_s):
             return dict.fromkeys(names, 0)
         service_s = min(each.service_s for each in capacities)
-        there = self.in_flight.mean + load.queued
-        present = self.correction * needed_rate(there / service_s, service_s, 1.0, self.settings.margin)
-        demand = max(present, self._needed(now_s, self._start_s + observation.seconds, service_s))
+        present = (self.in_flight.mean + load.queued) / service_s
+        soon = self._highest_rate(now_s, self._start_s + observation.seconds)
+        demand = self._needed(max(present, soon), service_s)
         self.demands.add(now_s, demand)
         grown = self._mix(capacities, demand, current, [pool.max_instances for pool in self.pools])
         if grown != current:
             return dict(zip(names, grown, strict=True))
-        kept = max(self.demands.greatest, self._needed(now_s, self._keep_s, service_s))
+        later = self._highest_rate(now_s, self._keep_s)
+        kept = max(self.demands.greatest, self._needed(later, service_s))
         shrunk = self._mix(capacities, kept, [pool.min_instances for pool in self.pools], current)
         return dict(zip(names, shrunk, strict=True))
 
@@ -187,10 +188,9 @@ class _Model:
         """Whether no request is expected during `keep_s`."""
         return self._highest_rate(now_s, self._keep_s) * self._keep_s < 0.5
 
-    def _needed(self, now_s: float, horizon_s: float, service_s: float) -> float:
-        """The highest rate to provide for until the horizon."""
-        rate, length_s = self._highest_rate(now_s, horizon_s), max(service_s, self.settings.window_s)
-        return self.correction * needed_rate(rate, length_s, self.forecast.dispersion, self.settings.margin)
+    def _needed(self, rate_per_s: float, service_s: float) -> float:
+        """The rate to provide for, so that this one is carried."""
+        return self.correction * needed_rate(rate_per_s, service_s, self.settings.margin)
 
     def _highest_rate(self, now_s: float, horizon_s: float) -> float:
         """The highest rate that is forecast until the horizon."""

@@ -54,8 +54,8 @@ def test_short_answers_are_prefilled_one_after_another():
 
 
 def test_the_margin_grows_with_the_root():
-    # 2 requests/s for 50 s are 100 at a time: ten are one standard deviation, in half a second's worth of arrivals.
-    assert needed_rate(2.0, 50.0, 1.0, 1.0) == pytest.approx(2.2)
-    assert needed_rate(2.0, 50.0, 4.0, 1.0) == pytest.approx(2.4)
-    assert needed_rate(200.0, 50.0, 1.0, 1.0) == pytest.approx(202.0)
-    assert needed_rate(0.0, 50.0, 1.0, 1.0) == 0.0
+    # 2 requests/s for 50 s are 100 at a time: ten are one standard deviation, 0.2 requests/s.
+    assert needed_rate(2.0, 50.0, 1.0) == pytest.approx(2.2)
+    assert needed_rate(2.0, 50.0, 2.0) == pytest.approx(2.4)
+    assert needed_rate(200.0, 50.0, 1.0) == pytest.approx(202.0)
+    assert needed_rate(0.0, 50.0, 1.0) == 0.0
