@@ -30,6 +30,8 @@ from router.store.async_engine import AsyncConnection, AsyncEngine, create_async
 from router.store.faults import BAD_VALUE_STATES, file_fault
 
 log = logging.getLogger(__name__)
+# A pool logs a traceback for each connection that a lost server leaves; the store itself says what that means.
+logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 
 #: How long one statement waits for another writer of the same SQLite file.
 BUSY_TIMEOUT_MS = 2000

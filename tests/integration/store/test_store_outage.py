@@ -155,6 +155,7 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
     tmp_path: Path,
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(writer, "_END_TIMEOUT_S", 0.2)
     store = await Store.open(postgres_url, state_dir=tmp_path)
@@ -163,6 +164,7 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
             put(store, make_record(number))
         async with asyncio.timeout(30):
             await store.close(timeout_s=0.5)
+    assert not any(record.exc_info for record in caplog.records)
     again = await Store.open(postgres_url, state_dir=tmp_path)
     assert again.counts().lost == Lost()
     await again.close()
