@@ -25,6 +25,7 @@ from predictors.kernels.reference.latency_networks import (
 from predictors.kernels.reference.length_network import LengthFleet, LengthNetwork
 from predictors.kernels.reference.lengths import LearnedLengths, LengthTable, served_tables
 from predictors.kernels.reference.misses import p_miss
+from predictors.kernels.reference.model_outputs import ModelOutputs, model_outputs
 from predictors.kernels.reference.model_weights import ModelWeight
 from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
@@ -47,6 +48,7 @@ if WHY_NOT_NATIVE is None:
         LearnedLengths,
         LengthTable,
         ModelWeight,
+        model_outputs,
         p_miss,
         served_quantiles,
         served_tables,
@@ -78,8 +80,8 @@ if WHY_NOT_NATIVE is None:
 
 __all__ = [
     "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelWeight", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
-    "StratifiedResiduals", "analytic_estimates", "answer_times", "each_with", "ids_as_bytes", "memory_rows", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelOutputs", "ModelWeight", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "StratifiedResiduals", "analytic_estimates", "answer_times", "each_with", "ids_as_bytes", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 
