@@ -13,6 +13,7 @@ from cpython.tuple cimport PyTuple_GetItem
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, smooth, within
+from predictors.kernels.native.calibration cimport GroupCalibration, Offsets
 from predictors.kernels.native.estimates cimport Estimates, Field, Known
 from predictors.kernels.native.histories cimport InstanceHistory
 from predictors.kernels.native.networks cimport ESTIMATE, TARGETS, TOGETHER, LatencyNetwork, MemoryNetwork, memory_row, target_row
@@ -354,8 +355,8 @@ cdef int serve(
     return 0
 
 
-cdef Field GROUP = Field("group"), HISTORY = Field("history"), KV_USAGE = Field("kv_usage"), OFFSETS = Field("offsets")
-cdef Field PROFILE = Field("profile"), REPORT = Field("report"), VALUES = Field("values"), WEIGHTS = Field("weights")
+cdef Field GROUP = Field("group"), HISTORY = Field("history"), KV_USAGE = Field("kv_usage")
+cdef Field PROFILE = Field("profile"), REPORT = Field("report"), WEIGHTS = Field("weights")
 cdef double[:, ::1] TARGET_ROWS = np.empty((TOGETHER, TARGETS))
 cdef double[::1] KNOWN = np.empty(ESTIMATE)
 
@@ -365,6 +366,7 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
     cdef Py_ssize_t all_ = len(stats), size, begin, end, n, at
     cdef LatencyNetwork network = head if type(head) is LatencyNetwork else None
     cdef InstanceHistory history
+    cdef GroupCalibration group
     cdef Known *known
     cdef double[:, :, :, ::1] found
     cdef double[:, :, ::1] factor
@@ -403,8 +405,8 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
     for n in range(size):
         at = places[n]
         of = stats[at]
-        offsets = OFFSETS.read(GROUP.read(of))
-        offsets = VALUES.read(offsets[0]), VALUES.read(offsets[1])
+        group = GROUP.read(of)
+        offsets = (<Offsets?>group.offsets[0]).values, (<Offsets?>group.offsets[1]).values
         serve(raw[n], estimates, at, WEIGHTS.read(of), offsets, found[n], factor[n])
     return new_tuple(ModelOutputs, (rows, quantiles, factors, ratios, decides_ttft, decides_tpot))
 

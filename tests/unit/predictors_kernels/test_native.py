@@ -18,6 +18,7 @@ from backends.engine.profiles import names, profile
 from predictors import kernels
 from predictors.kernels import ResidualWindow
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES
+from predictors.kernels.reference import calibration as calibration_in_python
 from predictors.kernels.reference import estimates as estimates_in_python
 from predictors.kernels.reference import histories as histories_in_python
 from predictors.kernels.reference import (
@@ -46,7 +47,7 @@ from tests.unit.predictors_learned.test_length_model import made_artifact
 if kernels.WHY_NOT_NATIVE is not None:
     pytest.skip(kernels.description(), allow_module_level=True)
 
-from predictors.kernels.native import distributions, estimates, histories, networks
+from predictors.kernels.native import calibration, distributions, estimates, histories, networks
 from predictors.kernels.native import words as native_words
 from tests.unit.predictors_kernels.test_native_learning import events, play
 
@@ -294,12 +295,16 @@ modelled = st.tuples(
 
 @given(st.lists(modelled, max_size=10), st.sampled_from([1, 8]), st.booleans())
 def test_the_outputs_of_both_models(drawn_: list[Any], times: int, with_memory: bool) -> None:
-    def outputs(module: Any, network: Any, history: Any, weight: Any, memory: Any, kind: Any) -> Any:
+    def outputs(
+        module: Any, network: Any, history: Any, weight: Any, memory: Any, kind: Any, calibrated: Any
+    ) -> Any:
         stats, instances, head = [], [], network(LATENCY)
         for _, _, of_ttft, of_tpot, offsets, happened, usage, profile_ in drawn_:
             one = history(head)
             play(one, happened, asked=False)
-            group = SimpleNamespace(offsets=[SimpleNamespace(values=each) for each in offsets.tolist()])
+            group = calibrated.GroupCalibration()
+            for each, values in zip(group.offsets, offsets.tolist(), strict=True):
+                each.values[:] = values
             weights = after(weight(), of_ttft), after(weight(), of_tpot)
             stats.append(SimpleNamespace(history=one, group=group, weights=weights, profile=profile_))
             instances.append(Instance("i", "vllm", {}, report=LoadReport(kv_usage=usage)))
@@ -310,11 +315,11 @@ def test_the_outputs_of_both_models(drawn_: list[Any], times: int, with_memory: 
 
     found = outputs(
         distributions, networks.LatencyNetwork, histories.InstanceHistory, distributions.ModelWeight,
-        networks.MemoryNetwork, estimates.Estimates,
+        networks.MemoryNetwork, estimates.Estimates, calibration,
     )  # fmt: skip
     wanted = outputs(
         outputs_in_python, latency_networks.LatencyNetwork, histories_in_python.InstanceHistory, model_weights.ModelWeight,
-        latency_networks.MemoryNetwork, estimates_in_python.Estimates,
+        latency_networks.MemoryNetwork, estimates_in_python.Estimates, calibration_in_python,
     )  # fmt: skip
     assert [found.rows, *found[4:]] == [wanted.rows, *wanted[4:]]
     for ours, theirs in zip(found[1:4], wanted[1:4], strict=True):
