@@ -35,6 +35,7 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
         depends=[str(path) for path in digested],
         define_macros=[("HEADWAY_SOURCE", f'"{digest}"')],
         extra_compile_args=["-O3", "-g0", *flags],
+        libraries=["m"],  # else its functions are those of the oldest version, each in a check of errors
         optional=True,
     )
 

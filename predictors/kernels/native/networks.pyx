@@ -334,8 +334,13 @@ cdef class LengthNetwork:
 
     cdef double _add_grams(self, tuple head, tuple tail) except -1.0:
         """Sum the rows of the known words and pairs, each once. The share of the pairs that are known (of a single word)."""
-        cdef Py_ssize_t ahead = len(head), size = ahead + len(tail), at, known_words = 0, known_pairs = 0
+        cdef Py_ssize_t ahead = len(head), size = ahead + len(tail), at, each
+        cdef int row
+        cdef int[2] known = [0, 0]  # words and pairs
+        cdef unsigned int[2] grams
         cdef unsigned int word, before = 0
+        cdef const int[::1] rows = self._gram_rows
+        cdef unsigned int[::1] seen = self._seen
         self._factors[:] = 0.0
         self._any_known = False
         self._tick += 1
@@ -346,23 +351,18 @@ cdef class LengthNetwork:
             word = <unsigned int>(head[at] if at < ahead else tail[at - ahead])
             if word >= self._words:
                 raise IndexError("a word beyond the vocabulary")
-            known_words += self._add_gram(word)
-            if at:
-                known_pairs += self._add_gram(self._words + ((before * 40503 + word * 9973) & self._pair_mask))
+            grams[0], grams[1] = word, self._words + ((before * 40503 + word * 9973) & self._pair_mask)
             before = word
+            for each in range(2 if at else 1):
+                row = rows[grams[each]]
+                known[each] += row > 0
+                if row > 0 and seen[row] != self._tick:
+                    seen[row] = self._tick
+                    self._any_known = True
+                    add_row_of(self._gram_table, row, self._factors)
         if size > 1:
-            return known_pairs / <double>(size - 1)
-        return known_words
-
-    cdef int _add_gram(self, Py_ssize_t gram) except -1:
-        cdef int row = self._gram_rows[gram]
-        if row <= 0:
-            return 0
-        if self._seen[row] != self._tick:
-            self._seen[row] = self._tick
-            self._any_known = True
-            add_row_of(self._gram_table, row, self._factors)
-        return 1
+            return known[1] / <double>(size - 1)
+        return known[0]
 
     cdef int _run(self, tuple words, float[::1] into) except -1:
         """The LSTM over the patches of words. Counts frequent words."""
@@ -397,6 +397,8 @@ cdef class LengthNetwork:
     cdef int _share(self, LengthFleet fleet, Py_ssize_t n, double[::1] shares) except -1:
         """The mixture of one model, and its shares of the bins."""
         cdef Py_ssize_t parts = self._components, edges = self._log_edges.shape[0], i, part
+        cdef const double[::1] log_edges = self._log_edges
+        cdef double[::1] weights = self._weight_of, middles = self._middle_of, scales = self._scale_of
         cdef double centre = fleet._level[n], spread = fleet._spread[n], most, total = 0.0, mean = 0.0, below, before = 0.0
         for i in range(self._prompt.shape[0]):
             centre += fleet._tilt[n, i] * self._prompt[i]
@@ -409,27 +411,27 @@ cdef class LengthNetwork:
         for part in range(1, parts):
             most = max(most, self._out[part])
         for part in range(parts):
-            self._weight_of[part] = exp(self._out[part] - most)
-            total += self._weight_of[part]
+            weights[part] = exp(self._out[part] - most)
+            total += weights[part]
         for part in range(parts):
-            self._weight_of[part] /= total
-            self._middle_of[part] = centre + self._out[parts + part]
-            mean += self._weight_of[part] * self._middle_of[part]
+            weights[part] /= total
+            middles[part] = centre + self._out[parts + part]
+            mean += weights[part] * middles[part]
         for part in range(parts):
-            self._middle_of[part] = mean + spread * (self._middle_of[part] - mean)
-            self._weight_of[part] *= 1.0 - self._wide_share
-            self._scale_of[part] = spread * exp(within(self._out[2 * parts + part], self._log_scales[0], self._log_scales[1]))
-        self._middle_of[parts], self._weight_of[parts] = mean, self._wide_share
-        self._scale_of[parts] = spread * self._wide_scale
+            middles[part] = mean + spread * (middles[part] - mean)
+            weights[part] *= 1.0 - self._wide_share
+            scales[part] = spread * exp(within(self._out[2 * parts + part], self._log_scales[0], self._log_scales[1]))
+        middles[parts], weights[parts] = mean, self._wide_share
+        scales[parts] = spread * self._wide_scale
         for part in range(parts + 1):
-            self._middle_of[part] = within(self._middle_of[part], self._medians[0], self._medians[1])
+            middles[part] = within(middles[part], self._medians[0], self._medians[1])
         total = 0.0
         for i in range(1, edges):
             below = 1.0
             if i < edges - 1:
                 below = 0.0
                 for part in range(parts + 1):
-                    below += self._weight_of[part] / (1.0 + exp((self._middle_of[part] - self._log_edges[i]) / self._scale_of[part]))
+                    below += weights[part] / (1.0 + exp((middles[part] - log_edges[i]) / scales[part]))
             shares[i - 1] = max(below - before, 1e-12)
             total += shares[i - 1]
             before = below
