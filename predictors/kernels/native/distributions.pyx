@@ -133,35 +133,37 @@ cdef class LearnedLengths:
 
     def observe(self, const double[:] predicted, LengthTable online, tokens, bint censored):
         cdef Py_ssize_t at = min(max(edge_of(EDGES, tokens), 0), BINS - 1), i
+        cdef double[::1] seen = self._seen, expected = self._expected, scaled = self._scaled, corrected = self._corrected
+        cdef double[::1] ratio = self._ratio, work = self._work
         cdef double ours = 0.0, theirs = 0.0, above = 0.0, prior, rate, error
         self._correct(predicted)
         if censored:
             for i in range(at, BINS):
-                ours += self._corrected[i]
+                ours += corrected[i]
                 theirs += online._of[SHARES, i]
             above = max(ours, 1e-12)
         else:
-            ours, theirs = self._corrected[at], online._of[SHARES, at]
+            ours, theirs = corrected[at], online._of[SHARES, at]
         self.evidence = within(
             EVIDENCE_MEMORY * self.evidence + log(max(ours, 1e-9) / max(theirs, 1e-9)), -MOST_EVIDENCE, MOST_EVIDENCE
         )
         if self._weight >= MAX_WEIGHT:
             for i in range(BINS):
-                self._seen[i] *= 0.5
-                self._expected[i] *= 0.5
+                seen[i] *= 0.5
+                expected[i] *= 0.5
             self._weight *= 0.5
         self._weight += 1.0
         for i in range(BINS):
-            self._expected[i] += self._scaled[i]
+            expected[i] += scaled[i]
             if censored and i >= at:
-                self._seen[i] += self._corrected[i] / above
+                seen[i] += corrected[i] / above
         if not censored:
-            self._seen[at] += 1.0
+            seen[at] += 1.0
         prior = INERTIA / self._weight
         self._smooth(self._seen, prior, self._ratio)
         self._smooth(self._expected, prior, self._work)
         for i in range(BINS):
-            self._ratio[i] /= max(self._work[i], 1e-12)
+            ratio[i] /= max(work[i], 1e-12)
         self._observed += 1
         rate = 1.0 / (min(self._observed, SCALE_MEMORY) + INERTIA)
         error = log(max(<double>tokens, 1.0) / median_of(self._scaled))
@@ -169,19 +171,21 @@ cdef class LearnedLengths:
 
     cdef int _smooth(self, const double[::1] counts, double prior, double[::1] into) except -1:
         """Each bin with three neighbours on either side, weighed, and with the prior of what is expected."""
+        cdef double[::1] expected = self._expected, smoothed = self._counts
         cdef Py_ssize_t i
         for i in range(BINS):
-            self._counts[i + 3] = (counts[i] + prior * self._expected[i]) / 16.0
+            smoothed[i + 3] = (counts[i] + prior * expected[i]) / 16.0
         return smooth(self._counts, into)
 
     cdef int _correct(self, const double[:] predicted) except -1:
         """Fill `_scaled`, the prediction stretched by the scale, and `_corrected`, that by how often lengths came here."""
+        cdef double[::1] scaled = self._scaled, corrected = self._corrected, ratio = self._ratio
         cdef Py_ssize_t i, from_bin = 0
         cdef double total = 0.0, by, edge, below = 0.0, moved, before = 0.0
         if predicted.shape[0] != BINS:
             raise ValueError("shares of other bins")
         if fabs(self.log_scale) < LEAST_LOG_SCALE:
-            self._scaled[:] = predicted
+            scaled[:] = predicted
         else:
             by = exp(-self.log_scale)
             for i in range(1, BINS + 1):
@@ -200,13 +204,13 @@ cdef class LearnedLengths:
                     moved = below
                 else:
                     moved = below + (edge - EDGES[from_bin]) * predicted[from_bin] / (EDGES[from_bin + 1] - EDGES[from_bin])
-                self._scaled[i - 1] = moved - before + LEAST_SHARE
+                scaled[i - 1] = moved - before + LEAST_SHARE
                 before = moved
         for i in range(BINS):
-            self._corrected[i] = self._scaled[i] * self._ratio[i]
-            total += self._corrected[i]
+            corrected[i] = scaled[i] * ratio[i]
+            total += corrected[i]
         for i in range(BINS):
-            self._corrected[i] /= total
+            corrected[i] /= total
         return 0
 
 
@@ -234,6 +238,8 @@ def served_tables(learned, const double[:, :] predicted, online):
     cdef LearnedLengths each
     cdef LengthTable usual, table
     cdef double weight
+    cdef double[::1] corrected
+    cdef double[:, ::1] of
     cdef double[:, :, ::1] rows
     if len(learned) != size or len(online) != size:
         raise ValueError("columns of different lengths")
@@ -243,8 +249,9 @@ def served_tables(learned, const double[:, :] predicted, online):
         each, usual = learned[n], online[n]
         weight = each.weight
         each._correct(predicted[n])
+        corrected, of = each._corrected, usual._of
         for i in range(BINS):
-            rows[n, SHARES, i] = weight * each._corrected[i] + (1.0 - weight) * usual._of[SHARES, i]
+            rows[n, SHARES, i] = weight * corrected[i] + (1.0 - weight) * of[SHARES, i]
         table = LengthTable.__new__(LengthTable)
         table._take(rows[n])
         tables.append(table)
