@@ -8,7 +8,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = Path("predictors/kernels/native")
-KERNEL_NAMES = ("distributions", "estimates", "histories", "networks", "residuals", "words")
+CALIBRATION = Path("predictors/kernels/reference/calibration.py")
+KERNEL_NAMES = ("calibration", "distributions", "estimates", "histories", "networks", "residuals", "words")
 READING = [
     Path("backends", name)
     for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
@@ -34,13 +35,14 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
         depends=[str(path) for path in digested],
         define_macros=[("HEADWAY_SOURCE", f'"{digest}"')],
         extra_compile_args=["-O3", "-g0", *flags],
+        libraries=["m"],  # else its functions are those of the oldest version, each in a check of errors
         optional=True,
     )
 
 
 def kernel(name: str) -> Extension:
-    source = KERNELS / f"{name}.pyx"
-    digested = [*sorted(KERNELS.glob("*.pxd")), source]
+    source = CALIBRATION if name == "calibration" else KERNELS / f"{name}.pyx"
+    digested = [*sorted(KERNELS.glob("*.pxd")), CALIBRATION, *([] if source == CALIBRATION else [source])]
     flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
     return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
 

@@ -111,7 +111,7 @@ class _TreeQuantiles:
     def __init__(self, forests: Sequence[Arrays]) -> None:
         latency = load_models().latency
         assert latency is not None  # noqa: S101 (it comes with Headway)
-        self.network = latency.network
+        self.network, self.head = latency.network, self
         self._forests = [TreeModel(each) for each in forests]
 
     def quantiles(self, states: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:

@@ -14,14 +14,13 @@ import numpy as np
 
 from benchmarks.experiments.latency_fits import LatencyFit
 from benchmarks.simulator import Arrival
-from predictors.kernels import ModelWeight
+from predictors.kernels import ModelWeight, Offsets
 from predictors.kernels.length_bins import BINS, bin_of
 from predictors.kernels.levels import TAUS
 from predictors.learned.length_model import LengthModel
 from predictors.learned.models import Models, load_models
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.length import LengthDistribution
-from predictors.online.offsets import Offsets
 from predictors.online.prediction import Predictions
 from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig

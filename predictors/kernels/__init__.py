@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from predictors.kernels.reference.calibration import Accuracy, Coverage, GroupCalibration, Offsets
 from predictors.kernels.reference.estimates import (
     Estimate,
     Estimates,
@@ -25,6 +26,7 @@ from predictors.kernels.reference.latency_networks import (
 from predictors.kernels.reference.length_network import LengthFleet, LengthNetwork
 from predictors.kernels.reference.lengths import LearnedLengths, LengthTable, served_tables
 from predictors.kernels.reference.misses import p_miss
+from predictors.kernels.reference.model_outputs import ModelOutputs, model_outputs
 from predictors.kernels.reference.model_weights import ModelWeight
 from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
@@ -33,20 +35,29 @@ from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, St
 from predictors.kernels.reference.words import ids_as_bytes, read_words
 from router.compiled import why_not
 
-_NATIVE = Path(__file__).parent / "native"
+_HERE = Path(__file__).parent
+_SHARED = [*sorted((_HERE / "native").glob("*.pxd")), _HERE / "reference" / "calibration.py"]
 #: Why the compiled kernels are not used; None if they are.
 WHY_NOT_NATIVE = why_not(
-    {
-        f"predictors.kernels.native.{name}": [*sorted(_NATIVE.glob("*.pxd")), _NATIVE / f"{name}.pyx"]
+    {"predictors.kernels.native.calibration": ()}
+    | {
+        f"predictors.kernels.native.{name}": [*_SHARED, _HERE / "native" / f"{name}.pyx"]
         for name in ("distributions", "estimates", "histories", "networks", "residuals", "words")
     }
 )
 
 if WHY_NOT_NATIVE is None:
+    from predictors.kernels.native.calibration import (  # type: ignore[no-redef]
+        Accuracy,
+        Coverage,
+        GroupCalibration,
+        Offsets,
+    )
     from predictors.kernels.native.distributions import (  # type: ignore[no-redef]
         LearnedLengths,
         LengthTable,
         ModelWeight,
+        model_outputs,
         p_miss,
         served_quantiles,
         served_tables,
@@ -77,9 +88,9 @@ if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.words import ids_as_bytes, read_words  # type: ignore[no-redef]
 
 __all__ = [
-    "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelWeight", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
-    "StratifiedResiduals", "analytic_estimates", "answer_times", "each_with", "ids_as_bytes", "memory_rows", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
+    "WHY_NOT_NATIVE", "Accuracy", "Coverage", "Encoder", "Estimate", "Estimates", "GroupCalibration", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelOutputs", "ModelWeight", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "StratifiedResiduals", "analytic_estimates", "answer_times", "each_with", "ids_as_bytes", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 

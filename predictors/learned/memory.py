@@ -38,7 +38,8 @@ class MemoryModel:
     features = MEMORY_FEATURES
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
-        self.predict = MemoryNetwork(arrays).predict
+        self.network = MemoryNetwork(arrays)
+        self.predict = self.network.predict
 
     @classmethod
     def load(cls, artifact: Artifact) -> MemoryModel:

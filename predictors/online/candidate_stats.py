@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from predictors.kernels import InstanceHistory, ModelWeight, Shrinkage, StratifiedResiduals
+from predictors.kernels import (
+    Coverage,
+    GroupCalibration,
+    InstanceHistory,
+    ModelWeight,
+    Shrinkage,
+    StratifiedResiduals,
+)
 from predictors.kernels.step_costs import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, step_costs
-from predictors.online.calibration import GroupCalibration
-from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import ModelLengths
 from predictors.online.prediction import OnlinePrediction
 from router.core.profile import EngineProfile

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from predictors.kernels import InstanceHistory, LearnedLengths, ModelWeight
+from predictors.kernels import (
+    Accuracy,
+    Coverage,
+    GroupCalibration,
+    InstanceHistory,
+    LearnedLengths,
+    ModelWeight,
+)
 from predictors.kernels.step_costs import PrefillRate
 from predictors.learned.models import Models
-from predictors.online.calibration import Accuracy, GroupCalibration
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
-from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import Lengths
 from router.core.state import Instance
 from router.core.types import Candidate

@@ -5,7 +5,7 @@ For each event, every learner makes its observation and applies it (`predictors.
 (`predictors.online.sharing`). Received observations are applied in the same way.
 
 Two things here are not shared: this replica's attempts without a first token, and the accuracy of its own predictions
-(`predictors.online.coverage`).
+(`predictors.kernels.reference.calibration.Coverage`).
 """
 
 from __future__ import annotations
@@ -115,11 +115,10 @@ class Learning:
         """Learn the TTFTs of a candidate that are known or overdue."""
         while stats.pending and (error := self._ttft.observe_due(stats, now)) is not None:
             p50, p95 = served(error)
-            residual = error.residual
             self._ttft.apply(error, now)
             if self.publish is not None:
                 self.publish(error)
-            stats.coverage.observe_ttft(residual <= p50, residual <= p95, residual - p50)
+            stats.coverage.observe_ttft(error.residual, p50, p95)
 
     # --- events ----------------------------------------------------------------------------------------
     def observe_dispatch(

@@ -6,38 +6,17 @@ from collections.abc import Sequence
 from dataclasses import fields
 from operator import attrgetter
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from predictors.kernels import Estimate, Estimates, answer_times, each_with
+from predictors.kernels import Estimate, Estimates, ModelOutputs, answer_times, each_with
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
-from router.compiled import compiled_init
 from router.core.types import Candidate, Prediction
 
 _QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
-
-
-@compiled_init
-class ModelOutputs(NamedTuple):
-    """`rows` has the row of each candidate, -1 for those without a prediction. By row: the quantiles of log errors (2,
-    PREDICTIONS, TAUS), the factors for those that serve (2, 3: median, 95 % quantile, mean), and the mean share of KV memory
-    in use.
-
-    What serves is shown, recorded and learned from. A choice compares candidates: `decides_ttft` and `decides_tpot` say, for
-    each of them, whether P(miss) and the mean E2E take what serves too, or the physical estimate alone (`model_outputs`).
-    """
-
-    rows: list[int]
-    quantiles: np.ndarray
-    factors: np.ndarray
-    memory_ratios: list[float]
-    decides_ttft: list[bool]
-    decides_tpot: list[bool]
 
 
 class Predictions:

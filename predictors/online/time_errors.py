@@ -2,7 +2,7 @@
 
 An error is ln(actual / physical estimate). It corrects the physical estimate of the candidate (`residuals`). Where the
 latency model predicted too, it also changes the model's weight (`model_weights`), calibrates the quantiles that serve
-(`offsets`) and counts their accuracy (`calibration.Accuracy`).
+and counts their accuracy (`predictors.kernels.reference.calibration`).
 """
 
 from __future__ import annotations
@@ -121,10 +121,12 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
         residual, quantiles = observation.residual, observation.quantiles
         stats.ttft.observe(observation.stratum, residual)
         if quantiles:
-            group, physical = stats.group, (observation.median, observation.p95)
+            group = stats.group
             stats.weights[0].learn(quantiles, residual)
             group.offsets[0].learn(quantiles, residual)
-            group.accuracy.observe(residual, (quantiles[P50], quantiles[P95]), physical)
+            group.accuracy.observe(
+                residual, quantiles[P50], quantiles[P95], observation.median, observation.p95
+            )
 
 
 def served(error: TtftError) -> tuple[float, float]:

@@ -6,17 +6,25 @@ import numpy as np
 from predictors.kernels import levels
 from predictors.kernels.length_bins import BINS as _BINS, EDGES as _EDGES
 from predictors.kernels.reference import lengths, model_weights, normal, quantiles as reference_quantiles
+from predictors.kernels.reference import model_outputs as reference_outputs
+from predictors.kernels.reference.model_outputs import ModelOutputs
 
 from cpython.tuple cimport PyTuple_GetItem
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, smooth, within
-from predictors.kernels.native.estimates cimport Estimates, Known
+from predictors.kernels.native.calibration cimport GroupCalibration, Offsets
+from predictors.kernels.native.estimates cimport Estimates, Field, Known
+from predictors.kernels.native.histories cimport InstanceHistory
+from predictors.kernels.native.networks cimport ESTIMATE, TARGETS, TOGETHER, LatencyNetwork, MemoryNetwork, memory_row, target_row
 from predictors.kernels.native.residuals cimport ResidualWindow
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
 SOURCE = HEADWAY_SOURCE.decode()
 
+cdef object new_tuple = tuple.__new__
+cdef Py_ssize_t MOST_MODELLED = reference_outputs.MOST_MODELLED
+cdef long LEAST_OBSERVED = reference_outputs.LEAST_OBSERVED
 cdef const double[::1] EDGES = np.array(_EDGES)
 cdef Py_ssize_t BINS = _BINS
 #: Rows of a table: shares, P(Y <= left edge), density, E[Y; Y <= left edge].
@@ -125,35 +133,37 @@ cdef class LearnedLengths:
 
     def observe(self, const double[:] predicted, LengthTable online, tokens, bint censored):
         cdef Py_ssize_t at = min(max(edge_of(EDGES, tokens), 0), BINS - 1), i
+        cdef double[::1] seen = self._seen, expected = self._expected, scaled = self._scaled, corrected = self._corrected
+        cdef double[::1] ratio = self._ratio, work = self._work
         cdef double ours = 0.0, theirs = 0.0, above = 0.0, prior, rate, error
         self._correct(predicted)
         if censored:
             for i in range(at, BINS):
-                ours += self._corrected[i]
+                ours += corrected[i]
                 theirs += online._of[SHARES, i]
             above = max(ours, 1e-12)
         else:
-            ours, theirs = self._corrected[at], online._of[SHARES, at]
+            ours, theirs = corrected[at], online._of[SHARES, at]
         self.evidence = within(
             EVIDENCE_MEMORY * self.evidence + log(max(ours, 1e-9) / max(theirs, 1e-9)), -MOST_EVIDENCE, MOST_EVIDENCE
         )
         if self._weight >= MAX_WEIGHT:
             for i in range(BINS):
-                self._seen[i] *= 0.5
-                self._expected[i] *= 0.5
+                seen[i] *= 0.5
+                expected[i] *= 0.5
             self._weight *= 0.5
         self._weight += 1.0
         for i in range(BINS):
-            self._expected[i] += self._scaled[i]
+            expected[i] += scaled[i]
             if censored and i >= at:
-                self._seen[i] += self._corrected[i] / above
+                seen[i] += corrected[i] / above
         if not censored:
-            self._seen[at] += 1.0
+            seen[at] += 1.0
         prior = INERTIA / self._weight
         self._smooth(self._seen, prior, self._ratio)
         self._smooth(self._expected, prior, self._work)
         for i in range(BINS):
-            self._ratio[i] /= max(self._work[i], 1e-12)
+            ratio[i] /= max(work[i], 1e-12)
         self._observed += 1
         rate = 1.0 / (min(self._observed, SCALE_MEMORY) + INERTIA)
         error = log(max(<double>tokens, 1.0) / median_of(self._scaled))
@@ -161,19 +171,21 @@ cdef class LearnedLengths:
 
     cdef int _smooth(self, const double[::1] counts, double prior, double[::1] into) except -1:
         """Each bin with three neighbours on either side, weighed, and with the prior of what is expected."""
+        cdef double[::1] expected = self._expected, smoothed = self._counts
         cdef Py_ssize_t i
         for i in range(BINS):
-            self._counts[i + 3] = (counts[i] + prior * self._expected[i]) / 16.0
+            smoothed[i + 3] = (counts[i] + prior * expected[i]) / 16.0
         return smooth(self._counts, into)
 
     cdef int _correct(self, const double[:] predicted) except -1:
         """Fill `_scaled`, the prediction stretched by the scale, and `_corrected`, that by how often lengths came here."""
+        cdef double[::1] scaled = self._scaled, corrected = self._corrected, ratio = self._ratio
         cdef Py_ssize_t i, from_bin = 0
         cdef double total = 0.0, by, edge, below = 0.0, moved, before = 0.0
         if predicted.shape[0] != BINS:
             raise ValueError("shares of other bins")
         if fabs(self.log_scale) < LEAST_LOG_SCALE:
-            self._scaled[:] = predicted
+            scaled[:] = predicted
         else:
             by = exp(-self.log_scale)
             for i in range(1, BINS + 1):
@@ -192,13 +204,13 @@ cdef class LearnedLengths:
                     moved = below
                 else:
                     moved = below + (edge - EDGES[from_bin]) * predicted[from_bin] / (EDGES[from_bin + 1] - EDGES[from_bin])
-                self._scaled[i - 1] = moved - before + LEAST_SHARE
+                scaled[i - 1] = moved - before + LEAST_SHARE
                 before = moved
         for i in range(BINS):
-            self._corrected[i] = self._scaled[i] * self._ratio[i]
-            total += self._corrected[i]
+            corrected[i] = scaled[i] * ratio[i]
+            total += corrected[i]
         for i in range(BINS):
-            self._corrected[i] /= total
+            corrected[i] /= total
         return 0
 
 
@@ -226,6 +238,8 @@ def served_tables(learned, const double[:, :] predicted, online):
     cdef LearnedLengths each
     cdef LengthTable usual, table
     cdef double weight
+    cdef double[::1] corrected
+    cdef double[:, ::1] of
     cdef double[:, :, ::1] rows
     if len(learned) != size or len(online) != size:
         raise ValueError("columns of different lengths")
@@ -235,8 +249,9 @@ def served_tables(learned, const double[:, :] predicted, online):
         each, usual = learned[n], online[n]
         weight = each.weight
         each._correct(predicted[n])
+        corrected, of = each._corrected, usual._of
         for i in range(BINS):
-            rows[n, SHARES, i] = weight * each._corrected[i] + (1.0 - weight) * usual._of[SHARES, i]
+            rows[n, SHARES, i] = weight * corrected[i] + (1.0 - weight) * of[SHARES, i]
         table = LengthTable.__new__(LengthTable)
         table._take(rows[n])
         tables.append(table)
@@ -296,47 +311,120 @@ cdef double loss_of(tuple quantiles, Py_ssize_t prediction, double actual) excep
     return loss / TAUS
 
 
-def served_quantiles(const float[:, :, :] raw, Estimates estimates, places, list weights, list offsets):
+def served_quantiles(const float[:, :, ::1] raw, Estimates estimates, places, list weights, list offsets):
     """See `reference.served_quantiles`."""
-    cdef Py_ssize_t size = raw.shape[0], n, time, i, place
-    cdef double spread, middle, deviation, p50, p95, share, bias
-    cdef list offset
-    cdef Known *known
-    cdef ModelWeight weight
-    cdef ResidualWindow window
+    cdef Py_ssize_t size = raw.shape[0], n
     if not len(places) == len(weights) == len(offsets) == size or (size and (raw.shape[1] != 2 or raw.shape[2] != TAUS)):
         raise ValueError("columns of different lengths")
     quantiles, factors = np.empty((size, 2, PREDICTIONS, TAUS)), np.empty((size, 2, 3))
     cdef double[:, :, :, ::1] found = quantiles
     cdef double[:, :, ::1] factor = factors
     for n in range(size):
-        place = places[n]
-        known = estimates.at(place)
-        for time in range(2):
-            window = (estimates._tpot_errors if time else estimates._ttft_errors)[place]
-            bias = known.tpot_bias if time else known.ttft_bias
-            weight, offset = weights[n][time], offsets[n][time]
-            share = weight.value
-            for i in range(TAUS):
-                found[n, time, PHYSICAL, i] = window.at_share(LEVELS[i])
-                found[n, time, MODEL, i] = raw[n, time, i] + bias
-                found[n, time, SERVED, i] = share * found[n, time, MODEL, i] + (1.0 - share) * found[n, time, PHYSICAL, i]
-            p50 = found[n, time, SERVED, P50]
-            middle = 0.5 * (found[n, time, SERVED, P90] - found[n, time, SERVED, P10])
-            for i in range(TAUS):
-                spread = at_least(middle if i == P50 else fabs(found[n, time, SERVED, i] - p50), LEAST_SPREAD)
-                found[n, time, SERVED, i] += <double>offset[i] * spread
-                if i > P50 and found[n, time, SERVED, i] < found[n, time, SERVED, i - 1]:
-                    found[n, time, SERVED, i] = found[n, time, SERVED, i - 1]
-            if found[n, time, SERVED, P50] < found[n, time, SERVED, P10]:
-                found[n, time, SERVED, P10] = found[n, time, SERVED, P50]
-            p50, p95 = found[n, time, SERVED, P50], found[n, time, SERVED, P95]
-            deviation = (p95 - p50) / SCORES[P95]
-            deviation = 1.0 if deviation > 1.0 else deviation
-            factor[n, time, 0] = exp(at_most(p50, MOST_LOG))
-            factor[n, time, 1] = exp(at_most(p95, MOST_LOG))
-            factor[n, time, 2] = exp(at_most(p50 + 0.5 * deviation * deviation, MOST_LOG))
+        serve(raw[n], estimates, places[n], weights[n], offsets[n], found[n], factor[n])
     return quantiles, factors
+
+
+cdef int serve(
+    const float[:, ::1] raw, Estimates estimates, Py_ssize_t place, tuple weights, tuple offsets, double[:, :, ::1] found,
+    double[:, ::1] factor,
+) except -1:
+    """Those of one candidate."""
+    cdef Py_ssize_t time, i
+    cdef double spread, middle, deviation, p50, p95, share, bias
+    cdef list offset
+    cdef Known *known = estimates.at(place)
+    cdef ModelWeight weight
+    cdef ResidualWindow window
+    for time in range(2):
+        window = (estimates._tpot_errors if time else estimates._ttft_errors)[place]
+        bias = known.tpot_bias if time else known.ttft_bias
+        weight, offset = weights[time], offsets[time]
+        share = weight.value
+        for i in range(TAUS):
+            found[time, PHYSICAL, i] = window.at_share(LEVELS[i])
+            found[time, MODEL, i] = raw[time, i] + bias
+            found[time, SERVED, i] = share * found[time, MODEL, i] + (1.0 - share) * found[time, PHYSICAL, i]
+        p50 = found[time, SERVED, P50]
+        middle = 0.5 * (found[time, SERVED, P90] - found[time, SERVED, P10])
+        for i in range(TAUS):
+            spread = at_least(middle if i == P50 else fabs(found[time, SERVED, i] - p50), LEAST_SPREAD)
+            found[time, SERVED, i] += <double>offset[i] * spread
+            if i > P50 and found[time, SERVED, i] < found[time, SERVED, i - 1]:
+                found[time, SERVED, i] = found[time, SERVED, i - 1]
+        if found[time, SERVED, P50] < found[time, SERVED, P10]:
+            found[time, SERVED, P10] = found[time, SERVED, P50]
+        p50, p95 = found[time, SERVED, P50], found[time, SERVED, P95]
+        deviation = (p95 - p50) / SCORES[P95]
+        deviation = 1.0 if deviation > 1.0 else deviation
+        factor[time, 0] = exp(at_most(p50, MOST_LOG))
+        factor[time, 1] = exp(at_most(p95, MOST_LOG))
+        factor[time, 2] = exp(at_most(p50 + 0.5 * deviation * deviation, MOST_LOG))
+    return 0
+
+
+cdef Field GROUP = Field("group"), HISTORY = Field("history"), KV_USAGE = Field("kv_usage")
+cdef Field PROFILE = Field("profile"), REPORT = Field("report"), WEIGHTS = Field("weights")
+cdef double[:, ::1] TARGET_ROWS = np.empty((TOGETHER, TARGETS))
+cdef double[::1] KNOWN = np.empty(ESTIMATE)
+
+
+def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, instances, double now):
+    """See `model_outputs.model_outputs`."""
+    cdef Py_ssize_t all_ = len(stats), size, begin, end, n, at
+    cdef LatencyNetwork network = head if type(head) is LatencyNetwork else None
+    cdef InstanceHistory history
+    cdef GroupCalibration group
+    cdef Known *known
+    cdef double[:, :, :, ::1] found
+    cdef double[:, :, ::1] factor
+    cdef float[:, :, ::1] raw
+    if not len(instances) == len(estimates) == all_:
+        raise ValueError("columns of different lengths")
+    places = estimates.soonest(MOST_MODELLED)
+    size = len(places)
+    quantiles, factors = np.empty((size, 2, PREDICTIONS, TAUS)), np.empty((size, 2, 3))
+    predicted = np.empty((size, 2, TAUS), np.float32)
+    found, factor, raw = quantiles, factors, predicted
+    cdef list rows = [-1] * all_, decides_ttft = [False] * all_, decides_tpot = [False] * all_, ratios = [], states
+    for begin in range(0, size, TOGETHER):
+        end, states = min(begin + TOGETHER, size), []
+        for n in range(begin, end):
+            at = places[n]
+            of, instance, known, rows[at] = stats[at], instances[at], estimates.at(at), n
+            history = HISTORY.read(of)
+            known_numbers(known)
+            target_row(history.seen(instance), KNOWN, now, TARGET_ROWS[n - begin])
+            if network is None:
+                states.append(history.state)
+            else:
+                network.put(n - begin, history._state, TARGET_ROWS[n - begin])
+            decides_ttft[at] = known.ttft_count >= LEAST_OBSERVED
+            decides_tpot[at] = known.tpot_count >= LEAST_OBSERVED and PROFILE.read(of) is None
+            if memory is None:
+                ratios.append(known.memory_ratio)
+            else:
+                memory_row(known.memory_ratio, KV_USAGE.read(REPORT.read(instance)), TARGET_ROWS[n - begin], memory.row)
+                ratios.append(memory.ratio())
+        if network is None:
+            predicted[begin:end] = head.quantiles(states, np.array(TARGET_ROWS[:end - begin]))
+        else:
+            network.finish(raw[begin:end])
+    for n in range(size):
+        at = places[n]
+        of = stats[at]
+        group = GROUP.read(of)
+        offsets = (<Offsets?>group.offsets[0]).values, (<Offsets?>group.offsets[1]).values
+        serve(raw[n], estimates, at, WEIGHTS.read(of), offsets, found[n], factor[n])
+    return new_tuple(ModelOutputs, (rows, quantiles, factors, ratios, decides_ttft, decides_tpot))
+
+
+cdef int known_numbers(const Known *known) except -1:
+    """Fill in the numbers of an `Estimate`."""
+    KNOWN[0], KNOWN[1], KNOWN[2], KNOWN[3] = known.ttft_s, known.tpot_s, known.ttft_stratum, known.tpot_stratum
+    KNOWN[4], KNOWN[5], KNOWN[6], KNOWN[7] = known.ttft_bias, known.tpot_bias, known.ttft_count, known.tpot_count
+    KNOWN[8], KNOWN[9], KNOWN[10] = known.prompt_tokens, known.cached_tokens, known.output_tokens
+    KNOWN[11], KNOWN[12] = known.pending_tokens, known.step_s
+    return 0
 
 
 cdef double at_most(double value, double bound) noexcept:

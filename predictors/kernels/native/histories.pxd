@@ -2,7 +2,6 @@ from predictors.kernels.native.networks cimport LatencyNetwork
 
 cdef enum:
     EVENT_SIZE = 18
-    SUMMARY_SIZE = 44
 
 
 cdef struct Ring:  # the last moments of one kind
@@ -26,8 +25,9 @@ cdef class InstanceHistory:
     cdef Ring _first_8, _first_32, _arrivals, _ended
     cdef Recent _ttft[2]
     cdef Recent _ttft_error, _tpot, _tpot_error
-    cdef tuple _summary
+    cdef double[::1] _summary
 
+    cdef const double[::1] seen(self, instance) except *
     cdef int _add(
         self, int kind, instance, double now, double size, double estimate, double cached, double error
     ) except -1

@@ -5,7 +5,7 @@ import numpy as np
 
 from libc.math cimport log, log1p, log2, rint
 
-from predictors.kernels.native.networks cimport LatencyNetwork
+from predictors.kernels.native.networks cimport SUMMARY, LatencyNetwork
 from predictors.kernels.native.networks import target_rows
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
@@ -101,6 +101,7 @@ cdef class InstanceHistory:
         if network is not None:
             self.state = network.start()
             self._state = self.state
+        self._summary = np.empty(SUMMARY)
         self._step_s = 0.02
         self._first_8.room, self._first_32.room, self._arrivals.room, self._ended.room = 8, 32, 16, 16
 
@@ -166,7 +167,7 @@ cdef class InstanceHistory:
         running, waiting, usage = report.running, report.waiting, report.kv_usage
         in_flight, awaiting, context_tokens = instance.in_flight, instance.awaiting_first_token, instance.context_tokens
         pending_tokens = instance.pending_prefill_tokens
-        self._summarised = False  # the old summary stays: its numbers, freed after the new ones are made, are used again
+        self._summarised = False
         since_s = now - self._event_at if self._any_event else 0.0
         waited_s = now - <double>self._waiting[0] if self._waiting else 0.0
         row[:5] = 0.0
@@ -193,11 +194,15 @@ cdef class InstanceHistory:
         return tuple(target_rows([self.summary(instance)], [estimate], now)[0].tolist())
 
     def summary(self, instance):
-        cdef double[SUMMARY_SIZE] seen
+        return tuple(self.seen(instance))
+
+    cdef const double[::1] seen(self, instance) except *:
+        """The numbers of the summary. They stay the same until the next event."""
+        cdef double[::1] seen = self._summary
         cdef Py_ssize_t waiting, i
         cdef double ahead
         if self._summarised:
-            return self._summary
+            return seen
         report, waiting, reported_at = instance.report, len(self._waiting), instance.reported_at
         ahead = instance.awaiting_first_token + 1.0
         seen[0] = 0.0 if reported_at is None else <double>reported_at
@@ -221,5 +226,5 @@ cdef class InstanceHistory:
         for i in range(4):
             seen[38 + i] = self._ttft_error.values[1 + i]
         seen[42], seen[43] = self._tpot_error.values[2], self._tpot_error.values[1]
-        self._summary, self._summarised = tuple([seen[i] for i in range(SUMMARY_SIZE)]), True
-        return self._summary
+        self._summarised = True
+        return seen

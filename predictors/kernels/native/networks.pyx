@@ -19,11 +19,6 @@ from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
 SOURCE = HEADWAY_SOURCE.decode()
 
-#: Candidates whose quantiles are predicted together.
-cdef enum:
-    TOGETHER = 8
-
-
 cdef object floats(object array):
     return np.ascontiguousarray(array, np.float32)
 
@@ -77,47 +72,59 @@ cdef class LatencyNetwork:
         return 0
 
     def quantiles(self, states, const double[:, :] rows):
-        cdef Py_ssize_t size = rows.shape[0], width = self._width, half = width // 2, taus = self._widths.shape[1]
-        cdef Py_ssize_t begin, end, n, i, time
-        cdef float[::1] row = self._row, out = self._out
-        cdef float[:, ::1] first = self._first, second = self._second
+        cdef Py_ssize_t size = rows.shape[0], begin, end, n
         cdef const float[::1] state
-        found = np.empty((size, 2, taus), np.float32)
+        found = np.empty((size, 2, self._widths.shape[1]), np.float32)
         cdef float[:, :, ::1] quantiles = found
-        cdef float median, above
-        if len(states) != size or rows.shape[1] != row.shape[0]:
+        if len(states) != size:
             raise ValueError("states and rows that do not fit")
-        # Layer by layer for a few candidates, and the middle layer in two halves: weights that are used stay in the nearest cache.
         for begin in range(0, size, TOGETHER):
             end = min(begin + TOGETHER, size)
             for n in range(begin, end):
                 state = states[n]
-                if state.shape[0] != 2 * self._hidden + width:
-                    raise ValueError("a state of another size")
-                for i in range(row.shape[0]):
-                    row[i] = within((<float>rows[n, i] - self._target_mean[i]) * self._target_by[i], -self._clip, self._clip)
-                copy_row(state[2 * self._hidden:], first[n - begin, :width])
-                copy_row(self._last_bias, first[n - begin, width:])
-                add_product(row, self._by_target, first[n - begin])
-                relu_all(first[n - begin, :width])
-                copy_row(self._middle_bias, second[n - begin])
-            for n in range(end - begin):
-                add_product(first[n, :width], self._middle_left, second[n, :half])
-            for n in range(end - begin):
-                add_product(first[n, :width], self._middle_right, second[n, half:])
-                relu_all(second[n])
-            for n in range(begin, end):
-                copy_row(first[n - begin, width:], out)
-                add_product(second[n - begin], self._last, out)
-                for time in range(2):
-                    median = out[time * taus]
-                    quantiles[n, time, 1] = median
-                    quantiles[n, time, 0] = median - softplus(out[time * taus + 1]) * self._widths[time, 0]
-                    above = 0.0
-                    for i in range(2, taus):
-                        above += softplus(out[time * taus + i])
-                        quantiles[n, time, i] = median + above * self._widths[time, i]
+                self.put(n - begin, state, rows[n])
+            self.finish(quantiles[begin:end])
         return found
+
+    # Layer by layer for a few candidates, and the middle layer in two halves: weights that are used stay in the nearest cache.
+    cdef int put(self, Py_ssize_t n, const float[::1] state, const double[:] target) except -1:
+        """The first layer of the next of a few candidates."""
+        cdef float[::1] row = self._row
+        cdef Py_ssize_t i
+        if state.shape[0] != 2 * self._hidden + self._width or target.shape[0] != row.shape[0]:
+            raise ValueError("a row or a state of another size")
+        for i in range(row.shape[0]):
+            row[i] = within((<float>target[i] - self._target_mean[i]) * self._target_by[i], -self._clip, self._clip)
+        copy_row(state[2 * self._hidden:], self._first[n, :self._width])
+        copy_row(self._last_bias, self._first[n, self._width:])
+        add_product(row, self._by_target, self._first[n])
+        relu_all(self._first[n, :self._width])
+        return 0
+
+    cdef int finish(self, float[:, :, ::1] quantiles) except -1:
+        """The other layers of all of them."""
+        cdef Py_ssize_t width = self._width, half = width // 2, taus = self._widths.shape[1], n, i, time
+        cdef float[::1] out = self._out
+        cdef float[:, ::1] first = self._first, second = self._second
+        cdef float median, above
+        for n in range(quantiles.shape[0]):
+            copy_row(self._middle_bias, second[n])
+            add_product(first[n, :width], self._middle_left, second[n, :half])
+        for n in range(quantiles.shape[0]):
+            add_product(first[n, :width], self._middle_right, second[n, half:])
+            relu_all(second[n])
+        for n in range(quantiles.shape[0]):
+            copy_row(first[n, width:], out)
+            add_product(second[n], self._last, out)
+            for time in range(2):
+                median = out[time * taus]
+                quantiles[n, time, 1] = median
+                quantiles[n, time, 0] = median - softplus(out[time * taus + 1]) * self._widths[time, 0]
+                above = 0.0
+                for i in range(2, taus):
+                    above += softplus(out[time * taus + i])
+                    quantiles[n, time, i] = median + above * self._widths[time, i]
+        return 0
 
 
 cdef float softplus(float x) noexcept:
@@ -125,59 +132,68 @@ cdef float softplus(float x) noexcept:
 
 
 cdef class MemoryNetwork:
-    cdef const float[::1] _mean, _by, _bias, _last
-    cdef const float[:, ::1] _first
-    cdef float[::1] _normal, _hidden
-    cdef float _clip
-
     def __init__(self, arrays):
         weights = reference_latency.MemoryNetwork(arrays)
         self._mean, self._by = floats(weights.mean), floats(weights.by)
         self._first, self._bias, self._last = floats(weights.first), floats(weights.first_bias), floats(weights.last)
         self._clip = reference_latency.CLIP
-        self._normal, self._hidden = zeros(len(weights.mean)), zeros(len(weights.first_bias))
+        self.row, self._normal, self._hidden = zeros(len(weights.mean)), zeros(len(weights.mean)), zeros(len(weights.first_bias))
 
     def predict(self, const float[:, :] rows):
-        cdef Py_ssize_t size = rows.shape[0], last = self._last.shape[0], n, i
-        cdef float[::1] normal = self._normal, hidden = self._hidden
-        cdef float logit
-        if rows.shape[1] != normal.shape[0]:
+        cdef Py_ssize_t n
+        if rows.shape[1] != self.row.shape[0]:
             raise ValueError("rows of another size")
-        found = np.empty(size, np.float32)
+        found = np.empty(rows.shape[0], np.float32)
         cdef float[::1] ratios = found
-        for n in range(size):
-            for i in range(normal.shape[0]):
-                normal[i] = within((rows[n, i] - self._mean[i]) * self._by[i], -self._clip, self._clip)
-            copy_row(self._bias, hidden)
-            add_product(normal, self._first, hidden)
-            relu_all(hidden[:last])
-            logit = 0.0
-            for i in range(last):
-                logit += hidden[i] * self._last[i]
-            logit += hidden[last]
-            logit += rows[n, 0]
-            ratios[n] = 0.5 * tanh_of(0.5 * logit) + 0.5
+        for n in range(rows.shape[0]):
+            self.row[:] = rows[n]
+            ratios[n] = self.ratio()
         return found
+
+    cdef float ratio(self) except -1.0:
+        """That of the `row` that is filled in."""
+        cdef Py_ssize_t last = self._last.shape[0], i
+        cdef float[::1] normal = self._normal, hidden = self._hidden
+        cdef float logit = 0.0
+        for i in range(normal.shape[0]):
+            normal[i] = within((self.row[i] - self._mean[i]) * self._by[i], -self._clip, self._clip)
+        copy_row(self._bias, hidden)
+        add_product(normal, self._first, hidden)
+        relu_all(hidden[:last])
+        for i in range(last):
+            logit += hidden[i] * self._last[i]
+        logit += hidden[last]
+        logit += self.row[0]
+        return 0.5 * tanh_of(0.5 * logit) + 0.5
 
 
 def memory_rows(held, kv_usage, target_rows):
     """See `latency_networks.memory_rows`."""
     cdef const double[:, :] targets = np.asarray(target_rows, np.float64)
-    cdef Py_ssize_t size = targets.shape[0], n, i
-    cdef double least = reference_latency.LEAST_RATIO
+    cdef Py_ssize_t size = targets.shape[0], n
     if len(held) != size or len(kv_usage) != size:
         raise ValueError("columns of different lengths")
     found = np.empty((size, 3 + targets.shape[1]), np.float32)
     cdef float[:, ::1] rows = found
     for n in range(size):
-        usage = kv_usage[n]
-        known = usage is not None and usage == usage
-        rows[n, 0] = logit_of(held[n], least)
-        rows[n, 1] = logit_of(usage, least) if known else rows[n, 0]
-        rows[n, 2] = known
-        for i in range(targets.shape[1]):
-            rows[n, 3 + i] = targets[n, i]
+        memory_row(held[n], kv_usage[n], targets[n], rows[n])
     return found
+
+
+cdef double LEAST_RATIO = reference_latency.LEAST_RATIO
+
+
+cdef int memory_row(double held, usage, const double[:] target, float[::1] row) except -1:
+    cdef Py_ssize_t i
+    known = usage is not None and usage == usage
+    row[0] = logit_of(held, LEAST_RATIO)
+    row[1] = logit_of(usage, LEAST_RATIO) if known else row[0]
+    row[2] = known
+    if row.shape[0] != 3 + target.shape[0]:
+        raise ValueError("a row of another size")
+    for i in range(target.shape[0]):
+        row[3 + i] = target[i]
+    return 0
 
 
 cdef float logit_of(double ratio, double least) noexcept:
@@ -318,8 +334,13 @@ cdef class LengthNetwork:
 
     cdef double _add_grams(self, tuple head, tuple tail) except -1.0:
         """Sum the rows of the known words and pairs, each once. The share of the pairs that are known (of a single word)."""
-        cdef Py_ssize_t ahead = len(head), size = ahead + len(tail), at, known_words = 0, known_pairs = 0
+        cdef Py_ssize_t ahead = len(head), size = ahead + len(tail), at, each
+        cdef int row
+        cdef int[2] known = [0, 0]  # words and pairs
+        cdef unsigned int[2] grams
         cdef unsigned int word, before = 0
+        cdef const int[::1] rows = self._gram_rows
+        cdef unsigned int[::1] seen = self._seen
         self._factors[:] = 0.0
         self._any_known = False
         self._tick += 1
@@ -330,23 +351,18 @@ cdef class LengthNetwork:
             word = <unsigned int>(head[at] if at < ahead else tail[at - ahead])
             if word >= self._words:
                 raise IndexError("a word beyond the vocabulary")
-            known_words += self._add_gram(word)
-            if at:
-                known_pairs += self._add_gram(self._words + ((before * 40503 + word * 9973) & self._pair_mask))
+            grams[0], grams[1] = word, self._words + ((before * 40503 + word * 9973) & self._pair_mask)
             before = word
+            for each in range(2 if at else 1):
+                row = rows[grams[each]]
+                known[each] += row > 0
+                if row > 0 and seen[row] != self._tick:
+                    seen[row] = self._tick
+                    self._any_known = True
+                    add_row_of(self._gram_table, row, self._factors)
         if size > 1:
-            return known_pairs / <double>(size - 1)
-        return known_words
-
-    cdef int _add_gram(self, Py_ssize_t gram) except -1:
-        cdef int row = self._gram_rows[gram]
-        if row <= 0:
-            return 0
-        if self._seen[row] != self._tick:
-            self._seen[row] = self._tick
-            self._any_known = True
-            add_row_of(self._gram_table, row, self._factors)
-        return 1
+            return known[1] / <double>(size - 1)
+        return known[0]
 
     cdef int _run(self, tuple words, float[::1] into) except -1:
         """The LSTM over the patches of words. Counts frequent words."""
@@ -381,6 +397,8 @@ cdef class LengthNetwork:
     cdef int _share(self, LengthFleet fleet, Py_ssize_t n, double[::1] shares) except -1:
         """The mixture of one model, and its shares of the bins."""
         cdef Py_ssize_t parts = self._components, edges = self._log_edges.shape[0], i, part
+        cdef const double[::1] log_edges = self._log_edges
+        cdef double[::1] weights = self._weight_of, middles = self._middle_of, scales = self._scale_of
         cdef double centre = fleet._level[n], spread = fleet._spread[n], most, total = 0.0, mean = 0.0, below, before = 0.0
         for i in range(self._prompt.shape[0]):
             centre += fleet._tilt[n, i] * self._prompt[i]
@@ -393,27 +411,27 @@ cdef class LengthNetwork:
         for part in range(1, parts):
             most = max(most, self._out[part])
         for part in range(parts):
-            self._weight_of[part] = exp(self._out[part] - most)
-            total += self._weight_of[part]
+            weights[part] = exp(self._out[part] - most)
+            total += weights[part]
         for part in range(parts):
-            self._weight_of[part] /= total
-            self._middle_of[part] = centre + self._out[parts + part]
-            mean += self._weight_of[part] * self._middle_of[part]
+            weights[part] /= total
+            middles[part] = centre + self._out[parts + part]
+            mean += weights[part] * middles[part]
         for part in range(parts):
-            self._middle_of[part] = mean + spread * (self._middle_of[part] - mean)
-            self._weight_of[part] *= 1.0 - self._wide_share
-            self._scale_of[part] = spread * exp(within(self._out[2 * parts + part], self._log_scales[0], self._log_scales[1]))
-        self._middle_of[parts], self._weight_of[parts] = mean, self._wide_share
-        self._scale_of[parts] = spread * self._wide_scale
+            middles[part] = mean + spread * (middles[part] - mean)
+            weights[part] *= 1.0 - self._wide_share
+            scales[part] = spread * exp(within(self._out[2 * parts + part], self._log_scales[0], self._log_scales[1]))
+        middles[parts], weights[parts] = mean, self._wide_share
+        scales[parts] = spread * self._wide_scale
         for part in range(parts + 1):
-            self._middle_of[part] = within(self._middle_of[part], self._medians[0], self._medians[1])
+            middles[part] = within(middles[part], self._medians[0], self._medians[1])
         total = 0.0
         for i in range(1, edges):
             below = 1.0
             if i < edges - 1:
                 below = 0.0
                 for part in range(parts + 1):
-                    below += self._weight_of[part] / (1.0 + exp((self._middle_of[part] - self._log_edges[i]) / self._scale_of[part]))
+                    below += weights[part] / (1.0 + exp((middles[part] - log_edges[i]) / scales[part]))
             shares[i - 1] = max(below - before, 1e-12)
             total += shares[i - 1]
             before = below
@@ -422,67 +440,79 @@ cdef class LengthNetwork:
         return 0
 
 
+cdef double[::1] SEEN = np.zeros(SUMMARY), KNOWN = np.zeros(ESTIMATE)
+
+
 def target_rows(summaries, estimates, double now):
     """See `latency_networks.target_rows`."""
-    cdef Py_ssize_t size = len(estimates), n, i, own, other
-    cdef object seen, known
-    cdef double log_ttft, log_tpot, log_step, ttft, by_ttft, cached, ahead, step_s, first, ended, arrival, gap_s
-    cdef double[:, ::1] rows
+    cdef Py_ssize_t size = len(estimates), n, i
     if len(summaries) != size:
         raise ValueError("as many summaries as estimates")
-    found = np.empty((size, 47))
-    rows = found
+    found = np.empty((size, TARGETS))
+    cdef double[:, ::1] rows = found
     for n in range(size):
-        seen, known = summaries[n], estimates[n]
-        if len(seen) != 44 or len(known) != 13:
+        summary, estimate = summaries[n], estimates[n]
+        if len(summary) != SUMMARY or len(estimate) != ESTIMATE:
             raise ValueError("a summary or an estimate of another size")
-        step_s = item(known, 12)
-        log_ttft, log_tpot, log_step = log(item(known, 0)), log(item(known, 1)), log(step_s)
-        ttft = log_ttft + item(known, 4)
-        by_ttft = exp(-ttft)
-        cached = item(known, 9) / (item(known, 8) + 1.0)
-        ahead = item(seen, 16)
-        first = ended = arrival = 0.0
-        rows[n, 0], rows[n, 1] = log_ttft - log_step, log_tpot - log_step
-        rows[n, 2], rows[n, 4] = item(known, 4), item(known, 5)
-        rows[n, 3], rows[n, 5] = log1p(item(known, 6)), log1p(item(known, 7))
-        rows[n, 6], rows[n, 7] = item(known, 2) == 1.0, item(known, 2) == 2.0
-        rows[n, 8], rows[n, 9] = item(known, 3) == 1.0, item(known, 3) == 2.0
-        rows[n, 10] = 0.25 * rint(4.0 * log2(item(known, 8) + 1.0))
-        rows[n, 12] = 0.25 * rint(4.0 * log2(item(known, 10) + 1.0))
-        rows[n, 11] = cached
-        rows[n, 13], rows[n, 14], rows[n, 15] = item(seen, 17), item(seen, 18), log1p(item(known, 11))
-        for i in range(4):
-            rows[n, 16 + i] = item(seen, 19 + i)
-        for i in range(8):
-            gap_s = now - item(seen, i)
-            gap_s = (0.0 if gap_s < 0.0 else gap_s) * item(seen, 8 + i)
-            if i < 4:
-                rows[n, 20 + i] = log1p(gap_s * by_ttft)
-            elif i < 7:
-                rows[n, 20 + i] = log1p(gap_s * (ahead * by_ttft))
-            else:
-                rows[n, 20 + i] = log1p(gap_s / step_s)
-            if i == 5:
-                first = gap_s
-            elif i == 6:
-                ended = gap_s
-            elif i == 7:
-                arrival = gap_s
-        rows[n, 28] = log(arrival) - log(first) if arrival > LEAST_GAP_S and first > LEAST_GAP_S else 0.0
-        rows[n, 29] = log(first) - log(ended) if first > LEAST_GAP_S and ended > LEAST_GAP_S else 0.0
-        own, other = (28, 23) if cached > 0.5 else (23, 28)
-        rows[n, 30] = item(seen, own)
-        for i in range(4):
-            rows[n, 31 + i] = (item(seen, own + 1 + i) - ttft) * item(seen, own)
-        rows[n, 35] = (item(seen, other + 2) - ttft) * item(seen, other)
-        for i in range(4):
-            rows[n, 36 + i] = item(seen, 38 + i)
-        rows[n, 40] = item(seen, 33)
-        for i in range(4):
-            rows[n, 41 + i] = (item(seen, 34 + i) - log_tpot - item(known, 5)) * item(seen, 33)
-        rows[n, 45], rows[n, 46] = item(seen, 42), item(seen, 43)
+        for i in range(SUMMARY):
+            SEEN[i] = item(summary, i)
+        for i in range(ESTIMATE):
+            KNOWN[i] = item(estimate, i)
+        target_row(SEEN, KNOWN, now, rows[n])
     return found
+
+
+cdef int target_row(const double[::1] seen, const double[::1] known, double now, double[::1] row) except -1:
+    """Of one summary and one estimate."""
+    cdef Py_ssize_t i, own, other
+    cdef double log_ttft, log_tpot, log_step, ttft, by_ttft, cached, ahead, step_s, first, ended, arrival, gap_s
+    step_s = known[12]
+    log_ttft, log_tpot, log_step = log(known[0]), log(known[1]), log(step_s)
+    ttft = log_ttft + known[4]
+    by_ttft = exp(-ttft)
+    cached = known[9] / (known[8] + 1.0)
+    ahead = seen[16]
+    first = ended = arrival = 0.0
+    row[0], row[1] = log_ttft - log_step, log_tpot - log_step
+    row[2], row[4] = known[4], known[5]
+    row[3], row[5] = log1p(known[6]), log1p(known[7])
+    row[6], row[7] = known[2] == 1.0, known[2] == 2.0
+    row[8], row[9] = known[3] == 1.0, known[3] == 2.0
+    row[10] = 0.25 * rint(4.0 * log2(known[8] + 1.0))
+    row[12] = 0.25 * rint(4.0 * log2(known[10] + 1.0))
+    row[11] = cached
+    row[13], row[14], row[15] = seen[17], seen[18], log1p(known[11])
+    for i in range(4):
+        row[16 + i] = seen[19 + i]
+    for i in range(8):
+        gap_s = now - seen[i]
+        gap_s = (0.0 if gap_s < 0.0 else gap_s) * seen[8 + i]
+        if i < 4:
+            row[20 + i] = log1p(gap_s * by_ttft)
+        elif i < 7:
+            row[20 + i] = log1p(gap_s * (ahead * by_ttft))
+        else:
+            row[20 + i] = log1p(gap_s / step_s)
+        if i == 5:
+            first = gap_s
+        elif i == 6:
+            ended = gap_s
+        elif i == 7:
+            arrival = gap_s
+    row[28] = log(arrival) - log(first) if arrival > LEAST_GAP_S and first > LEAST_GAP_S else 0.0
+    row[29] = log(first) - log(ended) if first > LEAST_GAP_S and ended > LEAST_GAP_S else 0.0
+    own, other = (28, 23) if cached > 0.5 else (23, 28)
+    row[30] = seen[own]
+    for i in range(4):
+        row[31 + i] = (seen[own + 1 + i] - ttft) * seen[own]
+    row[35] = (seen[other + 2] - ttft) * seen[other]
+    for i in range(4):
+        row[36 + i] = seen[38 + i]
+    row[40] = seen[33]
+    for i in range(4):
+        row[41 + i] = (seen[34 + i] - log_tpot - known[5]) * seen[33]
+    row[45], row[46] = seen[42], seen[43]
+    return 0
 
 
 cdef long long OF_WORD = 2654435761  # as a literal it would be a Python number

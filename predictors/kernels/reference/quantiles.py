@@ -67,7 +67,7 @@ def factors_of(quantiles: np.ndarray) -> np.ndarray:
 
 
 def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(..., TAUS): quantiles with their offsets (`predictors.online.offsets`); they do not cross. The offset
+    """(..., TAUS): quantiles with their offsets (`calibration.Offsets`); they do not cross. The offset
     of a quantile is in units of its distance from the median; that of the median is in units of half of the 80 % range."""
     spreads = np.abs(predicted - predicted[..., P50, None])
     spreads[..., P50] = 0.5 * (predicted[..., P90] - predicted[..., P10])

@@ -38,12 +38,13 @@ SHAPES = {
 
 
 class LatencyModel:
-    """A trained model. One serves all instances; the state of each is in its `InstanceHistory`."""
+    """A trained model. One serves all instances; the state of each is in its `InstanceHistory`, which `network` changes, and
+    the quantiles are those of `head`."""
 
     features = LATENCY_FEATURES
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
-        self.network = network = LatencyNetwork(arrays)
+        self.network = self.head = network = LatencyNetwork(arrays)
         self.start = network.start
         self.step = network.step
         self.quantiles = network.quantiles

@@ -156,6 +156,7 @@ class MistakenLatency:
 
     def __init__(self, model: LatencyModel, *, by: float = 0.0, narrow: float = 1.0) -> None:
         self._model = model
+        self.head = self
         self._by = by
         self._narrow = narrow
 

@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 CHOICES = [
     Choice(
         "predictors.kernels", "LengthTable", "predictors.kernels.reference.lengths", "predictors.kernels.native",
-        kernels.WHY_NOT_NATIVE, ("distributions", "estimates", "histories", "networks", "residuals"), (),
+        kernels.WHY_NOT_NATIVE, ("calibration", "distributions", "estimates", "histories", "networks", "residuals"), (),
     ),
     Choice(
         "backends.scanning", "SseScanner", "backends.sse", "backends.native",

@@ -18,7 +18,9 @@ from backends.engine.profiles import names, profile
 from predictors import kernels
 from predictors.kernels import ResidualWindow
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES
+from predictors.kernels.reference import calibration as calibration_in_python
 from predictors.kernels.reference import estimates as estimates_in_python
+from predictors.kernels.reference import histories as histories_in_python
 from predictors.kernels.reference import (
     latency_networks,
     length_network,
@@ -29,6 +31,7 @@ from predictors.kernels.reference import (
     quantiles,
     relevance_network,
 )
+from predictors.kernels.reference import model_outputs as outputs_in_python
 from predictors.kernels.reference import words as words_in_python
 from predictors.kernels.reference.answer_length import answer_length
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
@@ -44,8 +47,9 @@ from tests.unit.predictors_learned.test_length_model import made_artifact
 if kernels.WHY_NOT_NATIVE is not None:
     pytest.skip(kernels.description(), allow_module_level=True)
 
-from predictors.kernels.native import distributions, estimates, networks
+from predictors.kernels.native import calibration, distributions, estimates, histories, networks
 from predictors.kernels.native import words as native_words
+from tests.unit.predictors_kernels.test_native_learning import events, play
 
 SUMMARY, ESTIMATE = 44, 13
 HUGE = 1e30
@@ -283,6 +287,45 @@ def after(weight: Any, observed: list[tuple[list[float], float]]) -> Any:
     return weight
 
 
+modelled = st.tuples(
+    windows, windows, learned, learned, arrays(float, (2, 5), elements=st.floats(-1.0, 1.0)), st.lists(events, max_size=6),
+    st.none() | st.floats(0.0, 1.0), st.none() | st.just("a profile"),
+)  # fmt: skip
+
+
+@given(st.lists(modelled, max_size=10), st.sampled_from([1, 8]), st.booleans())
+def test_the_outputs_of_both_models(drawn_: list[Any], times: int, with_memory: bool) -> None:
+    def outputs(
+        module: Any, network: Any, history: Any, weight: Any, memory: Any, kind: Any, calibrated: Any
+    ) -> Any:
+        stats, instances, head = [], [], network(LATENCY)
+        for _, _, of_ttft, of_tpot, offsets, happened, usage, profile_ in drawn_:
+            one = history(head)
+            play(one, happened, asked=False)
+            group = calibrated.GroupCalibration()
+            for each, values in zip(group.offsets, offsets.tolist(), strict=True):
+                each.values[:] = values
+            weights = after(weight(), of_ttft), after(weight(), of_tpot)
+            stats.append(SimpleNamespace(history=one, group=group, weights=weights, profile=profile_))
+            instances.append(Instance("i", "vllm", {}, report=LoadReport(kv_usage=usage)))
+        known = kind([made_estimate((1.0, 1.0), *each[:2]) for each in drawn_] * times)
+        return module.model_outputs(
+            head, memory(MEMORY) if with_memory else None, stats * times, known, instances * times, 20.0
+        )
+
+    found = outputs(
+        distributions, networks.LatencyNetwork, histories.InstanceHistory, distributions.ModelWeight,
+        networks.MemoryNetwork, estimates.Estimates, calibration,
+    )  # fmt: skip
+    wanted = outputs(
+        outputs_in_python, latency_networks.LatencyNetwork, histories_in_python.InstanceHistory, model_weights.ModelWeight,
+        latency_networks.MemoryNetwork, estimates_in_python.Estimates, calibration_in_python,
+    )  # fmt: skip
+    assert [found.rows, *found[4:]] == [wanted.rows, *wanted[4:]]
+    for ours, theirs in zip(found[1:4], wanted[1:4], strict=True):
+        close(ours, theirs, 1e-4)
+
+
 @st.composite
 def candidates(draw: Callable[[Any], Any], choices: int) -> tuple[Any, ...]:
     times = st.floats(1e-5, 1e3)
@@ -507,6 +550,8 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [0], weights, [([0.0],) * 2]),
         lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [1], weights, [([0.0] * 5,) * 2]),
         lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), one(), [0], [], []),
+        lambda: distributions.model_outputs(network, None, [], one(), [], 0.0),
+        lambda: distributions.model_outputs(network, None, [None], one(), [], 0.0),
         lambda: distributions.ModelWeight().learn((0.0,) * 5, 0.0),
         lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], [], [], np.zeros((0, 2, 5)), []),
         lambda: distributions.p_miss(

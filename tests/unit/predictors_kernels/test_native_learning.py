@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors import kernels
+from predictors.kernels.reference import calibration as calibration_in_python
 from predictors.kernels.reference import histories as histories_in_python
 from predictors.kernels.reference import latency_networks
 from predictors.kernels.reference import residuals as residuals_in_python
@@ -23,7 +24,7 @@ from router.core.types import LoadReport
 if kernels.WHY_NOT_NATIVE is not None:
     pytest.skip(kernels.description(), allow_module_level=True)
 
-from predictors.kernels.native import histories, networks, residuals
+from predictors.kernels.native import calibration, histories, networks, residuals
 
 log_errors = st.floats(-5.0, 5.0)
 PROBABILITIES = (0.0, 0.01, 0.05, 0.5, 0.9, 0.95, 0.999, 1.0)
@@ -114,6 +115,28 @@ def test_shrinkage(learned: list[tuple[float, float]], at: float) -> None:
         for each in pair:
             each.observe(estimate_s, actual_s)
     same(*([each.slope, each.mean, each.reach, each.shrunk(at)] for each in pair))
+
+
+# --- calibration ---------------------------------------------------------------------------------------
+quantiles = st.lists(log_errors, min_size=15, max_size=15).map(tuple)
+
+
+@given(st.lists(st.tuples(log_errors, quantiles), max_size=250), st.lists(st.booleans()))
+def test_the_calibration_of_a_kind(
+    learned: list[tuple[float, tuple[float, ...]]], within: list[bool]
+) -> None:
+    pair = [module.GroupCalibration() for module in (calibration, calibration_in_python)]
+    coverages = [module.Coverage() for module in (calibration, calibration_in_python)]
+    for group, coverage in zip(pair, coverages, strict=True):
+        for residual, predicted in learned:
+            group.offsets[0].learn(predicted, residual)
+            group.accuracy.observe(residual, *predicted[1:5])
+            coverage.observe_tpot(residual)
+        for each in within:
+            coverage.observe_output(each)
+    ours, theirs = ([each.offsets[0].values, each.accuracy.as_dict()] for each in pair)
+    assert ours == theirs
+    assert coverages[0].as_dict() == coverages[1].as_dict()
 
 
 # --- histories -----------------------------------------------------------------------------------------

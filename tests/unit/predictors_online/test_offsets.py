@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 
+from predictors.kernels import Offsets
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.quantiles import calibrated, factors_of
-from predictors.online.offsets import Offsets
 from tests.unit.predictors_kernels.one_distribution import Distribution
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
@@ -37,7 +37,7 @@ def test_shares_become_right_whatever_is_predicted(shift: float):
 
 def test_calibrated_quantiles_do_not_cross():
     offsets = Offsets()
-    offsets.values = [9.0, 0.0, -9.0, 3.0, -3.0]
+    offsets.values[:] = [9.0, 0.0, -9.0, 3.0, -3.0]
     found = served(offsets)
     assert found == sorted(found)
 
