@@ -146,6 +146,21 @@ def test_a_pod_runs_without_rights_and_drains(tmp_path: Path) -> None:
     )  # the gateway's own drain, and its records
 
 
+@pytest.mark.parametrize(
+    ("pods", "kept"),
+    [
+        ({"replicas": 2}, True),
+        ({"replicas": 1}, False),
+        ({"replicas": 1, "autoscaling": {"enabled": True}}, True),
+        ({"autoscaling": {"enabled": True, "minReplicas": 1}}, False),
+    ],
+)
+def test_a_disruption_budget_never_forbids_every_drain(
+    pods: dict[str, Any], kept: bool, tmp_path: Path
+) -> None:
+    assert (("PodDisruptionBudget", "prod-headway") in rendered(SHARED | pods, tmp_path)) is kept
+
+
 def test_discovery_may_read_pods_where_they_are_and_nothing_else(tmp_path: Path) -> None:
     found = rendered(SHARED, tmp_path)
     role = found["Role", "prod-headway"]
