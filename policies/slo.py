@@ -34,9 +34,10 @@ better one, and costs attainment. Counting the cost to others, the adaptive limi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import TypeVar
 
 from policies.calibration_guard import CalibrationGuard
 from policies.giving_up import GIVEN_UP, SCARCITY_DOWN, CachedTokens, GivingUp
@@ -52,6 +53,7 @@ _MISS_STEP = 0.1
 
 #: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
 _Kind = tuple[float, float]
+_T = TypeVar("_T")
 
 
 class BestFit(Policy):
@@ -227,27 +229,31 @@ def _why_not_best(
     kinds: tuple[Sequence[int], Sequence[_Kind]],
 ) -> Sequence[str | None]:
     """`broken` has the options that meet the SLO and the promises that break there, `kinds` the fast enough ones of these
-    with the fewest, and their kinds."""
-
-    by_option: list[dict[int, Any]] = []  # made at the first reason
+    with the fewest, and their kinds. Both are ordered by option."""
 
     def why(at: int) -> str:
-        if not by_option:
-            by_option.extend(dict(zip(*each, strict=True)) for each in (broken, kinds))
-        broken_at, kind_at = by_option
-        if at not in broken_at:
+        breaks, kind = _of(broken, at), _of(kinds, at)
+        taken = _of(kinds, index)
+        if breaks is None:
             return would_miss(misses[at])
-        if broken_at[at] > broken_at[index]:
-            return _would_break(broken_at[at])
-        if at not in kind_at:
+        if breaks > (_of(broken, index) or 0):
+            return _would_break(breaks)
+        if kind is None or taken is None:
             return f"slower: expected {format_s(times_s[at])}"
-        if kind_at[at][0] > kind_at[index][0]:
+        if kind[0] > taken[0]:
             return "a cheaper instance meets the SLO"
-        if kind_at[at][1] > kind_at[index][1]:
+        if kind[1] > taken[1]:
             return "faster than needed: kept free for requests that need it"
         return "equivalent but not faster, including the delay to other requests"
 
     return Reasons(len(misses), index, why)
+
+
+def _of(known: tuple[Sequence[int], Sequence[_T]], at: int) -> _T | None:
+    """The value of an option; None if it has none."""
+    options, values = known
+    place = bisect_left(options, at)
+    return values[place] if place < len(options) and options[place] == at else None
 
 
 def _why_not_packed(
