@@ -52,8 +52,8 @@ class Ear:
 class Replica:
     """A state and its listener."""
 
-    def __init__(self, url: str, name: str, run_id: str) -> None:
-        state = open_state(url, name=name, run_id=run_id, timeout_s=0.25, interval_s=0.02)
+    def __init__(self, url: str, name: str, run_id: str, *, timeout_s: float = 0.25) -> None:
+        state = open_state(url, name=name, run_id=run_id, timeout_s=timeout_s, interval_s=0.02)
         assert isinstance(state, RedisState)
         self.state = state
         self.ear = Ear()

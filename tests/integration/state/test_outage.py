@@ -172,7 +172,7 @@ async def test_one_that_is_cut_off_spends_its_share_at_most(server):
     budget = [Budget("k", DAY, 9.0)]
     async with Way(server.port) as way:
         name = fleet()
-        a, b = (Replica(server.url, name, run) for run in ("run-a", "run-b"))
+        a, b = (Replica(server.url, name, run, timeout_s=10.0) for run in ("run-a", "run-b"))
         cut_off = Replica(f"redis://127.0.0.1:{way.port}", name, "run-c")
         started = [a, b, cut_off]
         for each in started:
