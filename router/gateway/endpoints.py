@@ -196,6 +196,9 @@ class HotPaths:
         record.e2e_s = self._gateway.runner.clock() - (record.arrived_at or 0.0)
         if reservation is not None:
             reservation.cancel()
+        self._finish(record)
+
+    def _finish(self, record: RequestRecord) -> None:
         self._gateway.finish(record)
 
     def _authenticate(

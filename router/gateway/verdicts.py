@@ -16,7 +16,6 @@ from router.gateway.endpoints import HotPaths
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.internal_request import InternalRequest
 from router.gateway.intake.callers import RawHeaders
-from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.exchange import Exchange
 from router.gateway.service import Gateway
 from router.judging import body_of, quality_of, question
@@ -99,17 +98,9 @@ class _KeyPaths(HotPaths):
         record.key_name = self._key
         return terms
 
-    def _ended(
-        self,
-        record: RequestRecord,
-        reservation: KeyReservation | None,
-        outcome: Outcome,
-        code: str | None = None,
-    ) -> None:
+    def _finish(self, record: RequestRecord) -> None:
         """A question that the key's limits or budgets refuse leaves no record: once they are spent, each one would."""
-        if outcome not in (Outcome.REJECTED_RATE, Outcome.REJECTED_BUDGET):
-            super()._ended(record, reservation, outcome, code)
-            return
-        if reservation is not None:
-            reservation.cancel()
-        self._gateway.store.writer.forget()
+        if record.outcome in (Outcome.REJECTED_RATE, Outcome.REJECTED_BUDGET):
+            self._gateway.store.writer.forget()
+        else:
+            super()._finish(record)
