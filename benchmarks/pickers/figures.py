@@ -75,7 +75,7 @@ def verdict(difference: Sequence[float]) -> str:
     _, low, high = difference
     if low > 0.0:
         return "more"
-    return "less" if high < 0.0 else "not told apart"
+    return "less" if high < 0.0 else "no difference shown"
 
 
 # --- frontiers ------------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ def _check(row: _Row) -> str:
     actual = _actual(row)
     if actual is None:
         return str(row["check"])
-    told = "" if row["told"] == actual else f", told {row['told']:g}"
-    return f"{row['check']}{told} (AUC {auc_of(actual):.2f})"
+    assumed = "" if row["told"] == actual else f", assumed {row['told']:g}"
+    return f"{row['check']}{assumed} (AUC {auc_of(actual):.2f})"
 
 
 def _own(row: _Row) -> str:
@@ -186,6 +186,6 @@ def _counted(cases: Sequence[_Row]) -> str:
         best.append(f"`{of}` in `{case['case']}` ({points_of(row['ours_minus_its'])}: {row['ours_saves']})")
     return (
         f"Of {len(shown)} comparisons at equal quality `{OURS}` saves more in {shown.count('more')} and less in "
-        f"{shown.count('less')}; {shown.count('not told apart')} are not told apart. The picker of greatest saving, chosen "
+        f"{shown.count('less')}; {shown.count('no difference shown')} show no difference. The picker of greatest saving, chosen "
         f"after looking, and `{OURS}` minus it in points: {'; '.join(best)}."
     )

@@ -228,8 +228,8 @@ def test_savings_at_a_quality_mix_what_was_reached() -> None:
     [
         ([0.1, 0.01, 0.2], "more"),
         ([-0.1, -0.2, -0.01], "less"),
-        ([0.1, -0.01, 0.2], "not told apart"),
-        ([0.1, 0.0, 0.2], "not told apart"),
+        ([0.1, -0.01, 0.2], "no difference shown"),
+        ([0.1, 0.0, 0.2], "no difference shown"),
     ],
 )
 def test_a_verdict_is_by_the_interval(difference: list[float], shown: str) -> None:
@@ -265,7 +265,7 @@ def test_report_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rival["ours_minus_its"][0] == pytest.approx(value - rival["saving_at_equal_quality"][0])
     assert bounds["oracle"]["area"] > cost["area"]
     assert bounds["fixed price, means of tasks"]["saving_at_equal_quality"] > 0.2
-    assert report["relevance"]["best single model"]["verdict"] == "not told apart"
+    assert report["relevance"]["best single model"]["verdict"] == "no difference shown"
     assert report["fixed"]["best single model"]["saving"] == pytest.approx([0.0, 0.0, 0.0])
     assert report["price"]["over_cheapest_tariff"][0] == pytest.approx(0.0)
     text = text_of(json.loads(json.dumps({"artifacts": "own", **report})))
