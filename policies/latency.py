@@ -26,15 +26,13 @@ from random import Random
 from policies.calibration_guard import CalibrationGuard
 from policies.picking import Reasons, format_s, least, name_of
 from router.core.interfaces import Choice, Option, Options, Policy
-from router.core.profile import EngineProfile
+from router.core.option_columns import delays_s
 from router.core.types import Candidate, Request
 
 #: The reason for options passed over while P(miss) is distrusted.
 BUSIER = "busier (predictions are not used: more SLOs were missed than predicted)"
 #: Exploration may take an option whose time exceeds the least by at most this share.
 SIMILAR = 0.05
-#: Share of the request's decode steps that delay a sequence already there, which ends half-way through them on average.
-_SHARED_STEPS = 0.5
 
 
 class LeastLatency(Policy):
@@ -136,33 +134,14 @@ def expected_s(option: Option, ttft_weight: float = 0.0) -> float:
 
 def added_s(request: Request, options: Sequence[Option]) -> list[float]:
     """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
-    to_each_s: dict[tuple[int, float], float] = {}  # by profile and answer: many instances share them
-    before: EngineProfile | None = None  # the last of them
-    tokens_before = added = 0.0
-    found = []
     if isinstance(options, Options):
-        lengths: list[float | None] = [tokens or 0.0 for tokens in options.columns.output_tokens_mean]
+        lengths = options.columns.output_tokens_mean
     else:
         lengths = [
             None if (told := option.prediction) is None else told.output_tokens_mean or 0.0
             for option in options
         ]
-    for option, tokens in zip(options, lengths, strict=True):
-        instance = option.instance
-        profile = instance.profiles.get(option.candidate.model)
-        if profile is None or tokens is None:
-            found.append(0.0)
-            continue
-        if profile is not before or tokens != tokens_before:
-            before, tokens_before, key = profile, tokens, (id(profile), tokens)
-            known = to_each_s.get(key)
-            if known is None:
-                step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
-                prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
-                known = to_each_s[key] = prefill_s + _SHARED_STEPS * tokens * step_s
-            added = known
-        found.append(instance.running * added / instance.speed)
-    return found
+    return delays_s(options, lengths, request.prompt_tokens)
 
 
 def least_busy(options: Sequence[Option], among: Sequence[int]) -> int:

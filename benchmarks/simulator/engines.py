@@ -117,17 +117,12 @@ class SimulatedEngine:
     def tells_gaps(self) -> bool:
         return self._batching is not None
 
-    @property
-    def running(self) -> int:
-        return self._engine.running
-
-    @property
-    def waiting(self) -> int:
-        return self._engine.waiting
-
-    @property
-    def kv_usage(self) -> float | None:
-        return None if self._batching is None else self._batching.kv_usage
+    def load(self) -> tuple[int, int, float | None]:
+        """Running and waiting sequences, and the share of KV memory in use (None with slots)."""
+        engine = self._batching
+        if engine is None:
+            return self._engine.running, self._engine.waiting, None
+        return engine.running, engine.waiting, engine.kv_usage
 
     @property
     def preemptions(self) -> int:
