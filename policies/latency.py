@@ -110,16 +110,18 @@ def would_miss(miss: float) -> str:
 def weighed_s(request: Request, options: Sequence[Option], ttft_weight: float) -> list[float]:
     """By option: the time that the policy minimises, in seconds; infinite if unknown."""
     added = added_s(request, options)
-    if ttft_weight:
-        return [
-            expected_s(option, ttft_weight) + (1.0 - ttft_weight) * each
-            for option, each in zip(options, added, strict=True)
-        ]
     if isinstance(options, Options):
-        expected: Sequence[float | None] = options.columns.e2e_s_mean
-    else:
-        expected = [None if (told := option.prediction) is None else told.e2e_s_mean for option in options]
-    return [inf if e2e_s is None else e2e_s + each for e2e_s, each in zip(expected, added, strict=True)]
+        columns, rest = options.columns, 1.0 - ttft_weight
+        if not ttft_weight:
+            return [e2e_s + each for e2e_s, each in zip(columns.e2e_s_mean, added, strict=True)]
+        return [
+            rest * e2e_s + ttft_weight * ttft_s + rest * each
+            for e2e_s, ttft_s, each in zip(columns.e2e_s_mean, columns.ttft_s_p50, added, strict=True)
+        ]
+    return [
+        expected_s(option, ttft_weight) + (1.0 - ttft_weight) * each
+        for option, each in zip(options, added, strict=True)
+    ]
 
 
 def expected_s(option: Option, ttft_weight: float = 0.0) -> float:

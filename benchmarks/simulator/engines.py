@@ -60,8 +60,6 @@ class SimulatedEngine:
         self._gaps: Gaps | None = None
         #: Preemptions of the engines that were lost.
         self._lost_preemptions = 0
-        self._reported: tuple[int, int, float, float | None, int] | None = None  # what `_report` says
-        self._report = LoadReport()
         self._batching: Engine | None = None
         self._slots: SlotEngine | None = None
         self.restart()
@@ -196,21 +194,12 @@ class SimulatedEngine:
         engine = self._batching
         assert engine is not None  # noqa: S101 (restart made one)
         queries = engine.prefix_queries_total
-        facts = (
+        return LoadReport(
             engine.running,
             engine.waiting,
             engine.kv_usage,
             engine.prefix_hits_total / queries if queries else None,
+            None,
             engine.preemptions_total,
+            engine.kv.total * engine.profile.block_tokens,
         )
-        if facts != self._reported:
-            running, waiting, kv_usage, prefix_hit_rate, preemptions_total = self._reported = facts
-            self._report = LoadReport(
-                running=running,
-                waiting=waiting,
-                kv_usage=kv_usage,
-                prefix_hit_rate=prefix_hit_rate,
-                preemptions_total=preemptions_total,
-                kv_capacity_tokens=engine.kv.total * engine.profile.block_tokens,
-            )
-        return self._report

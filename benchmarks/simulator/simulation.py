@@ -386,8 +386,10 @@ class Simulation:
         if self._pools is not None:
             order = [name for name in order if self._pools.serves(name)]
         engines, instances = self.engines, self.scheduler.instances
+        any_down = False
         for name in order:
             instance, up = instances.get(name), not engines[name].down
+            any_down |= not up
             if not up or instance is None or not is_steady(instance):
                 self._apply(Probed(name, up), now)
         reports = []
@@ -400,7 +402,8 @@ class Simulation:
                 reports.append(LoadReported(name, engine.report(now)))
         for reported in reports:  # what is sent on one report is not in another one yet
             self._apply(reported, now)
-        self._probe_order.sort(key=lambda name: not engines[name].down)
+        if any_down:
+            self._probe_order.sort(key=lambda name: not engines[name].down)
 
     def _samples(self, now: float) -> list[LoadSample]:
         instances = self.scheduler.instances

@@ -44,6 +44,8 @@ cdef Field AWAITING = Field("awaiting_first_token"), CONSTANTS_OF = Field("const
 cdef Field COSTS = Field("costs"), HORIZON = Field("horizon_s"), IN_FLIGHT = Field("in_flight"), INPUT_PRICE = Field("input_usd_per_mtok")
 cdef Field KV_CAPACITY = Field("kv_capacity_tokens"), KV_USAGE = Field("kv_usage"), LENGTHS = Field("lengths")
 cdef Field LOADED = Field("loaded_models"), MEAN_PROMPT = Field("mean_prompt_tokens"), OUTPUT_PRICE = Field("output_usd_per_mtok")
+# One for each class that has a field of a name: see `Field`.
+cdef Field COSTS_SPEED = Field("speed"), ROOM = Field("context_tokens")
 cdef Field MODEL = Field("model"), NAME = Field("name"), PROFILE = Field("profile"), PROFILES = Field("profiles"), QUALITY = Field("quality"), SPEED = Field("speed")
 cdef Field PENDING = Field("pending_prefill_tokens"), PLACE = Field("_at"), PREFILLS = Field("prefills"), PRICE = Field("price")
 cdef Field PROMPT_RATIO = Field("prompt_ratio"), REPORT = Field("report"), RUNNING = Field("running"), SHRINKAGE = Field("shrinkage")
@@ -269,7 +271,7 @@ def stats_of(dict known, candidates, instances):
         of = value_of(known, (read(NAME, instance), model))
         if (
             of is None or read(PROFILE, of) is not value_of(<dict?>read(PROFILES, instance), model)
-            or number(SPEED, read(COSTS, of)) != number(SPEED, instance)
+            or number(COSTS_SPEED, read(COSTS, of)) != number(SPEED, instance)
         ):
             missing.append(at)
             of = None
@@ -287,7 +289,7 @@ def by_model(candidates, list stats, make):
     last_model = last_context = last_quality = first = second = known  # none that a candidate has
     for at in range(len(stats)):
         candidate = candidates[at]
-        model, context, quality = read(MODEL, candidate), read(CONTEXT, candidate), read(QUALITY, candidate)
+        model, context, quality = read(MODEL, candidate), read(ROOM, candidate), read(QUALITY, candidate)
         if model is not last_model or context is not last_context or quality is not last_quality:
             last_model, last_context, last_quality = model, context, quality
             key = model, context, quality
