@@ -43,7 +43,12 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
 
 def kernel(name: str) -> Extension:
     source = CALIBRATION if name == "calibration" else KERNELS / f"{name}.pyx"
-    digested = [*sorted(KERNELS.glob("*.pxd")), FIELD_TYPES, CALIBRATION, *([] if source == CALIBRATION else [source])]
+    digested = [
+        *sorted(KERNELS.glob("*.pxd")),
+        FIELD_TYPES,
+        CALIBRATION,
+        *([] if source == CALIBRATION else [source]),
+    ]
     flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
     return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
 

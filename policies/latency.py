@@ -24,7 +24,7 @@ from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
-from policies.picking import Reasons, format_s, least, name_of
+from policies.picking import Reasons, at_most, format_s, least, name_of
 from router.core.interfaces import Choice, Option, Options, Policy
 from router.core.option_columns import delays_s
 from router.core.types import Candidate, Request
@@ -50,7 +50,7 @@ class LeastLatency(Policy):
         times_s = weighed_s(request, options, self.ttft_weight)
         misses = p_misses(options)
         every = range(len(options))
-        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        meeting = at_most(misses, self.epsilon)
         distrusted = bool(self._guard.level) and request.slo is not None
         if distrusted:
             index = least_busy(options, meeting if meeting and self._guard.level == 1 else every)
@@ -171,5 +171,6 @@ def p_miss(option: Option) -> float:
 def p_misses(options: Sequence[Option]) -> list[float]:
     """`p_miss` of each option."""
     if isinstance(options, Options):
-        return [miss or 0.0 for miss in options.columns.p_miss]
+        misses = options.columns.p_miss
+        return [0.0] * len(options) if misses[0] is None else misses
     return [1.0 if (told := option.prediction) is None else told.p_miss or 0.0 for option in options]

@@ -152,9 +152,7 @@ class OnlinePredictor:
         if forecast is None:
             forecast = request.forecast = PromptForecast()
         tables_of = forecast.tables
-        fresh = {
-            model: family for model, family in models_of(candidates).items() if model not in tables_of
-        }
+        fresh = {model: family for model, family in models_of(candidates).items() if model not in tables_of}
         if not fresh:
             return forecast
         pairs = list(fresh.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from router.compiled import why_not
 from router.core.interfaces import Option
@@ -76,6 +76,17 @@ def delays_s(
     return found
 
 
+def hourly_usd(options: Sequence[Option], among: Sequence[int]) -> list[float] | None:
+    """The prices per hour of these options' instances; None if one is unknown."""
+    prices = [options[at].instance.usd_per_hour for at in among]
+    return None if None in prices else cast("list[float]", prices)
+
+
+def any_promised(options: Sequence[Option]) -> bool:
+    """Whether a TPOT is promised to a request that runs at one of the options' instances."""
+    return any(each.instance.promised_tpot_s for each in options)
+
+
 def each_kind(
     options: Sequence[Option],
     among: Sequence[int],
@@ -90,12 +101,12 @@ def each_kind(
         option = options[at]
         instance = option.instance
         profile = instance.profiles.get(option.candidate.model)
-        if profile is not None and last is not None:
-            if profile is last[0] and instance.speed == last[1] and cost_usd == last[2]:
-                found.append(found[-1])
-                continue
-        last = profile, instance.speed, cost_usd
-        found.append(kind_of(option, profile, cost_usd))
+        kind = profile, instance.speed, cost_usd
+        if profile is None or kind != last:
+            found.append(kind_of(option, profile, cost_usd))
+        else:
+            found.append(found[-1])
+        last = kind
     return found
 
 
@@ -105,8 +116,10 @@ WHY_NOT_NATIVE = why_not({"router.native.options": [_NATIVE / "options.pyx", _NA
 if WHY_NOT_NATIVE is None:
     from router.native.options import (  # type: ignore[no-redef]  # noqa: F401
         all_free,
+        any_promised,
         delays_s,
         each_kind,
+        hourly_usd,
         loads_of,
         models_of,
         parts_of,

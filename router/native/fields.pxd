@@ -1,6 +1,7 @@
 """Fields of Python objects, for the compiled modules."""
 
 cimport cython
+from cpython.list cimport PyList_GET_ITEM
 from cpython.long cimport PyLong_AsDouble, PyLong_CheckExact
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 
@@ -40,6 +41,16 @@ cdef inline int write(Field field, object of, object value) except -1:
     Py_INCREF(value)
     at[0] = <PyObject *>value
     Py_XDECREF(before)
+    return 0
+
+
+cdef inline int write_all(Field field, list to, list values) except -1:
+    """Write each value to the object at its place."""
+    cdef Py_ssize_t at
+    if len(to) != len(values):
+        raise ValueError("columns of different lengths")
+    for at in range(len(to)):
+        write(field, <object>PyList_GET_ITEM(to, at), <object>PyList_GET_ITEM(values, at))
     return 0
 
 

@@ -3,10 +3,10 @@
 
 from router.core.interfaces import Option
 
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.ref cimport PyObject
 
-from router.native.fields cimport Field, number, read, write
+from router.native.fields cimport Field, number, read, write, write_all
 
 cdef extern from *:
     """
@@ -25,7 +25,7 @@ cdef double SHARED_STEPS = 0.5
 cdef type OPTION = Option
 
 cdef Field AWAITING = Field("awaiting_first_token"), CANDIDATE = Field("candidate"), CONTEXT = Field("context_tokens")
-cdef Field FAMILY = Field("family")
+cdef Field FAMILY = Field("family"), HOURLY_USD = Field("usd_per_hour"), PROMISED = Field("promised_tpot_s")
 cdef Field DRAINING = Field("draining"), EJECTED = Field("ejected_for"), HEALTHY = Field("healthy"), IN_FLIGHT = Field("in_flight")
 cdef Field INSTANCE = Field("instance"), MODEL = Field("model"), MOST = Field("max_concurrency"), PENDING = Field("pending_prefill_tokens")
 cdef Field PREDICTION = Field("prediction"), PROFILES = Field("profiles"), REPORT = Field("report"), REPORTED_AT = Field("reported_at")
@@ -43,12 +43,7 @@ def parts_of(options):
 
 
 def set_predictions(options, list predictions):
-    cdef Py_ssize_t at = 0
-    if len(options) != len(predictions):
-        raise ValueError("columns of different lengths")
-    for option in options:
-        write(PREDICTION, option, predictions[at])
-        at += 1
+    write_all(PREDICTION, list(options), predictions)
 
 
 def models_of(candidates):
@@ -95,7 +90,7 @@ def all_free(tuple members):
 
 cdef inline object profile_of(option, instance):
     """The engine profile of an option's model at its instance; None if unknown."""
-    cdef PyObject *found = PyDict_GetItem(<dict?>read(PROFILES, instance), read(MODEL, read(CANDIDATE, option)))
+    cdef PyObject *found = PyDict_GetItemWithError(<dict?>read(PROFILES, instance), read(MODEL, read(CANDIDATE, option)))
     return None if found == NULL else <object>found
 
 
@@ -143,6 +138,24 @@ def delays_s(options, output_tokens, long prompt_tokens):
             added = prefill_s(profile, prompt_tokens if prompt_tokens > 1 else 1) + SHARED_STEPS * tokens * step_s
         found.append(number(RUNNING, instance) * added / number(SPEED, instance))
     return found
+
+
+def hourly_usd(options, list among):
+    cdef Py_ssize_t at
+    cdef list found = []
+    for at in among:
+        price = read(HOURLY_USD, read(INSTANCE, options[at]))
+        if price is None:
+            return None
+        found.append(price)
+    return found
+
+
+def any_promised(options):
+    for option in options:
+        if read(PROMISED, read(INSTANCE, option)):
+            return True
+    return False
 
 
 def each_kind(options, among, costs_usd, kind_of):

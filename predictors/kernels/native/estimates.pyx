@@ -6,7 +6,7 @@ import numpy as np
 from predictors.kernels.reference.estimates import MOST_PREFILL_SHARE, AnalyticEstimate, Estimate
 from predictors.kernels.step_costs import CONSTANTS
 
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.ref cimport PyObject
 from libc.math cimport exp, floor, sqrt
@@ -14,7 +14,7 @@ from libc.math cimport exp, floor, sqrt
 from predictors.kernels.native.arithmetic cimport item
 from predictors.kernels.native.residuals cimport ResidualWindow, Shrinkage, StratifiedResiduals
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
-from router.native.fields cimport Field, number, read, write
+from router.native.fields cimport Field, number, read, write, write_all
 
 SOURCE = HEADWAY_SOURCE.decode()
 
@@ -238,7 +238,6 @@ def each_with(kind, list names, list columns, Py_ssize_t size):
     """See `estimates.each_with`."""
     cdef Py_ssize_t at, i, width = len(names)
     cdef list column, fields = [written(name) for name in names], found = []
-    cdef Field field
     if len(columns) != width or any([len(column) != size for column in columns]):
         raise ValueError("columns of different lengths")
     if kind.__new__ is not object.__new__:
@@ -248,15 +247,13 @@ def each_with(kind, list names, list columns, Py_ssize_t size):
         write(PLACE, each, at)
         found.append(each)
     for i in range(width):
-        field, column = fields[i], columns[i]
-        for at in range(size):
-            write(field, found[at], column[at])
+        write_all(<Field?>fields[i], found, <list?>columns[i])
     return found
 
 
 cdef inline object value_of(dict by, key):
     """None if there is none."""
-    cdef PyObject *found = PyDict_GetItem(by, key)
+    cdef PyObject *found = PyDict_GetItemWithError(by, key)
     return None if found == NULL else <object>found
 
 

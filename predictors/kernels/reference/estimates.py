@@ -35,7 +35,9 @@ from router.core.types import Candidate
 #: The largest share of time that prefills of other requests are expected to take from a decoding sequence.
 MOST_PREFILL_SHARE = 0.9
 
-S, T, U = TypeVar("S"), TypeVar("T"), TypeVar("U")
+S = TypeVar("S")
+T = TypeVar("T")
+U = TypeVar("U")
 #: What multiplies an estimated time to give its median, 95 % quantile and mean.
 Factors = tuple[float, float, float]
 
