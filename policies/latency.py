@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
+from typing import cast
 
 from policies.calibration_guard import CalibrationGuard
 from policies.picking import Reasons, at_most, format_s, least, name_of
@@ -137,7 +138,7 @@ def expected_s(option: Option, ttft_weight: float = 0.0) -> float:
 def added_s(request: Request, options: Sequence[Option]) -> list[float]:
     """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
     if isinstance(options, Options):
-        lengths = options.columns.output_tokens_mean
+        lengths: Sequence[float | None] = options.columns.output_tokens_mean
     else:
         lengths = [
             None if (told := option.prediction) is None else told.output_tokens_mean or 0.0
@@ -172,5 +173,5 @@ def p_misses(options: Sequence[Option]) -> list[float]:
     """`p_miss` of each option."""
     if isinstance(options, Options):
         misses = options.columns.p_miss
-        return [0.0] * len(options) if misses[0] is None else misses
+        return [0.0] * len(options) if misses[0] is None else cast("list[float]", misses)
     return [1.0 if (told := option.prediction) is None else told.p_miss or 0.0 for option in options]
