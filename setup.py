@@ -1,5 +1,5 @@
 """The compiled modules: the kernels of the predictors (`predictors.kernels`) and the reading of an engine's stream
-(`backends.scanning`), the construction of objects (`router.compiled`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
+(`backends.scanning`), the construction of objects (`router.compiled`), loops over options (`router.core.option_columns`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
 
 from collections.abc import Sequence
 from hashlib import sha256
