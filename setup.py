@@ -1,5 +1,5 @@
 """The compiled modules: the kernels of the predictors (`predictors.kernels`) and the reading of an engine's stream
-(`backends.scanning`), the construction of objects (`router.compiled`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
+(`backends.scanning`), the construction of objects (`router.compiled`), loops over options (`router.core.option_columns`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -15,7 +15,8 @@ READING = [
     for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
 ]
 
-CONSTRUCTION = Path("router/native/construction.pyx")
+CONSTRUCTION, FIELDS = Path("router/native/construction.pyx"), Path("router/native/fields.pyx")
+OPTIONS, FIELD_TYPES = Path("router/native/options.pyx"), FIELDS.with_suffix(".pxd")
 PIPELINES = [
     Path("benchmarks/pipelines", name)
     for name in ("engine.py", "native/engine.pxd", "native/schedulers.pxd", "schedulers.py")
@@ -42,7 +43,12 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
 
 def kernel(name: str) -> Extension:
     source = CALIBRATION if name == "calibration" else KERNELS / f"{name}.pyx"
-    digested = [*sorted(KERNELS.glob("*.pxd")), CALIBRATION, *([] if source == CALIBRATION else [source])]
+    digested = [
+        *sorted(KERNELS.glob("*.pxd")),
+        FIELD_TYPES,
+        CALIBRATION,
+        *([] if source == CALIBRATION else [source]),
+    ]
     flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
     return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
 
@@ -54,6 +60,8 @@ setup(
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
         extension("router.native.construction", CONSTRUCTION, [CONSTRUCTION]),
+        extension("router.native.options", OPTIONS, [OPTIONS, FIELD_TYPES]),
+        extension("router.native.fields", FIELDS, [FIELDS, FIELD_TYPES]),
         extension("benchmarks.pipelines.native.engine", Path("benchmarks/pipelines/engine.py"), PIPELINES),
         extension(
             "benchmarks.pipelines.native.schedulers", Path("benchmarks/pipelines/schedulers.py"), PIPELINES

@@ -22,19 +22,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
+from typing import cast
 
 from policies.calibration_guard import CalibrationGuard
-from policies.picking import Reasons, format_s, least, name_of
+from policies.picking import Reasons, at_most, format_s, least, name_of
 from router.core.interfaces import Choice, Option, Options, Policy
-from router.core.profile import EngineProfile
+from router.core.option_columns import delays_s
 from router.core.types import Candidate, Request
 
 #: The reason for options passed over while P(miss) is distrusted.
 BUSIER = "busier (predictions are not used: more SLOs were missed than predicted)"
 #: Exploration may take an option whose time exceeds the least by at most this share.
 SIMILAR = 0.05
-#: Share of the request's decode steps that delay a sequence already there, which ends half-way through them on average.
-_SHARED_STEPS = 0.5
 
 
 class LeastLatency(Policy):
@@ -52,7 +51,7 @@ class LeastLatency(Policy):
         times_s = weighed_s(request, options, self.ttft_weight)
         misses = p_misses(options)
         every = range(len(options))
-        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        meeting = at_most(misses, self.epsilon)
         distrusted = bool(self._guard.level) and request.slo is not None
         if distrusted:
             index = least_busy(options, meeting if meeting and self._guard.level == 1 else every)
@@ -112,16 +111,18 @@ def would_miss(miss: float) -> str:
 def weighed_s(request: Request, options: Sequence[Option], ttft_weight: float) -> list[float]:
     """By option: the time that the policy minimises, in seconds; infinite if unknown."""
     added = added_s(request, options)
-    if ttft_weight:
-        return [
-            expected_s(option, ttft_weight) + (1.0 - ttft_weight) * each
-            for option, each in zip(options, added, strict=True)
-        ]
     if isinstance(options, Options):
-        expected: Sequence[float | None] = options.columns.e2e_s_mean
-    else:
-        expected = [None if (told := option.prediction) is None else told.e2e_s_mean for option in options]
-    return [inf if e2e_s is None else e2e_s + each for e2e_s, each in zip(expected, added, strict=True)]
+        columns, rest = options.columns, 1.0 - ttft_weight
+        if not ttft_weight:
+            return [e2e_s + each for e2e_s, each in zip(columns.e2e_s_mean, added, strict=True)]
+        return [
+            rest * e2e_s + ttft_weight * ttft_s + rest * each
+            for e2e_s, ttft_s, each in zip(columns.e2e_s_mean, columns.ttft_s_p50, added, strict=True)
+        ]
+    return [
+        expected_s(option, ttft_weight) + (1.0 - ttft_weight) * each
+        for option, each in zip(options, added, strict=True)
+    ]
 
 
 def expected_s(option: Option, ttft_weight: float = 0.0) -> float:
@@ -136,33 +137,14 @@ def expected_s(option: Option, ttft_weight: float = 0.0) -> float:
 
 def added_s(request: Request, options: Sequence[Option]) -> list[float]:
     """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
-    to_each_s: dict[tuple[int, float], float] = {}  # by profile and answer: many instances share them
-    before: EngineProfile | None = None  # the last of them
-    tokens_before = added = 0.0
-    found = []
     if isinstance(options, Options):
-        lengths: list[float | None] = [tokens or 0.0 for tokens in options.columns.output_tokens_mean]
+        lengths: Sequence[float | None] = options.columns.output_tokens_mean
     else:
         lengths = [
             None if (told := option.prediction) is None else told.output_tokens_mean or 0.0
             for option in options
         ]
-    for option, tokens in zip(options, lengths, strict=True):
-        instance = option.instance
-        profile = instance.profiles.get(option.candidate.model)
-        if profile is None or tokens is None:
-            found.append(0.0)
-            continue
-        if profile is not before or tokens != tokens_before:
-            before, tokens_before, key = profile, tokens, (id(profile), tokens)
-            known = to_each_s.get(key)
-            if known is None:
-                step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
-                prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
-                known = to_each_s[key] = prefill_s + _SHARED_STEPS * tokens * step_s
-            added = known
-        found.append(instance.running * added / instance.speed)
-    return found
+    return delays_s(options, lengths, request.prompt_tokens)
 
 
 def least_busy(options: Sequence[Option], among: Sequence[int]) -> int:
@@ -190,5 +172,6 @@ def p_miss(option: Option) -> float:
 def p_misses(options: Sequence[Option]) -> list[float]:
     """`p_miss` of each option."""
     if isinstance(options, Options):
-        return [miss or 0.0 for miss in options.columns.p_miss]
+        misses = options.columns.p_miss
+        return [0.0] * len(options) if misses[0] is None else cast("list[float]", misses)
     return [1.0 if (told := option.prediction) is None else told.p_miss or 0.0 for option in options]

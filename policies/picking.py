@@ -65,6 +65,13 @@ def least(options: Sequence[Option], among: Sequence[int], scores: Sequence[floa
     return tied[0] if len(tied) == 1 else min(tied, key=lambda index: name_of(options[index]))
 
 
+def at_most(scores: Sequence[float], bound: float) -> list[int]:
+    """The indices of the scores that are not above the bound."""
+    if max(scores) <= bound:
+        return list(range(len(scores)))
+    return [at for at, score in enumerate(scores) if score <= bound]
+
+
 def by_name(options: Sequence[Option]) -> list[int]:
     """Indices of the options, ordered by name. The order of `options` does not matter."""
     return sorted(range(len(options)), key=lambda index: name_of(options[index]))

@@ -42,9 +42,10 @@ from typing import TypeVar
 from policies.calibration_guard import CalibrationGuard
 from policies.giving_up import GIVEN_UP, SCARCITY_DOWN, CachedTokens, GivingUp
 from policies.latency import SIMILAR, least_busy, p_miss, p_misses, weighed_s, why_not, would_miss
-from policies.picking import Reasons, format_s, known, least, name_of
+from policies.picking import Reasons, at_most, format_s, known, least, name_of
 from policies.room import has_room, promises_broken
-from router.core.interfaces import Choice, Option, Policy
+from router.core.interfaces import Choice, Option, Options, Policy
+from router.core.option_columns import any_promised, each_kind, hourly_usd
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
@@ -78,7 +79,7 @@ class BestFit(Policy):
         misses = p_misses(options)
         work_s = self._work_s(request, options, times_s)
         given_up = 1.0 - min(misses) < self._giving_up.least_chance(request, work_s)
-        meeting = [] if given_up else [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        meeting = [] if given_up else at_most(misses, self.epsilon)
         if not meeting:
             choice = self._least_miss(options, misses, times_s, given_up=given_up)
         elif self._guard.level:
@@ -119,18 +120,16 @@ class BestFit(Policy):
     def _best_fit(
         self,
         options: Sequence[Option],
-        meeting: Sequence[int],
+        meeting: list[int],
         misses: Sequence[float],
         times_s: Sequence[float],
     ) -> Choice:
-        broken = [
-            promises_broken(options[at]) if options[at].instance.promised_tpot_s else 0 for at in meeting
-        ]
-        fewest = min(broken)
-        if fewest != max(broken):
-            among = [at for at, each in zip(meeting, broken, strict=True) if each == fewest]
-        else:
-            among = list(meeting)
+        among, broken = meeting, [0] * len(meeting)
+        if any_promised(options):
+            broken = [promises_broken(options[at]) for at in meeting]
+            fewest = min(broken)
+            if fewest != max(broken):
+                among = [at for at, each in zip(meeting, broken, strict=True) if each == fewest]
         spare = 1.0 - max(self._giving_up.scarcity, self._first_scarcity) ** 2
         if spare > 0.0:
             most_s = min([times_s[at] for at in among]) / spare
@@ -180,44 +179,36 @@ class BestFit(Policy):
         return Choice(index, misses, Reasons(len(misses), index, why), defer=not room[index])
 
 
-def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:
+def _kinds(options: Sequence[Option], among: list[int]) -> list[_Kind]:
     """How expensive it is to occupy each option of `among`: its price in USD (rounded to three digits: predictions are no
     more precise), then its speed (step time in seconds, negated)."""
-    hourly = all(options[at].instance.usd_per_hour is not None for at in among)
+    costs_usd: Sequence[float | None] | None = hourly_usd(options, among)
+    if costs_usd is None and isinstance(options, Options):
+        costs_usd = options.columns.cost_usd
+        if len(among) < len(options):
+            costs_usd = [costs_usd[at] for at in among]
+    elif costs_usd is None:
+        costs_usd = [None if (told := options[at].prediction) is None else told.cost_usd for at in among]
     prices: dict[float | None, float] = {None: 0.0}
     steps_s: dict[tuple[int, float], float] = {}  # by profile and speed: many instances share them
     kinds: dict[_Kind, _Kind] = {}  # one object for equal ones
-    last: EngineProfile | None = None
-    last_speed = 0.0
-    last_cost_usd: float | None = None
-    found: list[_Kind] = []
-    for at in among:
-        option = options[at]
-        instance, prediction = option.instance, option.prediction
-        cost_usd = instance.usd_per_hour if hourly else (prediction.cost_usd if prediction else None)
-        profile = instance.profiles.get(option.candidate.model)
-        if (
-            profile is last
-            and last is not None
-            and instance.speed == last_speed
-            and cost_usd == last_cost_usd
-        ):
-            found.append(found[-1])
-            continue
+
+    def kind_of(option: Option, profile: EngineProfile | None, cost_usd: float | None) -> _Kind:
         price = prices.get(cost_usd)
         if price is None:
             price = prices[cost_usd] = float(f"{cost_usd:.3g}")
         if profile is None:
+            prediction = option.prediction
             kind = price, -((prediction.tpot_s if prediction else None) or 0.0)
         else:
-            key = id(profile), instance.speed
-            step_s = steps_s.get(key)
+            speed = option.instance.speed
+            step_s = steps_s.get((id(profile), speed))
             if step_s is None:
-                step_s = steps_s[key] = profile.step_s(0, 1, 0.0) / instance.speed
+                step_s = steps_s[id(profile), speed] = profile.step_s(0, 1, 0.0) / speed
             kind = price, -step_s
-        last, last_speed, last_cost_usd = profile, instance.speed, cost_usd
-        found.append(kinds.setdefault(kind, kind))
-    return found
+        return kinds.setdefault(kind, kind)
+
+    return each_kind(options, among, costs_usd, kind_of)
 
 
 # --- reasons: functions of what they need, because most are never read ---------------------------------------------------

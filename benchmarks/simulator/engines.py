@@ -60,8 +60,6 @@ class SimulatedEngine:
         self._gaps: Gaps | None = None
         #: Preemptions of the engines that were lost.
         self._lost_preemptions = 0
-        self._reported: tuple[int, int, float, float | None, int] | None = None  # what `_report` says
-        self._report = LoadReport()
         self._batching: Engine | None = None
         self._slots: SlotEngine | None = None
         self.restart()
@@ -117,17 +115,12 @@ class SimulatedEngine:
     def tells_gaps(self) -> bool:
         return self._batching is not None
 
-    @property
-    def running(self) -> int:
-        return self._engine.running
-
-    @property
-    def waiting(self) -> int:
-        return self._engine.waiting
-
-    @property
-    def kv_usage(self) -> float | None:
-        return None if self._batching is None else self._batching.kv_usage
+    def load(self) -> tuple[int, int, float | None]:
+        """Running and waiting sequences, and the share of KV memory in use (None with slots)."""
+        engine = self._batching
+        if engine is None:
+            return self._engine.running, self._engine.waiting, None
+        return engine.running, engine.waiting, engine.kv_usage
 
     @property
     def preemptions(self) -> int:
@@ -201,21 +194,12 @@ class SimulatedEngine:
         engine = self._batching
         assert engine is not None  # noqa: S101 (restart made one)
         queries = engine.prefix_queries_total
-        facts = (
+        return LoadReport(
             engine.running,
             engine.waiting,
             engine.kv_usage,
             engine.prefix_hits_total / queries if queries else None,
+            None,
             engine.preemptions_total,
+            engine.kv.total * engine.profile.block_tokens,
         )
-        if facts != self._reported:
-            running, waiting, kv_usage, prefix_hit_rate, preemptions_total = self._reported = facts
-            self._report = LoadReport(
-                running=running,
-                waiting=waiting,
-                kv_usage=kv_usage,
-                prefix_hit_rate=prefix_hit_rate,
-                preemptions_total=preemptions_total,
-                kv_capacity_tokens=engine.kv.total * engine.profile.block_tokens,
-            )
-        return self._report

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from router.compiled import compiled_init
 from router.core.settlement import Settlement
 from router.core.types import Outcome, Prediction, Request
 
@@ -140,6 +141,7 @@ class Gaps:
         return gaps_s, np.array([self._counts[place] for place in places], dtype=np.int64)
 
 
+@compiled_init
 class LoadSample(NamedTuple):
     """One instance at one moment. `in_flight` is the router's count; `kv_usage` is None for an engine with slots."""
 

@@ -49,6 +49,7 @@ from router.core.events import (
     Probed,
     Tick,
 )
+from router.core.health import is_steady
 from router.core.types import EndedHow, Outcome
 
 #: Share of arrivals whose decision is timed.
@@ -384,11 +385,16 @@ class Simulation:
         order = self._probe_order
         if self._pools is not None:
             order = [name for name in order if self._pools.serves(name)]
+        engines, instances = self.engines, self.scheduler.instances
+        any_down = False
         for name in order:
-            self._apply(Probed(name, not self.engines[name].down), now)
+            instance, up = instances.get(name), not engines[name].down
+            any_down |= not up
+            if not up or instance is None or not is_steady(instance):
+                self._apply(Probed(name, up), now)
         reports = []
         for name in order:  # who came back has what it was sent for that by now
-            engine = self.engines[name]
+            engine = engines[name]
             if not engine.down:
                 if engine.due is not None:
                     self._hand_out(engine, now)  # of a jump under way: the report is of now
@@ -396,19 +402,13 @@ class Simulation:
                 reports.append(LoadReported(name, engine.report(now)))
         for reported in reports:  # what is sent on one report is not in another one yet
             self._apply(reported, now)
-        self._probe_order = sorted(self._probe_order, key=lambda name: not self.engines[name].down)
+        if any_down:
+            self._probe_order.sort(key=lambda name: not engines[name].down)
 
     def _samples(self, now: float) -> list[LoadSample]:
         instances = self.scheduler.instances
         return [
-            LoadSample(
-                now,
-                index,
-                instances[name].in_flight if name in instances else 0,
-                engine.running,
-                engine.waiting,
-                engine.kv_usage,
-            )
+            LoadSample(now, index, instances[name].in_flight if name in instances else 0, *engine.load())
             for index, (name, engine) in enumerate(self.engines.items())
         ]
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from predictors.kernels.reference.answer_length import answer_length
 from predictors.kernels.reference.calibration import Accuracy, Coverage, GroupCalibration, Offsets
 from predictors.kernels.reference.estimates import (
     Estimate,
     Estimates,
     analytic_estimates,
     answer_times,
+    by_model,
     each_with,
+    stats_of,
 )
 from predictors.kernels.reference.histories import InstanceHistory
 from predictors.kernels.reference.latency_networks import (
@@ -36,7 +39,8 @@ from predictors.kernels.reference.words import ids_as_bytes, read_words
 from router.compiled import why_not
 
 _HERE = Path(__file__).parent
-_SHARED = [*sorted((_HERE / "native").glob("*.pxd")), _HERE / "reference" / "calibration.py"]
+_FIELDS = _HERE.parents[1] / "router" / "native" / "fields.pxd"
+_SHARED = [*sorted((_HERE / "native").glob("*.pxd")), _FIELDS, _HERE / "reference" / "calibration.py"]
 #: Why the compiled kernels are not used; None if they are.
 WHY_NOT_NATIVE = why_not(
     {"predictors.kernels.native.calibration": ()}
@@ -57,6 +61,7 @@ if WHY_NOT_NATIVE is None:
         LearnedLengths,
         LengthTable,
         ModelWeight,
+        answer_length,
         model_outputs,
         p_miss,
         served_quantiles,
@@ -66,7 +71,9 @@ if WHY_NOT_NATIVE is None:
         Estimates,
         analytic_estimates,
         answer_times,
+        by_model,
         each_with,
+        stats_of,
     )
     from predictors.kernels.native.histories import InstanceHistory  # type: ignore[no-redef]
     from predictors.kernels.native.networks import (  # type: ignore[no-redef]
@@ -90,7 +97,7 @@ if WHY_NOT_NATIVE is None:
 __all__ = [
     "WHY_NOT_NATIVE", "Accuracy", "Coverage", "Encoder", "Estimate", "Estimates", "GroupCalibration", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
     "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelOutputs", "ModelWeight", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
-    "StratifiedResiduals", "analytic_estimates", "answer_times", "each_with", "ids_as_bytes", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "target_rows",
+    "StratifiedResiduals", "analytic_estimates", "answer_length", "answer_times", "by_model", "each_with", "ids_as_bytes", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "stats_of", "target_rows",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from predictors.kernels import (
     InstanceHistory,
     LearnedLengths,
     ModelWeight,
+    stats_of,
 )
 from predictors.kernels.step_costs import PrefillRate
 from predictors.learned.models import Models
@@ -52,17 +53,9 @@ class FleetStats:
 
     def of_all(self, candidates: Sequence[Candidate], instances: Sequence[Instance]) -> list[CandidateStats]:
         """`of` for each of them."""
-        known, found = self.candidates, []
-        for candidate, instance in zip(candidates, instances, strict=True):
-            model = candidate.model
-            stats = known.get((instance.name, model))
-            if (
-                stats is None
-                or stats.profile is not instance.profiles.get(model)
-                or stats.costs.speed != instance.speed
-            ):
-                stats = self.of(candidate, instance)
-            found.append(stats)
+        found, missing = stats_of(self.candidates, candidates, instances)
+        for at in missing:
+            found[at] = self.of(candidates[at], instances[at])
         return found
 
     def _new(self, candidate: Candidate, instance: Instance) -> CandidateStats:

@@ -226,12 +226,13 @@ class Learning:
 
     def observe_report(self, instance: Instance, now: float) -> None:
         """The engine sent a load report. Every replica reads its own, so this is not exchanged."""
-        if self.stats.models.latency is not None:
-            self.stats.history(instance.name).reported(instance, now)
+        name, stats = instance.name, self.stats
+        if stats.models.latency is not None:
+            stats.history(name).reported(instance, now)
         for model in instance.candidates:
-            stats = self.stats.candidates.get((instance.name, model))
-            if stats is not None:
-                self._learn_due(stats, now)
+            of = stats.candidates.get((name, model))
+            if of is not None and of.pending:
+                self._learn_due(of, now)
 
     def observe_quality(
         self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False

@@ -82,7 +82,7 @@ class Predictions:
     @property
     def output_tokens_mean(self) -> list[float]:
         """Expected tokens of the answer."""
-        return [0.0 if each is None else each.mean * each.choices for each in self.answers]
+        return self.estimates.lengths(self.answers)
 
     @property
     def quality(self) -> list[float | None]:

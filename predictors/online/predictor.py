@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictors.kernels import LengthTable, analytic_estimates, served_tables
-from predictors.kernels.reference.answer_length import AnswerLength, answer_length, output_cap
+from predictors.kernels import LengthTable, analytic_estimates, answer_length, by_model, served_tables
+from predictors.kernels.reference.answer_length import AnswerLength, output_cap
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.forecast import PromptForecast, Quality
@@ -33,6 +33,7 @@ from predictors.online.qualities import Qualities
 from predictors.online.sharing import Sharing
 from predictors.online.tree_times import TreeTimes
 from router.core.interfaces import Option
+from router.core.option_columns import models_of, parts_of, set_predictions
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, Request
 
@@ -85,11 +86,9 @@ class OnlinePredictor:
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> Predictions:
         """Give every option its prediction. Each model runs once for all of them. The same values by column are returned."""
-        found = self._predictions(
-            request, [option.candidate for option in options], [option.instance for option in options], now
-        )
-        for option, prediction in zip(options, found.each(), strict=True):
-            option.prediction = prediction
+        candidates, instances = parts_of(options)
+        found = self._predictions(request, candidates, instances, now)
+        set_predictions(options, found.each())
         return found
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
@@ -131,27 +130,18 @@ class OnlinePredictor:
         self,
         request: Request,
         candidates: Sequence[Candidate],
-        stats: Sequence[CandidateStats],
+        stats: list[CandidateStats],
         forecast: PromptForecast | None,
     ) -> tuple[list[AnswerLength], list[Quality]]:
-        """The answer's length and its quality at each candidate. Many instances of a model share them."""
-        known: dict[tuple[str, int | None, float | None], tuple[AnswerLength, Quality]] = {}
-        answers, qualities = [], []
-        last, both = None, None
-        for candidate, of in zip(candidates, stats, strict=True):
-            key = candidate.model, candidate.context_tokens, candidate.quality
-            if key != last:
-                last, both = key, known.get(key)
-            if both is None:
-                usual = of.lengths.output
-                table = usual if forecast is None else forecast.tables[candidate.model]
-                both = known[key] = (
-                    answer_length(table, output_cap(request, candidate), request.choices, usual),
-                    self._qualities.of(candidate, forecast),
-                )
-            answers.append(both[0])
-            qualities.append(both[1])
-        return answers, qualities
+        """The answer's length and its quality at each candidate."""
+
+        def both(candidate: Candidate, of: CandidateStats) -> tuple[AnswerLength, Quality]:
+            usual = of.lengths.output
+            table = usual if forecast is None else forecast.tables[candidate.model]
+            length = answer_length(table, output_cap(request, candidate), request.choices, usual)
+            return length, self._qualities.of(candidate, forecast)
+
+        return by_model(candidates, stats, both)
 
     def _forecast(self, request: Request, candidates: Sequence[Candidate]) -> PromptForecast | None:
         """The forecast for the candidates' models, computed once a request."""
@@ -161,7 +151,8 @@ class OnlinePredictor:
         forecast: PromptForecast | None = request.forecast
         if forecast is None:
             forecast = request.forecast = PromptForecast()
-        fresh = {each.model: each.family for each in candidates if each.model not in forecast.tables}
+        tables_of = forecast.tables
+        fresh = {model: family for model, family in models_of(candidates).items() if model not in tables_of}
         if not fresh:
             return forecast
         pairs = list(fresh.items())

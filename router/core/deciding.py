@@ -8,7 +8,8 @@ from random import Random
 
 from router.compiled import compiled_init
 from router.core.interfaces import CheckedAnswer, Choice, Option, Options, Policy, Predictor, SecondLooker
-from router.core.state import Load, load_features, load_of
+from router.core.option_columns import loads_of
+from router.core.state import Load, load_features
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
 EXPLORED = "passed over to explore"
@@ -139,7 +140,7 @@ class Decider:
     def complete(self, request: Request, decided: Decided) -> Prediction:
         """Add what the choice did not need; returns the prediction of the chosen option."""
         option = decided.option
-        decided.loads = [load_of(each.instance) for each in decided.options]
+        decided.loads = loads_of(decided.options)
         prediction = option.prediction
         if prediction is None:
             prediction = self.predictor.predict(request, option.candidate, option.instance, decided.at_s)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from typing import NamedTuple
 
 from router.compiled import compiled_init
 from router.core.errors import Refusal, invalid_request
 from router.core.interfaces import Option
 from router.core.money.account import OVER_BUDGET, RequestMoney
+from router.core.option_columns import all_free
 from router.core.refusals import insufficient_quota
 from router.core.state import Instance
 from router.core.types import Candidate, Need, Outcome, Request
@@ -107,18 +107,9 @@ def eligible(
         and need_tokens <= roster.shortest_context
         and most_tokens <= roster.shortest_context
     ):
-        for _, instance in members:
-            if (
-                not instance.healthy
-                or instance.draining
-                or instance.ejected_for
-                or instance.returned_at is not None
-                or (instance.max_concurrency is not None and instance.in_flight >= instance.max_concurrency)
-                or instance.report.waiting
-            ):
-                break
-        else:  # all may take it, as mostly
-            return Eligible(list(starmap(Option, members)), [], [], None)
+        options = all_free(members)
+        if options is not None:
+            return Eligible(options, [], [], None)
     free: list[Option] = []
     busy: list[Option] = []
     starting: list[Option] = []

@@ -139,6 +139,7 @@ class GivenUp(NamedTuple):
     reason: str
 
 
+@compiled_init
 class LoadReported(NamedTuple):
     """An engine's metrics were read."""
 
@@ -146,6 +147,7 @@ class LoadReported(NamedTuple):
     report: LoadReport
 
 
+@compiled_init
 class Probed(NamedTuple):
     """The result of a health probe."""
 

@@ -140,10 +140,12 @@ class Instance:
     def recount(self) -> None:
         """Set `running`, after the counts or the report were set anew."""
         report, in_flight = self.report, self.in_flight
-        self.running = in_flight
-        if report.running is not None:
-            known = report.running + (report.waiting or 0)
-            self.running = max(known + self.dispatched_since_report - self.ended_since_report, in_flight)
+        running = report.running
+        if running is None:
+            self.running = in_flight
+            return
+        running += (report.waiting or 0) + self.dispatched_since_report - self.ended_since_report
+        self.running = running if running > in_flight else in_flight
 
     def seats(self, model: str) -> int | None:
         """The most sequences of one model that the engine decodes at once; None without a profile."""

@@ -221,6 +221,7 @@ class Request:
         return self.prompt_tokens_bound
 
 
+@compiled_init
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """An engine's report of its load at one moment; None means unknown, not zero."""

@@ -7,6 +7,7 @@ from predictors.kernels import levels
 from predictors.kernels.length_bins import BINS as _BINS, EDGES as _EDGES
 from predictors.kernels.reference import lengths, model_weights, normal, quantiles as reference_quantiles
 from predictors.kernels.reference import model_outputs as reference_outputs
+from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_outputs import ModelOutputs
 
 from cpython.tuple cimport PyTuple_GetItem
@@ -14,11 +15,12 @@ from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, smooth, within
 from predictors.kernels.native.calibration cimport GroupCalibration, Offsets
-from predictors.kernels.native.estimates cimport Estimates, Field, Known
+from predictors.kernels.native.estimates cimport Estimates, Known
 from predictors.kernels.native.histories cimport InstanceHistory
 from predictors.kernels.native.networks cimport ESTIMATE, TARGETS, TOGETHER, LatencyNetwork, MemoryNetwork, memory_row, target_row
 from predictors.kernels.native.residuals cimport ResidualWindow
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
+from router.native.fields cimport Field, read
 
 SOURCE = HEADWAY_SOURCE.decode()
 
@@ -105,6 +107,31 @@ cdef class LengthTable:
         if density <= 0.0:
             return EDGES[at]
         return min(EDGES[at] + (probability - self._of[BELOW, at]) / density, EDGES[at + 1])
+
+
+def answer_length(LengthTable table not None, cap, choices, LengthTable usual not None):
+    """See `answer_length.answer_length`."""
+    p50, p90, mean = table.p50, table.p90, table.mean
+    if cap is not None:
+        mean = table.mean_below(cap)
+        p50, p90 = least(p50, cap), least(p90, cap)
+    long_p50, long_p95, long_mean = p50, table.p95, mean
+    if choices > 1:
+        long_p50, long_p95 = table.quantile(0.5 ** (1 / choices)), table.quantile(0.95 ** (1 / choices))
+        if cap is not None:
+            long_p50 = least(long_p50, cap)
+        if long_p50 > long_mean:
+            long_mean = long_p50
+    if cap is not None:
+        long_p95 = least(long_p95, cap)
+    capped = usual.mean if cap is None else usual.mean_below(cap)
+    return new_tuple(
+        AnswerLength, (table, cap, choices, p50, p90, mean, long_p50, long_p95, long_mean, usual.mean, capped)
+    )
+
+
+cdef object least(a, b):
+    return b if b < a else a
 
 
 cdef class LearnedLengths:
@@ -391,7 +418,7 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
         for n in range(begin, end):
             at = places[n]
             of, instance, known, rows[at] = stats[at], instances[at], estimates.at(at), n
-            history = HISTORY.read(of)
+            history = read(HISTORY, of)
             known_numbers(known)
             target_row(history.seen(instance), KNOWN, now, TARGET_ROWS[n - begin])
             if network is None:
@@ -399,11 +426,11 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
             else:
                 network.put(n - begin, history._state, TARGET_ROWS[n - begin])
             decides_ttft[at] = known.ttft_count >= LEAST_OBSERVED
-            decides_tpot[at] = known.tpot_count >= LEAST_OBSERVED and PROFILE.read(of) is None
+            decides_tpot[at] = known.tpot_count >= LEAST_OBSERVED and read(PROFILE, of) is None
             if memory is None:
                 ratios.append(known.memory_ratio)
             else:
-                memory_row(known.memory_ratio, KV_USAGE.read(REPORT.read(instance)), TARGET_ROWS[n - begin], memory.row)
+                memory_row(known.memory_ratio, read(KV_USAGE, read(REPORT, instance)), TARGET_ROWS[n - begin], memory.row)
                 ratios.append(memory.ratio())
         if network is None:
             predicted[begin:end] = head.quantiles(states, np.array(TARGET_ROWS[:end - begin]))
@@ -412,9 +439,9 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
     for n in range(size):
         at = places[n]
         of = stats[at]
-        group = GROUP.read(of)
+        group = read(GROUP, of)
         offsets = (<Offsets?>group.offsets[0]).values, (<Offsets?>group.offsets[1]).values
-        serve(raw[n], estimates, at, WEIGHTS.read(of), offsets, found[n], factor[n])
+        serve(raw[n], estimates, at, read(WEIGHTS, of), offsets, found[n], factor[n])
     return new_tuple(ModelOutputs, (rows, quantiles, factors, ratios, decides_ttft, decides_tpot))
 
 
@@ -457,12 +484,10 @@ cdef class Errors:
     cdef ResidualWindow _window
     cdef const double[:] _quantiles
 
-    cdef int read(self, ResidualWindow window, const double[:] quantiles) except -1:
-        self._window = window
-        if window is None:
-            self._quantiles = quantiles
-            if quantiles.shape[0] != TAUS:
-                raise ValueError("other quantiles")
+    cdef int read(self, const double[:] quantiles) except -1:
+        self._quantiles = quantiles
+        if quantiles.shape[0] != TAUS:
+            raise ValueError("other quantiles")
         return 0
 
     cdef double _at(self, Py_ssize_t i) except? -1e300:
@@ -528,8 +553,15 @@ def p_miss(
         by_ttft, by_tpot = decides_ttft[n], decides_tpot[n]
         if (by_ttft or by_tpot) and not 0 <= row < quantiles.shape[0]:
             raise IndexError("a row of the latency model that is not there")
-        of_ttft.read(None if by_ttft else estimates._ttft_errors[n], quantiles[row, 0] if by_ttft else None)
-        of_tpot.read(None if by_tpot else estimates._tpot_errors[n], quantiles[row, 1] if by_tpot else None)
+        of_ttft._window = of_tpot._window = None
+        if by_ttft:
+            of_ttft.read(quantiles[row, 0])
+        else:
+            of_ttft._window = estimates._ttft_errors[n]
+        if by_tpot:
+            of_tpot.read(quantiles[row, 1])
+        else:
+            of_tpot._window = estimates._tpot_errors[n]
         met_ttft = met_tpot = 1.0
         if slo.ttft_s is not None or has_tpot:
             met_ttft = 1.0 - of_ttft.exceed(log(ttft_left_s / ttft_s))

@@ -1,19 +1,4 @@
-cimport cython
-from cpython.ref cimport PyObject
-
 from predictors.kernels.native.residuals cimport ResidualWindow
-
-
-@cython.final
-cdef class Field:
-    cdef str _name
-    cdef type _of  # the class whose objects have it `_at` so many bytes from their beginning
-    cdef Py_ssize_t _at
-
-    cdef PyObject **_find(self, object of) except NULL
-    cdef object read(self, object of)
-    cdef double number(self, object of) except? -1.0
-    cdef int write(self, object of, object value) except -1
 
 
 cdef struct Known:  # of one candidate

@@ -1,22 +1,20 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The analytic estimates of `predictors.kernels.reference.estimates`, compiled. See there for what is computed."""
 
-from types import MemberDescriptorType
-
 import numpy as np
 
 from predictors.kernels.reference.estimates import MOST_PREFILL_SHARE, AnalyticEstimate, Estimate
 from predictors.kernels.step_costs import CONSTANTS
 
-cimport cython
-from cpython.long cimport PyLong_AsDouble, PyLong_CheckExact
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from cpython.ref cimport PyObject
 from libc.math cimport exp, floor, sqrt
 
 from predictors.kernels.native.arithmetic cimport item
 from predictors.kernels.native.residuals cimport ResidualWindow, Shrinkage, StratifiedResiduals
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
+from router.native.fields cimport Field, number, read, write, write_all
 
 SOURCE = HEADWAY_SOURCE.decode()
 
@@ -32,59 +30,6 @@ assert CONSTANTS == (
 cdef extern from "Python.h":
     object PyType_GenericAlloc(type kind, Py_ssize_t items)
 
-cdef extern from "structmember.h":
-    int T_OBJECT_EX
-
-    ctypedef struct PyMemberDef:
-        int type
-        Py_ssize_t offset
-
-    ctypedef struct PyMemberDescrObject:
-        PyMemberDef *d_member
-
-
-cdef PyObject *NOWHERE = NULL  # the place of a field that has none
-
-
-@cython.final
-cdef class Field:
-    """A field by its name. Objects of a class with `__slots__` keep it at a fixed place, so reading it takes a quarter of the
-    instructions of a look-up. The place is found again for each other class; where there is none, it is looked up."""
-
-    def __init__(self, str name):
-        self._name, self._at = name, 0
-
-    cdef PyObject **_find(self, object of) except NULL:
-        """The place of the value, or of NULL."""
-        if type(of) is not self._of:
-            slot = getattr(type(of), self._name, None)
-            self._of, self._at = type(of), 0
-            if (
-                type(slot) is MemberDescriptorType and isinstance(of, slot.__objclass__)
-                and (<PyMemberDescrObject *>slot).d_member.type == T_OBJECT_EX
-            ):
-                self._at = (<PyMemberDescrObject *>slot).d_member.offset
-        return <PyObject **>(<char *><PyObject *>of + self._at) if self._at else &NOWHERE
-
-    cdef object read(self, object of):
-        cdef PyObject *value = self._find(of)[0]
-        return getattr(of, self._name) if value == NULL else <object>value
-
-    cdef double number(self, object of) except? -1.0:
-        value = self.read(of)
-        return PyLong_AsDouble(value) if PyLong_CheckExact(value) else <double>value
-
-    cdef int write(self, object of, object value) except -1:
-        cdef PyObject **place = self._find(of)
-        cdef PyObject *before = place[0]
-        if not self._at:
-            setattr(of, self._name, value)
-            return 0
-        Py_INCREF(value)
-        place[0] = <PyObject *>value
-        Py_XDECREF(before)
-        return 0
-
 
 cdef dict WRITTEN = {}  # by name, the fields that `each_with` writes
 
@@ -99,6 +44,9 @@ cdef Field AWAITING = Field("awaiting_first_token"), CONSTANTS_OF = Field("const
 cdef Field COSTS = Field("costs"), HORIZON = Field("horizon_s"), IN_FLIGHT = Field("in_flight"), INPUT_PRICE = Field("input_usd_per_mtok")
 cdef Field KV_CAPACITY = Field("kv_capacity_tokens"), KV_USAGE = Field("kv_usage"), LENGTHS = Field("lengths")
 cdef Field LOADED = Field("loaded_models"), MEAN_PROMPT = Field("mean_prompt_tokens"), OUTPUT_PRICE = Field("output_usd_per_mtok")
+# One for each class that has a field of a name: see `Field`.
+cdef Field COSTS_SPEED = Field("speed"), ROOM = Field("context_tokens")
+cdef Field MODEL = Field("model"), NAME = Field("name"), PROFILE = Field("profile"), PROFILES = Field("profiles"), QUALITY = Field("quality"), SPEED = Field("speed")
 cdef Field PENDING = Field("pending_prefill_tokens"), PLACE = Field("_at"), PREFILLS = Field("prefills"), PRICE = Field("price")
 cdef Field PROMPT_RATIO = Field("prompt_ratio"), REPORT = Field("report"), RUNNING = Field("running"), SHRINKAGE = Field("shrinkage")
 cdef Field SUM_TOKENS = Field("sum_tokens"), TPOT = Field("tpot"), TTFT = Field("ttft"), UPDATED_AT = Field("updated_at")
@@ -245,6 +193,13 @@ cdef class Estimates:
             means.append(mean)
         return p50, tpots, means
 
+    @staticmethod
+    def lengths(list answers):
+        cdef list found = []
+        for answer in answers:
+            found.append(0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES))
+        return found
+
     def costs(self, list answers, candidates):
         cdef Py_ssize_t n
         cdef double cost
@@ -252,10 +207,10 @@ cdef class Estimates:
             raise ValueError("columns of different lengths")
         found = []
         for n in range(self._size):
-            price, answer = PRICE.read(candidates[n]), answers[n]
-            cost = self._known[n].prompt_tokens * INPUT_PRICE.number(price) * 1e-6
+            price, answer = read(PRICE, candidates[n]), answers[n]
+            cost = self._known[n].prompt_tokens * number(INPUT_PRICE, price) * 1e-6
             if answer is not None:
-                cost += item(answer, MEAN) * item(answer, CHOICES) * OUTPUT_PRICE.number(price) * 1e-6
+                cost += item(answer, MEAN) * item(answer, CHOICES) * number(OUTPUT_PRICE, price) * 1e-6
             found.append(cost)
         return found
 
@@ -289,11 +244,59 @@ def each_with(kind, list names, list columns, Py_ssize_t size):
         raise TypeError("a kind of objects that is made in its own way")
     for at in range(size):
         each = PyType_GenericAlloc(kind, 0)
-        PLACE.write(each, at)
-        for i in range(width):
-            (<Field?>fields[i]).write(each, (<list?>columns[i])[at])
+        write(PLACE, each, at)
         found.append(each)
+    for i in range(width):
+        write_all(<Field?>fields[i], found, <list?>columns[i])
     return found
+
+
+cdef inline object value_of(dict by, key):
+    """None if there is none."""
+    cdef PyObject *found = PyDict_GetItemWithError(by, key)
+    return None if found == NULL else <object>found
+
+
+def stats_of(dict known, candidates, instances):
+    """See `estimates.stats_of`."""
+    cdef Py_ssize_t at
+    cdef list found = [], missing = []
+    if len(candidates) != len(instances):
+        raise ValueError("columns of different lengths")
+    for at in range(len(candidates)):
+        instance, model = instances[at], read(MODEL, candidates[at])
+        of = value_of(known, (read(NAME, instance), model))
+        if (
+            of is None or read(PROFILE, of) is not value_of(<dict?>read(PROFILES, instance), model)
+            or number(COSTS_SPEED, read(COSTS, of)) != number(SPEED, instance)
+        ):
+            missing.append(at)
+            of = None
+        found.append(of)
+    return found, missing
+
+
+def by_model(candidates, list stats, make):
+    """See `estimates.by_model`."""
+    cdef Py_ssize_t at
+    cdef dict known = {}
+    cdef list firsts = [], seconds = []
+    if len(candidates) != len(stats):
+        raise ValueError("columns of different lengths")
+    last_model = last_context = last_quality = first = second = known  # none that a candidate has
+    for at in range(len(stats)):
+        candidate = candidates[at]
+        model, context, quality = read(MODEL, candidate), read(ROOM, candidate), read(QUALITY, candidate)
+        if model is not last_model or context is not last_context or quality is not last_quality:
+            last_model, last_context, last_quality = model, context, quality
+            key = model, context, quality
+            both = known.get(key)
+            if both is None:
+                both = known[key] = make(candidate, stats[at])
+            first, second = both
+        firsts.append(first)
+        seconds.append(second)
+    return firsts, seconds
 
 
 def analytic_estimates(list stats, candidates, instances, double request_tokens, list cached, list answers, double now):
@@ -311,16 +314,16 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
     costs_of = lengths = estimates  # none that a candidate has
     for n in range(size):
         of, instance, answer = stats[n], instances[n], answers[n]
-        report = REPORT.read(instance)
-        if LENGTHS.read(of) is not lengths:
-            lengths = LENGTHS.read(of)
-            ratio, mean_prompt_tokens = PROMPT_RATIO.number(lengths), MEAN_PROMPT.number(lengths)
+        report = read(REPORT, instance)
+        if read(LENGTHS, of) is not lengths:
+            lengths = read(LENGTHS, of)
+            ratio, mean_prompt_tokens = number(PROMPT_RATIO, lengths), number(MEAN_PROMPT, lengths)
             prompt_tokens = request_tokens * ratio
         cached_tokens = <double>cached[n] * ratio
-        pending_tokens = PENDING.number(instance) * ratio
-        if COSTS.read(of) is not costs_of:
-            costs_of = COSTS.read(of)
-            constants = CONSTANTS_OF.read(costs_of)
+        pending_tokens = number(PENDING, instance) * ratio
+        if read(COSTS, of) is not costs_of:
+            costs_of = read(COSTS, of)
+            constants = read(CONSTANTS_OF, costs_of)
             costs.overhead_s, costs.floor_s = item(constants, 0), item(constants, 1)
             costs.token_s, costs.extra_s, costs.seq_s = item(constants, 2), item(constants, 3), item(constants, 4)
             costs.kv_token_s, costs.pair_s, costs.load_s = item(constants, 5), item(constants, 6), item(constants, 7)
@@ -328,20 +331,20 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
             costs.seats = item(constants, 10)
         found = physical(
             &costs, instance, report, prompt_tokens, cached_tokens, pending_tokens, item(answer, MEAN),
-            item(answer, USUAL_MEAN), mean_prompt_tokens, rate_of(PREFILLS.read(of), now),
+            item(answer, USUAL_MEAN), mean_prompt_tokens, rate_of(read(PREFILLS, of), now),
         )
-        loaded = LOADED.read(report)
+        loaded = read(LOADED, report)
         if loaded is not None:
             model = candidates[n].upstream_model
             if model not in loaded and f"{model}:latest" not in loaded:
                 found.ttft_s += costs.load_s
                 found.ttft_stratum = 2
-        ttft_errors = (<StratifiedResiduals?>TTFT.read(of)).windows[found.ttft_stratum]
-        tpot_errors = (<StratifiedResiduals?>TPOT.read(of)).windows[found.tpot_stratum]
+        ttft_errors = (<StratifiedResiduals?>read(TTFT, of)).windows[found.ttft_stratum]
+        tpot_errors = (<StratifiedResiduals?>read(TPOT, of)).windows[found.tpot_stratum]
         estimates._put(n, ttft_errors, tpot_errors)
         known = &estimates._known[n]
         known.ttft_s, known.raw_tpot_s = found.ttft_s, found.tpot_s
-        known.tpot_s = (<Shrinkage?>SHRINKAGE.read(of)).shrunk(found.tpot_s)
+        known.tpot_s = (<Shrinkage?>read(SHRINKAGE, of)).shrunk(found.tpot_s)
         known.ttft_stratum, known.tpot_stratum = found.ttft_stratum, found.tpot_stratum
         known.prompt_tokens, known.cached_tokens, known.pending_tokens = prompt_tokens, cached_tokens, pending_tokens
         known.output_tokens, known.step_s, known.memory_ratio = item(answer, USUAL_CAPPED), found.step_s, found.held
@@ -363,10 +366,10 @@ cdef enum:  # of `predictors.kernels.reference.answer_length.AnswerLength`
 
 cdef double rate_of(prefills, double now) except? -1.0:
     """`PrefillRate.tokens_per_s`"""
-    cdef double tokens = SUM_TOKENS.number(prefills), past_s, horizon_s
+    cdef double tokens = number(SUM_TOKENS, prefills), past_s, horizon_s
     if tokens == 0.0:
         return 0.0
-    past_s, horizon_s = now - UPDATED_AT.number(prefills), HORIZON.number(prefills)
+    past_s, horizon_s = now - number(UPDATED_AT, prefills), number(HORIZON, prefills)
     if past_s <= 0.0:
         return tokens / horizon_s
     return tokens * exp(-past_s / horizon_s) / horizon_s
@@ -384,7 +387,7 @@ cdef Physical physical(
 ) except *:
     """`estimates.physical_estimate`"""
     cdef Physical found
-    cdef double in_flight = IN_FLIGHT.number(instance), awaiting = AWAITING.number(instance), running = RUNNING.number(instance)
+    cdef double in_flight = number(IN_FLIGHT, instance), awaiting = number(AWAITING, instance), running = number(RUNNING, instance)
     cdef double own_decoding = in_flight - awaiting, decoding, seats = costs.seats, kv_tokens, fixed_s, ttft_s = 0.0, excess
     cdef double batch, step_s, kv_wait_s, new_tokens, budget, work_tokens, first, full_steps, others, linear_s, tpot_s, share
     cdef double prefill_s
@@ -393,14 +396,14 @@ cdef Physical physical(
     decoding = running - awaiting
     if decoding < 0.0:
         decoding = 0.0
-    kv_tokens = CONTEXT.number(instance) - 0.5 * mean_output_tokens * own_decoding
+    kv_tokens = number(CONTEXT, instance) - 0.5 * mean_output_tokens * own_decoding
     if kv_tokens < 0.0:
         kv_tokens = 0.0
     if decoding > own_decoding:
         kv_tokens += (decoding - own_decoding) * (mean_prompt_tokens + 0.5 * mean_output_tokens)
-        usage = KV_USAGE.read(report)
+        usage = read(KV_USAGE, report)
         if usage is not None:
-            kv_tokens = <double>usage * <double>(KV_CAPACITY.read(report) or costs.capacity_tokens)
+            kv_tokens = <double>usage * <double>(read(KV_CAPACITY, report) or costs.capacity_tokens)
     fixed_s = costs.overhead_s + kv_tokens * costs.kv_token_s + decoding * costs.seq_s
 
     waits = running >= seats

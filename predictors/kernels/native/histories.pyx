@@ -8,8 +8,13 @@ from libc.math cimport log, log1p, log2, rint
 from predictors.kernels.native.networks cimport SUMMARY, LatencyNetwork
 from predictors.kernels.native.networks import target_rows
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
+from router.native.fields cimport Field, number, read
 
 SOURCE = HEADWAY_SOURCE.decode()
+
+cdef Field AWAITING = Field("awaiting_first_token"), CONTEXT = Field("context_tokens"), IN_FLIGHT = Field("in_flight")
+cdef Field KV_USAGE = Field("kv_usage"), PENDING = Field("pending_prefill_tokens"), REPORT = Field("report")
+cdef Field REPORTED_AT = Field("reported_at"), RUNNING = Field("running"), WAITING = Field("waiting")
 
 cdef enum:
     DISPATCHED, FIRST_TOKEN, ENDED, LOST, REPORTED
@@ -163,10 +168,10 @@ cdef class InstanceHistory:
         cdef double step_s = self._step_s, since_s, waited_s
         cdef double[::1] row = ROW
         cdef Py_ssize_t i
-        report = instance.report
-        running, waiting, usage = report.running, report.waiting, report.kv_usage
-        in_flight, awaiting, context_tokens = instance.in_flight, instance.awaiting_first_token, instance.context_tokens
-        pending_tokens = instance.pending_prefill_tokens
+        report = read(REPORT, instance)
+        running, waiting, usage = read(RUNNING, report), read(WAITING, report), read(KV_USAGE, report)
+        in_flight, awaiting = read(IN_FLIGHT, instance), read(AWAITING, instance)
+        context_tokens, pending_tokens = read(CONTEXT, instance), read(PENDING, instance)
         self._summarised = False
         since_s = now - self._event_at if self._any_event else 0.0
         waited_s = now - <double>self._waiting[0] if self._waiting else 0.0
@@ -203,8 +208,8 @@ cdef class InstanceHistory:
         cdef double ahead
         if self._summarised:
             return seen
-        report, waiting, reported_at = instance.report, len(self._waiting), instance.reported_at
-        ahead = instance.awaiting_first_token + 1.0
+        report, waiting, reported_at = read(REPORT, instance), len(self._waiting), read(REPORTED_AT, instance)
+        ahead = number(AWAITING, instance) + 1.0
         seen[0] = 0.0 if reported_at is None else <double>reported_at
         seen[1] = <double>self._waiting[0] if waiting else 0.0
         seen[2] = <double>self._waiting[waiting // 2] if waiting else 0.0
@@ -215,10 +220,10 @@ cdef class InstanceHistory:
         seen[11] = 1.0 if self._first_8.size else 0.0
         seen[12], seen[13] = share_of(&self._first_8), share_of(&self._first_32)
         seen[14], seen[15] = share_of(&self._ended), share_of(&self._arrivals)
-        seen[16], seen[17], seen[18] = ahead, checked_log1p(instance.in_flight), log(ahead)
-        seen[19] = checked_log1p(instance.context_tokens)
-        seen[20], seen[21] = log1p_of(report.running), log1p_of(report.waiting)
-        usage = report.kv_usage
+        seen[16], seen[17], seen[18] = ahead, checked_log1p(number(IN_FLIGHT, instance)), log(ahead)
+        seen[19] = checked_log1p(number(CONTEXT, instance))
+        seen[20], seen[21] = log1p_of(read(RUNNING, report)), log1p_of(read(WAITING, report))
+        usage = read(KV_USAGE, report)
         seen[22] = 0.0 if usage is None else <double>usage
         for i in range(5):
             seen[23 + i], seen[28 + i] = self._ttft[0].values[i], self._ttft[1].values[i]

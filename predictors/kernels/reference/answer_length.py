@@ -33,7 +33,8 @@ def output_cap(request: Request, candidate: Candidate) -> int | None:
     cap = request.max_tokens
     if candidate.context_tokens is None:
         return cap
-    room = max(candidate.context_tokens - (request.longest_prompt_tokens or request.prompt_tokens), 1)
+    room = candidate.context_tokens - (request.longest_prompt_tokens or request.prompt_tokens)
+    room = room if room > 1 else 1
     return room if cap is None or cap > room else cap
 
 

@@ -19,7 +19,7 @@ seconds / speed.
 # ruff: noqa: PLR1730
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from math import exp, sqrt
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -35,7 +35,9 @@ from router.core.types import Candidate
 #: The largest share of time that prefills of other requests are expected to take from a decoding sequence.
 MOST_PREFILL_SHARE = 0.9
 
+S = TypeVar("S")
 T = TypeVar("T")
+U = TypeVar("U")
 #: What multiplies an estimated time to give its median, 95 % quantile and mean.
 Factors = tuple[float, float, float]
 
@@ -155,6 +157,11 @@ class Estimates(list[AnalyticEstimate]):
             means.append(mean_s)
         return p50, tpots, means
 
+    @staticmethod
+    def lengths(answers: list[AnswerLength] | list[None]) -> list[float]:
+        """By answer its expected tokens, of all choices; 0 where nothing is decoded."""
+        return [0.0 if each is None else each.mean * each.choices for each in answers]
+
     def costs(self, answers: list[AnswerLength] | list[None], candidates: Sequence[Candidate]) -> list[float]:
         """By candidate the expected price in USD."""
         found = []
@@ -205,6 +212,43 @@ def each_with(kind: type[T], names: list[str], columns: list[list[Any]], size: i
     if len(found) != size:
         raise ValueError("columns of different lengths")
     return found
+
+
+def stats_of(
+    known: Mapping[tuple[str, str], Any], candidates: Sequence[Candidate], instances: Sequence[Instance]
+) -> tuple[list[Any], list[int]]:
+    """What is `known` of each candidate by (instance, model), and the places of those of which nothing is known, or only about
+    another engine profile or speed. There it is None."""
+    found, missing = [], []
+    for at, (candidate, instance) in enumerate(zip(candidates, instances, strict=True)):
+        of = known.get((instance.name, candidate.model))
+        if (
+            of is not None
+            and of.profile is instance.profiles.get(candidate.model)
+            and of.costs.speed == instance.speed
+        ):
+            found.append(of)
+        else:
+            found.append(None)
+            missing.append(at)
+    return found, missing
+
+
+def by_model(
+    candidates: Sequence[Candidate], stats: list[S], make: Callable[[Candidate, S], tuple[T, U]]
+) -> tuple[list[T], list[U]]:
+    """The two columns that `make` gives. It is called once for all candidates of one model, context and quality: many instances
+    share them."""
+    known: dict[tuple[str, int | None, float | None], tuple[T, U]] = {}
+    firsts, seconds = [], []
+    for candidate, of in zip(candidates, stats, strict=True):
+        key = candidate.model, candidate.context_tokens, candidate.quality
+        both = known.get(key)
+        if both is None:
+            both = known[key] = make(candidate, of)
+        firsts.append(both[0])
+        seconds.append(both[1])
+    return firsts, seconds
 
 
 def analytic_estimates(

@@ -65,7 +65,7 @@ def test_each_request_ends_once_and_nothing_stays(
         assert (instance.in_flight, instance.awaiting_first_token) == (0, 0)
         assert (instance.pending_prefill_tokens, instance.context_tokens) == (0, 0)
     for engine in simulation.engines.values():
-        assert (engine.running, engine.waiting) == (0, 0)
+        assert engine.load()[:2] == (0, 0)
 
     assert set(columns["outcome"]) <= set(range(len(OUTCOMES)))
     for at, arrival in enumerate(given_):

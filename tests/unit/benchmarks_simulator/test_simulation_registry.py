@@ -64,7 +64,7 @@ def run(policy: str, seed: int) -> tuple[Result, Counter[str]]:
     for instance in simulation.scheduler.instances.values():
         assert (instance.in_flight, instance.context_tokens, instance.promised_tpot_s) == (0, 0, [])
     for engine in simulation.engines.values():
-        assert (engine.running, engine.waiting) == (0, 0)
+        assert engine.load()[:2] == (0, 0)
     return result, counts
 
 

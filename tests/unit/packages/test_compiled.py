@@ -14,6 +14,7 @@ from backends import scanning
 from benchmarks.pipelines import compiled as pipelines
 from predictors import kernels
 from router.compiled import VARIABLE
+from router.core import option_columns
 
 ROOT = Path(scanning.__file__).parents[1]
 
@@ -34,6 +35,10 @@ CHOICES = [
     Choice(
         "predictors.kernels", "LengthTable", "predictors.kernels.reference.lengths", "predictors.kernels.native",
         kernels.WHY_NOT_NATIVE, ("calibration", "distributions", "estimates", "histories", "networks", "residuals"), (),
+    ),
+    Choice(
+        "router.core.option_columns", "delays_s", "router.core.option_columns", "router.native",
+        option_columns.WHY_NOT_NATIVE, ("fields", "options"), ("router/native/options.pyx", "router/native/fields.pyx"),
     ),
     Choice(
         "backends.scanning", "SseScanner", "backends.sse", "backends.native",

@@ -600,3 +600,55 @@ def test_words_with_each_character() -> None:
     for some in (range(0x40000), range(0x40000, 0x110000, 61)):
         text = "".join(f"a{chr(each)}B" for each in some)
         assert native_words.read_words(text) == words_in_python.read_words(text)
+
+
+# --- columns of candidates -----------------------------------------------------------------------------
+@given(st.none() | st.integers(1, 5000), st.integers(1, 4))
+def test_the_length_of_an_answer(cap: int | None, choices: int) -> None:
+    shares = np.array(PRIOR_SHARES)
+    found = distributions.answer_length(
+        distributions.LengthTable(shares), cap, choices, distributions.LengthTable(shares[::-1])
+    )
+    wanted = answer_length(lengths.LengthTable(shares), cap, choices, lengths.LengthTable(shares[::-1]))
+    close(found[3:], wanted[3:])
+    assert found[1:3] == wanted[1:3]
+    assert [type(each) for each in found[3:]] == [type(each) for each in wanted[3:]]
+    one, none = (None, found), (None, wanted)
+    close(estimates.Estimates.lengths(list(one)), estimates_in_python.Estimates.lengths(list(none)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from([None, 100, 4096]), st.sampled_from([None, 0.5])),
+        max_size=9,
+    )
+)
+def test_what_candidates_of_a_model_share(kinds: list[tuple[str, int | None, float | None]]) -> None:
+    candidates = [
+        Candidate("i", model, model, context_tokens=tokens, quality=quality)
+        for model, tokens, quality in kinds
+    ]
+    places: list[Any] = list(range(len(candidates)))
+    made = [], []
+
+    def make_in(calls: list[Any]) -> Callable[[Candidate, int], tuple[Candidate, int]]:
+        return lambda candidate, at: calls.append(at) or (candidate, at)
+
+    found = estimates.by_model(candidates, places, make_in(made[0]))
+    assert found == estimates_in_python.by_model(candidates, places, make_in(made[1]))
+    assert made[0] == made[1]
+
+
+def test_what_is_known_of_candidates() -> None:
+    """Not what is known of another profile or speed."""
+    of = profile("llama-3.1-8b@a100-80g")
+    candidates = [Candidate(name, "m", "m") for name in "abcd"]
+    instances = [Instance(each.instance, "vllm", {"m": each}, profiles={"m": of}) for each in candidates]
+    stats = FleetStats(UNTRAINED)
+    known = stats.of_all(candidates, instances)
+    instances[1].speed = 2.0
+    instances[2].profiles = {}
+    del stats.candidates["d", "m"]
+    wanted = [known[0], None, None, None], [1, 2, 3]
+    for module in (estimates, estimates_in_python):
+        assert module.stats_of(stats.candidates, candidates, instances) == wanted
