@@ -10,7 +10,7 @@ from typing import Any
 import policies
 from backends.engine import profiles
 from router import logs
-from router.config import FleetConfig, load
+from router.config import FleetConfig, load, with_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class FleetFile:
     def read(self) -> FleetConfig:
         """Read the file as it is now. Raises ConfigError."""
         config = load(self.path, policies=tuple(policies.POLICIES), profiles=profiles.names())
-        update = {name: value for name in ("host", "port") if (value := getattr(self, name)) is not None}
-        return config.model_copy(update={"server": config.server.model_copy(update=update)})
+        given = {name: value for name in ("host", "port") if (value := getattr(self, name)) is not None}
+        return with_address(config, **given)
 
     def log(self, config: FleetConfig, worker: int | None = None) -> None:
         """Start to log with the fleet's settings. If there are several workers, each line names its worker."""

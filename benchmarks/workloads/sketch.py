@@ -34,8 +34,9 @@ def per_second(times_s: Sequence[float], bins: int) -> tuple[list[float], float]
     `times_s` must rise."""
     if not times_s:
         return [0.0] * bins, 0.0
-    width_s = max(times_s[-1] - times_s[0], 1e-9) / bins
-    counts, _ = np.histogram(times_s, bins, (times_s[0], times_s[0] + bins * width_s))
+    since_first_s = np.subtract(times_s, times_s[0])
+    width_s = max(float(since_first_s[-1]), 1e-9) / bins
+    counts, _ = np.histogram(since_first_s, bins, (0, bins * width_s))
     return (counts / width_s).tolist(), width_s
 
 

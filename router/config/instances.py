@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -99,6 +100,8 @@ def _http_url(value: str) -> str:
         raise PydanticCustomError("secret_in_url", "holds a login: use api_key_env or headers_env")
     if parts.query or parts.fragment:
         raise PydanticCustomError("url", "must have no query and no fragment")
+    if not re.fullmatch(r"[!-~]+", value):  # it stands in the heads of requests
+        raise PydanticCustomError("url", "must be ASCII without spaces")
     return value.rstrip("/")
 
 

@@ -17,6 +17,7 @@ from router.config.errors import ConfigError, Problem
 from router.config.instances import InstanceConfig
 from router.config.masking import SECRET_KEYS, masked
 from router.config.models import FleetConfig
+from router.config.sections import ServerConfig
 
 
 def load(
@@ -114,6 +115,15 @@ def with_instances(fleet: FleetConfig, instances: Iterable[InstanceConfig]) -> F
         return FleetConfig.model_validate({**dict(fleet), "instances": tuple(instances)})
     except ValidationError as error:
         raise _refused("instance", error, FleetConfig) from error
+
+
+def with_address(fleet: FleetConfig, **address: object) -> FleetConfig:
+    """The same fleet with the `host` or `port` of a command line. Raises ConfigError."""
+    try:
+        server = ServerConfig.model_validate({**fleet.server.model_dump(exclude_unset=True), **address})
+    except ValidationError as error:
+        raise _refused("command line", error, ServerConfig) from error
+    return fleet.model_copy(update={"server": server})
 
 
 def _refused(source: str, error: ValidationError, model: type[BaseModel]) -> ConfigError:

@@ -48,7 +48,7 @@ def _named(annotation: Any, metadata: typing.Sequence[Any], value: Any, path: Pa
         annotation, metadata = annotation.__origin__, (*metadata, *annotation.__metadata__)
     arguments = [each for each in typing.get_args(annotation) if each not in (type(None), Ellipsis)]
     mark = next((each for each in (Mark.VARIABLE, Mark.FILE) if each in metadata), None)
-    if value is None:
+    if value is None or annotation is Any:
         return
     if mark is not None:
         yield Named(path, mark, value)

@@ -40,7 +40,7 @@ class LiveTargets:
 
     def changed(self, key: str | None) -> bool:
         """Whether a scope's own targets differ from the fleet file's."""
-        return key in self._changes
+        return bool(self._changes.get(key))
 
     def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
         """Set a scope's `quality` (None: the policy's default) or `attainment`. Raises KeyError for an unknown key."""

@@ -44,6 +44,7 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
             "two": (0.5, 0.8),
             "three": (0.5, 0.99),
         }
+        await patch(gw, ADMIN, key="two")  # changes nothing
         _, answer = await patch(gw, ADMIN, key="one", quality=None)
         assert by_key(answer)["one"] == (None, 0.99)
         assert [each["key"] for each in answer["targets"] if each["changed"]] == [None, "one"]

@@ -116,6 +116,8 @@ def test_rates_over_time_and_doublings() -> None:
     rates, width_s = sketch.per_second([10.0, 10.5, 12.0, 14.0], 4)
     assert (rates, width_s) == ([2.0, 0.0, 1.0, 1.0], 1.0)
     assert sketch.per_second([], 3) == ([0.0, 0.0, 0.0], 0.0)
+    rates, width_s = sketch.per_second([1.7e9, 1.7e9], 4)  # at one moment, in seconds since the epoch
+    assert [rate * width_s for rate in rates] == pytest.approx([2, 0, 0, 0])
     assert sketch.doublings([1, 2, 3, 4, 1023, 1024]) == {0: 1, 1: 2, 2: 1, 9: 1, 10: 1}
 
 

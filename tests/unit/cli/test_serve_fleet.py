@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from router.config import FleetConfig
+from router.config import ConfigError, FleetConfig
 from router.fleet_file import FleetFile, dump
 
 FLEETS = sorted(Path(__file__).parents[3].joinpath("fleets").glob("*.yaml"))
@@ -20,3 +20,20 @@ def test_a_fleet_reaches_another_process_unchanged(path):
     there = FleetConfig.model_validate(orjson.loads(orjson.dumps(dump(config))))
     assert there == config
     assert dump(there) == dump(config)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (
+            {"host": ""},
+            "host: must have at least 1 character (given: '')",
+        ),  # the system takes it for all addresses
+        ({"host": "http://gate:80"}, "host: must be a name or an address, without scheme and port"),
+        ({"port": 65536}, "port: must be less than or equal to 65535 (given: 65536)"),
+    ],
+)
+def test_an_address_of_the_command_line_is_checked_as_that_of_the_file(given, reason):
+    with pytest.raises(ConfigError) as refused:
+        FleetFile(str(FLEETS[0]), **given).read()
+    assert str(refused.value).startswith(f"command line: {reason}")

@@ -29,6 +29,11 @@ def test_what_a_fleet_file_names() -> None:
     ]
 
 
+def test_settings_hold_whatever_the_file_says() -> None:
+    """The scaler refuses them later, in words."""
+    assert not [*named(loads("models: [{name: m}]\nscaling: {settings: {instances: {p: {q: 1}}}}"))]
+
+
 def test_every_key_that_names_a_variable_ends_so() -> None:
     """The tests of secrets go by this ending."""
     keys = {str(path[-1]) for path in FIELDS if isinstance(path[-1], str) and path[-1].endswith("_env")}
