@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from router.compiled import openings
 from router.core.raw_json import LongList, LongText, Signs
 
 
@@ -145,7 +146,7 @@ def _may_exceed(data: bytes, bounds: Bounds) -> bool:
 
 
 def _may_be_deep(data: bytes, bounds: Bounds) -> bool:
-    return len(data) > bounds.depth and data.count(b"[") + data.count(b"{") > bounds.depth
+    return len(data) > bounds.depth and openings(data) > bounds.depth
 
 
 def _check_depth(value: Any, bounds: Bounds) -> None:

@@ -64,20 +64,19 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
     if call.api == "completions" and "raw" in body:
         del body["raw"]  # of Ollama's API; here every prompt is
     names = ("max_completion_tokens", "max_tokens") if call.api == "chat" else ("max_tokens",)
-    given = [name for name in names if name in body and type(body[name]) is int]
-    bounds = [body[name] for name in given]
-    if call.max_output_tokens is not None:
-        bounds.append(call.max_output_tokens)
-    if bounds:
-        keep = (
-            given[0]
-            if given
-            else next((n for n in names if n in body), chat_bound if call.api == "chat" else "max_tokens")
-        )
+    keep, bound = None, call.max_output_tokens
+    for name in names:
+        given = body.get(name)
+        if type(given) is int:
+            keep = keep or name
+            bound = given if bound is None or given < bound else bound
+    if bound is not None:
+        if keep is None:
+            keep = next((n for n in names if n in body), chat_bound if call.api == "chat" else "max_tokens")
         for name in names:
             if name != keep and name in body:
                 del body[name]
-        body[keep] = min(bounds)
+        body[keep] = bound
     return body
 
 

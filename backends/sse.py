@@ -36,7 +36,6 @@ from router.core.interfaces import Batch, Collector
 MAX_EVENT_BYTES = 1024 * 1024
 QUOTE = ord('"')
 _ONE = Batch(b"", 1)
-_new = tuple.__new__  # makes a named tuple in one call
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
 _STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'  # possessive: it takes each byte once
@@ -143,18 +142,17 @@ class SseScanner:
             and data.startswith(before)
             and data.endswith(self._after)
             and len(data) > self._constant_bytes
-            and data.find(b"\n", self._text_at, self._text_end) < 0
             and data[self._text_at] != QUOTE
+            and b"\n" not in (text := data[self._text_at : self._text_end])
         ):
             if self._collector is not None:
-                text = data[self._text_at : self._text_end]
                 if QUOTE in text:
                     return self._scan(data)
                 self._collector.take_texts(self._field, text)
                 return _ONE
             if self._rename is not None:
                 data = data.replace(self._rename, self._renamed)
-            return _new(Batch, (data, 1, None, None))
+            return Batch(data, 1)
         counted = self._counted_before
         if counted is not None and data.startswith(counted) and data.endswith(b"}}\n\n"):
             batch = self._take_counted(data)

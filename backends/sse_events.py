@@ -142,17 +142,16 @@ def event_template(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) 
         if value is not None and name != "delta" and (name == "finish_reason" or type(value) in _NESTED):
             return None
     key = b'"' + field.encode() + b'"'
-    key_at = event.find(key)
-    after_key = key_at + len(key)
-    if key_at < 0 or event.find(key, after_key) >= 0:
+    _, found, rest = event.partition(key)
+    if not found or key in rest:
         return None
     if not event.startswith(b"data:") or not event.endswith(b"\n\n"):
         return None
-    opening = event.find(b'"', after_key) + 1
-    closing = event.find(b'"', opening)
-    if closing < 0 or event[closing - 1] == 0x5C:  # a backslash: the quote belongs to the string
+    _, _, rest = rest.partition(b'"')
+    text, closing, _ = rest.partition(b'"')
+    if not closing or text[-1:] == b"\\":  # the quote belongs to the string
         return None
-    head, tail = event[:opening], event[closing:]
+    head, tail = event[: len(event) - len(rest)], rest[len(text) :]
     return EventTemplate(field, head, tail, tail + head)
 
 

@@ -70,7 +70,8 @@ class StreamedCall(Post):
                 batch = scanner.feed(data)
                 if batch is not None:
                     # Before the first token the request's own time limits hold, not the idle limit.
-                    connection.watched = scanner.started
+                    if not connection.watched:
+                        connection.watched = scanner.started
                     paused = self._take(batch)
                     if self._connection is None:
                         return  # the sink has aborted the call

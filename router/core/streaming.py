@@ -7,13 +7,15 @@ predictors learn TTFT and TPOT from them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from operator import attrgetter
 from random import Random
 
 from router.core import hedging
 from router.core.money.reservation import Funding
 from router.core.settings import SchedulerSettings
 from router.core.types import Request
+
+_values = attrgetter(*Request.__match_args__)
 
 
 def as_sent(request: Request, funding: Funding | None, settings: SchedulerSettings, rng: Random) -> Request:
@@ -22,7 +24,9 @@ def as_sent(request: Request, funding: Funding | None, settings: SchedulerSettin
         return request
     if rng.random() < settings.streamed_share:
         return request
-    return replace(request, engine_streams=False, hedges=False)
+    sent = Request(*_values(request))  # `replace` takes ten times as long
+    sent.engine_streams = sent.hedges = False
+    return sent
 
 
 def needs_stream(request: Request, funding: Funding | None, settings: SchedulerSettings) -> bool:

@@ -1,6 +1,6 @@
 # cython: language_level=3, auto_pickle=False
-"""The constructor of `router.compiled.compiled_init`. A call of a class writes its arguments and defaults to their places. Whatever
-this does not understand, errors too, is left to Python's way."""
+"""What `router.compiled` takes from here. `compiled_init`: a call of a class writes its arguments and defaults to their places.
+Whatever this does not understand, errors too, is left to Python's way."""
 
 import dataclasses
 from types import MemberDescriptorType
@@ -25,18 +25,24 @@ cdef extern from "Python.h":
         PyObject *ob_item[1]
 
     object PyType_GenericAlloc(PyTypeObject *kind, Py_ssize_t items)
+    const char *PyUnicode_AsUTF8(object text) except NULL
     PyObject *PyDict_GetItem(object of, PyObject *key)
     Py_ssize_t PyVectorcall_NARGS(size_t given)
 
 cdef extern from "structmember.h":
-    int T_OBJECT_EX
+    int T_OBJECT_EX, READONLY
 
     ctypedef struct PyMemberDef:
+        const char *name
         int type
         Py_ssize_t offset
+        int flags
+        const char *doc
 
     ctypedef struct PyMemberDescrObject:
         PyMemberDef *d_member
+
+    object PyDescr_NewMember(PyTypeObject *kind, PyMemberDef *member)
 
 SOURCE = HEADWAY_SOURCE.decode()
 
@@ -53,6 +59,7 @@ cdef class Plan:
     cdef tuple names, defaults, factories
     cdef Py_ssize_t size, items
     cdef Py_ssize_t[MOST_FIELDS] places
+    cdef PyMemberDef[MOST_FIELDS] members  # of a named tuple
 
     def __init__(self, type kind):
         cdef Py_ssize_t at
@@ -80,6 +87,9 @@ cdef class Plan:
             raise TypeError(f"{kind.__name__} is no plain class")
         for at in range(self.size):
             self.places[at] = places[at]
+            if self.items:  # the interpreter caches where a slot is, but not where a named tuple has a field
+                self.members[at] = PyMemberDef(PyUnicode_AsUTF8(self.names[at]), T_OBJECT_EX, places[at], READONLY, NULL)
+                setattr(kind, self.names[at], PyDescr_NewMember(<PyTypeObject *>kind, &self.members[at]))
 
 
 cdef inline PyObject **place(Plan plan, object made, Py_ssize_t at) noexcept:
@@ -143,3 +153,12 @@ def compiled_init(type kind):
     PLANS[kind] = Plan(kind)
     (<PyTypeObject *>kind).tp_vectorcall = <vectorcallfunc>construct
     return kind
+
+
+def openings(bytes data not None):
+    """See `router.compiled.openings`."""
+    cdef const unsigned char *text = data
+    cdef Py_ssize_t at, found = 0
+    for at in range(len(data)):
+        found += (text[at] | 0x20) == c"{"  # "[" is this without the bit
+    return found

@@ -60,8 +60,8 @@ def to_line(request: Row, attempts: list[Row], blob: bytes | None, prompt: str |
     """The line of these rows. Raises TypeError for a value that JSON cannot hold, such as a number of more than 64 bits."""
     document = orjson.dumps((request, attempts, prompt))
     if blob is not None:
-        document = b"%s\t%s" % (document, blob)
-    return b"%08x %s\n" % (crc32(document), document)
+        document += b"\t" + blob
+    return b"%08x " % crc32(document) + document + b"\n"
 
 
 def from_line(line: bytes) -> Entry | None:

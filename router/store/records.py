@@ -162,7 +162,7 @@ class RequestRecord:
         self.e2e_s, self.ttft_s, self.tpot_s = settlement.e2e_s, settlement.ttft_s, settlement.tpot_s
         self.queue_wait_s = settlement.queue_wait_s
         self.decoded = settlement.decoded
-        self.hedged = settlement.hedged
+        self.hedged = len(attempts) > 1 and settlement.hedged
         self.attempts = len(attempts)
         self.cost_usd = settlement.cost_usd
         self.budget_overrun_usd = settlement.overrun_usd

@@ -136,7 +136,7 @@ def scheduler_request(
     if check is not None and (client_streams or not decodes or choices != 1):
         check = None  # its client gets the first token at once, or several answers
     terms = None if key is None else rules.terms.get(key)
-    return Request(
+    request = Request(  # Python makes a dictionary of more than 15 keywords
         id=request_id,
         arrived_at=arrived_at,
         policy=params.policy,
@@ -152,22 +152,24 @@ def scheduler_request(
         max_cost_usd=params.max_cost_usd,
         min_quality=params.min_quality,
         priority=params.priority,
-        seed=params.seed,
-        key=key,
-        owner=None if terms is None else terms.owner,
-        cache_salt=None if terms is None else terms.cache_salt,
-        expires_at=arrived_at + rules.config.limits.request_timeout_s,
-        decodes=decodes,
-        choices=choices,
-        needs=needs,
-        hedges=hedges,
-        client_streams=client_streams,
-        engine_streams=engine_streams,
-        check=check,
-        session=None if session is None else session_id(key, session),
-        prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
-        features=facts.features,
     )
+    request.seed = params.seed
+    request.key = key
+    if terms is not None:
+        request.owner, request.cache_salt = terms.owner, terms.cache_salt
+    if session is not None:
+        request.session = session_id(key, session)
+    request.expires_at = arrived_at + rules.config.limits.request_timeout_s
+    request.decodes = decodes
+    request.choices = choices
+    request.needs = needs
+    request.client_streams = client_streams
+    request.engine_streams = engine_streams
+    request.hedges = hedges
+    request.check = check
+    request.prefix = facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt)
+    request.features = facts.features
+    return request
 
 
 def _fallbacks(rules: Rules, models: tuple[str, ...], allowed: frozenset[str] | None) -> tuple[str, ...]:

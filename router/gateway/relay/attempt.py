@@ -250,23 +250,15 @@ class Attempt:
         self.answer["usage"] = self.usage_or_count()
 
     # --- the stream ----------------------------------------------------------------------------------
-    def take(self, batch: Batch) -> bool:
-        """Pass one batch on at once; True if nothing more is to come now."""
-        if self._metered is None:
-            return self._take(batch)
-        self._taking = True
-        try:
-            return self._pass(self._metered, self._metered.take(batch))
-        finally:
-            self._taking = False
-
-    def _take(self, batch: Batch) -> bool:
-        """Pass on what is paid for; True if the client is too slow to take more now."""
-        data, tokens, usage, finish_reason = batch
+    def take(self, batch: Batch, paid: bool = False) -> bool:
+        """Pass one batch on at once, or what of it is paid for; True if nothing more is to come now. `paid`: all of it is."""
+        if self._metered is not None and not paid:
+            return self._take_metered(self._metered, batch)
+        data = batch.data
         first = False
-        if tokens:
+        if batch.tokens:
             now = self._clock()
-            self.tokens += tokens
+            self.tokens += batch.tokens
             if self.first_at is None:
                 self.first_at = now
                 first = True
@@ -275,10 +267,10 @@ class Attempt:
                 if gap_s > self.itl_max_s:  # noqa: PLR1730 (`max` takes longer)
                     self.itl_max_s = gap_s
             self._last_at = now
-        if usage is not None:
-            self.usage = usage
-        if finish_reason is not None:
-            self.finish_reason = finish_reason
+        if batch.usage is not None:
+            self.usage = batch.usage
+        if batch.finish_reason is not None:
+            self.finish_reason = batch.finish_reason
         client = self._client
         if self.assembler is not None:
             if data:
@@ -299,9 +291,16 @@ class Attempt:
             return True
         return False
 
+    def _take_metered(self, metered: MeteredStream, batch: Batch) -> bool:
+        self._taking = True
+        try:
+            return self._pass(metered, metered.take(batch))
+        finally:
+            self._taking = False
+
     def _pass(self, metered: MeteredStream, kept: Batch) -> bool:
         """Pass on the part of a batch that is paid for; True if nothing more is to come now."""
-        paused = self._take(kept) if kept.data or kept.usage is not None else False
+        paused = self.take(kept, True) if kept.data or kept.usage is not None else False
         meter = metered.meter
         self.tokens, self.usage = meter.tokens, metered.usage
         if metered.stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_what_needs_the_stream(fields: dict[str, Any], settings: dict[str, Any],
     assert needs_stream(asked, None, given) is needed
     assert as_sent(asked, None, given, Random(1)).engine_streams is needed
     assert asked.engine_streams
+    if not needed:
+        assert as_sent(asked, None, given, Random(1)) == replace(asked, engine_streams=False, hedges=False)
     assert needs_stream(asked, Funding(1.0, 1.0, 1.0, 1.0), given)
     always = SchedulerSettings(**settings)
     assert as_sent(asked, None, always, Random(1)) is asked

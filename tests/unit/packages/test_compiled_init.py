@@ -6,11 +6,14 @@ import copy
 import gc
 import sys
 from dataclasses import dataclass, field, fields, replace
+from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from router.compiled import compiled_init
+from router.compiled import compiled_init, openings
 from router.core.types import Request
 from router.store.records import RequestRecord
 
@@ -89,6 +92,21 @@ def test_objects_are_copied_and_compared_as_ever() -> None:
     assert pair._replace(a=1) == CompiledTuple._make(pair) == copy.deepcopy(pair) == pair
     assert hash(pair) == hash(tuple(pair))
     assert isinstance(pair, tuple)
+
+
+def test_the_interpreter_can_cache_where_a_field_of_a_named_tuple_is() -> None:
+    pair: Any = CompiledTuple(1, c=3)
+    assert (pair.a, pair.b, pair.c, pair[2]) == (1, 2, 3, 3)
+    with pytest.raises(AttributeError):
+        pair.a = 2
+    if compiled_init.__module__ != "router.compiled":
+        assert {type(vars(CompiledTuple)[name]) for name in CompiledTuple._fields} == {MemberDescriptorType}
+
+
+@given(st.binary(max_size=300), st.integers(0, 40))
+def test_what_a_document_begins_is_counted(data: bytes, more: int) -> None:
+    data += b'{"[' * more
+    assert openings(data) == data.count(b"{") + data.count(b"[")
 
 
 def test_a_subclass_keeps_its_own_class() -> None:
