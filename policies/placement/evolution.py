@@ -14,7 +14,7 @@ from random import Random
 from policies.placement.changes import holding
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, ScoredPlacement
-from policies.placement.types import DEFAULT_LIMITS, Group, Limits, Placement, Shape
+from policies.placement.types import Group, Placement, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,6 @@ def evolve(
     evaluate: Evaluator,
     random: Random,
     settings: Evolution = DEFAULT_EVOLUTION,
-    limits: Limits = DEFAULT_LIMITS,
 ) -> ScoredPlacement:
     """The plan with the highest attainment of all steps, the given one included."""
     best = plan
@@ -47,7 +46,7 @@ def evolve(
         if not any(weights):
             return best
         parents = random.choices(plans, weights, k=settings.population)
-        children = [_child(parent, fit, evaluate, random, settings, limits) for parent in parents]
+        children = [_child(parent, fit, evaluate, random, settings) for parent in parents]
         plans = list(map(evaluate.scored, children))
         best = max([best, *plans], key=lambda each: each.outcome.attainment)
         plans.append(best)
@@ -60,26 +59,23 @@ def _child(
     evaluate: Evaluator,
     random: Random,
     settings: Evolution,
-    limits: Limits,
 ) -> Placement:
     placement = parent.placement
     unserved = [float(count) for count in evaluate.unserved(parent.outcome)]
     if random.random() < settings.merge:
-        placement = _merge(placement, fit, random, unserved, limits)
+        placement = _merge(placement, fit, random, unserved)
     if random.random() < settings.split:
         placement = _split(placement, fit, random, unserved)
     return _replace(placement, fit, random, unserved, settings.replace).sorted()
 
 
-def _merge(
-    placement: Placement, fit: Fit, random: Random, unserved: list[float], limits: Limits
-) -> Placement:
+def _merge(placement: Placement, fit: Fit, random: Random, unserved: list[float]) -> Placement:
     pairs = [
         (one, other)
         for one in range(len(placement.groups))
         for other in range(one + 1, len(placement.groups))
         if placement.groups[one].shape == placement.groups[other].shape
-        and 2 * placement.groups[one].shape.pipeline <= limits.pipeline
+        and 2 * placement.groups[one].shape.pipeline <= placement.groups[one].shape.kind.max_pipeline
     ]
     if not pairs:
         return placement

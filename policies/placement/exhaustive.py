@@ -9,7 +9,7 @@ from math import comb, prod
 from policies.placement.candidates import mixed_groups
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, ScoredPlacement
-from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement, Shape
+from policies.placement.types import Cluster, Group, Model, Placement, Shape
 
 
 def exhaustive(
@@ -18,20 +18,19 @@ def exhaustive(
     evaluate: Evaluator,
     *,
     most: int = 100_000,
-    limits: Limits = DEFAULT_LIMITS,
 ) -> ScoredPlacement | None:
     """The best of all placements, partly filled ones too. None where there are more than `most`."""
     fit = Fit(models)
-    if count_placements(cluster, fit, most, limits) > most:
+    if count_placements(cluster, fit, most) > most:
         return None
-    return max(map(evaluate.scored, placements(cluster, fit, limits)), key=lambda plan: plan.outcome.rank)
+    return max(map(evaluate.scored, placements(cluster, fit)), key=lambda plan: plan.outcome.rank)
 
 
-def count_placements(cluster: Cluster, fit: Fit, most: int, limits: Limits) -> int:
+def count_placements(cluster: Cluster, fit: Fit, most: int) -> int:
     """How many placements there are; any number above `most` where there are more."""
     contents: dict[Shape, int] = {}
     total = 0
-    for division in mixed_groups(cluster, limits):
+    for division in mixed_groups(cluster):
         ways = []
         for shape, count in _runs(division):
             if shape not in contents:
@@ -43,10 +42,10 @@ def count_placements(cluster: Cluster, fit: Fit, most: int, limits: Limits) -> i
     return total
 
 
-def placements(cluster: Cluster, fit: Fit, limits: Limits) -> Iterator[Placement]:
+def placements(cluster: Cluster, fit: Fit) -> Iterator[Placement]:
     """Every valid placement once, whatever the order of its groups."""
     contents: dict[Shape, list[Group]] = {}
-    for division in mixed_groups(cluster, limits):
+    for division in mixed_groups(cluster):
         choices = []
         for shape, count in _runs(division):
             if shape not in contents:

@@ -15,7 +15,7 @@ from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.random_search import random_search
 from policies.placement.split_by_size import size_classes, split_by_size
-from policies.placement.types import DEFAULT_LIMITS, Cluster, GpuKind, Model, Placement, Pool
+from policies.placement.types import Cluster, GpuKind, Model, Placement, Pool
 from tests.unit.policies_placement.cases import LARGE, cluster, groups, large, requests
 
 TWO_OF_FOUR = groups((4, 1, [1, 2]), (4, 1, [2, 3]))
@@ -108,8 +108,8 @@ def test_the_search_stays_within_its_effort() -> None:
 
 def test_exhaustive_search_sees_each_placement_once_and_gives_up_where_there_are_too_many() -> None:
     fit = Fit(LARGE)
-    every = list(placements(cluster(4), fit, DEFAULT_LIMITS))
-    assert len(every) == count_placements(cluster(4), fit, 10**6, DEFAULT_LIMITS)
+    every = list(placements(cluster(4), fit))
+    assert len(every) == count_placements(cluster(4), fit, 10**6)
     # groups of equal shape and content may come in any order
     assert len(set(every)) == len(every)
     assert all(fit.valid(each) for each in every)
