@@ -338,7 +338,7 @@ async def test_the_others_work_is_forgotten_when_nothing_is_received(server):
         await until(lambda: "x" in a.ear.peers[-1].work)
 
 
-async def test_workers_that_start_without_redis_share_what_one_may_take(tmp_path):
+async def test_workers_that_start_without_redis_share_what_one_may_take():
     """They have never seen each other, but know how many they are."""
     async with AsyncExitStack() as stack:
         workers = []

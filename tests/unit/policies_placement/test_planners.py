@@ -8,7 +8,7 @@ import pytest
 
 from policies.placement.alpaserve import alpaserve, alpaserve_star, greedy, score
 from policies.placement.attainment_bound import most_servable
-from policies.placement.evolution import Evolution, evolve
+from policies.placement.evolution import evolve
 from policies.placement.exhaustive import count_placements, exhaustive, placements
 from policies.placement.local_search import SearchBudget, at_once, local_search
 from policies.placement.memory import Fit
@@ -119,7 +119,7 @@ def test_exhaustive_search_sees_each_placement_once_and_gives_up_where_there_are
 def test_evolution_is_never_worse_than_its_start() -> None:
     evaluate = large(MOST_70B, 0.1)
     start = alpaserve(cluster(), LARGE, evaluate)
-    found = evolve(start, Fit(LARGE), evaluate, Random(0), Evolution(steps=8, population=40))
+    found = evolve(start, Fit(LARGE), evaluate, Random(0), steps=8, population=40)
     assert found.outcome.attainment >= start.outcome.attainment
     assert Fit(LARGE).valid(found.placement)
 
