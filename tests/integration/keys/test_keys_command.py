@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import yaml
-from sqlalchemy.engine import make_url
 
 from router.cli import main
 from tests.integration.gateway.live import MODELS, bearer, key, live, vllm
@@ -279,24 +278,6 @@ def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"team-a", "bot"}
-
-
-def test_the_password_of_the_database_comes_from_the_environment(
-    tmp_path, postgres_url, headway, monkeypatch
-):
-    url = make_url(postgres_url)
-    where = {"url": url._replace(password=None).render_as_string(), "password_env": "STORE_PASSWORD"}
-    config = fleet_file(tmp_path, store=where)
-    done = headway("keys", "create", "--config", config, "--name", "bot")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "STORE_PASSWORD is not set" in done.stderr
-    monkeypatch.setenv("STORE_PASSWORD", "hunter2")
-    done = headway("keys", "create", "--config", config, "--name", "bot")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "hunter2" not in done.stderr
-    monkeypatch.setenv("STORE_PASSWORD", url.password)
-    made(headway("keys", "create", "--config", config, "--name", "bot"))
-    assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"bot"}
 
 
 def test_who_may_ask_is_told_as_it_is(tmp_path, headway):

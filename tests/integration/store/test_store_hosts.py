@@ -12,12 +12,10 @@ from sqlalchemy.engine import URL
 from router.store import database
 from router.store.commits import Commits, Run, Written
 from router.store.database import create_engine, parse_url
-from router.store.entries import from_line
 from router.store.postgres_commits import PostgresDatabase
 from router.store.queries import Store
-from router.store.writer import record_line
 from router.store.writer_settings import writer_settings
-from tests.records import MakeRecord
+from tests.records import MakeRecord, entry_of
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until
 
@@ -74,9 +72,7 @@ def test_a_value_too_large_for_an_index_is_refused_alone(postgres_url: str, make
         record = make_record(number, received_at=86_400.0)
         if number == 2:
             record.id = secrets.token_hex(8000)
-        entry = from_line(record_line(record, keep_prompts=False) or b"")
-        assert entry is not None
-        batch.append(entry)
+        batch.append(entry_of(record))
     assert Commits(server).write(Run("run"), batch) == Written(new=4, refused=1)
     server.abandon()
     server._runner.close()
