@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.table import Table
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     since, until = (None if text is None else day(text, now) for text in (args.since, args.until))
     report = asyncio.run(_report(store_of(args), by, since, until, args.key))
     if args.json:
-        print(json.dumps(report.as_dict(), indent=2))
+        print(json.dumps(asdict(report), indent=2))
     elif args.csv:
         _write_csv(report)
     else:

@@ -56,9 +56,8 @@ from router.request.tokenizer import PromptTokenizer
 from router.scaling.actuator import Actuator
 from router.scaling.loop import ScalingLoop, create_scaler
 from router.scaling.processes import Processes
-from router.store.open_state import open_state
 from router.store.queries import Store
-from router.store.state import State
+from router.store.state import MemoryState, State
 
 logger = logging.getLogger("headway")
 
@@ -382,10 +381,14 @@ def create_tracing(config: FleetConfig) -> Tracing | None:
 def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: str) -> State:
     """The state that replicas share, for the run `run_id`. Raises ConfigError for an invalid URL, or if the client
     library is missing. Does not check whether the server answers."""
-    state = config.state
+    state, url = config.state, state_url(config, environment)
+    if url == "memory://":
+        return MemoryState(run_id)
+    from router.store.redis_state import RedisState
+
     try:
-        return open_state(
-            state_url(config, environment),
+        return RedisState(
+            url,
             name=state.name,
             run_id=run_id,
             timeout_s=state.timeout_ms / 1000,

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
+from router.store.entries import Entry, from_line
 from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord
+from router.store.writer import record_line
 
 MakeRecord = Callable[..., RequestRecord]
 MakeDecision = Callable[..., Decision]
@@ -84,6 +86,13 @@ def make_record(make_decision: MakeDecision) -> MakeRecord:
         return record
 
     return make
+
+
+def entry_of(record: RequestRecord) -> Entry:
+    """What the writer process makes of a record's line."""
+    entry = from_line(record_line(record, keep_prompts=False) or b"")
+    assert entry is not None
+    return entry
 
 
 def put(store: Store, record: RequestRecord) -> None:

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.emulator.instance import EmulatedInstance, OnStop, start_all, stop_all
-from backends.emulator.servers import SERVERS
+from backends.emulator.servers import SERVERS, first_problem
 from backends.engine.profiles import UnknownProfile, names
 
 STOP_GRACE_S = 5.0
@@ -161,7 +161,7 @@ def from_settings(settings: Mapping[str, Any], where: str) -> EmulatedInstance:
             passed["api_key"] = _secret(given.api_key_env, where)
         return EmulatedInstance(given.name or f"{given.kind}-{passed['port']}", given.kind, models, **passed)
     except ValidationError as error:
-        raise BadInput(f"{where}: {_reason(error)}") from None
+        raise BadInput(f"{where}: {first_problem(error)}") from None
     except (ValueError, UnknownProfile) as error:
         raise BadInput(f"{where}: {error}") from None
 
@@ -171,15 +171,6 @@ def _secret(variable: str, where: str) -> str:
     if not value:
         raise BadInput(f"{where}: the environment variable {variable} is not set")
     return value
-
-
-def _reason(error: ValidationError) -> str:
-    """The first problem, in one clause."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-    if first["type"] == "extra_forbidden":
-        return f"unknown key {key!r}"
-    return f"{key}: {first['msg'].replace('Input should', 'must')} (given: {first['input']!r})"
 
 
 async def _serve(instances: list[EmulatedInstance]) -> None:

@@ -7,10 +7,11 @@ requests each, in the order in which they were armed; faults of the instance act
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, StrictFloat, StrictInt, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 
 class FaultKind(StrEnum):
@@ -28,51 +29,33 @@ class FaultKind(StrEnum):
     REFUSE = "refuse_connections"  # the listener is closed, connections are reset; back after `for_s`
     KILL = "kill"  # the same, without end; all work is lost
 
+    @classmethod
+    def _missing_(cls, value: object) -> FaultKind | None:
+        """Short names, as tools give them."""
+        return {"status_500": cls.STATUS, "truncate": cls.TRUNCATE, "cut": cls.CUT}.get(str(value))
+
 
 _AT_ONCE = frozenset({FaultKind.ERROR_BEFORE_FIRST_TOKEN, FaultKind.HANG_BEFORE_FIRST_TOKEN})
-_ALIASES = {"status_500": FaultKind.STATUS, "truncate": FaultKind.TRUNCATE, "cut": FaultKind.CUT}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, config=ConfigDict(extra="forbid"))
 class Fault:
     """One armed fault. It hits `count` requests (None: all until it is cleared), after `after_tokens` tokens were sent.
-    A fault of the instance lasts `for_s` wall seconds."""
+    A fault of the instance lasts `for_s` wall seconds. Raises pydantic.ValidationError for a wrong value."""
 
     kind: FaultKind
-    count: int | None = 1
-    after_tokens: int = 1
-    status: int = 500
-    for_s: float = 5.0
+    count: Annotated[StrictInt, Field(ge=1)] | None = 1
+    after_tokens: Annotated[StrictInt, Field(ge=0)] = 1
+    status: Annotated[StrictInt, Field(ge=400)] = 500
+    for_s: Annotated[StrictFloat, Field(ge=0)] = 5.0
+
+    def __post_init__(self) -> None:
+        if self.kind in _AT_ONCE:
+            self.after_tokens = 0
 
 
-def parse_fault(body: Any) -> Fault:
-    """A fault from JSON. Raises ValueError with the reason."""
-    if not isinstance(body, Mapping):
-        raise ValueError("a fault is a JSON object")
-    name = body.get("kind")
-    try:
-        kind = _ALIASES.get(str(name)) or FaultKind(str(name))
-    except ValueError:
-        known = ", ".join(kind.value for kind in FaultKind)
-        raise ValueError(f"unknown fault kind {name!r}; known: {known}") from None
-    unknown = set(body) - {"kind", "count", "after_tokens", "status", "for_s"}
-    if unknown:
-        raise ValueError(f"unknown field {sorted(unknown)[0]!r} in a fault")
-    count = body.get("count", 1)
-    if count is not None:
-        count = _integer("count", count, 1)
-    after = 0 if kind in _AT_ONCE else _integer("after_tokens", body.get("after_tokens", 1), 0)
-    status = _integer("status", body.get("status", 500), 400)
-    for_s = body.get("for_s", 5.0)
-    if isinstance(for_s, bool) or not isinstance(for_s, int | float) or for_s < 0:
-        raise ValueError("for_s must be a number of seconds")
-    return Fault(kind, count, after, status, float(for_s))
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}")
-    return value
+#: Reads a fault from JSON.
+FAULT = TypeAdapter(Fault)
 
 
 class FaultBoard(deque[Fault]):

@@ -191,10 +191,6 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         return self._current is None
 
-    @property
-    def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
     # --- asyncio.Protocol ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -19,11 +19,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-import orjson
+from pydantic import ValidationError
 
-from backends.emulator.faults import Fault, FaultBoard, FaultKind, parse_fault
+from backends.emulator.faults import FAULT, Fault, FaultBoard, FaultKind
 from backends.emulator.http import Exchange, Server
-from backends.emulator.servers import SERVERS, EngineServer
+from backends.emulator.servers import SERVERS, EngineServer, first_problem
 from backends.engine.profiles import profile as profile_of
 from router.core.profile import EngineProfile
 
@@ -98,10 +98,6 @@ class EmulatedInstance:
         if self._app is None:
             raise RuntimeError(f"instance {self.name} has not been started")
         return self._app
-
-    def write_buffer_bytes(self) -> int:
-        """Bytes in this process that wait for slow clients."""
-        return sum(connection.unsent_bytes for connection in self._server.connections) if self._server else 0
 
     def describe(self) -> str:
         """One line for the user: kind, name, URL, models and speed."""
@@ -212,12 +208,9 @@ class EmulatedInstance:
     def _handle_fault(self, exchange: Exchange) -> None:
         if exchange.method == "POST":
             try:
-                fault = parse_fault(exchange.json())
-            except orjson.JSONDecodeError:
-                exchange.respond_json(400, {"error": "the body is not JSON"})
-                return
-            except ValueError as error:
-                exchange.respond_json(400, {"error": str(error)})
+                fault = FAULT.validate_json(exchange.body)
+            except ValidationError as error:
+                exchange.respond_json(400, {"error": first_problem(error)})
                 return
             if fault.kind in {FaultKind.REFUSE, FaultKind.KILL}:
                 # The answer is sent first, because the fault also closes this connection.

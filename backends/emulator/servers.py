@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from backends.emulator.faults import FaultBoard
 from backends.emulator.generation import Generation
@@ -63,3 +63,12 @@ SERVERS: dict[str, EngineServerType] = {
     "vllm": VllmServer,
     "ollama": OllamaServer,
 }
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of wrong settings, in one clause."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return f"unknown key {key!r}"
+    return f"{key}: {first['msg'].replace('Input should', 'must')} (given: {first['input']!r})"

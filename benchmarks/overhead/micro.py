@@ -208,7 +208,7 @@ async def write_to_sqlite(records: int) -> Cost:
     """CPU time (all threads) that a record takes from `put` to its commit, in batches of `records`."""
     values = []
     with TemporaryDirectory(prefix="headway-overhead-") as folder:
-        store = await Store.open(f"sqlite+aiosqlite:///{Path(folder) / 'micro.db'}", state_dir=Path(folder))
+        store = await Store.open(f"sqlite+aiosqlite:///{Path(folder) / 'micro.db'}")
         try:
             for repeat in range(_REPEATS):
                 made = [finished_record(f"req_{repeat}_{number}") for number in range(records)]

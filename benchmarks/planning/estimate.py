@@ -14,7 +14,7 @@ from math import inf
 from statistics import fmean, median
 
 from benchmarks.planning.bound import GpuSeconds, GpuTime
-from benchmarks.planning.problem import LIMITS, PlanningProblem
+from benchmarks.planning.problem import PlanningProblem
 from benchmarks.simulator import Arrival
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
 from policies.placement.arrivals import Arrivals
@@ -131,7 +131,7 @@ class Estimate:
         found = [
             (shape.gpus, profile, self.problem.seats(model, profile))
             for model in models
-            for shape in every_shape(pool, LIMITS)
+            for shape in every_shape(pool)
             if (profile := self.problem.profile(model, shape)) is not None
             and any(_keeps_tpot_alone(profile, each) for each in requests)
         ]
@@ -187,7 +187,7 @@ class Estimate:
                 (
                     profile.step_s(0, 1, 0.0)
                     for pool in self.problem.cluster.pools
-                    for shape in every_shape(pool, LIMITS)
+                    for shape in every_shape(pool)
                     if (profile := self.problem.profile(model, shape)) is not None
                 ),
                 default=0.0,

@@ -15,7 +15,7 @@ from backends.engine.weights import weights_named
 from router.config import ConfigError, Problem
 from router.config.document import parse
 from router.config.fields import Count, ModelName, NotNegative, Section
-from router.config.load import in_words
+from router.config.load import in_words, text_of
 from router.config.models import ModelConfig
 
 #: A format of weights by its canonical name; the files may have any usual one.
@@ -98,13 +98,7 @@ Content = TypeVar("Content", bound=Section)
 def read(path: Path, kind: type[Content]) -> Content:
     """Raises ConfigError with all problems and their lines."""
     source = str(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(source, [Problem((), f"cannot be read: {error.strerror or error}")]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(source, [Problem((), "cannot be read: not UTF-8 text")]) from error
-    document = parse(text, source)
+    document = parse(text_of(path), source)
     try:
         return kind.model_validate(document.data)
     except ValidationError as error:

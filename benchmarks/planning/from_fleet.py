@@ -11,7 +11,7 @@ from backends.engine.hardware import HardwareSpec
 from backends.engine.models import MODELS
 from backends.engine.weights import weights_named
 from benchmarks.planning.files import ClusterConfig, ModelsConfig
-from benchmarks.planning.problem import LIMITS, PlanningProblem
+from benchmarks.planning.problem import PlanningProblem
 from benchmarks.workloads.format import WorkloadError
 from policies.placement.candidates import every_shape
 from policies.placement.types import Group, Placement
@@ -99,7 +99,7 @@ def present(problem: PlanningProblem, config: FleetConfig) -> Placement | None:
         problem.profile_name(model, shape): Group(shape, (model,))
         for model in range(len(problem.models))
         for pool in problem.cluster.pools
-        for shape in every_shape(pool, LIMITS)
+        for shape in every_shape(pool)
     }
     names = [each.profile_name(model) for each in config.instances for model in each.serves]
     if len(names) > len(config.instances) or not all(name in known for name in names):

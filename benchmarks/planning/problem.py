@@ -16,11 +16,9 @@ from benchmarks.planning.files import ClusterConfig, PlannedModelConfig, PoolCon
 from benchmarks.planning.unlike import UnlikeGroup, profiled, unlike_group
 from policies.placement.candidates import every_shape
 from policies.placement.hardware_support import support
-from policies.placement.types import Cluster, GpuKind, Group, Limits, Model, Pool, Precision, Shape
+from policies.placement.types import Cluster, GpuKind, Group, Model, Pool, Precision, Shape
 from router.core.profile import EngineProfile
 
-#: The largest degrees that have engine profiles.
-LIMITS = Limits(tensor=max(profiles.TENSOR_DEGREES), pipeline=max(profiles.PIPELINE_DEGREES))
 _GB = 1e9
 
 
@@ -63,7 +61,7 @@ class PlanningProblem:
                 self.profile(place, shape) is not None
                 for pool in self.cluster.pools
                 if support(pool.kind, precision) is not None
-                for shape in every_shape(pool, LIMITS)
+                for shape in every_shape(pool)
             ):
                 continue
             left = [
@@ -146,14 +144,15 @@ def is_gguf(config: PlannedModelConfig) -> bool:
 
 
 def gpu_kind(pool: PoolConfig) -> GpuKind:
-    """The GPUs of a pool as the planners see them."""
+    """The GPUs of a pool as the planners see them, with the largest degrees that have engine profiles."""
     hardware = HARDWARE[pool.gpu]
     return GpuKind(
         pool.gpu,
         _budget_gb(profiles.budget_bytes(hardware)),
         hardware.compute_capability,
         pool.usd_per_hour,
-        max_tensor=pool.node_gpus,
+        max_tensor=min(pool.node_gpus, max(profiles.TENSOR_DEGREES)),
+        max_pipeline=max(profiles.PIPELINE_DEGREES),
         llamacpp_gb=_budget_gb(profiles.llamacpp_budget_bytes(hardware)),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks.planning.problem import LIMITS, PlanningProblem
+from benchmarks.planning.problem import PlanningProblem
 from policies.placement.feasibility import obstacles, weights_name
 from policies.placement.packing import pack
 from policies.placement.types import Cluster, Model
@@ -13,7 +13,7 @@ from policies.placement.types import Cluster, Model
 
 def reasons(problem: PlanningProblem) -> list[str]:
     """One line each; none if all models can be placed. Each change is tried with the groups of unlike GPUs that it allows."""
-    if pack(problem.models, problem.cluster, LIMITS) is not None:
+    if pack(problem.models, problem.cluster) is not None:
         return []
     equal = replace(problem, unlike=())
     places = {model.name: place for place, model in enumerate(equal.models)}
@@ -33,9 +33,9 @@ def reasons(problem: PlanningProblem) -> list[str]:
         changed = replace(
             equal, cluster_config=config_of_all, model_configs=tuple(configs)
         ).with_unlike_groups()
-        return pack(changed.models, changed.cluster, LIMITS) is not None
+        return pack(changed.models, changed.cluster) is not None
 
-    found = obstacles(equal.models, equal.cluster, LIMITS, fits)
+    found = obstacles(equal.models, equal.cluster, fits)
     if problem.unlike and all(len(each.models) > 1 for each in found):
         groups = ", ".join(f"{group.model} takes {group.name}" for group in problem.unlike)
         found = [replace(each, limit=f"too few GPUs are left where {groups}") for each in found]

@@ -10,7 +10,6 @@ from random import Random
 from typing import Literal
 
 from benchmarks.planning.estimate import Estimate
-from benchmarks.planning.problem import LIMITS
 from policies.placement.alpaserve import greedy
 from policies.placement.candidates import powers_of_two, shapes, some_equal_groups
 from policies.placement.changes import group_changes, replica_changes
@@ -95,7 +94,7 @@ def with_free_gpus(placement: Placement, cluster: Cluster) -> Placement:
     for pool in cluster.pools:
         left = pool.gpus - sum(group.shape.gpus for group in placement if group.shape.kind == pool.kind)
         sizes = (size for size in reversed(powers_of_two(left)) if left & size)
-        free += [Group(shapes(pool.kind, size, LIMITS)[0]) for size in sizes]
+        free += [Group(shapes(pool.kind, size)[0]) for size in sizes]
     return Placement((*placement.groups, *free))
 
 
@@ -122,7 +121,7 @@ class CandidateSearch:
         chosen = estimate.choices()[0]
         evaluate = RecordingEvaluator(estimate.evaluator(chosen, self.aims, multiple))
         whole, fit = with_free_gpus(placement, estimate.problem.cluster), Fit(estimate.problem.models)
-        changes = group_changes(whole, fit, LIMITS, evaluate.arrivals.counts)
+        changes = group_changes(whole, fit, evaluate.arrivals.counts)
         for each in chain(replica_changes(whole, fit), changes):
             evaluate(each)
         return [each for each in evaluate.best() if self.aims.feasible(each)]
@@ -131,10 +130,10 @@ class CandidateSearch:
         problem = self.estimate.problem
         cluster, models = problem.cluster, problem.models
         fit = Fit(models)
-        for start in some_equal_groups(cluster, LIMITS, _STARTS, Random(self.seed)):
+        for start in some_equal_groups(cluster, _STARTS, Random(self.seed)):
             greedy(start, fit, evaluate, at_once(cluster))
             if evaluate.simulated_requests > _STARTS_REQUESTS:
                 break
         if len(cluster.pools) == 1:
-            split_by_size(cluster.pools[0], models, evaluate, limits=LIMITS)
-        local_search(cluster, models, evaluate, Random(self.seed), limits=LIMITS, budget=_BUDGET)
+            split_by_size(cluster.pools[0], models, evaluate)
+        local_search(cluster, models, evaluate, Random(self.seed), budget=_BUDGET)

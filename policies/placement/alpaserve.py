@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from policies.placement.candidates import equal_groups
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, Outcome, ScoredPlacement
-from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
+from policies.placement.types import Cluster, Group, Model, Placement
 
 
 def score(outcome: Outcome) -> float:
@@ -26,13 +26,12 @@ def alpaserve(
     evaluate: Evaluator,
     *,
     beam: int | None = None,
-    limits: Limits = DEFAULT_LIMITS,
     only: frozenset[int] | None = None,
 ) -> ScoredPlacement:
     """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3).
     `only`: place no other models."""
     fit = Fit(models, only)
-    starts = equal_groups(cluster, limits)
+    starts = equal_groups(cluster)
     if beam is None:
         placements = [greedy(start, fit, evaluate) for start in starts]
     else:
@@ -40,16 +39,14 @@ def alpaserve(
     return best_plan(list(map(evaluate.scored, placements)))
 
 
-def alpaserve_star(
-    cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, *, limits: Limits = DEFAULT_LIMITS
-) -> ScoredPlacement | None:
+def alpaserve_star(cluster: Cluster, models: Sequence[Model], evaluate: Evaluator) -> ScoredPlacement | None:
     """AlpaServe*: every group runs every model, so that each request has a replica. None if no candidate has the
     memory for it (`feasibility` says why)."""
     fit = Fit(models)
     everything = tuple(range(len(models)))
     found = [
         evaluate.scored(Placement(tuple(Group(group.shape, everything) for group in start)))
-        for start in equal_groups(cluster, limits)
+        for start in equal_groups(cluster)
         if all(fit.holds(group.shape, everything) for group in start)
     ]
     return best_plan(found) if found else None

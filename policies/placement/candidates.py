@@ -8,16 +8,15 @@ from itertools import chain, product
 from math import prod
 from random import Random
 
-from policies.placement.types import DEFAULT_LIMITS, Cluster, GpuKind, Group, Limits, Placement, Pool, Shape
+from policies.placement.types import Cluster, GpuKind, Group, Placement, Pool, Shape
 
 
-def shapes(kind: GpuKind, gpus: int, limits: Limits) -> list[Shape]:
+def shapes(kind: GpuKind, gpus: int) -> list[Shape]:
     """Shapes of this many GPUs, a power of two: pipelines from short to long."""
-    tensor = min(limits.tensor, kind.max_tensor or limits.tensor)
     return [
         Shape(kind, gpus // pipeline, pipeline)
         for pipeline in powers_of_two(gpus)
-        if gpus // pipeline <= tensor and pipeline <= limits.pipeline
+        if gpus // pipeline <= kind.max_tensor and pipeline <= kind.max_pipeline
     ]
 
 
@@ -32,32 +31,32 @@ def group_sizes(pool: Pool, gpus: int) -> list[int]:
     return [size for size in powers_of_two(gpus) if size <= pool.node_gpus or size % pool.node_gpus == 0]
 
 
-def equal_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Placement]:
+def equal_groups(cluster: Cluster) -> list[Placement]:
     """AlpaServe's candidates: each pool in equal groups of a power of two; what is left over as pipelines of (1, 1,
     s), s again powers of two. With several pools, each combination."""
-    return list(map(_empty, product(*(_equal_groups(pool, limits) for pool in cluster.pools))))
+    return list(map(_empty, product(*(_equal_groups(pool) for pool in cluster.pools))))
 
 
-def some_equal_groups(cluster: Cluster, limits: Limits, most: int, random: Random) -> list[Placement]:
+def some_equal_groups(cluster: Cluster, most: int, random: Random) -> list[Placement]:
     """All of `equal_groups`, or where there are more than `most` (several pools), so many drawn at random."""
-    choices = [_equal_groups(pool, limits) for pool in cluster.pools]
+    choices = [_equal_groups(pool) for pool in cluster.pools]
     if prod(map(len, choices)) <= most:
-        return equal_groups(cluster, limits)
+        return equal_groups(cluster)
     return [_empty([random.choice(each) for each in choices]) for _ in range(most)]
 
 
-def _equal_groups(pool: Pool, limits: Limits) -> list[list[Shape]]:
+def _equal_groups(pool: Pool) -> list[list[Shape]]:
     found = []
     for gpus in group_sizes(pool, pool.gpus):
         left = pool.gpus % gpus
         rest = [Shape(pool.kind, 1, size) for size in reversed(powers_of_two(left)) if left & size]
-        found += [[shape] * (pool.gpus // gpus) + rest for shape in shapes(pool.kind, gpus, limits)]
+        found += [[shape] * (pool.gpus // gpus) + rest for shape in shapes(pool.kind, gpus)]
     return found
 
 
-def mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> Iterator[Placement]:
+def mixed_groups(cluster: Cluster) -> Iterator[Placement]:
     """Every way to divide a cluster into groups of powers of two, unlike ones too, large groups first. Each once."""
-    return map(_empty, product(*(_mixed_groups(pool, limits) for pool in cluster.pools)))
+    return map(_empty, product(*(_mixed_groups(pool) for pool in cluster.pools)))
 
 
 def _empty(shapes_of: Iterable[Sequence[Shape]]) -> Placement:
@@ -65,11 +64,11 @@ def _empty(shapes_of: Iterable[Sequence[Shape]]) -> Placement:
     return Placement(tuple(map(Group, chain.from_iterable(shapes_of))))
 
 
-def count_mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> int:
+def count_mixed_groups(cluster: Cluster) -> int:
     """How many `mixed_groups` there are, without making them."""
     total = 1
     for pool in cluster.pools:
-        kinds = every_shape(pool, limits)
+        kinds = every_shape(pool)
 
         @cache
         def ways(gpus: int, start: int, kinds: list[Shape] = kinds) -> int:
@@ -85,8 +84,8 @@ def count_mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> int
     return total
 
 
-def _mixed_groups(pool: Pool, limits: Limits) -> Iterator[list[Shape]]:
-    kinds = every_shape(pool, limits)
+def _mixed_groups(pool: Pool) -> Iterator[list[Shape]]:
+    kinds = every_shape(pool)
 
     def divide(gpus: int, start: int) -> Iterator[list[Shape]]:
         if gpus == 0:
@@ -99,7 +98,7 @@ def _mixed_groups(pool: Pool, limits: Limits) -> Iterator[list[Shape]]:
     return divide(pool.gpus, 0)
 
 
-def every_shape(pool: Pool, limits: Limits) -> list[Shape]:
+def every_shape(pool: Pool) -> list[Shape]:
     """The shapes of the groups that a pool can have, large groups first."""
     sizes = reversed(group_sizes(pool, pool.gpus))
-    return [shape for size in sizes for shape in shapes(pool.kind, size, limits)]
+    return [shape for size in sizes for shape in shapes(pool.kind, size)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from policies.placement.candidates import shapes
 from policies.placement.memory import Fit
-from policies.placement.types import Group, Limits, Placement, Shape
+from policies.placement.types import Group, Placement, Shape
 
 
 def replica_changes(placement: Placement, fit: Fit) -> Iterator[Placement]:
@@ -41,20 +41,18 @@ def _exchanges(without: Placement, place: int, old: int, other: int, fit: Fit) -
             yield changed.replacing(other, target.dropping(new).adding(old))
 
 
-def group_changes(
-    placement: Placement, fit: Fit, limits: Limits, wanted: Sequence[float]
-) -> Iterator[Placement]:
+def group_changes(placement: Placement, fit: Fit, wanted: Sequence[float]) -> Iterator[Placement]:
     """Give one group another shape, split one, or merge two. `wanted`: how much each model is to be kept where not
     all fit."""
     groups = placement.groups
     for place in _unlike(groups):
         group = groups[place]
         kind, gpus = group.shape.kind, group.shape.gpus
-        for shape in shapes(kind, gpus, limits):
+        for shape in shapes(kind, gpus):
             if shape != group.shape:
                 yield placement.replacing(place, holding(shape, group.models, fit, wanted))
         if gpus > 1:
-            for shape in shapes(kind, gpus // 2, limits):
+            for shape in shapes(kind, gpus // 2):
                 first = holding(shape, group.models, fit, wanted)
                 left = [model for model in group.models if model not in first.models]
                 second = holding(shape, (*left, *first.models), fit, wanted, first=left)
@@ -65,7 +63,7 @@ def group_changes(
             if other < one or group.shape.kind != second.shape.kind or group.shape.gpus != second.shape.gpus:
                 continue
             union = tuple(sorted({*group.models, *second.models}))
-            for shape in shapes(group.shape.kind, 2 * group.shape.gpus, limits):
+            for shape in shapes(group.shape.kind, 2 * group.shape.gpus):
                 merged = holding(shape, union, fit, wanted)
                 rest = placement.replacing(other)
                 yield rest.replacing(one, merged)

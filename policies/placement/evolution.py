@@ -8,27 +8,15 @@ there, a change that does not fit into memory is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from policies.placement.changes import holding
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, ScoredPlacement
-from policies.placement.types import DEFAULT_LIMITS, Group, Limits, Placement, Shape
+from policies.placement.types import Group, Placement, Shape
 
-
-@dataclass(frozen=True, slots=True)
-class Evolution:
-    """How long and how wide to search. The defaults are AlpaServe's."""
-
-    steps: int = 200
-    population: int = 1024
-    merge: float = 0.08
-    split: float = 0.08
-    replace: float = 0.05
-
-
-DEFAULT_EVOLUTION = Evolution()
+#: The chance of each change of a child.
+_MERGE, _SPLIT, _REPLACE = 0.08, 0.08, 0.05
 
 
 def evolve(
@@ -36,50 +24,43 @@ def evolve(
     fit: Fit,
     evaluate: Evaluator,
     random: Random,
-    settings: Evolution = DEFAULT_EVOLUTION,
-    limits: Limits = DEFAULT_LIMITS,
+    *,
+    steps: int = 200,
+    population: int = 1024,
 ) -> ScoredPlacement:
-    """The plan with the highest attainment of all steps, the given one included."""
+    """The plan with the highest attainment of all steps, the given one included. Each step draws `population` children. The
+    defaults are AlpaServe's."""
     best = plan
     plans = [plan]
-    for _ in range(settings.steps):
+    for _ in range(steps):
         weights = [each.outcome.attainment for each in plans]
         if not any(weights):
             return best
-        parents = random.choices(plans, weights, k=settings.population)
-        children = [_child(parent, fit, evaluate, random, settings, limits) for parent in parents]
+        parents = random.choices(plans, weights, k=population)
+        children = [_child(parent, fit, evaluate, random) for parent in parents]
         plans = list(map(evaluate.scored, children))
         best = max([best, *plans], key=lambda each: each.outcome.attainment)
         plans.append(best)
     return best
 
 
-def _child(
-    parent: ScoredPlacement,
-    fit: Fit,
-    evaluate: Evaluator,
-    random: Random,
-    settings: Evolution,
-    limits: Limits,
-) -> Placement:
+def _child(parent: ScoredPlacement, fit: Fit, evaluate: Evaluator, random: Random) -> Placement:
     placement = parent.placement
     unserved = [float(count) for count in evaluate.unserved(parent.outcome)]
-    if random.random() < settings.merge:
-        placement = _merge(placement, fit, random, unserved, limits)
-    if random.random() < settings.split:
+    if random.random() < _MERGE:
+        placement = _merge(placement, fit, random, unserved)
+    if random.random() < _SPLIT:
         placement = _split(placement, fit, random, unserved)
-    return _replace(placement, fit, random, unserved, settings.replace).sorted()
+    return _replace(placement, fit, random, unserved).sorted()
 
 
-def _merge(
-    placement: Placement, fit: Fit, random: Random, unserved: list[float], limits: Limits
-) -> Placement:
+def _merge(placement: Placement, fit: Fit, random: Random, unserved: list[float]) -> Placement:
     pairs = [
         (one, other)
         for one in range(len(placement.groups))
         for other in range(one + 1, len(placement.groups))
         if placement.groups[one].shape == placement.groups[other].shape
-        and 2 * placement.groups[one].shape.pipeline <= limits.pipeline
+        and 2 * placement.groups[one].shape.pipeline <= placement.groups[one].shape.kind.max_pipeline
     ]
     if not pairs:
         return placement
@@ -106,14 +87,12 @@ def _filled(shape: Shape, models: Sequence[int], fit: Fit, unserved: list[float]
     return holding(shape, range(len(fit.models)), fit, unserved, first=models)
 
 
-def _replace(
-    placement: Placement, fit: Fit, random: Random, unserved: list[float], chance: float
-) -> Placement:
+def _replace(placement: Placement, fit: Fit, random: Random, unserved: list[float]) -> Placement:
     if not any(unserved):
         return placement
     for place, group in enumerate(placement.groups):
         for old in group.models:
-            if random.random() < chance:
+            if random.random() < _REPLACE:
                 (new,) = random.choices(range(len(unserved)), unserved)
                 smaller = placement.groups[place].dropping(old)
                 if fit.allows(smaller, new):

@@ -9,51 +9,38 @@ from math import comb, prod
 from policies.placement.candidates import mixed_groups
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, ScoredPlacement
-from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement, Shape
+from policies.placement.types import Cluster, Group, Model, Placement, Shape
 
 
 def exhaustive(
-    cluster: Cluster,
-    models: Sequence[Model],
-    evaluate: Evaluator,
-    *,
-    most: int = 100_000,
-    limits: Limits = DEFAULT_LIMITS,
+    cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, *, most: int = 100_000
 ) -> ScoredPlacement | None:
     """The best of all placements, partly filled ones too. None where there are more than `most`."""
-    fit = Fit(models)
-    if count_placements(cluster, fit, most, limits) > most:
-        return None
-    return max(map(evaluate.scored, placements(cluster, fit, limits)), key=lambda plan: plan.outcome.rank)
+    found = placements(cluster, Fit(models), most)
+    return None if found is None else max(map(evaluate.scored, found), key=lambda plan: plan.outcome.rank)
 
 
-def count_placements(cluster: Cluster, fit: Fit, most: int, limits: Limits) -> int:
-    """How many placements there are; any number above `most` where there are more."""
-    contents: dict[Shape, int] = {}
-    total = 0
-    for division in mixed_groups(cluster, limits):
-        ways = []
-        for shape, count in _runs(division):
-            if shape not in contents:
-                contents[shape] = sum(1 for _ in islice(_contents(shape, fit), most + 1))
-            ways.append(comb(contents[shape] + count - 1, count))
-        total += prod(ways)
-        if total > most:
-            break
-    return total
-
-
-def placements(cluster: Cluster, fit: Fit, limits: Limits) -> Iterator[Placement]:
-    """Every valid placement once, whatever the order of its groups."""
+def placements(cluster: Cluster, fit: Fit, most: int) -> list[Placement] | None:
+    """Every valid placement once, whatever the order of its groups; None where there are more than `most`."""
     contents: dict[Shape, list[Group]] = {}
-    for division in mixed_groups(cluster, limits):
-        choices = []
-        for shape, count in _runs(division):
+    divisions = []
+    total = 0
+    for division in mixed_groups(cluster):
+        runs = _runs(division)
+        for shape, _ in runs:
             if shape not in contents:
-                contents[shape] = list(_contents(shape, fit))
-            choices.append(combinations_with_replacement(contents[shape], count))
-        for chosen in product(*map(list, choices)):
-            yield Placement(tuple(chain.from_iterable(chosen))).sorted()
+                contents[shape] = list(islice(_contents(shape, fit), most + 1))
+        total += prod(comb(len(contents[shape]) + count - 1, count) for shape, count in runs)
+        if total > most:
+            return None
+        divisions.append(runs)
+    return [
+        Placement(tuple(chain.from_iterable(chosen))).sorted()
+        for runs in divisions
+        for chosen in product(
+            *(combinations_with_replacement(contents[shape], count) for shape, count in runs)
+        )
+    ]
 
 
 def _runs(division: Placement) -> list[tuple[Shape, int]]:

@@ -15,10 +15,8 @@ from policies.placement.hardware_support import missing, support
 from policies.placement.memory import Fit, gb_per_gpu, group_gb
 from policies.placement.packing import pack
 from policies.placement.types import (
-    DEFAULT_LIMITS,
     Cluster,
     GpuKind,
-    Limits,
     Model,
     Precision,
 )
@@ -50,31 +48,29 @@ class Obstacle:
         return f"{names}: {self.limit}{change}"
 
 
-def obstacles(
-    models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS, fits: Fits | None = None
-) -> list[Obstacle]:
+def obstacles(models: Sequence[Model], cluster: Cluster, fits: Fits | None = None) -> list[Obstacle]:
     """An empty list if all models can be placed at once. Otherwise each model that fits nowhere, or, if each fits alone, one
     obstacle for all together. `fits` replaces `pack`: it may know groups of unequal GPUs too."""
-    packs = fits or (lambda some, pools: pack(some, pools, limits) is not None)
-    alone = [found for model in models if (found := _alone(model, cluster, limits, packs)) is not None]
+    packs = fits or (lambda some, pools: pack(some, pools) is not None)
+    alone = [found for model in models if (found := _alone(model, cluster, packs)) is not None]
     if alone:
         return list(dict.fromkeys(alone))
     if packs(models, cluster):
         return []
-    return [_together(models, cluster, limits, packs)]
+    return [_together(models, cluster, packs)]
 
 
-def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> float:
+def needed_gb(models: Sequence[Model], cluster: Cluster) -> float:
     """The least memory on each GPU with which all models fit, to 0.01 %. With several kinds all grow by the same
     factor; the figure is that of the kind that has least. Raises ValueError if a model runs on none of them."""
     low, high = 0.0, 1.0
-    while (packed := pack(models, _scaled(cluster, high), limits)) is None:
+    while (packed := pack(models, _scaled(cluster, high))) is None:
         low, high = high, 2 * high
         if high > _MOST_MEMORY:
             raise ValueError("a model runs on none of these GPUs")
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        found = pack(models, _scaled(cluster, middle), limits)
+        found = pack(models, _scaled(cluster, middle))
         if found is None:
             low = middle
         else:
@@ -88,34 +84,32 @@ def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAUL
     return share * high * _least_budget_gb(models, cluster)
 
 
-def _alone(model: Model, cluster: Cluster, limits: Limits, fits: Fits) -> Obstacle | None:
+def _alone(model: Model, cluster: Cluster, fits: Fits) -> Obstacle | None:
     kinds = list(dict.fromkeys(pool.kind for pool in cluster.pools))
     running = [kind for kind in kinds if support(kind, model.precision) is not None]
     if not running:
         reasons = "; ".join(missing(kind, model.precision) for kind in kinds)
-        formats = _formats(model, cluster, fits) or _formats_and_gpus(model, cluster, limits, fits)
+        formats = _formats(model, cluster, fits) or _formats_and_gpus(model, cluster, fits)
         return Obstacle((model.name,), reasons, changes=formats)
-    possible = [
-        shape for pool in cluster.pools if pool.kind in running for shape in every_shape(pool, limits)
-    ]
+    possible = [shape for pool in cluster.pools if pool.kind in running for shape in every_shape(pool)]
     if any(Fit([model]).holds(shape, [0]) for shape in possible) or fits([model], cluster):
         return None
     runs = [shape for shape in possible if Fit([model]).runs(shape, 0)] or possible
     shape = min(runs, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_for(model.precision))
     needed, budget = gb_per_gpu(model, shape), shape.kind.budget_for(model.precision)
     limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {budget:g}"
-    changes = (*_formats(model, cluster, fits), *_more_gpus([model], cluster, limits, fits))
+    changes = (*_formats(model, cluster, fits), *_more_gpus([model], cluster, fits))
     return Obstacle((model.name,), limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
 
 
-def _together(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: Fits) -> Obstacle:
+def _together(models: Sequence[Model], cluster: Cluster, fits: Fits) -> Obstacle:
     changes = []
     if fits([_in_eight_bits(model) for model in models], cluster):
         changes.append("fp8 weights")
-    changes += [_left_out(models, cluster, fits), *_more_gpus(models, cluster, limits, fits)]
+    changes += [_left_out(models, cluster, fits), *_more_gpus(models, cluster, fits)]
     names = tuple(model.name for model in models)
     try:
-        needed = needed_gb(models, cluster, limits)
+        needed = needed_gb(models, cluster)
     except ValueError:  # more memory does not help: each takes GPUs for itself
         limit = f"need GPUs for themselves each, and the cluster has {cluster.gpus}"
         return Obstacle(names, limit, changes=tuple(changes))
@@ -142,12 +136,12 @@ def _formats(model: Model, cluster: Cluster, fits: Fits) -> tuple[str, ...]:
     )
 
 
-def _formats_and_gpus(model: Model, cluster: Cluster, limits: Limits, fits: Fits) -> tuple[str, ...]:
+def _formats_and_gpus(model: Model, cluster: Cluster, fits: Fits) -> tuple[str, ...]:
     """For each format that runs on some of the GPUs, how many more of them are enough."""
     return tuple(
         f"{weights_name(other.precision)} weights with {more}"
         for other in _in_other_formats(model)
-        for more in _more_gpus([other], cluster, limits, fits)
+        for more in _more_gpus([other], cluster, fits)
     )
 
 
@@ -190,11 +184,12 @@ def _left_out(models: Sequence[Model], cluster: Cluster, fits: Fits) -> str:
     return f"leave out {', '.join(counted)}"
 
 
-def _more_gpus(models: Sequence[Model], cluster: Cluster, limits: Limits, fits: Fits) -> tuple[str, ...]:
+def _more_gpus(models: Sequence[Model], cluster: Cluster, fits: Fits) -> tuple[str, ...]:
     """The fewest additional GPUs of one kind; empty if no number of them is enough."""
     found = []
-    most = min(_LARGEST_CLUSTER * cluster.gpus - 1, limits.tensor * limits.pipeline * len(models))
     for place, pool in enumerate(cluster.pools):
+        largest = pool.kind.max_tensor * pool.kind.max_pipeline
+        most = min(_LARGEST_CLUSTER * cluster.gpus - 1, largest * len(models))
         for more in range(1, most + 1):
             grown = replace(pool, gpus=pool.gpus + more)
             pools = (*cluster.pools[:place], grown, *cluster.pools[place + 1 :])

@@ -22,7 +22,7 @@ from policies.placement.changes import group_changes, replica_changes
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.random_search import filled, random_placement
-from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
+from policies.placement.types import Cluster, Group, Model, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,11 @@ def local_search(
     evaluate: Evaluator,
     random: Random,
     *,
-    limits: Limits = DEFAULT_LIMITS,
     budget: SearchBudget = DEFAULT_BUDGET,
 ) -> ScoredPlacement:
     """The best plan found."""
     bound = most_servable(cluster, models, evaluate.arrivals.counts)
-    search = _Search(Fit(models), evaluate, random, limits, budget, bound)
+    search = _Search(Fit(models), evaluate, random, budget, bound)
     return search.run(cluster)
 
 
@@ -64,7 +63,6 @@ class _Search:
     fit: Fit
     evaluate: Evaluator
     random: Random
-    limits: Limits
     budget: SearchBudget
     bound: int  # no placement serves more requests
     began: tuple[int, int] = field(init=False)  # the evaluator's counts
@@ -102,15 +100,15 @@ class _Search:
         return not plan.outcome.aims and sum(plan.outcome.good) >= self.bound
 
     def starts(self, cluster: Cluster) -> Iterator[Placement]:
-        if count_mixed_groups(cluster, self.limits) <= self.budget.divisions:
-            divisions = mixed_groups(cluster, self.limits)
+        if count_mixed_groups(cluster) <= self.budget.divisions:
+            divisions = mixed_groups(cluster)
         else:
             most = self.budget.equal_divisions
-            divisions = iter(some_equal_groups(cluster, self.limits, most, self.random))
+            divisions = iter(some_equal_groups(cluster, most, self.random))
         for start in divisions:
             yield greedy(start, self.fit, self.evaluate, at_once(cluster))
         for _ in range(self.budget.random_starts):
-            yield random_placement(cluster, self.fit, self.random, self.limits)
+            yield random_placement(cluster, self.fit, self.random)
 
     def climb(self, plan: ScoredPlacement) -> ScoredPlacement:
         """Take the first change that helps, until none does."""
@@ -131,14 +129,14 @@ class _Search:
 
     def neighbours(self, placement: Placement) -> Iterator[Placement]:
         yield from replica_changes(placement, self.fit)
-        yield from group_changes(placement, self.fit, self.limits, self.evaluate.arrivals.counts)
+        yield from group_changes(placement, self.fit, self.evaluate.arrivals.counts)
 
     def kicked(self, placement: Placement) -> Placement:
         """One or two groups with another shape and other models."""
         groups = list(placement.groups)
         for place in self.random.sample(range(len(groups)), min(len(groups), self.random.choice((1, 2)))):
             old = groups[place].shape
-            shape = self.random.choice(shapes(old.kind, old.gpus, self.limits))
+            shape = self.random.choice(shapes(old.kind, old.gpus))
             groups[place] = filled(Group(shape), self.fit, self.random)
         return Placement(tuple(groups))
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from policies.placement.candidates import every_shape, group_sizes, shapes
 from policies.placement.memory import Fit
-from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement, Pool, Shape
+from policies.placement.types import Cluster, Group, Model, Placement, Pool, Shape
 
 #: After this many tries a set of models counts as not fitting.
 _TRIES = 20_000
 
 
-def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> Placement | None:
+def pack(models: Sequence[Model], cluster: Cluster) -> Placement | None:
     """A placement with one replica of every model; None if there is none (or none was found)."""
     most_gb = sum(
         each.gpus * max(each.kind.budget_gb, each.kind.llamacpp_gb or 0.0) for each in cluster.pools
@@ -20,13 +20,13 @@ def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIM
     if sum(model.gb for model in models) > most_gb:
         return None
     if any(model.alone for model in models):
-        return _pack_apart(models, cluster, limits)
-    return _pack_together(models, cluster, limits)
+        return _pack_apart(models, cluster)
+    return _pack_together(models, cluster)
 
 
-def _pack_together(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Placement | None:
+def _pack_together(models: Sequence[Model], cluster: Cluster) -> Placement | None:
     """In the largest groups: models that fit into two groups of equal GPUs also fit into one group of both."""
-    groups = [Group(shape) for pool in cluster.pools for shape in _largest_groups(pool, limits)]
+    groups = [Group(shape) for pool in cluster.pools for shape in _largest_groups(pool)]
     fit = Fit(models)
     order = sorted(range(len(models)), key=lambda model: -models[model].gb)
     tries = _TRIES
@@ -49,7 +49,7 @@ def _pack_together(models: Sequence[Model], cluster: Cluster, limits: Limits) ->
     return place_rest(Placement(tuple(groups)), 0)
 
 
-def _pack_apart(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Placement | None:
+def _pack_apart(models: Sequence[Model], cluster: Cluster) -> Placement | None:
     """Each model in a group of its own, the smallest that holds it. Groups of powers of two GPUs always fit into a pool that
     has enough GPUs left."""
     fit = Fit(models)
@@ -57,7 +57,7 @@ def _pack_apart(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Pl
         [
             min(holding, key=lambda shape: (shape.gpus, shape.pipeline), default=None)
             for pool in cluster.pools
-            for holding in [[each for each in every_shape(pool, limits) if fit.holds(each, [model])]]
+            for holding in [[each for each in every_shape(pool) if fit.holds(each, [model])]]
         ]
         for model in range(len(models))
     ]
@@ -82,11 +82,11 @@ def _pack_apart(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Pl
     return None if groups is None else Placement(groups)
 
 
-def _largest_groups(pool: Pool, limits: Limits) -> list[Shape]:
+def _largest_groups(pool: Pool) -> list[Shape]:
     found = []
     left = pool.gpus
     for gpus in reversed(group_sizes(pool, pool.gpus)):
-        if possible := shapes(pool.kind, gpus, limits):
+        if possible := shapes(pool.kind, gpus):
             # Short pipelines divide layers more evenly.
             found += [possible[0]] * (left // gpus)
             left %= gpus

@@ -8,7 +8,7 @@ from random import Random
 from policies.placement.candidates import group_sizes, shapes
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, ScoredPlacement
-from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
+from policies.placement.types import Cluster, Group, Model, Placement
 
 
 def random_search(
@@ -17,26 +17,22 @@ def random_search(
     evaluate: Evaluator,
     random: Random,
     evaluations: int,
-    *,
-    limits: Limits = DEFAULT_LIMITS,
 ) -> ScoredPlacement:
     """The best of this many random placements, at least one."""
     fit = Fit(models)
-    drawn = (random_placement(cluster, fit, random, limits) for _ in range(max(1, evaluations)))
+    drawn = (random_placement(cluster, fit, random) for _ in range(max(1, evaluations)))
     return max(map(evaluate.scored, drawn), key=lambda plan: plan.outcome.rank)
 
 
-def random_placement(cluster: Cluster, fit: Fit, random: Random, limits: Limits) -> Placement:
+def random_placement(cluster: Cluster, fit: Fit, random: Random) -> Placement:
     """Groups of random size and shape, filled with random models until nothing fits."""
     groups = []
     for pool in cluster.pools:
         left = pool.gpus
         while left:
-            size = random.choice(
-                [size for size in group_sizes(pool, left) if shapes(pool.kind, size, limits)]
-            )
+            size = random.choice([size for size in group_sizes(pool, left) if shapes(pool.kind, size)])
             left -= size
-            groups.append(filled(Group(random.choice(shapes(pool.kind, size, limits))), fit, random))
+            groups.append(filled(Group(random.choice(shapes(pool.kind, size))), fit, random))
     return Placement(tuple(groups)).sorted()
 
 

@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 
 from policies.placement.alpaserve import alpaserve, best_plan
 from policies.placement.outcomes import Evaluator, ScoredPlacement
-from policies.placement.types import DEFAULT_LIMITS, Cluster, Limits, Model, Placement, Pool, Shape
+from policies.placement.types import Cluster, Model, Placement, Pool, Shape
 
 #: A model joins the first class whose first member takes as long on one GPU, within this share.
 SAME_SIZE = 0.38
@@ -19,9 +19,7 @@ SAME_SIZE = 0.38
 DIVISIONS = 100
 
 
-def split_by_size(
-    pool: Pool, models: Sequence[Model], evaluate: Evaluator, *, limits: Limits = DEFAULT_LIMITS
-) -> ScoredPlacement | None:
+def split_by_size(pool: Pool, models: Sequence[Model], evaluate: Evaluator) -> ScoredPlacement | None:
     """The best plan of those that give each class of models its own part of a pool. None with one class, or more
     classes than GPUs."""
     one_gpu = Shape(pool.kind)
@@ -38,7 +36,6 @@ def split_by_size(
                 Cluster((Pool(pool.kind, gpus, pool.node_gpus),)),
                 models,
                 evaluate,
-                limits=limits,
                 only=frozenset(members),
             ).placement
         ]

@@ -26,13 +26,15 @@ class Precision(StrEnum):
 class GpuKind:
     """A kind of GPU. `budget_gb`: decimal gigabytes of each GPU that models may take, weights and KV cache together;
     `llamacpp_gb`: those of models in llama.cpp's formats, None if they are the same.
-    `compute_capability` is NVIDIA's. `max_tensor`: how many of them can share each layer, such as those of a node."""
+    `compute_capability` is NVIDIA's. `max_tensor`: how many of them can share each layer, such as those of a node;
+    `max_pipeline`: the most stages of a group."""
 
     name: str
     budget_gb: float
     compute_capability: tuple[int, int] = (8, 0)
     usd_per_hour: float | None = None
-    max_tensor: int | None = None
+    max_tensor: int = 4
+    max_pipeline: int = 8
     llamacpp_gb: float | None = None
 
     def budget_for(self, precision: Precision) -> float:
@@ -161,14 +163,3 @@ class Cluster:
     def gpus(self) -> int:
         """How many GPUs there are, of all kinds."""
         return sum(pool.gpus for pool in self.pools)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The largest degrees that a planner may use. Tensor parallelism stays inside a node."""
-
-    tensor: int = 4
-    pipeline: int = 8
-
-
-DEFAULT_LIMITS = Limits()

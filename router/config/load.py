@@ -28,14 +28,17 @@ def load(
 
     Raises ConfigError with all problems, also if the file cannot be read.
     """
-    source = str(path)
+    return loads(text_of(path), str(path), policies=policies, profiles=profiles)
+
+
+def text_of(path: str | FilePath) -> str:
+    """The text of a file. Raises ConfigError if it cannot be read."""
     try:
-        text = FilePath(path).read_text(encoding="utf-8")
+        return FilePath(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(source, [Problem((), f"cannot be read: {error.strerror or error}")]) from error
+        raise ConfigError(str(path), [Problem((), f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(source, [Problem((), "cannot be read: not UTF-8 text")]) from error
-    return loads(text, source, policies=policies, profiles=profiles)
+        raise ConfigError(str(path), [Problem((), "cannot be read: not UTF-8 text")]) from error
 
 
 def loads(

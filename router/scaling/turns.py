@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from policies.scaling.types import Observation
 from router.scaling.load import Totals
-from router.store.state import State
+from router.store.state import ChangedElsewhere, State, replace_document
 
 #: The shared document's name.
 DOCUMENT = "scaling"
@@ -76,10 +76,15 @@ class Turns:
         before = self.last
         self.last = turn  # so that our own is not taken for another's
         try:
-            await self._state.change(DOCUMENT, lambda seen: self._next(before, turn, seen))
-        except _Taken as taken:
+            await replace_document(
+                self._state,
+                DOCUMENT,
+                lambda seen: seen.get("number", 0) <= before.number,
+                _TURN.dump_python(turn, mode="json"),
+            )
+        except ChangedElsewhere as changed:
             self.last = before
-            self.document_changed(taken.document)
+            self.document_changed(changed.content)
             return False
         except BaseException:
             self.last = before
@@ -103,18 +108,3 @@ class Turns:
         if turn.number > self.last.number:
             self.last, self._seen_at = turn, self._clock()
             self._on_turn(turn)
-
-    @staticmethod
-    def _next(before: Turn, turn: Turn, seen: Mapping[str, Any]) -> Mapping[str, Any]:
-        if seen.get("number", 0) > before.number:
-            raise _Taken(seen)
-        found: Mapping[str, Any] = _TURN.dump_python(turn, mode="json")
-        return found
-
-
-class _Taken(Exception):
-    """Another replica has decided since."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        super().__init__("decided elsewhere")
-        self.document = document

@@ -114,7 +114,6 @@ class Store:
         retain_days: float | None = None,
         max_mb: float | None = None,
         keep_prompts: bool = False,
-        state_dir: Path | None = None,
         spool_directory: Path | None = None,
         spool_mb: float = SPOOL_MB,
         wait_s: float = 0.0,
@@ -122,7 +121,7 @@ class Store:
         """Open for recording: migrate the tables, take over from killed runs, begin a run.
 
         Counter files and the spool (at most `spool_mb`) are in `spool_directory`. Without one they are beside a SQLite
-        file, or, for a server, in `state_dir`. Waits up to `wait_s` seconds for a server to answer. Raises StoreError:
+        file, or, for a server, in the working directory. Waits up to `wait_s` seconds for a server to answer. Raises StoreError:
         unreachable, not writable, not our database, no counter file possible.
         """
         parsed = parse_url(url)
@@ -138,12 +137,12 @@ class Store:
             await connect(engine, create=True, wait_s=wait_s)
             path = sqlite_path(parsed)
             store._file = None if path is None else SqliteFile(path, engine)
-            prefix = runs.file_prefix(parsed, spool_directory, state_dir)
+            prefix = runs.file_prefix(parsed, spool_directory)
             store._keyed = runs.keyed_path(prefix)
             process = await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
             await store._take_up(process, prefix)
             if spool_directory is not None:  # it may have been missing, or another, at the last start
-                await store._take_up(process, runs.file_prefix(parsed, None, state_dir))
+                await store._take_up(process, runs.file_prefix(parsed, None))
         except BaseException:
             await store.close()
             raise

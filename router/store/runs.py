@@ -94,9 +94,9 @@ def new_run_id(now: float) -> str:
     return f"{int(now * 1e6):016x}{secrets.token_hex(4)}"
 
 
-def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None) -> Path | None:
+def file_prefix(url: URL, directory: Path | None) -> Path | None:
     """The path that begins the names of counter files and of the spool: in `directory`, else beside a SQLite file, else in
-    `state_dir` (or the working directory). None for a database in memory."""
+    the working directory. None for a database in memory."""
     path = sqlite_path(url)
     if url.get_backend_name() == "sqlite" and path is None:
         return None
@@ -105,7 +105,7 @@ def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None)
     # The hosts of a query may come in another order at the next start.
     place = public_url(url.set(query={})) if path is None else f"{url.drivername}:///{path.absolute()}"
     digest = zlib.crc32(place.encode())
-    return (directory or state_dir or Path.cwd()) / f"headway-{digest:08x}-run-"
+    return (directory or Path.cwd()) / f"headway-{digest:08x}-run-"
 
 
 def keyed_path(prefix: Path | None) -> Path | None:

@@ -40,15 +40,6 @@ class SpendReport:
     rows: Sequence[Mapping[str, Any]]
     total: Mapping[str, float]
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "by": list(self.by),
-            "since": self.since,
-            "until": self.until,
-            "rows": list(self.rows),
-            "total": dict(self.total),
-        }
-
 
 def dimensions(text: str) -> tuple[str, ...]:
     """`day,key` as a tuple, each once. Raises BadReport for a name that is not in `DIMENSIONS`."""

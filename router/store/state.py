@@ -217,6 +217,27 @@ class StateRefused(StateError):
     """The shared state refuses this gateway's credentials: waiting does not help."""
 
 
+class ChangedElsewhere(Exception):
+    """Another replica has changed a document; `content` is what it says now."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        super().__init__("changed elsewhere")
+        self.content = content
+
+
+async def replace_document(
+    state: State, document: str, unchanged: Callable[[Mapping[str, Any]], bool], content: Mapping[str, Any]
+) -> None:
+    """Replace a shared document if its present content is `unchanged`. Raises ChangedElsewhere otherwise, StateError."""
+
+    def edit(found: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not unchanged(found):
+            raise ChangedElsewhere(found)
+        return content
+
+    await state.change(document, edit)
+
+
 def taken(level: float, bucket: Bucket, amount: float, granted: bool) -> Level:
     """A bucket's `Level` after an amount was wanted from its `level`."""
     wait_s = 0.0 if granted else max(0.0, amount - level - SLACK) / bucket.refill_per_s

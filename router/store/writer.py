@@ -69,7 +69,6 @@ class Writer:
         spool: Spool | None = None,
         file: SqliteFile | None = None,
         keep_prompts: bool = False,
-        max_pending: int = MAX_PENDING_RECORDS,
     ) -> None:
         self._process = process
         self.counts = counts
@@ -77,7 +76,6 @@ class Writer:
         self._spool = spool
         self._file = file
         self._keep_prompts = keep_prompts
-        self._max_pending = max_pending
         self.recorded = 0
         self.retries = 0
         self.fault: str | None = None
@@ -117,7 +115,7 @@ class Writer:
             return
         slots[2] += 1
         records = self._records
-        if len(self._buffer) + len(records) >= self._max_pending:
+        if len(self._buffer) + len(records) >= MAX_PENDING_RECORDS:
             slots[3] += 1
             return
         records.append(record)
@@ -162,7 +160,7 @@ class Writer:
     @property
     def full(self) -> bool:
         """Whether no more records can be kept: the spool (without one: the buffer) is full."""
-        if len(self._buffer) >= self._max_pending:
+        if len(self._buffer) >= MAX_PENDING_RECORDS:
             return True
         return self.pending > 0 and self._spool is not None and self._spool.full
 

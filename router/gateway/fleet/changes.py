@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import eq
 from typing import Any
 
 from predictors.learned.models import Models
@@ -28,7 +29,7 @@ from router.gateway.fleet.reload_report import needs_restart, what_changed
 from router.gateway.fleet.served import ServedFleet
 from router.gateway.fleet.targets import LiveTargets
 from router.gateway.relay.runner import Runner
-from router.store.state import State, StateError
+from router.store.state import ChangedElsewhere, State, StateError, replace_document
 
 logger = logging.getLogger("headway")
 
@@ -150,8 +151,8 @@ class FleetChanges:
                 return
             try:
                 await self._apply(wanted, file, publish=True)
-            except _ChangedElsewhere as changed:
-                await self._apply_document(changed.document)
+            except ChangedElsewhere as changed:
+                await self._apply_document(changed.content)
             else:
                 self.trouble = None
                 return
@@ -161,14 +162,14 @@ class FleetChanges:
         self, overlay: Overlay, file: FleetConfig, models: Models | None = None, *, publish: bool = False
     ) -> None:
         """Serve a fleet file with an overlay. With `publish`, first write the overlay into the document. Nothing changes if it
-        raises: _ChangedElsewhere if the document has changed since it was last seen, ConfigError, StateError."""
+        raises: ChangedElsewhere if the document has changed since it was last seen, ConfigError, StateError."""
         prepared = await self._fleet.prepare(overlay.over(self._with_found(file)))
         try:
             if publish:
                 before, seen, document = self._document, self._seen, overlay.document()
                 self._document, self._seen = document, overlay  # so that our own change is not applied again
                 try:
-                    await self._state.change(DOCUMENT, partial(_replace, before, document))
+                    await replace_document(self._state, DOCUMENT, partial(eq, before), document)
                 except BaseException:
                     self._document, self._seen = before, seen
                     raise
@@ -239,22 +240,6 @@ class FleetChanges:
             logger.error("another replica's change of the fleet is not applied here: %s", self.trouble)
         else:
             self.trouble = None
-
-
-class _ChangedElsewhere(Exception):
-    """The document has changed since it was last seen."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        super().__init__("changed elsewhere")
-        self.document = document
-
-
-def _replace(
-    before: Mapping[str, Any], after: Mapping[str, Any], seen: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    if seen != before:
-        raise _ChangedElsewhere(seen)
-    return after
 
 
 def _unavailable(message: str, retry_after_s: float = 2) -> Refusal:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -215,7 +216,7 @@ async def _spend(
         read("until", until, lambda text: day(text, now)),
         keys,
     )
-    return report.as_dict()
+    return asdict(report)
 
 
 async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:

@@ -7,6 +7,8 @@ Buckets are those of OpenTelemetry's semantic conventions for generative AI metr
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from router.core.types import Outcome
@@ -39,38 +41,30 @@ class Histogram:
         self.total += other.total
 
 
+def _histogram(bounds: tuple[float, ...]) -> Histogram:
+    made: Histogram = field(default_factory=partial(Histogram, bounds))
+    return made
+
+
+@dataclass(slots=True, eq=False)
 class Series:
     """All that is counted for one combination of labels."""
 
-    __slots__ = (
-        "attempts",
-        "duration",
-        "hedged",
-        "input_tokens",
-        "met",
-        "offered",
-        "output_tokens",
-        "overrun_usd",
-        "overruns",
-        "ratio_e2e",
-        "ratio_output_tokens",
-        "ratio_ttft",
-        "requests",
-        "tpot",
-        "ttft",
-    )
-
-    def __init__(self) -> None:
-        self.requests = self.offered = self.met = self.overruns = self.attempts = self.hedged = 0
-        self.overrun_usd = 0.0
-        self.ttft = Histogram(TTFT_BUCKETS)
-        self.tpot = Histogram(TPOT_BUCKETS)
-        self.duration = Histogram(DURATION_BUCKETS)
-        self.input_tokens = Histogram(TOKEN_BUCKETS)
-        self.output_tokens = Histogram(TOKEN_BUCKETS)
-        self.ratio_ttft = Histogram(RATIO_BUCKETS)
-        self.ratio_e2e = Histogram(RATIO_BUCKETS)
-        self.ratio_output_tokens = Histogram(RATIO_BUCKETS)
+    requests: int = 0
+    offered: int = 0
+    met: int = 0
+    overruns: int = 0
+    attempts: int = 0
+    hedged: int = 0
+    overrun_usd: float = 0.0
+    ttft: Histogram = _histogram(TTFT_BUCKETS)
+    tpot: Histogram = _histogram(TPOT_BUCKETS)
+    duration: Histogram = _histogram(DURATION_BUCKETS)
+    input_tokens: Histogram = _histogram(TOKEN_BUCKETS)
+    output_tokens: Histogram = _histogram(TOKEN_BUCKETS)
+    ratio_ttft: Histogram = _histogram(RATIO_BUCKETS)
+    ratio_e2e: Histogram = _histogram(RATIO_BUCKETS)
+    ratio_output_tokens: Histogram = _histogram(RATIO_BUCKETS)
 
 
 class Labels(NamedTuple):

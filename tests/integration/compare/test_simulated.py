@@ -117,9 +117,7 @@ def test_what_emulated_instances_share_is_taken_out_of_the_speed(
     assert e2e_s() == pytest.approx(real)
 
 
-def test_slo_limit_and_json(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_slo_limit_and_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--policies", "random", "--slo", "ttft_ms=1", "--limit", "20", "--json"]) == 0
     report = orjson.loads(capsys.readouterr().out)
     (run,) = report["runs"]

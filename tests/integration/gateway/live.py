@@ -15,7 +15,7 @@ import aiohttp
 import yaml
 
 import policies
-from backends.emulator.faults import Fault, parse_fault
+from backends.emulator.faults import Fault, FaultKind
 from backends.emulator.instance import EmulatedInstance
 from router.config import FleetConfig, loads
 from router.core.state import Instance
@@ -169,8 +169,8 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 def fault(kind: str, **settings: Any) -> Fault:
-    """A fault of the emulator, as its HTTP interface makes it."""
-    return parse_fault({"kind": kind} | settings)
+    """A fault of the emulator."""
+    return Fault(FaultKind(kind), **settings)
 
 
 def post(body: bytes, *headers: bytes, path: str = "/v1/chat/completions", version: str = "1.1") -> bytes:

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import yaml
-from sqlalchemy.engine import make_url
 
 from router.cli import main
 from tests.integration.gateway.live import MODELS, bearer, key, live, vllm
@@ -264,11 +263,7 @@ def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
             "budget_usd: 2 is more than the 1",
         ),
         (("create", "--name", "x", "--maker", "nobody"), "maker: there is no key 'nobody'"),
-        (("create", "--name", "x", "--models", "gpt-9"), "models: the model 'gpt-9' does not exist"),
-        (("create", "--name", "x", "--policy", "best"), "policy: there is no such policy; known: "),
-        (("create", "--name", "x", "--locked"), "locked needs the policy"),
         (("create", "--name", "x", "--budget-usd", "nan"), "budget_usd: "),
-        (("create", "--name", "x", "--requests-per-minute", "0"), "requests_per_minute: "),
         (("revoke", "nobody"), "there is no key 'nobody'"),
         (("revoke", "team-a"), "team-a is in the fleet file: remove it there and reload"),
     ):
@@ -279,24 +274,6 @@ def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"team-a", "bot"}
-
-
-def test_the_password_of_the_database_comes_from_the_environment(
-    tmp_path, postgres_url, headway, monkeypatch
-):
-    url = make_url(postgres_url)
-    where = {"url": url._replace(password=None).render_as_string(), "password_env": "STORE_PASSWORD"}
-    config = fleet_file(tmp_path, store=where)
-    done = headway("keys", "create", "--config", config, "--name", "bot")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "STORE_PASSWORD is not set" in done.stderr
-    monkeypatch.setenv("STORE_PASSWORD", "hunter2")
-    done = headway("keys", "create", "--config", config, "--name", "bot")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "hunter2" not in done.stderr
-    monkeypatch.setenv("STORE_PASSWORD", url.password)
-    made(headway("keys", "create", "--config", config, "--name", "bot"))
-    assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"bot"}
 
 
 def test_who_may_ask_is_told_as_it_is(tmp_path, headway):

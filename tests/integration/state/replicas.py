@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
-from router.store.open_state import open_state
 from router.store.redis_state import RedisState
 from router.store.state import Peers, ReplicaReport
 from tests.waiting import until
@@ -53,9 +52,7 @@ class Replica:
     """A state and its listener."""
 
     def __init__(self, url: str, name: str, run_id: str, *, timeout_s: float = 0.25) -> None:
-        state = open_state(url, name=name, run_id=run_id, timeout_s=timeout_s, interval_s=0.02)
-        assert isinstance(state, RedisState)
-        self.state = state
+        self.state = RedisState(url, name=name, run_id=run_id, timeout_s=timeout_s, interval_s=0.02)
         self.ear = Ear()
 
     async def start(self) -> None:

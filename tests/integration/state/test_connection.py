@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 from random import Random
 
 import pytest
 import trustme
 
-from router.store.open_state import open_state
 from router.store.redis_link import Link, Script
-from router.store.state import TOTAL, Bucket, Budget, Claim, MemoryState
-from tests.integration.state.replicas import Ear, Replica, Way, fleet
+from router.store.state import TOTAL, Bucket, Budget, Claim
+from tests.integration.state.replicas import Replica, Way, fleet
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
@@ -86,7 +84,7 @@ async def test_tls_with_a_ca_of_ones_own_and_never_with_an_unknown_server(calm_s
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     async with Way(calm_server.port, context) as way:
         url = f"rediss://127.0.0.1:{way.port}"
-        trusting = Replica(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}", fleet(), "run-0")
+        trusting = Replica(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}", fleet(), "run-0", timeout_s=10.0)
         await trusting.start()
         assert trusting.state.health.connected
         await trusting.state.aclose()
@@ -133,28 +131,3 @@ async def test_whoever_gives_up_a_take_has_taken_nothing(calm_server):
     grant = await replica.state.take(claim, 0)
     assert (round(grant.levels[0].level), grant.left_usd) == (999, 10.0)
     await replica.state.aclose()
-
-
-async def test_memory_is_opened_by_its_name():
-    state = open_state("memory://", name="x", run_id="r", timeout_s=1, interval_s=1)
-    assert isinstance(state, MemoryState)
-    await state.start(Ear())
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("http://127.0.0.1", "must be memory://"),
-        ("redis://:hush@h?socket_timeout=3", "option.*socket_timeout"),
-    ],
-)
-def test_another_url_is_refused(url, said):
-    with pytest.raises(ValueError, match=said) as refused:
-        open_state(url, name="x", run_id="r", timeout_s=1, interval_s=1)
-    assert "hush" not in str(refused.value)
-
-
-def test_a_missing_client_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
-    with pytest.raises(ImportError, match=r"\.\[redis\]"):
-        open_state("redis://127.0.0.1", name="x", run_id="r", timeout_s=1, interval_s=1)

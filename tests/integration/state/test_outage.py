@@ -11,9 +11,8 @@ import pytest
 import redis.asyncio
 
 from router.core.state import Work
-from router.store.open_state import open_state
 from router.store.redis_link import Link
-from router.store.redis_state import _EXCHANGE
+from router.store.redis_state import _EXCHANGE, RedisState
 from router.store.state import TOTAL, Bucket, Budget, Claim, ReplicaReport, StateError
 from tests.integration.state.replicas import Ear, Replica, Way, fleet, replicas
 from tests.waiting import until
@@ -338,19 +337,13 @@ async def test_the_others_work_is_forgotten_when_nothing_is_received(server):
         await until(lambda: "x" in a.ear.peers[-1].work)
 
 
-async def test_workers_that_start_without_redis_share_what_one_may_take(tmp_path):
+async def test_workers_that_start_without_redis_share_what_one_may_take():
     """They have never seen each other, but know how many they are."""
     async with AsyncExitStack() as stack:
         workers = []
         for number in range(2):
-            state = open_state(
-                "redis://127.0.0.1:1",
-                name="n",
-                run_id=f"r{number}",
-                timeout_s=0.25,
-                interval_s=0.02,
-                replicas=2,
-            )
+            settings = {"name": "n", "run_id": f"r{number}", "timeout_s": 0.25, "interval_s": 0.02}
+            state = RedisState("redis://127.0.0.1:1", **settings, replicas=2)
             await state.start(Ear())
             stack.push_async_callback(state.aclose)
             workers.append(state)

@@ -28,9 +28,7 @@ DAY_S = 86_400.0
 
 
 @pytest.fixture
-def recorded(
-    store_url: str, tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> list[RequestRecord]:
+def recorded(store_url: str, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
     """25 requests on three days, read in batches of 4; the last has little but its id."""
     monkeypatch.setattr(router.export, "BATCH_ROWS", 4)
     monkeypatch.setenv("STORE_PASSWORD", parse_url(store_url).password or "none")
@@ -46,7 +44,7 @@ def recorded(
     made.append(RequestRecord("req_99999999", 2 * DAY_S + 99, Outcome.REJECTED_AUTH))
 
     async def record() -> None:
-        store = await Store.open(store_url, state_dir=tmp_path)
+        store = await Store.open(store_url)
         for each in made:
             store.writer.arrived()
             store.writer.put(each)

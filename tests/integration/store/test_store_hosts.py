@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from pathlib import Path
 
 import pytest
 from sqlalchemy.engine import URL
@@ -13,12 +12,10 @@ from sqlalchemy.engine import URL
 from router.store import database
 from router.store.commits import Commits, Run, Written
 from router.store.database import create_engine, parse_url
-from router.store.entries import from_line
 from router.store.postgres_commits import PostgresDatabase
 from router.store.queries import Store
-from router.store.writer import record_line
 from router.store.writer_settings import writer_settings
-from tests.records import MakeRecord
+from tests.records import MakeRecord, entry_of
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until
 
@@ -32,14 +29,14 @@ def hosts(url: str, *before: int) -> str:
 
 
 async def test_a_host_that_does_not_answer_leaves_time_for_the_next(
-    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 4.0)
     with socket.socket() as frozen:
         frozen.bind(("127.0.0.1", 0))
         frozen.listen()
         url = hosts(postgres_url, frozen.getsockname()[1])
-        store = await Store.open(url, state_dir=tmp_path)
+        store = await Store.open(url)
         await store.close()
 
 
@@ -48,14 +45,13 @@ async def test_a_start_waits_for_a_primary(
     postgres: PostgresServer,
     postgres_url: str,
     wanted: str,
-    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A server that only reads, as a standby before its promotion."""
     name = parse_url(postgres_url).database
     await postgres.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     url = f"{hosts(postgres_url)}&target_session_attrs={wanted}"
-    opening = asyncio.create_task(Store.open(url, state_dir=tmp_path, wait_s=30.0))
+    opening = asyncio.create_task(Store.open(url, wait_s=30.0))
     await until(lambda: "waiting up to 30 s" in caplog.text or opening.done())
     await postgres.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
     store = await opening
@@ -63,11 +59,9 @@ async def test_a_start_waits_for_a_primary(
     assert "does not answer yet" in caplog.text
 
 
-def test_a_value_too_large_for_an_index_is_refused_alone(
-    postgres_url: str, make_record: MakeRecord, tmp_path: Path
-) -> None:
+def test_a_value_too_large_for_an_index_is_refused_alone(postgres_url: str, make_record: MakeRecord) -> None:
     async def prepared() -> dict[str, object]:
-        store = await Store.open(postgres_url, state_dir=tmp_path)
+        store = await Store.open(postgres_url)
         await store.close()
         return writer_settings(create_engine(parse_url(postgres_url)), None, None)
 
@@ -78,9 +72,7 @@ def test_a_value_too_large_for_an_index_is_refused_alone(
         record = make_record(number, received_at=86_400.0)
         if number == 2:
             record.id = secrets.token_hex(8000)
-        entry = from_line(record_line(record, keep_prompts=False) or b"")
-        assert entry is not None
-        batch.append(entry)
+        batch.append(entry_of(record))
     assert Commits(server).write(Run("run"), batch) == Written(new=4, refused=1)
     server.abandon()
     server._runner.close()

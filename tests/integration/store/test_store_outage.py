@@ -78,9 +78,8 @@ async def test_a_server_that_crashes_under_load_loses_nothing(
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_PENDING_RECORDS", 300)  # far fewer than come while it is away
     monkeypatch.setattr(spool, "_SEGMENT_BYTES", 100_000)
-    store = await Store.open(postgres_url, state_dir=tmp_path)
+    store = await Store.open(postgres_url)
     ids: set[str] = set()
     most_in_memory = 0
 
@@ -121,12 +120,11 @@ async def test_a_server_that_crashes_under_load_loses_nothing(
 async def test_a_server_that_stops_answering_loses_nothing(
     postgres: PostgresServer,
     postgres_url: str,
-    tmp_path: Path,
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writer_settings, "COMMIT_TIMEOUT_S", 0.5)
-    store = await Store.open(postgres_url, state_dir=tmp_path)
+    store = await Store.open(postgres_url)
     ids: set[str] = set()
 
     def put_some() -> None:
@@ -152,20 +150,19 @@ async def test_a_server_that_stops_answering_loses_nothing(
 async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
     postgres: PostgresServer,
     postgres_url: str,
-    tmp_path: Path,
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(writer, "_END_TIMEOUT_S", 0.2)
-    store = await Store.open(postgres_url, state_dir=tmp_path)
+    store = await Store.open(postgres_url)
     async with postgres.paused():
         for number in range(50):
             put(store, make_record(number))
         async with asyncio.timeout(30):
             await store.close(timeout_s=0.5)
     assert not any(record.exc_info for record in caplog.records)
-    again = await Store.open(postgres_url, state_dir=tmp_path)
+    again = await Store.open(postgres_url)
     assert again.counts().lost == Lost()
     await again.close()
     await everything_is_there(postgres_url, {f"req_{number:08d}" for number in range(50)})
@@ -205,11 +202,9 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruni
     await engine.dispose()
 
 
-async def test_a_server_that_starts_later_is_waited_for(
-    postgres: PostgresServer, postgres_url: str, tmp_path: Path
-) -> None:
+async def test_a_server_that_starts_later_is_waited_for(postgres: PostgresServer, postgres_url: str) -> None:
     await asyncio.to_thread(postgres.stop)
-    opening = asyncio.create_task(Store.open(postgres_url, state_dir=tmp_path, wait_s=60))
+    opening = asyncio.create_task(Store.open(postgres_url, wait_s=60))
     await asyncio.sleep(0.3)  # a few tries in vain
     assert not opening.done()
     await asyncio.to_thread(postgres.start)
@@ -222,7 +217,7 @@ async def test_a_new_connection_waits_for_no_writer(
 ) -> None:
     """A SQLite file has one writer at a time, and readers beside it."""
     url = f"sqlite:///{tmp_path / 'headway.db'}"
-    store = await Store.open(url, state_dir=tmp_path)
+    store = await Store.open(url)
     put(store, make_record(1))
     await store.close()
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 0)
@@ -241,7 +236,7 @@ async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     directory = tmp_path / "elsewhere" / "spool"
     store = await Store.open(url, spool_directory=directory, spool_mb=0.1)
-    store.writer._max_pending = 200
+    monkeypatch.setattr(writer, "MAX_PENDING_RECORDS", 200)
     ids: set[str] = set()
     assert directory.stat().st_mode & 0o777 == 0o700
     async with locked(tmp_path / "headway.db"):
@@ -272,7 +267,7 @@ async def test_requests_without_a_key_push_out_no_other_rows(
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     store = await Store.open(url, spool_mb=0.5)
-    store.writer._max_pending = 200
+    monkeypatch.setattr(writer, "MAX_PENDING_RECORDS", 200)
     ids: set[str] = set()
     async with locked(tmp_path / "headway.db"):
         for number in range(100):
@@ -334,7 +329,7 @@ from router.store.queries import Store
 from router.store.records import RequestRecord
 
 async def main():
-    store = await Store.open(sys.argv[1], state_dir=Path(sys.argv[2]))
+    store = await Store.open(sys.argv[1])
     number = 0
     while True:
         for _ in range(5):
@@ -362,7 +357,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
     is lost all the same is counted exactly."""
     sqlite = store_url.startswith("sqlite")
     victim = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, store_url, str(tmp_path)],
+        [sys.executable, "-c", VICTIM, store_url],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -407,7 +402,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
     finally:
         victim.kill()
 
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     engine = create_engine(parse_url(store_url))
     rows = await rows_of(engine)
     killed, running = await store.runs()
@@ -428,7 +423,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
     assert set((await store.spent())["a", "total"]) == {killed["id"]}
     await engine.dispose()
     await store.close()
-    again = await Store.open(store_url, state_dir=tmp_path)
+    again = await Store.open(store_url)
     assert again.counts().lost == lost  # counted once
     await again.close()
     assert list(tmp_path.glob("*-run-*")) == []
@@ -438,7 +433,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     store_url: str, tmp_path: Path, make_record: MakeRecord
 ) -> None:
     """A spool whose lines are partly in the database, with a torn end: what a kill in mid-drain leaves."""
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     (counter,) = tmp_path.glob("*-run-*")
     for number in range(30):
         put(store, make_record(number, cost_usd=1.0))
@@ -460,7 +455,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     counts.close(remove=False)
     await store._engine.dispose()
 
-    again = await Store.open(store_url, state_dir=tmp_path)
+    again = await Store.open(store_url)
     assert again.counts().lost == Lost(finished=1)  # the torn one
     sums = (await spend_report(again, [])).total
     assert (sums["requests"], sums["cost_usd"]) == (49, 49.0)
@@ -490,8 +485,8 @@ async def test_a_segment_that_cannot_be_read_holds_up_no_other(
 
 
 # --- several ------------------------------------------------------------------------------------------
-async def test_only_one_replica_prunes(postgres_url: str, tmp_path: Path, make_record: MakeRecord) -> None:
-    store = await Store.open(postgres_url, state_dir=tmp_path)
+async def test_only_one_replica_prunes(postgres_url: str, make_record: MakeRecord) -> None:
+    store = await Store.open(postgres_url)
     for number in range(20):
         put(store, make_record(number, received_at=1000.0))
     assert await store.writer.flush(30)

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -59,10 +58,10 @@ def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-async def test_every_figure_is_that_of_the_rows(store_url: str, tmp_path: Any) -> None:
+async def test_every_figure_is_that_of_the_rows(store_url: str) -> None:
     now = time.time()
     window = Window.ending(now, 600, 12)
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     try:
         records = recorded(1500, now, 600)
         for record in records:

@@ -33,8 +33,8 @@ def writer_pid(store: Store) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="this system has no such policy")
-async def test_the_writer_process_does_not_interrupt_the_serving_one(store_url: str, tmp_path: Path) -> None:
-    store = await Store.open(store_url, state_dir=tmp_path)
+async def test_the_writer_process_does_not_interrupt_the_serving_one(store_url: str) -> None:
+    store = await Store.open(store_url)
     assert os.sched_getscheduler(writer_pid(store)) == os.SCHED_BATCH
     await store.close()
 
@@ -43,7 +43,7 @@ async def test_a_writer_process_that_is_killed_loses_nothing(
     store_url: str, tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed again and again under load: also between a commit and its answer."""
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     ids: set[str] = set()
     for kills in range(3):
         before = store.counts().recorded

@@ -17,8 +17,8 @@ from tests.records import MakeRecord, put
 
 
 @pytest.fixture
-async def store(store_url: str, tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(store_url, state_dir=tmp_path)
+async def store(store_url: str) -> AsyncIterator[Store]:
+    opened = await Store.open(store_url)
     yield opened
     await opened.close()
 
@@ -189,14 +189,14 @@ async def test_feedback_is_kept_with_its_request(store: Store, make_record: Make
 
 @pytest.mark.parametrize("keep", [False, True])
 async def test_prompts_are_kept_only_with_keep_prompts(
-    store_url: str, tmp_path: Path, make_record: MakeRecord, keep: bool
+    store_url: str, make_record: MakeRecord, keep: bool
 ) -> None:
     from sqlalchemy import select
 
     from router.store import tables
     from router.store.database import create_engine, parse_url
 
-    store = await Store.open(store_url, keep_prompts=keep, state_dir=tmp_path)
+    store = await Store.open(store_url, keep_prompts=keep)
     put(store, make_record(1, prompt="the secret\nprompt"))
     await store.close()
     engine = create_engine(parse_url(store_url))
@@ -208,7 +208,7 @@ async def test_prompts_are_kept_only_with_keep_prompts(
 
 async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path, make_record: MakeRecord) -> None:
     for start in (0, 700):
-        store = await Store.open(store_url, state_dir=tmp_path)
+        store = await Store.open(store_url)
         for number in range(start, start + 700):
             put(store, make_record(number))
         await store.close()
@@ -223,9 +223,9 @@ async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path, make_r
     assert list(tmp_path.glob("*-run-*")) == []
 
 
-async def test_what_no_row_can_hold_is_in_no_row(store_url, tmp_path):
+async def test_what_no_row_can_hold_is_in_no_row(store_url):
     """PostgreSQL refuses a NUL, and each driver half a surrogate pair; that is no outage."""
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     try:
         assert await store.request("req\0", any_key=True) is None
         assert await store.attempts("\0") == await store.feedback("\0") == []

@@ -49,9 +49,9 @@ async def test_a_locked_file_loses_nothing_and_can_be_read(
 
 
 async def test_what_waits_for_a_server_that_is_away_can_be_read(
-    postgres: Any, postgres_url: str, tmp_path: Path, make_record: MakeRecord
+    postgres: Any, postgres_url: str, make_record: MakeRecord
 ) -> None:
-    store = await Store.open(postgres_url, state_dir=tmp_path)
+    store = await Store.open(postgres_url)
     put(store, make_record(0))
     await until(lambda: store.counts().pending == 0)
     async with postgres.away(crashed=False):
@@ -84,6 +84,7 @@ async def test_a_server_that_hangs_is_told_without_waiting_for_a_long_query(
 async def test_a_full_buffer_drops_and_counts(
     tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("router.store.writer.MAX_PENDING_RECORDS", 100)
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 50)
     url = parse_url(f"sqlite:///{tmp_path / 'headway.db'}")
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
@@ -92,7 +93,7 @@ async def test_a_full_buffer_drops_and_counts(
     assert store._file is not None
     process = WriterProcess(writer_settings(engine, store._file, None))
     async with locked(tmp_path / "headway.db"):
-        writer = Writer(process, counts, max_pending=100)
+        writer = Writer(process, counts)
         for number in range(130):
             writer.put(make_record(number))
         assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)
@@ -122,25 +123,23 @@ async def test_a_database_that_stays_away_does_not_hold_up_the_end(
     assert list(tmp_path.glob("*-run-*")) == []
 
 
-async def test_a_wrong_password_is_one_line_without_it(postgres: Any, tmp_path: Path) -> None:
+async def test_a_wrong_password_is_one_line_without_it(postgres: Any) -> None:
     with pytest.raises(StoreError, match="cannot open the store") as refused:
-        await Store.open(postgres.url("postgres", "hunter2"), state_dir=tmp_path)
+        await Store.open(postgres.url("postgres", "hunter2"))
     assert "hunter2" not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-async def test_an_unreachable_server_is_one_line(unused_tcp_port: int, tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_one_line(unused_tcp_port: int) -> None:
     with pytest.raises(StoreError, match="cannot open the store") as refused:
-        await Store.open(f"postgresql://u:hunter2@127.0.0.1:{unused_tcp_port}/db", state_dir=tmp_path)
+        await Store.open(f"postgresql://u:hunter2@127.0.0.1:{unused_tcp_port}/db")
     assert "hunter2" not in str(refused.value)
 
 
-async def test_a_process_that_lives_is_not_taken_for_dead(
-    store_url: str, tmp_path: Path, make_record: MakeRecord
-) -> None:
-    first = await Store.open(store_url, state_dir=tmp_path)
+async def test_a_process_that_lives_is_not_taken_for_dead(store_url: str, make_record: MakeRecord) -> None:
+    first = await Store.open(store_url)
     put(first, make_record(1))
-    second = await Store.open(store_url, state_dir=tmp_path)
+    second = await Store.open(store_url)
     put(second, make_record(2))
     await second.close()
     await first.close()
@@ -150,8 +149,8 @@ async def test_a_process_that_lives_is_not_taken_for_dead(
 
 
 # --- retention ----------------------------------------------------------------------------------------
-async def test_what_is_too_old_goes(store_url: str, tmp_path: Path, make_record: MakeRecord) -> None:
-    store = await Store.open(store_url, state_dir=tmp_path)
+async def test_what_is_too_old_goes(store_url: str, make_record: MakeRecord) -> None:
+    store = await Store.open(store_url)
     now, day = 1_700_000_000.0, 86_400.0
     for number in range(1200):
         put(store, make_record(number, received_at=now - (20 - number / 100) * day))
@@ -175,7 +174,7 @@ async def test_what_is_too_old_goes(store_url: str, tmp_path: Path, make_record:
 async def test_what_is_too_much_goes_oldest_first(
     store_url: str, tmp_path: Path, make_record: MakeRecord
 ) -> None:
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     for number in range(4000):
         put(store, make_record(number))
     assert await store.writer.flush(30)

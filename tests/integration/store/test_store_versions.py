@@ -63,7 +63,7 @@ async def test_the_versions_lead_to_the_tables_of_the_program(
 
 
 async def test_a_database_from_before_keeps_its_rows(
-    engine: AsyncEngine, store_url: str, tmp_path: Path, make_record: MakeRecord
+    engine: AsyncEngine, store_url: str, make_record: MakeRecord
 ) -> None:
     before = [table for table in tables.metadata.sorted_tables if table.name not in {"spend", "keys"}]
     made = [
@@ -78,7 +78,7 @@ async def test_a_database_from_before_keeps_its_rows(
     with pytest.raises(StoreError, match="is at no version, this program reads"):
         await Store.open_readonly(store_url)
 
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     assert [row["id"] for row in (await store.requests()).requests] == [
         f"req_{n:08d}" for n in reversed(range(8))
     ]
@@ -92,7 +92,7 @@ async def test_a_database_from_before_keeps_its_rows(
 
 
 async def test_older_tables_get_the_newer_columns(
-    engine: AsyncEngine, store_url: str, tmp_path: Path, make_record: MakeRecord
+    engine: AsyncEngine, store_url: str, make_record: MakeRecord
 ) -> None:
     await schema.upgrade(engine)
     added = ("min_quality", "on_miss", "priority")
@@ -102,7 +102,7 @@ async def test_older_tables_get_the_newer_columns(
         for name in added:
             await connection.execute(text(f"ALTER TABLE requests DROP COLUMN {name}"))
         await connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
-    store = await Store.open(store_url, state_dir=tmp_path)
+    store = await Store.open(store_url)
     store.writer.put(make_record(2, min_quality=0.5, on_miss="reject", priority=-3))
     assert await store.writer.flush(10.0)
     newer, older = (await store.requests()).requests
@@ -119,13 +119,11 @@ async def test_new_tables_are_said_to_be_created(
     assert caplog.messages == [f"the store's tables were created at version {schema.NEWEST}"]
 
 
-async def test_a_database_of_a_newer_program_is_refused(
-    engine: AsyncEngine, store_url: str, tmp_path: Path
-) -> None:
+async def test_a_database_of_a_newer_program_is_refused(engine: AsyncEngine, store_url: str) -> None:
     await schema.upgrade(engine)
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    for opened in (Store.open(store_url, state_dir=tmp_path), Store.open_readonly(store_url)):
+    for opened in (Store.open(store_url), Store.open_readonly(store_url)):
         with pytest.raises(StoreError, match="was made by a newer version of Headway") as refused:
             await opened
         assert "\n" not in str(refused.value)
@@ -138,17 +136,17 @@ from router.store.queries import Store
 
 async def main():
     sys.stdin.readline()
-    store = await Store.open(sys.argv[1], state_dir=Path(sys.argv[2]))
+    store = await Store.open(sys.argv[1])
     await store.close()
 
 asyncio.run(main())
 """
 
 
-async def test_processes_that_start_at_once_take_turns(store_url: str, tmp_path: Path) -> None:
+async def test_processes_that_start_at_once_take_turns(store_url: str) -> None:
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", OPEN, store_url, str(tmp_path)],
+            [sys.executable, "-c", OPEN, store_url],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -164,7 +162,7 @@ async def test_processes_that_start_at_once_take_turns(store_url: str, tmp_path:
 
 
 async def test_an_upgrade_that_a_reader_blocks_blocks_no_others_for_long(
-    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "_TABLE_WAIT_S", 0.1)
     engine = create_engine(parse_url(postgres_url))
@@ -175,8 +173,8 @@ async def test_an_upgrade_that_a_reader_blocks_blocks_no_others_for_long(
     async with engine.connect() as reader:
         await reader.execute(text("SELECT count(*) FROM requests"))
         with pytest.raises(StoreError, match="lock timeout"):
-            await Store.open(postgres_url, state_dir=tmp_path)
-        opening = asyncio.create_task(Store.open(postgres_url, state_dir=tmp_path, wait_s=30))
+            await Store.open(postgres_url)
+        opening = asyncio.create_task(Store.open(postgres_url, wait_s=30))
         await asyncio.sleep(0.3)
         assert not opening.done()
     await (await opening).close()

@@ -64,7 +64,7 @@ async def state_of(port: int, wanted: str) -> str:
 async def test_a_status_is_given_as_often_as_asked(
     vllm: EmulatedInstance, http: aiohttp.ClientSession
 ) -> None:
-    await arm(http, vllm, kind="status_500", count=2, status=502)
+    await arm(http, vllm, kind="status", count=2, status=502)
     url = f"{vllm.url}/v1/chat/completions"
     assert [(await ask(http, url, VLLM))[0] for _ in range(3)] == [502, 502, 200]
 

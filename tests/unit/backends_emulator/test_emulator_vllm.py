@@ -472,7 +472,8 @@ async def test_a_slow_reader_gets_everything_merged_and_costs_no_memory() -> Non
             head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )
         await until(lambda: instance.app.state()["generation_tokens_total"] == 300 * 100, 20)
-        assert instance.write_buffer_bytes() < 300_000
+        (connection,) = instance._server.connections
+        assert connection._transport.get_write_buffer_size() < 300_000
         data = await asyncio.wait_for(reader.read(), 20)
         writer.close()
         await writer.wait_closed()

@@ -25,9 +25,7 @@ def test_a_split_gives_the_best_model_its_share() -> None:
     assert {slo for slo, model in zip(slos, models, strict=True) if model == CHEAP} >= {1000.0, 2000.0}
 
 
-def test_the_clairvoyant_keeps_the_target_over_a_longer_run_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_clairvoyant_keeps_the_target_over_a_longer_run_too(tmp_path: Path) -> None:
     """A share of 0.7 keeps the target, and over four times the requests 0.4 does."""
 
     def attained(trial: Trial) -> dict[str, float]:

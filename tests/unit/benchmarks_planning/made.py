@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from benchmarks.planning.estimate import Asked, Estimate
 from benchmarks.planning.files import ClusterConfig, ModelsConfig
 from benchmarks.planning.problem import PlanningProblem
@@ -20,6 +22,14 @@ def problem(pools: str, models: str, longest_tokens: int = 4000) -> PlanningProb
     config = ModelsConfig.model_validate({"models": rows})
     longest = {each.name: longest_tokens for each in config.models}
     return PlanningProblem(ClusterConfig.model_validate({"pools": cluster}), config.models, longest)
+
+
+def plan_files(folder: Path, pools: str, models: str) -> tuple[str, ...]:
+    """The two files of `headway plan` with these lists, as its options."""
+    cluster, asked = folder / "cluster.yaml", folder / "models.yaml"
+    cluster.write_text(f"pools: [{pools}]")
+    asked.write_text(f"models: [{models}]")
+    return "--cluster", str(cluster), "--models", str(asked)
 
 
 def stream(rates_per_s: list[float], seconds: float = 60.0) -> list[Asked]:

@@ -12,6 +12,7 @@ from benchmarks.planning.demand import GeneratedDemand, RecordedDemand
 from benchmarks.planning.inputs import inputs
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 from benchmarks.workloads.options import BuildOptions
+from tests.unit.benchmarks_planning.made import plan_files
 
 
 @pytest.mark.parametrize(
@@ -35,11 +36,9 @@ def test_so_does_what_is_read_of_a_file(tmp_path: Path, per_s: int, limit: int |
 
 
 def test_requests_that_will_come_faster_last_longer(tmp_path: Path) -> None:
-    (tmp_path / "cluster.yaml").write_text("pools: [{gpu: h100-80g, gpus: 2}]")
-    (tmp_path / "models.yaml").write_text("models: [{name: llama-3.2-1b}]")
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    line = ["--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml")]
+    line = [*plan_files(tmp_path, "{gpu: h100-80g, gpus: 2}", "{name: llama-3.2-1b}")]
     line += ["--rates", "llama-3.2-1b=50", "--slo", "ttft_ms=1000"]
     usual, faster, limited = (
         len(inputs(parser.parse_args([*line, *more])).requests)

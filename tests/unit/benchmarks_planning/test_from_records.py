@@ -16,6 +16,7 @@ from router import cli
 from router.config import FleetConfig, load, loads
 from router.store.records import RequestRecord
 from tests.records import keep
+from tests.unit.benchmarks_planning.made import plan_files
 
 FLEET = """
 store: {{url: "sqlite+aiosqlite:///{store}"}}
@@ -187,14 +188,11 @@ instances:
   - {name: b, kind: vllm, url: "http://b", hardware: l4, serves: {llama-3.2-1b: x}}
 """
     )
-    (tmp_path / "cluster.yaml").write_text("pools: [{gpu: l4, gpus: 1}]")
-    (tmp_path / "models.yaml").write_text("models: [{name: llama-3.2-1b}]")
     line = ["plan", "--config", str(tmp_path / "fleet.yaml"), "--rates", "llama-3.2-1b=1"]
     line += ["--slo", "ttft_ms=1500", "--limit", "20", "--time-s", "0.5", "--jobs", "1", "--json"]
     assert cli.main(line) == 2
     assert capsys.readouterr().err == "headway plan: no engine profiles for gpt-4o; give --models\n"
-    files = ["--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml")]
-    assert cli.main([*line, *files]) == 0
+    assert cli.main([*line, *plan_files(tmp_path, "{gpu: l4, gpus: 1}", "{name: llama-3.2-1b}")]) == 0
     data = orjson.loads(capsys.readouterr().out)
     assert data["present"] is None
     assert data["plans"]

@@ -14,18 +14,16 @@ from benchmarks.planning.report import table
 from benchmarks.simulator import open_fleet
 from router import cli
 from router.config import load
+from tests.unit.benchmarks_planning.made import plan_files
 
-CLUSTER = "pools:\n  - {gpu: l4, gpus: 2, node_gpus: 2, usd_per_hour: 0.7}\n"
-MODELS = "models: [{name: llama-3.2-1b}, {name: llama-3.2-3b}]\n"
 SLO = ("--slo", "ttft_ms=1500,tpot_ms=80")
 BRIEF = ("--limit", "60", "--time-s", "1", "--jobs", "1")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, ...]:
-    (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    (tmp_path / "models.yaml").write_text(MODELS)
-    return "--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml")
+    pool = "{gpu: l4, gpus: 2, node_gpus: 2, usd_per_hour: 0.7}"
+    return plan_files(tmp_path, pool, "{name: llama-3.2-1b}, {name: llama-3.2-3b}")
 
 
 def refused(capsys: pytest.CaptureFixture[str], line: list[str], status: int = 2) -> str:

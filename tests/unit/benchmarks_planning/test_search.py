@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from benchmarks.planning.estimate import Estimate
-from benchmarks.planning.problem import LIMITS
 from benchmarks.planning.search import CandidateSearch, Objective, PlanningAims, used, with_free_gpus
 from policies.placement.alpaserve import alpaserve
 from policies.placement.exhaustive import exhaustive
@@ -43,7 +42,7 @@ def test_the_best_candidate_is_the_best_of_all_placements(
     searched = search(estimate(*case), objective)
     problem = searched.estimate.problem
     evaluate = searched.estimate.evaluator(searched.estimate.choices()[0], searched.aims)
-    best = exhaustive(problem.cluster, problem.models, evaluate, limits=LIMITS)
+    best = exhaustive(problem.cluster, problem.models, evaluate)
     found = searched.candidates(1)[0]
     # All but the latency, which only breaks ties.
     assert rank(searched, found)[:5] == best.outcome.rank[:5]
@@ -57,8 +56,8 @@ def test_never_behind_random_search_and_alpaserve(seed: int) -> None:
     problem = searched.estimate.problem
     evaluate = searched.estimate.evaluator(searched.estimate.choices()[0], searched.aims)
     others = [
-        alpaserve(problem.cluster, problem.models, evaluate, limits=LIMITS),
-        random_search(problem.cluster, problem.models, evaluate, Random(seed), 2000, limits=LIMITS),
+        alpaserve(problem.cluster, problem.models, evaluate),
+        random_search(problem.cluster, problem.models, evaluate, Random(seed), 2000),
     ]
     found = rank(searched, searched.candidates(1)[0])
     assert all(found >= other.outcome.rank[: len(found)] for other in others)

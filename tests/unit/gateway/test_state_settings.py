@@ -24,7 +24,9 @@ def test_memory_is_this_process_alone() -> None:
 
 def test_what_the_file_says_reaches_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    monkeypatch.setattr(wiring, "open_state", lambda *args, **kwargs: opened.append((args, kwargs)))
+    monkeypatch.setattr(
+        "router.store.redis_state.RedisState", lambda *args, **kwargs: opened.append((args, kwargs))
+    )
     wiring.create_state(
         fleet("{url: 'redis://h:6379/1', password_env: PW, name: blue, timeout_ms: 100, interval_ms: 50}", 4),
         {"PW": "p@ss/word"},

@@ -14,7 +14,7 @@ from policies.placement.candidates import (
 )
 from policies.placement.changes import group_changes, replica_changes
 from policies.placement.memory import Fit
-from policies.placement.types import DEFAULT_LIMITS, Cluster, GpuKind, Limits, Placement, Pool
+from policies.placement.types import Cluster, GpuKind, Placement, Pool
 from tests.unit.policies_placement.cases import A100, LARGE, cluster, groups
 
 SHAPES_OF_8 = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4), (1, 8)]
@@ -43,9 +43,7 @@ def test_equal_groups(gpus: int, expected: list[list[tuple[int, int]]]) -> None:
 
 def test_a_group_lies_in_one_node_or_takes_whole_ones() -> None:
     sizes = {
-        group.shape.gpus
-        for each in equal_groups(Cluster((Pool(A100, 12, node_gpus=6),)), Limits(4, 8))
-        for group in each
+        group.shape.gpus for each in equal_groups(Cluster((Pool(A100, 12, node_gpus=6),))) for group in each
     }
     assert sizes == {1, 2, 4}
 
@@ -62,8 +60,8 @@ def test_pools_are_combined() -> None:
     both = Cluster((Pool(A100, 2), Pool(GpuKind("l4", 20.0, (8, 9)), 2)))
     assert len(equal_groups(both)) == 9
     assert count_mixed_groups(both) == len(list(mixed_groups(both))) == 9
-    assert some_equal_groups(both, DEFAULT_LIMITS, 9, Random(0)) == equal_groups(both)
-    drawn = some_equal_groups(both, DEFAULT_LIMITS, 4, Random(0))
+    assert some_equal_groups(both, 9, Random(0)) == equal_groups(both)
+    drawn = some_equal_groups(both, 4, Random(0))
     assert len(drawn) == 4
     assert set(drawn) <= set(equal_groups(both))
 
@@ -82,7 +80,7 @@ def test_equal_groups_have_the_same_changes(contents: list[tuple[int, int, list[
     placement = groups(*contents)
 
     def changed(placement: Placement) -> set[Placement]:
-        found = (*replica_changes(placement, fit), *group_changes(placement, fit, DEFAULT_LIMITS, wanted))
+        found = (*replica_changes(placement, fit), *group_changes(placement, fit, wanted))
         return {each.sorted() for each in found}
 
     for turn in range(len(contents)):

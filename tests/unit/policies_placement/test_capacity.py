@@ -8,7 +8,7 @@ from backends.engine import profile
 from policies.placement.engine_rate import least_busy_s, requests_per_s
 from policies.placement.feasibility import obstacles
 from policies.placement.packing import pack
-from policies.placement.types import Cluster, GpuKind, Limits, Model, Pool
+from policies.placement.types import Cluster, GpuKind, Model, Pool
 
 
 def test_a_tighter_tpot_leaves_a_smaller_rate() -> None:
@@ -44,7 +44,7 @@ GPU = GpuKind("g", 10.0)
 )
 def test_models_alone_on_their_gpus(gb: tuple[int, ...], gpus: int, fits: bool) -> None:
     models = [Model(f"m{place}", float(size), alone=True) for place, size in enumerate(gb)]
-    packed = pack(models, Cluster((Pool(GPU, gpus),)), Limits())
+    packed = pack(models, Cluster((Pool(GPU, gpus),)))
     assert (packed is not None) == fits
     if packed is not None:
         assert all(len(group.models) == 1 for group in packed)
@@ -53,13 +53,13 @@ def test_models_alone_on_their_gpus(gb: tuple[int, ...], gpus: int, fits: bool) 
 
 def test_a_pool_of_single_gpus_has_pipelines_only() -> None:
     kind = GpuKind("g", 10.0, max_tensor=1)
-    packed = pack([Model("m", 15.0, alone=True)], Cluster((Pool(kind, 2, 1),)), Limits())
+    packed = pack([Model("m", 15.0, alone=True)], Cluster((Pool(kind, 2, 1),)))
     assert [(group.shape.tensor, group.shape.pipeline) for group in packed] == [(1, 2)]
 
 
 def test_more_models_than_gpus_is_no_matter_of_memory() -> None:
     models = [Model(name, 1.0, alone=True) for name in ("a", "b", "c")]
-    (found,) = obstacles(models, Cluster((Pool(GPU, 2),)), Limits())
+    (found,) = obstacles(models, Cluster((Pool(GPU, 2),)))
     assert found.limit == "need GPUs for themselves each, and the cluster has 2"
     assert found.needed_gb is None
     assert found.changes == ("leave out 1 x a", "1 more g")

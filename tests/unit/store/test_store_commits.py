@@ -14,16 +14,15 @@ import pytest
 
 from router.store.commits import Commits, Run, Written
 from router.store.database import create_engine, parse_url
-from router.store.entries import REQUEST_COLUMNS, Entry, from_line
+from router.store.entries import REQUEST_COLUMNS, Entry
 from router.store.faults import LostFileError, file_fault
 from router.store.postgres_commits import PostgresDatabase
 from router.store.queries import Store
 from router.store.sqlite_commits import SqliteDatabase
 from router.store.sqlite_file import SqliteFile
-from router.store.writer import record_line
 from router.store.writer_main import _answer
 from router.store.writer_settings import writer_settings
-from tests.records import MakeRecord
+from tests.records import MakeRecord, entry_of
 
 RUN = Run("run", 9, 8, 7)
 
@@ -52,14 +51,9 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
 @pytest.fixture
 def entries(make_record: MakeRecord) -> Callable[..., list[Entry]]:
     def make(numbers: Sequence[int], **fields: Any) -> list[Entry]:
-        made = []
-        for number in numbers:
-            record = make_record(number, received_at=86_400.0, cost_usd=1.0, **fields)
-            line = record_line(record, keep_prompts=False)
-            entry = None if line is None else from_line(line)
-            assert entry is not None
-            made.append(entry)
-        return made
+        return [
+            entry_of(make_record(number, received_at=86_400.0, cost_usd=1.0, **fields)) for number in numbers
+        ]
 
     return make
 

@@ -47,9 +47,7 @@ def test_it_is_told_in_plain_lines(url: str, capsys: pytest.CaptureFixture[str])
     assert "  sent to gpu-1/llama by latency [TTFT 200 ms, cost $0.001000]" in told
     assert "  drawn with probability 0.75" in told
     assert "  next gpu-0/llama: a higher score [TTFT 100 ms, cost $0.001000]" in told
-    assert "  not gpu-2/llama: a higher score [TTFT 300 ms, cost $0.001000]" in told or any(
-        line.startswith("  not gpu-2/llama") for line in told
-    )
+    assert "  not gpu-2/llama: a higher score" in told
     assert "attempt 1: gpu-0/llama, failed after 500 ms, 0 tokens: connection reset" in told
     assert "attempt 2: gpu-1/llama, first token after 125 ms, ok after 2500 ms, 80 tokens" in told
     assert "feedback: quality 0.75" in told
@@ -80,25 +78,6 @@ def test_an_unknown_id_is_one_line(url: str, capsys: pytest.CaptureFixture[str])
     assert run("req_nothing", "--store", url) == 2
     place = location(parse_url(url))
     assert capsys.readouterr().err == f"headway explain: no request 'req_nothing' in {place}\n"
-
-
-def test_a_missing_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("req_1", "--store", f"sqlite:///{tmp_path / 'none.db'}") == 2
-    error = capsys.readouterr().err
-    assert "no database at" in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_store_of_a_fleet_file(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = tmp_path / "fleet.yaml"
-    fleet.write_text(
-        f"store: {{url: '{url}'}}\n"
-        "models: [{name: llama, context_tokens: 8192}]\n"
-        "instances: [{name: gpu-0, kind: vllm, url: 'http://127.0.0.1:1', serves: {llama: llama}}]\n"
-    )
-    assert run("req_00000007", "--config", str(fleet)) == 0
-    assert "outcome: ok" in capsys.readouterr().out
 
 
 def candidate(

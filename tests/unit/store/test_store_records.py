@@ -31,8 +31,7 @@ from router.store.entries import (
     to_line,
 )
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
-from router.store.writer import record_line
-from tests.records import MakeRecord
+from tests.records import MakeRecord, entry_of
 
 # Section 6 of the contract, spelled out.
 CONTRACT_COLUMNS = re.findall(
@@ -170,9 +169,7 @@ def test_reasons_that_fail_cost_an_explanation_and_no_row() -> None:
         yield ""
 
     record, _ = settled(cast(Any, reasons()))
-    line = record_line(record, keep_prompts=False)
-    assert line is not None
-    entry = from_line(line)
+    entry = entry_of(record)
     assert (entry.request[REQUEST_COLUMNS.index("outcome")], len(entry.attempts), entry.explanation) == (
         "late",
         1,

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from router.store.entries import Entry, from_line
+from router.store.entries import Entry
 from router.store.queries import Store
 from router.store.totals import Amounts, Totals, today
-from router.store.writer import record_line
-from tests.records import MakeRecord
+from tests.records import MakeRecord, entry_of
 
 DAY_S = 86_400.0
 
@@ -20,10 +19,7 @@ DAY_S = 86_400.0
 @pytest.fixture
 def entry(make_record: MakeRecord) -> Callable[..., Entry]:
     def make(**fields: object) -> Entry:
-        line = record_line(make_record(1, **fields), keep_prompts=False)
-        made = None if line is None else from_line(line)
-        assert made is not None
-        return made
+        return entry_of(make_record(1, **fields))
 
     return make
 

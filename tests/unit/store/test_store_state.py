@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.store.open_state import open_state
+from router.store.redis_link import Link
 from router.store.state import Bucket, Budget, Claim, Level, MemoryState
 
 
@@ -69,8 +69,16 @@ async def test_what_killed_runs_spent_may_be_told_late_and_twice() -> None:
     assert grant.reserved_usd == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("url", ["redis://:s3cr/et@h", "redis://:s3cr#et@h:1", "rediss://u:s3cr@h:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cr/et@h",
+        "redis://:s3cr#et@h:1",
+        "rediss://u:s3cr@h:port",
+        "redis://:s3cr@h?socket_timeout=3",
+    ],
+)
 def test_a_wrong_url_is_told_without_its_password(url: str) -> None:
     with pytest.raises(ValueError, match="state") as told:
-        open_state(url, name="n", run_id="r", timeout_s=1.0, interval_s=1.0)
+        Link(url, 1.0)
     assert "s3cr" not in str(told.value)
