@@ -49,7 +49,6 @@ from router.core.events import (
     Probed,
     Tick,
 )
-from router.core.health import is_steady
 from router.core.types import EndedHow, Outcome
 
 #: Share of arrivals whose decision is timed.
@@ -385,16 +384,11 @@ class Simulation:
         order = self._probe_order
         if self._pools is not None:
             order = [name for name in order if self._pools.serves(name)]
-        engines, instances = self.engines, self.scheduler.instances
-        any_down = False
         for name in order:
-            instance, up = instances.get(name), not engines[name].down
-            any_down |= not up
-            if not up or instance is None or not is_steady(instance):
-                self._apply(Probed(name, up), now)
+            self._apply(Probed(name, not self.engines[name].down), now)
         reports = []
         for name in order:  # who came back has what it was sent for that by now
-            engine = engines[name]
+            engine = self.engines[name]
             if not engine.down:
                 if engine.due is not None:
                     self._hand_out(engine, now)  # of a jump under way: the report is of now
@@ -402,8 +396,7 @@ class Simulation:
                 reports.append(LoadReported(name, engine.report(now)))
         for reported in reports:  # what is sent on one report is not in another one yet
             self._apply(reported, now)
-        if any_down:
-            self._probe_order.sort(key=lambda name: not engines[name].down)
+        self._probe_order = sorted(self._probe_order, key=lambda name: not self.engines[name].down)
 
     def _samples(self, now: float) -> list[LoadSample]:
         instances = self.scheduler.instances

@@ -45,16 +45,6 @@ def probed(instance: Instance, healthy: bool, eject_after: int, return_after: in
     return True
 
 
-def is_steady(instance: Instance) -> bool:
-    """Whether a successful probe would change nothing that matters."""
-    return (
-        instance.healthy
-        and not instance.probe_failures
-        and not instance.ejected_for
-        and instance.returned_at is None
-    )
-
-
 def connection_failed(instance: Instance, eject_after: int) -> None:
     """Record that no connection could be made. A request is never the cause."""
     instance.connect_failures += 1

@@ -150,21 +150,3 @@ def test_which_failures_count_against_an_instance(kind, status, blamed):
         if number < 2 or not blamed:
             s.handle(failed(f"r{number}", 1, kind, status=status), 0.1)
     assert a.healthy is not blamed
-
-
-@given(
-    st.lists(st.sampled_from(["a", "b", "refused", "good", "bad", "ok", None]), max_size=12), st.booleans()
-)
-def test_a_good_probe_of_a_steady_instance_changes_nothing(events, starting):
-    one = instance("one")
-    one.starting, one.healthy = starting, not starting
-    for at, event in enumerate(events):
-        happen(one, event, float(at))
-    steady = health.is_steady(one)
-
-    def seen():
-        return one.healthy, one.starting, one.probe_failures, one.ejected_for, one.returned_at, one.in_flight
-
-    before = seen()
-    assert not (health.probed(one, True, 3, 2, 100.0) and steady)
-    assert not steady or seen() == before
