@@ -10,7 +10,17 @@ from typing import Any
 from benchmarks import cost_order
 from benchmarks.claims.figure import attainment, attainment_by_scenario
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
-from benchmarks.claims.tables import FULL, Figures, block, by_rate, end_to_end, goodput, provenance, shipped
+from benchmarks.claims.tables import (
+    FULL,
+    Figures,
+    all_policies,
+    block,
+    by_rate,
+    end_to_end,
+    goodput,
+    provenance,
+    shipped,
+)
 from benchmarks.pickers import page as pickers
 
 #: The results of `CLAIMS`.
@@ -19,15 +29,29 @@ RESULTS = "docs/claims.json"
 _TRAINING = "docs/experiment_training.json"
 
 
+#: Policies that choose the instance too, and those that choose a model alone: with one model these are all alike.
+_BASELINES = (
+    "random", "round_robin", "power_of_two", "least_load", "lmetric", "predicted_latency", "most_headroom",
+)  # fmt: skip
+_PICKERS = (
+    "best_single", "eccos_rr", "eccos_r_rr", "llm_router_rr", "knn_rr", "clusters_rr", "logistic_rr", "budget_online",
+)  # fmt: skip
+_OWN = ("length_groups", "price", "latency", "slo", "relevance", "cost")
+#: Those of which more is told than how much they attain and how long their answers take.
+_PLACING = ("round_robin", "least_load", "lmetric", "latency", "slo")
+_PRICING = (*_PLACING, "best_single", "eccos_rr", "llm_router_rr", "knn_rr", "price", "relevance", "cost")
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A comparison of policies on a reference scenario, in its small form or its `full` one, which needs the public traces.
-    `seeds` is the number of draws, `oracle_seeds` that of the draws for which a clairvoyant schedule is searched, and
-    `measures` are those that are kept."""
+    `detailed` are the policies of which every measure is told, `seeds` is the number of draws, `oracle_seeds` that of the
+    draws for which a clairvoyant schedule is searched, and `measures` are those that are kept."""
 
-    policies: tuple[str, ...]
     rates: tuple[int, ...]
+    detailed: tuple[str, ...] = (*_PLACING, "length_groups")
     measures: tuple[str, ...] = LATENCIES
+    policies: tuple[str, ...] = (*_BASELINES, *_OWN)
     seeds: int = 10
     oracle_seeds: int = 1
     full: bool = False
@@ -43,28 +67,21 @@ class Claim:
         ]
 
 
-_PLACING = ("round_robin", "least_load", "lmetric", "latency", "slo")
+_UNEQUAL = (
+    "round_robin", "power_of_two", "least_load", "lmetric", "predicted_latency", "most_headroom", "length_groups", "latency",
+    "slo",
+)  # fmt: skip
+_priced = partial(Claim, detailed=_PRICING, measures=PRICED, policies=(*_BASELINES, *_PICKERS, *_OWN))
 _SMALL = {
-    "mixed-fleet": Claim(
-        ("round_robin", "least_load", "lmetric", "best_single", "price", "latency", "slo", "relevance", "cost"),
-        (40,),
-        PRICED,
-    ),
-    "split-prices": Claim(
-        ("round_robin", "least_load", "price", "latency", "slo", "relevance", "cost"), (25,), PRICED
-    ),
-    "one-model-unequal-gpus": Claim(
-        (
-            "round_robin", "power_of_two", "least_load", "lmetric", "predicted_latency", "most_headroom", "latency", "slo",
-        ),
-        (30, 40, 50, 60),
-    ),
-    "equal-gpus": Claim(_PLACING, (45, 55, 68), BLOCK),
-    "unlike-widths": Claim(("lmetric", "slo", "latency", "length_groups"), (8, 16)),
-    "long-context": Claim((*_PLACING, "length_groups"), (2,)),
-    "bursty-code": Claim(_PLACING, (6,)),
-    "overload": Claim(_PLACING, (100,)),
-    "instance-loss": Claim(_PLACING, (30,)),
+    "mixed-fleet": _priced((40,)),
+    "split-prices": _priced((25,)),
+    "one-model-unequal-gpus": Claim((30, 40, 50, 60), _UNEQUAL),
+    "equal-gpus": Claim((45, 55, 68), measures=BLOCK),
+    "unlike-widths": Claim((8, 16)),
+    "long-context": Claim((2,)),
+    "bursty-code": Claim((6,)),
+    "overload": Claim((100,)),
+    "instance-loss": Claim((30,)),
 }  # fmt: skip
 #: The rates at which scenarios are compared with each other.
 _SHOWN = {
@@ -87,12 +104,17 @@ _SHOWN_FULL = {
         ("instance-loss", 30),
     )
 }
+#: Forms of which the `_PLACING` policies alone are measured: one draw of all takes minutes.
+_LONGEST = (f"overload{FULL}", f"instance-loss{FULL}")
 #: By the scenario's name, with `FULL` for its full form.
 CLAIMS = {
     **_SMALL,
     **{
-        name: replace(_SMALL[name.removesuffix(FULL)], rates=rates, full=True)
+        name: replace(
+            small, rates=rates, full=True, policies=_PLACING if name in _LONGEST else small.policies
+        )
         for name, rates in _SHOWN_FULL.items()
+        for small in [_SMALL[name.removesuffix(FULL)]]
     },
 }
 
@@ -108,11 +130,26 @@ class Table:
     results: str = RESULTS
 
 
+_DETAILED = {name: claim.detailed for name, claim in CLAIMS.items()}
+
+
+def _detailed(found: Mapping[str, Figures], name: str) -> Figures:
+    """A claim's figures, of its `detailed` policies alone."""
+    policies = found[name]["policies"]
+    return {**found[name], "policies": {each: policies[each] for each in policies if each in _DETAILED[name]}}
+
+
 TABLES = (
-    Table("unequal-gpus", "README.md", lambda found: by_rate(found["one-model-unequal-gpus"], times_at="40")),
-    Table("end-to-end", "docs/results.md", partial(end_to_end, shown=_SHOWN)),
-    Table("full-forms", "docs/results.md", partial(end_to_end, shown=_SHOWN_FULL)),
-    Table("block", "docs/results.md", lambda found: block(found["equal-gpus"])),
+    Table(
+        "unequal-gpus",
+        "README.md",
+        lambda found: by_rate(_detailed(found, "one-model-unequal-gpus"), times_at="40"),
+    ),
+    Table("all-policies", "docs/results.md", partial(all_policies, shown=_SHOWN)),
+    Table("end-to-end", "docs/results.md", partial(end_to_end, shown=_SHOWN, detailed=_DETAILED)),
+    Table("all-policies-full", "docs/results.md", partial(all_policies, shown=_SHOWN_FULL)),
+    Table("full-forms", "docs/results.md", partial(end_to_end, shown=_SHOWN_FULL, detailed=_DETAILED)),
+    Table("block", "docs/results.md", lambda found: block(_detailed(found, "equal-gpus"))),
     Table("cost-order", "docs/results.md", cost_order.table, "docs/cost_order.json"),
     Table("predictors", "docs/results.md", shipped, "predictors/defaults"),
     Table("provenance", "docs/results.md", provenance),
@@ -137,6 +174,8 @@ TABLES = (
 )
 #: By file.
 DRAWINGS: Mapping[str, Callable[[Mapping[str, Figures]], str]] = {
-    "docs/images/attainment-unequal-gpus.svg": lambda found: attainment(found["one-model-unequal-gpus"]),
+    "docs/images/attainment-unequal-gpus.svg": lambda found: attainment(
+        _detailed(found, "one-model-unequal-gpus")
+    ),
     "docs/images/attainment-scenarios.svg": partial(attainment_by_scenario, shown=_SHOWN, policies=_PLACING),
 }

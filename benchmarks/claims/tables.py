@@ -42,10 +42,39 @@ def by_rate(figures: Figures, times_at: str) -> str:
     )
 
 
-def end_to_end(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]]) -> str:
-    """A row for each scenario, rate and policy: attainment and how far it is behind the clairvoyant's, the quantiles of
-    times, quality, spend, and spend over the least for its quality. The attainment of the best policy and of those that are
-    not clearly behind it is bold. A dash is what does not differ or is not known."""
+def all_policies(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]]) -> str:
+    """A row for each policy, a column for each scenario and rate: attainment in percent, and the mean of E2E in seconds.
+    Bold as in `end_to_end`. A dash is what was not measured. The greatest half-widths of attainment follow."""
+    rows: dict[str, dict[str, str]] = {}
+    widest = []
+    for scenario, rates in shown.items():
+        figures = results[scenario]
+        for rate in map(str, rates):
+            column = f"`{scenario.removesuffix(FULL)}`, {rate}/s"
+            leading = _leading(figures, rate)
+            found = {policy: each["rates"][rate] for policy, each in figures["policies"].items()}
+            for policy, here in found.items():
+                bold = "**" if policy in leading else ""
+                rows.setdefault(policy, {"policy": f"`{policy}`"})[column] = (
+                    f"{bold}{100 * here['attainment'][0]:.1f}{bold} / {three_digits(here['e2e_s_mean'][0])}"
+                )
+            widest.append((column, max(here["attainment"][1] for here in found.values())))
+    ordered = dict.fromkeys(column for row in rows.values() for column in row)
+    shown_rows = ([row.get(column, "-") for column in ordered] for row in rows.values())
+    told = ", ".join(f"{100 * width:.1f} on {column}" for column, width in widest)
+    return (
+        f"{marked.table(list(ordered), shown_rows)}\n\n"
+        f"Half-widths of 95 % intervals of attainment, in points, at most: {told}."
+    )
+
+
+def end_to_end(
+    results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]], detailed: Mapping[str, Sequence[str]]
+) -> str:
+    """A row for each scenario, rate and policy (by scenario, those that are `detailed`): attainment and how far it is behind
+    the clairvoyant's, the quantiles of times, quality, spend, and spend over the least for its quality. The attainment of the
+    best of all policies and of those that are not clearly behind it is bold. A dash is what does not differ or is not
+    known."""
     rows = []
     for scenario, rates in shown.items():
         figures = results[scenario]
@@ -53,6 +82,8 @@ def end_to_end(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]
             name = f"`{scenario.removesuffix(FULL)}`, {rate}/s"
             leading = _leading(figures, rate)
             for policy, found in figures["policies"].items():
+                if policy not in detailed[scenario]:
+                    continue
                 here = found["rates"][rate]
                 best = figures.get("oracle", {}).get(rate)
                 usd, quality = here.get("cost_usd_per_request"), here.get("quality_mean")

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.claims import __main__ as command
 from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED, measured
-from benchmarks.claims.tables import block, by_rate, differences, end_to_end, provenance
+from benchmarks.claims.tables import all_policies, block, by_rate, differences, end_to_end, provenance
 from benchmarks.pages.marked import replaced
 
 ROOT = Path(__file__).parents[3]
@@ -94,16 +94,29 @@ def test_figures_become_rows() -> None:
     assert rows[2] == "| `slo` | 85.0 % | at least 40/s | 0.85 s | 0.85 s |"
     assert rows[3].startswith("| a clairvoyant schedule (one draw) | 90.0 % |")
     assert rows[-1].endswith("at most: 1.0 at 40/s.")
-    rows = end_to_end({"made": figures}, {"made": (40,)}).splitlines()
+    shown, detailed = {"made": (40,)}, {"made": ("latency", "slo")}
+    rows = end_to_end({"made": figures}, shown, detailed).splitlines()
     assert rows[2] == (
         "| `made`, 40/s | `slo` | **85.0 ±1.0 %** | 5.0 | 0.850 / 0.850 | 0.850 / 0.850 | - | - | - |"
     )
     less = measured(report(0.84, "latency"))["policies"]
     both = {**figures, "policies": {**less, **figures["policies"]}}
-    rows = end_to_end({"made": both}, {"made": (40,)}).splitlines()
+    rows = end_to_end({"made": both}, shown, detailed).splitlines()
     assert rows[2].startswith("| `made`, 40/s | `latency` | 84.0 ±1.0 % |")
     assert rows[3].startswith("|  | `slo` | **85.0")
-    priced = end_to_end({"made": measured(report(0.85), PRICED)}, {"made": (40,)}).splitlines()
+    assert (
+        end_to_end({"made": both}, shown, {"made": ("slo",)})
+        .splitlines()[2]
+        .startswith("| `made`, 40/s | `slo` |")
+    )
+    alone = measured(report(0.7))
+    rows = all_policies({"made": both, "other:full": alone}, {**shown, "other:full": (40,)}).splitlines()
+    assert rows[2:4] == [
+        "| `latency` | 84.0 / 0.840 | - |",
+        "| `slo` | **85.0** / 0.850 | **70.0** / 0.700 |",
+    ]
+    assert rows[-1].endswith("at most: 1.0 on `made`, 40/s, 1.0 on `other`, 40/s.")
+    priced = end_to_end({"made": measured(report(0.85), PRICED)}, shown, detailed).splitlines()
     assert priced[2].endswith("| 0.850 / 0.850 | 0.850 | 850 | 1.50 |")
     figures = measured(report(0.85), BLOCK)
     assert block(figures).splitlines()[2] == (
@@ -151,8 +164,8 @@ def test_arguments_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 2
     assert "unknown: nonsense" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        command.main(["measure", "one-model-unequal-gpus", "--policies", "price"])
-    assert "none of these policies: price" in capsys.readouterr().err
+        command.main(["measure", "one-model-unequal-gpus", "--policies", "eccos_rr"])
+    assert "none of these policies: eccos_rr" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
