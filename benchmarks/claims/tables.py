@@ -47,18 +47,16 @@ def all_policies(results: Mapping[str, Figures], shown: Mapping[str, Sequence[in
     Bold as in `end_to_end`. A dash is what was not measured. The greatest half-widths of attainment follow."""
     rows: dict[str, dict[str, str]] = {}
     widest = []
-    for scenario, rates in shown.items():
+    for column, scenario, rate in _runs(shown):
         figures = results[scenario]
-        for rate in map(str, rates):
-            column = f"`{scenario.removesuffix(FULL)}`, {rate}/s"
-            leading = _leading(figures, rate)
-            found = {policy: each["rates"][rate] for policy, each in figures["policies"].items()}
-            for policy, here in found.items():
-                bold = "**" if policy in leading else ""
-                rows.setdefault(policy, {"policy": f"`{policy}`"})[column] = (
-                    f"{bold}{100 * here['attainment'][0]:.1f}{bold} / {three_digits(here['e2e_s_mean'][0])}"
-                )
-            widest.append((column, max(here["attainment"][1] for here in found.values())))
+        leading = _leading(figures, rate)
+        found = {policy: each["rates"][rate] for policy, each in figures["policies"].items()}
+        for policy, here in found.items():
+            bold = "**" if policy in leading else ""
+            rows.setdefault(policy, {"policy": f"`{policy}`"})[column] = (
+                f"{bold}{100 * here['attainment'][0]:.1f}{bold} / {three_digits(here['e2e_s_mean'][0])}"
+            )
+        widest.append((column, max(here["attainment"][1] for here in found.values())))
     ordered = dict.fromkeys(column for row in rows.values() for column in row)
     shown_rows = ([row.get(column, "-") for column in ordered] for row in rows.values())
     told = ", ".join(f"{100 * width:.1f} on {column}" for column, width in widest)
@@ -76,35 +74,36 @@ def end_to_end(
     best of all policies and of those that are not clearly behind it is bold. A dash is what does not differ or is not
     known."""
     rows = []
-    for scenario, rates in shown.items():
+    for name, scenario, rate in _runs(shown):
         figures = results[scenario]
-        for rate in map(str, rates):
-            name = f"`{scenario.removesuffix(FULL)}`, {rate}/s"
-            leading = _leading(figures, rate)
-            for policy, found in figures["policies"].items():
-                if policy not in detailed[scenario]:
-                    continue
-                here = found["rates"][rate]
-                best = figures.get("oracle", {}).get(rate)
-                usd, quality = here.get("cost_usd_per_request"), here.get("quality_mean")
-                bold = "**" if policy in leading else ""
-                rows.append(
-                    {
-                        "scenario": name,
-                        "policy": f"`{policy}`",
-                        "attained": f"{bold}{_percent(here['attainment'])}{bold}",
-                        "regret": "-" if best is None else f"{100 * (best - here['draws'][0]):.1f}",
-                        "TTFT p50 / p95 s": _quantiles(here, "ttft_s", ("p50", "p95")),
-                        "E2E p50 / p95 s": _quantiles(here, "e2e_s", ("p50", "p95")),
-                        "quality": "-" if quality is None else f"{quality[0]:.3f}",
-                        "USD/1k": "-" if usd is None else three_digits(1000 * usd[0]),
-                        "over least": f"{here['spend_over_least']:.2f}"
-                        if "spend_over_least" in here
-                        else "-",
-                    }
-                )
-                name = ""
+        leading = _leading(figures, rate)
+        told = [policy for policy in figures["policies"] if policy in detailed[scenario]]
+        for at, policy in enumerate(told):
+            here = figures["policies"][policy]["rates"][rate]
+            best = figures.get("oracle", {}).get(rate)
+            usd, quality = here.get("cost_usd_per_request"), here.get("quality_mean")
+            bold = "**" if policy in leading else ""
+            rows.append(
+                {
+                    "scenario": "" if at else name,
+                    "policy": f"`{policy}`",
+                    "attained": f"{bold}{_percent(here['attainment'])}{bold}",
+                    "regret": "-" if best is None else f"{100 * (best - here['draws'][0]):.1f}",
+                    "TTFT p50 / p95 s": _quantiles(here, "ttft_s", ("p50", "p95")),
+                    "E2E p50 / p95 s": _quantiles(here, "e2e_s", ("p50", "p95")),
+                    "quality": "-" if quality is None else f"{quality[0]:.3f}",
+                    "USD/1k": "-" if usd is None else three_digits(1000 * usd[0]),
+                    "over least": f"{here['spend_over_least']:.2f}" if "spend_over_least" in here else "-",
+                }
+            )
     return marked.table_of(rows)
+
+
+def _runs(shown: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, str]]:
+    """What a table calls each scenario at each rate, the scenario, and the rate."""
+    for scenario, rates in shown.items():
+        for rate in map(str, rates):
+            yield f"`{scenario.removesuffix(FULL)}`, {rate}/s", scenario, rate
 
 
 def _leading(figures: Figures, rate: str) -> list[str]:
