@@ -71,4 +71,5 @@ def first_problem(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         return f"unknown key {key!r}"
-    return f"{key}: {first['msg'].replace('Input should', 'must')} (given: {first['input']!r})"
+    where = f"{key}: " if key else ""
+    return f"{where}{first['msg'].replace('Input should', 'must')} (given: {first['input']!r})"

@@ -177,6 +177,7 @@ async def test_health_and_the_fault_route(vllm: EmulatedInstance, http: aiohttp.
     for bad in ({"kind": "nope"}, {"kind": "status", "count": 0}, {"kind": "status", "colour": 1}, []):
         async with http.post(fault, json=bad) as answer:
             assert answer.status == 400
+            assert (await answer.json())["error"][:1].isalpha()
             assert (await answer.json())["error"]
     async with http.get(f"{vllm.url}/emulator/state") as answer:
         assert (await answer.json())["kind"] == "vllm"
