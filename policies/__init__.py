@@ -8,9 +8,9 @@ from policies.best_single import BestSingle
 from policies.budget_online import BudgetOnline
 from policies.cost import LeastSpend
 from policies.eccos import Eccos
+from policies.expected import ExpectedTime
 from policies.latency import LeastLatency
 from policies.least_load import LeastLoad
-from policies.length_groups import LengthGroups
 from policies.llm_router_rr import LLMRouter
 from policies.lmetric import LMetric
 from policies.power_of_two import PowerOfTwo
@@ -24,16 +24,23 @@ from policies.settings import PolicySettings
 from policies.slo import BestFit
 from router.core.interfaces import Policy
 
+
+def _time(settings: PolicySettings) -> ExpectedTime:
+    return ExpectedTime(settings.ttft_weight, settings.cached_tokens)
+
+
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "random": lambda settings: RandomChoice(),
     "round_robin": lambda settings: RoundRobin(),
     "least_load": lambda settings: LeastLoad(),
     "power_of_two": lambda settings: PowerOfTwo(),
     "lmetric": lambda settings: LMetric(settings.cached_tokens),
-    "length_groups": lambda settings: LengthGroups(settings.epsilon, settings.cached_tokens),
+    "length_groups": lambda settings: LeastLatency(
+        settings.epsilon, ExpectedTime(0.0, settings.cached_tokens), "length_groups"
+    ),
     "price": lambda settings: LeastPrice(),
-    "latency": lambda settings: LeastLatency(settings.epsilon, settings.ttft_weight),
-    "slo": lambda settings: BestFit(settings.epsilon, settings.cached_tokens, settings.ttft_weight),
+    "latency": lambda settings: LeastLatency(settings.epsilon, _time(settings)),
+    "slo": lambda settings: BestFit(settings.epsilon, _time(settings), settings.cached_tokens),
     "relevance": lambda settings: BestQuality(settings.epsilon),
     "cost": lambda settings: LeastSpend(settings.targets, settings.epsilon, settings.cached_tokens),
     "predicted_latency": lambda settings: PredictedLatency(settings.tree_times),

@@ -59,8 +59,8 @@ from typing import NamedTuple
 
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
-from policies.giving_up import GIVEN_UP, CachedTokens, GivingUp
-from policies.latency import added_s, expected_s, p_miss
+from policies.expected import CachedTokens, added_s, expected_s, p_miss
+from policies.giving_up import GIVEN_UP, GivingUp
 from policies.picking import format_usd, known, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
@@ -128,6 +128,7 @@ class LeastSpend(Policy):
         cached_tokens: CachedTokens | None = None,
     ) -> None:
         self.epsilon = epsilon
+        self._cached_tokens = cached_tokens
         self._giving_up = GivingUp(epsilon, cached_tokens)
         self._targets = targets
         self._scopes: Scopes[str | None, CostScope] = Scopes(CostScope, _MAX_SCOPES)
@@ -142,7 +143,7 @@ class LeastSpend(Policy):
         scope = self._scopes.get(request.key)
         costs_usd = [each.cost_usd for each in estimates if each.cost_usd < inf]
         usual_usd = fmean(costs_usd) if costs_usd else 0.0
-        delays_s = added_s(request, options)
+        delays_s = added_s(request, options, self._cached_tokens)
         mean_s = scope.mean_e2e_s
         delay_price = _DELAY_PRICE * max(1.0, scope.caution / FIRST_CAUTION)
         spends, risks = [], []

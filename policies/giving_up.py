@@ -16,8 +16,7 @@ requests miss. To accept what is worth most for the room that it takes is the ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from policies.expected import CachedTokens
 from router.core.interfaces import Option
 from router.core.types import Request
 
@@ -34,12 +33,9 @@ _WORK_OF = 500
 #: The reason of an option that is passed over for such a request.
 GIVEN_UP = "the SLO is given up, and the request would disturb others there"
 
-CachedTokens = Callable[[Request, str], float]
-
 
 class GivingUp:
-    """See the module's docstring. `cached_tokens(request, instance)` is the number of prompt tokens that need no prefill there
-    (expected)."""
+    """See the module's docstring."""
 
     def __init__(self, epsilon: float, cached_tokens: CachedTokens | None = None) -> None:
         self.scarcity = _LEAST_SCARCITY

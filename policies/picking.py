@@ -108,3 +108,8 @@ def format_s(seconds: float | None) -> str:
 def format_usd(usd: float | None) -> str:
     """An amount of money, for a reason."""
     return "unknown" if usd is None or usd == inf else f"{usd:.3g} USD"
+
+
+def would_miss(miss: float) -> str:
+    """The reason of an option with this P(miss)."""
+    return f"would miss its SLO with probability {miss:.2f}"

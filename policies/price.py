@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from policies.latency import expected_s
+from policies.expected import expected_s
 from policies.picking import Reasons, format_s, format_usd, known, name_of
 from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from policies.latency import expected_s, p_misses, would_miss
-from policies.picking import known, name_of
+from policies.expected import expected_s, p_misses
+from policies.picking import known, name_of, would_miss
 from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 

@@ -22,7 +22,7 @@ from math import exp, inf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
-from policies.latency import p_miss
+from policies.expected import p_miss
 from policies.quality_price_estimator import Offer
 from router.core.interfaces import CheckedAnswer, Option
 from router.core.types import Prediction, Request

@@ -7,8 +7,8 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
    free for requests that need them: the least price per hour if all of these options state one, otherwise the least
    expected price by tariff.
 2. The slowest: the longest decode step of one sequence (from the engine profile; without one the predicted TPOT).
-3. Among equal instances the least time, so that replicas share the load; then the least P(miss). The time is the one that
-   `policies.latency` minimises: E2E and TTFT, with the delay that the request adds to others.
+3. Among equal instances the least time (`policies.expected.ExpectedTime`, without the risk of a miss), so that replicas share
+   the load; then the least P(miss).
 
 The cost of packing is limited, and the limit adapts to r, the scarcity of instances that meet SLOs (`policies.giving_up`; for
 packing it falls from 1 at first). While nearly every request finds such an instance, nobody needs the fast ones that packing
@@ -40,9 +40,10 @@ from random import Random
 from typing import TypeVar
 
 from policies.calibration_guard import CalibrationGuard
-from policies.giving_up import GIVEN_UP, SCARCITY_DOWN, CachedTokens, GivingUp
-from policies.latency import SIMILAR, least_busy, p_miss, p_misses, weighed_s, why_not, would_miss
-from policies.picking import Reasons, at_most, format_s, known, least, name_of
+from policies.expected import CachedTokens, ExpectedTime, p_miss, p_misses
+from policies.giving_up import GIVEN_UP, SCARCITY_DOWN, GivingUp
+from policies.latency import BUSIER, SIMILAR, least_busy
+from policies.picking import Reasons, at_most, format_s, known, least, name_of, would_miss
 from policies.room import has_room, promises_broken
 from router.core.interfaces import Choice, Option, Options, Policy
 from router.core.option_columns import any_promised, each_kind, hourly_usd
@@ -63,17 +64,15 @@ class BestFit(Policy):
     name = "slo"
     predicts = True
 
-    def __init__(
-        self, epsilon: float, cached_tokens: CachedTokens | None = None, ttft_weight: float = 0.0
-    ) -> None:
+    def __init__(self, epsilon: float, time: ExpectedTime, cached_tokens: CachedTokens | None = None) -> None:
         self.epsilon = epsilon
-        self.ttft_weight = ttft_weight
+        self.time = time
         self._giving_up = GivingUp(epsilon, cached_tokens)
         self._first_scarcity = 1.0  # for packing, while little is known
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        times_s = weighed_s(request, options, self.ttft_weight)
+        times_s = self.time.of(request, options)
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
@@ -90,10 +89,12 @@ class BestFit(Policy):
         return choice
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Adapt the scarcity, and record P(miss) to compare it with the outcome."""
+        """Count the prompt, adapt the scarcity, and record P(miss) to compare it with the outcome."""
+        option = options[choice.index]
+        self.time.placed(request, option)
         if request.slo is None:
             return
-        miss = p_miss(options[choice.index])
+        miss = p_miss(option)
         self._giving_up.decided(request, choice.memo, miss)
         if miss <= self.epsilon:
             self._first_scarcity *= SCARCITY_DOWN
@@ -101,7 +102,7 @@ class BestFit(Policy):
 
     def refused(self, request: Request, options: Sequence[Option]) -> None:
         """Adapt the scarcity."""
-        work_s = self._work_s(request, options, weighed_s(request, options, self.ttft_weight))
+        work_s = self._work_s(request, options, self.time.of(request, options))
         self._giving_up.decided(request, work_s, 1.0)
 
     def _work_s(self, request: Request, options: Sequence[Option], times_s: Sequence[float]) -> float:
@@ -250,10 +251,14 @@ def _of(known: tuple[Sequence[int], Sequence[_T]], at: int) -> _T | None:
 def _why_not_packed(
     index: int, misses: Sequence[float], times_s: Sequence[float], epsilon: float, *, blind: bool
 ) -> Sequence[str | None]:
-    def slower(at: int) -> str:
+    def why(at: int) -> str:
+        if blind:
+            return BUSIER
+        if misses[at] > epsilon:
+            return would_miss(misses[at])
         return f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
 
-    return why_not(index, misses, epsilon, slower, distrusted=blind)
+    return Reasons(len(misses), index, why)
 
 
 def _why_slower(index: int, broken: Sequence[int], times_s: Sequence[float]) -> Sequence[str | None]:

@@ -54,25 +54,37 @@ def all_free(members: Sequence[tuple[Candidate, Instance]]) -> list[Option] | No
     return [Option(candidate, instance) for candidate, instance in members]
 
 
-def delays_s(
-    options: Sequence[Option], output_tokens: Sequence[float | None], prompt_tokens: int
+def prefills_s(
+    options: Sequence[Option], prompt_tokens: int, cached_tokens: Sequence[float] | None = None
 ) -> list[float]:
-    """By option: expected seconds that a request of so many tokens adds to the E2E of all sequences at its instance, in total. 0
-    without an engine profile or where the output tokens are None."""
-    to_each_s: dict[tuple[int, float], float] = {}  # by profile and answer: many instances share them
+    """By option: seconds to prefill a prompt of so many tokens on the idle instance, of which so many are in its prefix cache
+    (None: none). 0 without an engine profile."""
+    found, tokens = [], max(1, prompt_tokens)
+    for at, option in enumerate(options):
+        instance = option.instance
+        profile = instance.profiles.get(option.candidate.model)
+        cached = 0 if cached_tokens is None else int(min(cached_tokens[at], tokens - 1))
+        found.append(0.0 if profile is None else profile.prefill_s(tokens, cached) / instance.speed)
+    return found
+
+
+def delays_s(
+    options: Sequence[Option],
+    output_tokens: Sequence[float | None],
+    prompt_tokens: int,
+    prefills_s: Sequence[float],
+) -> list[float]:
+    """By option: expected seconds that a request of so many tokens, with this prefill, adds to the E2E of all sequences at its
+    instance, in total. 0 without an engine profile or where the output tokens are None."""
     found = []
-    for option, tokens in zip(options, output_tokens, strict=True):
+    for option, tokens, prefill_s in zip(options, output_tokens, prefills_s, strict=True):
         instance = option.instance
         profile = instance.profiles.get(option.candidate.model)
         if profile is None or tokens is None:
             found.append(0.0)
             continue
-        added = to_each_s.get((id(profile), tokens))
-        if added is None:
-            step_s = profile.per_seq_s + (prompt_tokens + tokens / 2) * profile.per_kv_token_s
-            added = profile.prefill_s(max(1, prompt_tokens)) + SHARED_STEPS * tokens * step_s
-            to_each_s[id(profile), tokens] = added
-        found.append(instance.running * added / instance.speed)
+        step_s = profile.per_seq_s + (prompt_tokens + tokens / 2) * profile.per_kv_token_s
+        found.append(instance.running * (prefill_s + SHARED_STEPS * tokens * step_s / instance.speed))
     return found
 
 
@@ -123,5 +135,6 @@ if WHY_NOT_NATIVE is None:
         loads_of,
         models_of,
         parts_of,
+        prefills_s,
         set_predictions,
     )

@@ -98,9 +98,9 @@ cdef double larger(double a, double b) noexcept:
     return b if b > a else a
 
 
-cdef double prefill_s(profile, long tokens) except? -1.0:
+cdef double prefill_s(profile, long prompt_tokens, long cached_tokens) except? -1.0:
     """`EngineProfile.prefill_s`"""
-    cdef long most = read(BATCHED, profile), chunks = 1, rest = 0
+    cdef long most = read(BATCHED, profile), chunks = 1, rest = 0, tokens = prompt_tokens - cached_tokens
     cdef double floor_s = number(FLOOR_S, profile), token_s = number(TOKEN_S, profile), linear_s, pairs
     if tokens < most:
         linear_s = larger(floor_s, tokens * token_s)
@@ -112,19 +112,41 @@ cdef double prefill_s(profile, long tokens) except? -1.0:
         if rest:
             linear_s += larger(floor_s, rest * token_s)
             chunks += 1
-    pairs = tokens * ((tokens + 1) / 2.0)
+    pairs = tokens * (cached_tokens + (tokens + 1) / 2.0)
     return chunks * number(OVERHEAD_S, profile) + linear_s + pairs * number(PAIR_S, profile) + tokens * number(EXTRA_S, profile)
 
 
-def delays_s(options, output_tokens, long prompt_tokens):
+def prefills_s(options, long prompt_tokens, cached_tokens=None):
     cdef Py_ssize_t at = 0
-    cdef double tokens = 0.0, last_tokens = 0.0, added = 0.0, step_s
-    cdef list all_tokens = output_tokens, found = []
-    if len(all_tokens) != len(options):
+    cdef long tokens = prompt_tokens if prompt_tokens > 1 else 1, cached = 0, last_cached = 0
+    cdef double seconds = 0.0
+    cdef list all_cached = cached_tokens, found = []
+    if all_cached is not None and len(all_cached) != len(options):
         raise ValueError("columns of different lengths")
     last = None
     for option in options:
-        given = all_tokens[at]
+        if all_cached is not None:
+            cached = <long>min(<double>all_cached[at], tokens - 1)
+            at += 1
+        instance = read(INSTANCE, option)
+        profile = profile_of(option, instance)
+        if profile is None:
+            found.append(0.0)
+            continue
+        if profile is not last or cached != last_cached:
+            last, last_cached, seconds = profile, cached, prefill_s(profile, tokens, cached)
+        found.append(seconds / number(SPEED, instance))
+    return found
+
+
+def delays_s(options, output_tokens, long prompt_tokens, list prefills_s):
+    cdef Py_ssize_t at = 0
+    cdef double tokens, step_s
+    cdef list all_tokens = output_tokens, found = []
+    if len(all_tokens) != len(options) or len(prefills_s) != len(options):
+        raise ValueError("columns of different lengths")
+    for option in options:
+        given, prefill = all_tokens[at], <double>prefills_s[at]
         at += 1
         instance = read(INSTANCE, option)
         profile = profile_of(option, instance)
@@ -132,11 +154,8 @@ def delays_s(options, output_tokens, long prompt_tokens):
             found.append(0.0)
             continue
         tokens = given
-        if profile is not last or tokens != last_tokens:
-            last, last_tokens = profile, tokens
-            step_s = number(SEQ_S, profile) + (prompt_tokens + tokens / 2.0) * number(KV_TOKEN_S, profile)
-            added = prefill_s(profile, prompt_tokens if prompt_tokens > 1 else 1) + SHARED_STEPS * tokens * step_s
-        found.append(number(RUNNING, instance) * added / number(SPEED, instance))
+        step_s = number(SEQ_S, profile) + (prompt_tokens + tokens / 2.0) * number(KV_TOKEN_S, profile)
+        found.append(number(RUNNING, instance) * (prefill + SHARED_STEPS * tokens * step_s / number(SPEED, instance)))
     return found
 
 

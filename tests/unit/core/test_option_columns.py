@@ -77,7 +77,10 @@ def test_each_loop(python: Any, found: list[tuple[Candidate, Instance]], data: s
     both("all_free", tuple(found))
     tokens = st.none() | st.floats(0.0, 5000.0)
     lengths = data.draw(st.lists(tokens, min_size=len(options), max_size=len(options)))
-    both("delays_s", options, lengths, data.draw(st.integers(0, 9000)))
+    prompt_tokens = data.draw(st.integers(0, 9000))
+    cached = st.lists(st.floats(0.0, 9000.0), min_size=len(options), max_size=len(options))
+    prefills_s = both("prefills_s", options, prompt_tokens, data.draw(st.none() | cached))
+    both("delays_s", options, lengths, prompt_tokens, prefills_s)
     among = [at for at in range(len(options)) if data.draw(st.booleans())]
     both("hourly_usd", options, among)
     prices = data.draw(st.lists(st.sampled_from([None, 1.0, 2.0]), min_size=len(among), max_size=len(among)))
@@ -106,4 +109,6 @@ def test_predictions_are_set_in_order(python: Any) -> None:
         with pytest.raises(ValueError):
             loops["set_predictions"](options, predictions[:2])
         with pytest.raises(ValueError):
-            loops["delays_s"](options, [1.0], 100)
+            loops["delays_s"](options, [1.0], 100, [0.0, 0.0])
+        with pytest.raises(ValueError):
+            loops["delays_s"](options, [1.0, 1.0, 1.0], 100, [0.0])

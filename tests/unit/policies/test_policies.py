@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from policies import PolicySettings, create_all
+from policies.expected import ExpectedTime
 from policies.latency import LeastLatency
 from policies.least_load import LeastLoad
 from policies.lmetric import LMetric
@@ -86,7 +87,7 @@ def test_settings_reach_the_policies() -> None:
     assert isinstance(latency, LeastLatency)
     assert isinstance(slo, BestFit)
     assert latency.epsilon == slo.epsilon == 0.2
-    assert latency.ttft_weight == 0.5
+    assert latency.time.ttft_weight == slo.time.ttft_weight == 0.5
 
 
 @pytest.mark.parametrize("wrong", [{"confidence": 1.0}, {"confidence": 0.0}, {"ttft_weight": 1.5}])
@@ -102,21 +103,12 @@ STATELESS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "request_"),
-    [
-        *((name, WITH_SLO) for name in STATELESS),
-        ("latency", REQUEST),  # P(miss) is compared with outcomes only for requests with an SLO
-        ("slo", REQUEST),
-    ],
-)
-def test_placing_changes_nothing_in_a_policy_that_learns_nothing_from_it(
-    name: str, request_: Request
-) -> None:
+@pytest.mark.parametrize("name", STATELESS)
+def test_placing_changes_nothing_in_a_policy_that_learns_nothing_from_it(name: str) -> None:
     policy = create_all()[name]
     options = [option("a", e2e=1.0, miss=0.3), option("b", e2e=2.0, miss=0.01)]
     before = snapshot(policy)
-    policy.placed(request_, options, policy.choose(request_, options, Random(1)))
+    policy.placed(WITH_SLO, options, policy.choose(WITH_SLO, options, Random(1)))
     assert snapshot(policy) == before
 
 
@@ -304,25 +296,25 @@ def test_price_gives_its_reasons() -> None:
 @pytest.mark.parametrize(
     ("rows", "index"),
     [
-        (((2.0, 0.0), (1.0, 0.05)), 1),  # both meet the SLO
-        (((2.0, 0.1), (1.0, 0.11)), 0),  # the faster one would miss; exactly epsilon meets it
-        (((2.0, 0.5), (1.0, 0.6)), 0),  # none meets it: the least miss
-        (((2.0, 0.5), (1.0, 0.5)), 1),  # then the time
-        (((1.0, 0.0), (1.0, 0.0)), 0),  # then the name
+        (((2.0, 0.0), (1.0, 0.05)), 1),
+        (((2.0, 0.1), (1.9, 0.21)), 0),  # a miss costs the 1 s that the SLO allows
+        (((2.0, 0.1), (1.9, 0.19)), 1),
+        (((2.0, 0.5), (1.0, 0.6)), 1),  # also where none meets it
+        (((1.0, 0.0), (1.0, 0.0)), 0),  # the name
         (((None, 0.0), (9.0, 0.0)), 1),  # an unknown time comes last
     ],
 )
 def test_latency(rows: tuple[tuple[float | None, float], ...], index: int) -> None:
     options = [option(f"i{at}", e2e=e2e, miss=miss) for at, (e2e, miss) in enumerate(rows)]
-    choice = LeastLatency(0.1).choose(WITH_SLO, options, Random(0))
+    choice = LeastLatency(0.1, ExpectedTime()).choose(WITH_SLO, options, Random(0))
     assert choice.index == index
-    assert choice.scores == [e2e for e2e, _ in rows]
+    assert choice.scores == [None if e2e is None else e2e + miss for e2e, miss in rows]
 
 
 def test_latency_can_weight_the_first_token() -> None:
     options = [option("a", e2e=3.0, ttft=0.1), option("b", e2e=2.0, ttft=1.5)]
-    assert LeastLatency(0.1, 0.0).choose(REQUEST, options, Random(0)).index == 1
-    choice = LeastLatency(0.1, 0.9).choose(REQUEST, options, Random(0))
+    assert LeastLatency(0.1, ExpectedTime(0.0)).choose(REQUEST, options, Random(0)).index == 1
+    choice = LeastLatency(0.1, ExpectedTime(0.9)).choose(REQUEST, options, Random(0))
     assert choice.index == 0
     assert choice.scores == pytest.approx([0.1 * 3.0 + 0.9 * 0.1, 0.1 * 2.0 + 0.9 * 1.5])
 
@@ -331,12 +323,12 @@ def test_latency_gives_its_reasons() -> None:
     options = [
         option("a", e2e=0.8, miss=0.0),
         option("b", e2e=1.9, miss=0.0),
-        option("c", e2e=0.1, miss=0.42),
+        option("c", e2e=0.6, miss=0.42),
     ]
-    assert LeastLatency(0.1).choose(WITH_SLO, options, Random(0)).reasons == [
+    assert LeastLatency(0.1, ExpectedTime()).choose(WITH_SLO, options, Random(0)).reasons == [
         None,
-        "slower, including the delay to other requests: 1.9 s, against 0.8 s",
-        "would miss its SLO with probability 0.42",
+        "slower, including the delay to other requests and the risk of a miss: 1.9 s, against 0.8 s",
+        "slower, including the delay to other requests and the risk of a miss: 1.02 s, against 0.8 s",
     ]
 
 
@@ -383,7 +375,7 @@ def test_latency_gives_its_reasons() -> None:
     ],
 )
 def test_slo(options: list[Option], index: int) -> None:
-    choice = BestFit(0.1).choose(WITH_SLO, options, Random(0))
+    choice = BestFit(0.1, ExpectedTime()).choose(WITH_SLO, options, Random(0))
     assert choice.index == index
     assert choice.reasons[index] is None
     assert all(reason for at, reason in enumerate(choice.reasons) if at != index)
@@ -391,7 +383,7 @@ def test_slo(options: list[Option], index: int) -> None:
 
 def test_slo_without_an_slo_is_the_least_latency() -> None:
     options = [option("a", per_hour=1.0, e2e=2.0), option("b", per_hour=9.0, e2e=1.0)]
-    choice = BestFit(0.1).choose(REQUEST, options, Random(0))
+    choice = BestFit(0.1, ExpectedTime()).choose(REQUEST, options, Random(0))
     assert choice.index == 1
     assert choice.scores == [2.0, 1.0]
 
@@ -400,7 +392,7 @@ def test_slo_keeps_the_fast_instance_free_until_it_is_needed() -> None:
     """On the same fleet a loose request goes to the slow instance, a tight one to the fast one."""
     loose = [option("fast", per_hour=4.0, miss=0.0), option("slow", per_hour=1.0, miss=0.02)]
     tight = [option("fast", per_hour=4.0, miss=0.03), option("slow", per_hour=1.0, miss=0.99)]
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     assert policy.choose(WITH_SLO, loose, Random(0)).index == 1
     choice = policy.choose(WITH_SLO, tight, Random(0))
     assert choice.index == 0

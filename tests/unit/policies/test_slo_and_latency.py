@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from policies.latency import BUSIER, LeastLatency, added_s, least_busy
+from policies.expected import ExpectedTime, added_s
+from policies.latency import BUSIER, LeastLatency, least_busy
 from policies.room import promises_broken
 from policies.slo import BestFit
 from router.core.interfaces import Option, Options, Policy
@@ -67,7 +68,7 @@ def test_a_promise_breaks_if_the_predicted_tpot_is_within_a_margin_of_it() -> No
 def test_slo_keeps_promised_tpots_before_it_saves_money() -> None:
     cheap = option("cheap", per_hour=1.0, tpot=0.05, promised=(0.04, 0.05))
     dear = option("dear", per_hour=4.0, tpot=0.02, promised=(0.04,))
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     choice = policy.choose(request(), [cheap, dear], Random(0))
     assert choice.index == 1
     assert choice.reasons == ["would break the promised TPOT of running requests (2)", None]
@@ -81,7 +82,7 @@ def test_without_an_option_in_time_slo_takes_the_least_time_among_nearly_equal_c
         option("fast", miss=0.38, e2e=1.0),
         option("no", miss=0.5, e2e=0.5),
     ]
-    assert chosen(BestFit(0.1), options) == "fast"
+    assert chosen(BestFit(0.1, ExpectedTime()), options) == "fast"
 
 
 @pytest.mark.parametrize(("weight", "taken"), [(0.0, "short"), (0.8, "early")])
@@ -90,13 +91,13 @@ def test_the_weight_of_ttft_counts_in_the_time_of_slo(weight: float, taken: str)
     for each, ttft_s in zip(options, (0.5, 0.1), strict=True):
         assert each.prediction is not None
         each.prediction = replace(each.prediction, ttft_s_p50=ttft_s)
-    assert chosen(BestFit(0.1, ttft_weight=weight), options) == taken
+    assert chosen(BestFit(0.1, ExpectedTime(weight)), options) == taken
 
 
 def test_a_lost_request_goes_where_it_disturbs_nobody() -> None:
     hurts = option("hurts", miss=0.95, tpot=0.04, promised=(0.04,))
     harmless = option("harmless", miss=0.99, tpot=0.04, promised=(0.25,))
-    choice = BestFit(0.1).choose(request(), [hurts, harmless], Random(0))
+    choice = BestFit(0.1, ExpectedTime()).choose(request(), [hurts, harmless], Random(0))
     assert (choice.index, choice.defer) == (1, False)
 
 
@@ -112,11 +113,11 @@ def test_a_lost_request_is_deferred_while_no_instance_has_room(busy: dict[str, o
     only = option("a", miss=0.95, tpot=0.04, promised=busy.get("promised", ()))  # type: ignore[arg-type]
     only.instance.awaiting_first_token = busy.get("waiting", 0)  # type: ignore[assignment]
     only.instance.report = LoadReport(kv_usage=busy.get("kv_usage"))  # type: ignore[arg-type]
-    assert BestFit(0.1).choose(request(), [only], Random(0)).defer
+    assert BestFit(0.1, ExpectedTime()).choose(request(), [only], Random(0)).defer
 
 
 def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_scarce() -> None:
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     options = [option("a", miss=0.75, promised=(0.02,)), option("b", miss=0.8, promised=(0.02,))]
     fine, late = option("fine"), option("late", miss=0.8)
     for number in range(600):
@@ -132,7 +133,7 @@ def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_sc
 
 def test_under_load_much_work_is_given_up_for_its_chance() -> None:
     """A prompt that takes the time of five others must not disturb anybody, though it could be in time."""
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     usual = [option("a", profile=PROFILE, promised=(0.02,)), option("b", profile=PROFILE, e2e=2.0)]
     heavy = replace(request(), prompt_tokens=5000)
     late = option("late", miss=0.8, profile=PROFILE)
@@ -155,7 +156,7 @@ def test_under_load_much_work_is_given_up_for_its_chance() -> None:
 
 
 def test_refusals_raise_the_price_and_that_of_a_hard_slo_is_twice_as_high() -> None:
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     busy, late = option("a", profile=PROFILE, promised=(0.02,)), option("late", miss=0.8, profile=PROFILE)
     more = replace(request(), prompt_tokens=2000)  # some two times the usual work
     for number in range(600):
@@ -169,7 +170,7 @@ def test_refusals_raise_the_price_and_that_of_a_hard_slo_is_twice_as_high() -> N
 
 # --- accepted risk -----------------------------------------------------------------------------
 def test_any_risk_within_epsilon_is_accepted_also_in_light_load() -> None:
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     slow = option("slow", miss=0.05, per_hour=1.0)
     fast = option("fast", miss=0.001, per_hour=4.0)
     for number in range(600):
@@ -178,7 +179,7 @@ def test_any_risk_within_epsilon_is_accepted_also_in_light_load() -> None:
 
 
 def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     options = [option("slow", e2e=9.0, per_hour=1.0), option("near", e2e=1.2, per_hour=2.0)]
     options.append(option("fast", e2e=1.0, per_hour=4.0))
     seen = [chosen(policy, options)]
@@ -195,7 +196,7 @@ def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
 
 
 def test_a_request_with_a_money_cap_says_nothing_of_fast_instances() -> None:
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     options = [option("slow", e2e=9.0, per_hour=1.0), option("fast", e2e=1.0, per_hour=4.0)]
     for number in range(600):
         place(policy, request(number), options[1])
@@ -205,7 +206,7 @@ def test_a_request_with_a_money_cap_says_nothing_of_fast_instances() -> None:
 
 
 def test_slo_keeps_promised_tpots_before_it_is_fast() -> None:
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     fast = option("fast", e2e=1.0, tpot=0.05, promised=(0.05,))
     for number in range(600):
         place(policy, request(number), fast)
@@ -219,14 +220,14 @@ def test_latency_counts_the_delay_that_a_request_adds_to_others() -> None:
     assert added_s(request(), [crowded])[0] == pytest.approx(40 * added_s(request(), [quiet])[0])
     # 1,000 prompt tokens at 1e-4 s each, and half of 100 steps that each read 1,050 more tokens
     assert added_s(request(), [quiet])[0] == pytest.approx(PROFILE.prefill_s(1000) + 50 * 1050e-8)
-    assert chosen(LeastLatency(0.1), [crowded, quiet]) == "quiet"
+    assert chosen(LeastLatency(0.1, ExpectedTime()), [crowded, quiet]) == "quiet"
     crowded.instance.profiles.clear()
     assert added_s(request(), [crowded])[0] == 0.0
 
 
 # --- distrusted predictions ----------------------------------------------------------------------------
 def test_slo_stops_packing_and_then_uses_the_load_alone() -> None:
-    policy = BestFit(0.1)
+    policy = BestFit(0.1, ExpectedTime())
     slow = option("slow", per_hour=1.0, e2e=9.0, running=0)
     fast = option("fast", per_hour=4.0, e2e=1.0, running=5)
     options = [slow, fast]
@@ -241,7 +242,7 @@ def test_slo_stops_packing_and_then_uses_the_load_alone() -> None:
 
 
 def test_latency_uses_the_load_only_for_requests_with_an_slo() -> None:
-    policy = LeastLatency(0.1)
+    policy = LeastLatency(0.1, ExpectedTime())
     busy, idle = option("busy", e2e=1.0, running=9), option("idle", e2e=5.0)
     for number in range(20):
         place(policy, request(number), busy)
@@ -275,7 +276,9 @@ class ByColumn:
 
 @pytest.mark.parametrize("make", [BestFit, LeastLatency])
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_columns_decide_as_the_predictions_do(make: Callable[[float], Policy], level: int) -> None:
+def test_columns_decide_as_the_predictions_do(
+    make: Callable[[float, ExpectedTime], Policy], level: int
+) -> None:
     drawn = Random(7)
     for number in range(200):
         options = [
@@ -289,7 +292,7 @@ def test_columns_decide_as_the_predictions_do(make: Callable[[float], Policy], l
             )
             for at in range(drawn.randrange(1, 6))
         ]
-        one, other = make(0.1), make(0.1)
+        one, other = make(0.1, ExpectedTime()), make(0.1, ExpectedTime())
         one._guard.level = other._guard.level = level  # type: ignore[attr-defined]
         plain = one.choose(request(number), options, Random(0))
         found = other.choose(request(number), Options(options, ByColumn(options)), Random(0))
