@@ -104,15 +104,11 @@ _SHOWN_FULL = {
         ("instance-loss", 30),
     )
 }
-#: Forms of which the `_PLACING` policies alone are measured: one draw of all takes minutes.
-_LONGEST = (f"overload{FULL}", f"instance-loss{FULL}")
 #: By the scenario's name, with `FULL` for its full form.
 CLAIMS = {
     **_SMALL,
     **{
-        name: replace(
-            small, rates=rates, full=True, policies=_PLACING if name in _LONGEST else small.policies
-        )
+        name: replace(small, rates=rates, full=True)
         for name, rates in _SHOWN_FULL.items()
         for small in [_SMALL[name.removesuffix(FULL)]]
     },
