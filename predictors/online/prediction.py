@@ -16,7 +16,9 @@ from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
 
+#: Rows of arrays, read at once: the quantiles of one time, and the factors of one candidate.
 _QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
+_FACTORS = Struct("6d")
 
 
 class Predictions:
@@ -94,8 +96,8 @@ class Predictions:
         row = self.outputs.rows[at]
         if row < 0:
             return self.estimates.factors(at)
-        of_ttft, of_tpot = self.outputs.factors[row].tolist()
-        return of_ttft, of_tpot
+        factors = _FACTORS.unpack_from(self.outputs.factors, row * _FACTORS.size)
+        return factors[:3], factors[3:]
 
     def memory_ratio(self, at: int) -> float:
         """The mean share of KV memory in use, of one candidate."""
@@ -158,7 +160,9 @@ class OnlinePrediction(Prediction):
         """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
         Empty if the latency model did not predict."""
         row = self._of.outputs.rows[self._at]
-        return () if row < 0 else _QUANTILES.unpack(self._of.outputs.quantiles[row, time])
+        if row < 0:
+            return ()
+        return _QUANTILES.unpack_from(self._of.outputs.quantiles, (2 * row + time) * _QUANTILES.size)
 
     @property
     def output_tokens_p50(self) -> float:
