@@ -96,13 +96,15 @@ class Predictions:
         row = self.outputs.rows[at]
         if row < 0:
             return self.estimates.factors(at)
-        factors = _FACTORS.unpack_from(self.outputs.factors, row * _FACTORS.size)
+        factors = _FACTORS.unpack_from(self.outputs.factors, row * _FACTORS.size)  # type: ignore[arg-type]
         return factors[:3], factors[3:]
 
     def memory_ratio(self, at: int) -> float:
         """The mean share of KV memory in use, of one candidate."""
-        row = self.outputs.rows[at]
-        return self.estimates.memory_ratio(at) if row < 0 else self.outputs.memory_ratios[row]
+        of = self.outputs
+        if of.memory is None or of.rows[at] < 0:
+            return self.estimates.memory_ratio(at)
+        return of.memory.predict_one(of.memory_rows, of.rows[at])
 
     def each(self) -> list[OnlinePrediction]:
         """One for each candidate."""
@@ -162,7 +164,8 @@ class OnlinePrediction(Prediction):
         row = self._of.outputs.rows[self._at]
         if row < 0:
             return ()
-        return _QUANTILES.unpack_from(self._of.outputs.quantiles, (2 * row + time) * _QUANTILES.size)
+        quantiles, begin = self._of.outputs.quantiles, (2 * row + time) * _QUANTILES.size
+        return _QUANTILES.unpack_from(quantiles, begin)  # type: ignore[arg-type]
 
     @property
     def output_tokens_p50(self) -> float:

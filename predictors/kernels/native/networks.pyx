@@ -147,6 +147,10 @@ cdef class MemoryNetwork:
             ratios[n] = self.ratio()
         return found
 
+    def predict_one(self, const float[:, ::1] rows, Py_ssize_t at):
+        copy_row(rows[at], self.row)
+        return self.ratio()
+
     cdef float ratio(self) except -1.0:
         """That of the `row` that is filled in."""
         cdef Py_ssize_t last = self._last.shape[0], i
