@@ -1,5 +1,7 @@
 """The compiled modules: the kernels of the predictors (`predictors.kernels`) and the reading of an engine's stream
-(`backends.scanning`), the construction of objects (`router.compiled`), loops over options (`router.core.option_columns`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
+(`backends.scanning`), the construction of objects (`router.compiled`), loops over options (`router.core.option_columns`),
+the model of engines (`backends.engine`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package
+is in pyproject.toml."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -13,6 +15,19 @@ KERNEL_NAMES = ("calibration", "distributions", "estimates", "histories", "netwo
 READING = [
     Path("backends", name)
     for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
+]
+ENGINE = [
+    Path("backends/engine", name)
+    for name in (
+        "batching.py",
+        "decoding.py",
+        "kv.py",
+        "series.py",
+        "native/batching.pxd",
+        "native/decoding.pxd",
+        "native/kv.pxd",
+        "native/series.pxd",
+    )
 ]
 
 CONSTRUCTION, FIELDS = Path("router/native/construction.pyx"), Path("router/native/fields.pyx")
@@ -59,6 +74,12 @@ setup(
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
+        *(
+            extension(f"backends.engine.native.{path.stem}", path, ENGINE, "-ffp-contract=off")
+            for path in ENGINE
+            if path.suffix == ".py"
+        ),
+        extension("backends.engine.native.source", Path("backends/engine/native/source.pyx"), ENGINE),
         extension("router.native.construction", CONSTRUCTION, [CONSTRUCTION]),
         extension("router.native.options", OPTIONS, [OPTIONS, FIELD_TYPES]),
         extension("router.native.fields", FIELDS, [FIELDS, FIELD_TYPES]),

@@ -4,7 +4,7 @@ Nothing here reads a clock or does I/O. Every method gets `now`, in seconds of t
 than real time scales the time itself.
 """
 
-from backends.engine.batching import Engine
+from backends.engine.compiled import Engine
 from backends.engine.profiles import UnknownProfile, names, profile
 from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
 from backends.engine.shared import engine_of

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Continuous batching as in vLLM's schedulers, as a pure state machine in virtual time.
 
 One step is one forward pass over a new batch. Its token budget goes first to decoding sequences (one token each), then
@@ -25,11 +26,12 @@ from collections.abc import Callable
 from copy import copy
 from typing import Self
 
-from backends.engine.decoding import Active, Decoding
-from backends.engine.kv import KvBlocks
 from backends.engine.sequence import Finish, Progress, PromptTooLong, Sequence
-from backends.engine.series import count_within, span_s
 from router.core.profile import EngineProfile
+
+from .decoding import Active, Decoding
+from .kv import KvBlocks
+from .series import count_within, span_s
 
 #: The share of the blocks that an admission leaves free if prompts are not chunked (vLLM's watermark).
 _WATERMARK = 0.01
@@ -99,7 +101,7 @@ class Engine:
         are those of the engine that served it last."""
         copied = copy(self)
         inside = copied._all = {seq_id: active.copy() for seq_id, active in self._all.items()}
-        copied._waiting = OrderedDict((seq_id, inside[seq_id]) for seq_id in self._waiting)
+        copied._waiting = OrderedDict({seq_id: inside[seq_id] for seq_id in self._waiting})
         copied._running = {seq_id: inside[seq_id] for seq_id in self._running}
         copied._prefilling = {seq_id: inside[seq_id] for seq_id in self._prefilling}
         copied._chunks = [(inside.get(active.seq.id, active), count) for active, count in self._chunks]

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """The sequences of a batch that decode.
 
 Each of them gets exactly one token in each step that decodes, so these steps are counted, and there is no work for each
@@ -9,34 +10,47 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
 
 from backends.engine.sequence import Finish, Sequence
 
 
-@dataclass(slots=True, eq=False)
 class Active:
     """A sequence inside the engine. While it decodes, `offset + steps` is its context in tokens."""
 
-    seq: Sequence
-    output: int
-    finish: Finish
-    target: int  # tokens to have in KV memory before it decodes
-    generated: int = 0  # up to date unless it decodes
-    computed: int = 0  # tokens in KV memory, while it prefills
-    #: Hashed units that it holds: `seq.prefix` or the beginning of it.
-    held: list[int] = field(default_factory=list)
-    offset: int = 0
-    decoding_from_s: float = 0.0  # when it got the token from which it began to decode
-    end_step: int | None = None  # set while it decodes
-    preempted: bool = False
+    __slots__ = (
+        "computed",
+        "decoding_from_s",
+        "end_step",
+        "finish",
+        "generated",
+        "held",
+        "offset",
+        "output",
+        "preempted",
+        "seq",
+        "target",
+    )
+
+    def __init__(self, seq: Sequence, output: int, finish: Finish, target: int) -> None:
+        self.seq = seq
+        self.output = output
+        self.finish = finish
+        self.target = target  # tokens to have in KV memory before it decodes
+        self.generated = 0  # up to date unless it decodes
+        self.computed = 0  # tokens in KV memory, while it prefills
+        #: Hashed units that it holds: `seq.prefix` or the beginning of it.
+        self.held: list[int] = []
+        self.offset = 0
+        self.decoding_from_s = 0.0  # when it got the token from which it began to decode
+        self.end_step: int | None = None  # set while it decodes
+        self.preempted = False
 
     def copy(self) -> Active:
         """One in the same state, of the same `Sequence`."""
-        return Active(
-            self.seq, self.output, self.finish, self.target, self.generated, self.computed, self.held.copy(),
-            self.offset, self.decoding_from_s, self.end_step, self.preempted,
-        )  # fmt: skip
+        copied = copy(self)
+        copied.held = self.held.copy()
+        return copied
 
 
 class Decoding:

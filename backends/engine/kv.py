@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Paged KV memory: counts blocks, and knows some of them by the hash of the prompt prefix in them.
 
 A block is *held* while a sequence uses it. A hashed block that no sequence holds stays in the cache and counts as free:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from router.compiled import compiled_init
+
 Finish = Literal["stop", "length"]
 
 
@@ -64,6 +66,7 @@ class Sequence:
         return unit
 
 
+@compiled_init
 class Progress(NamedTuple):
     """Tokens that a sequence got by the end of a step; `finished` is set on its last one."""
 

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """The time of many equal steps. Step time is linear in the KV tokens read, so each step takes the same time more than
 the one before: the times are an arithmetic series."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backends.engine import profiles as catalog
-from backends.engine.batching import Engine
+from backends.engine.compiled import Engine
 from backends.engine.sequence import Sequence, UnknownModel
 from backends.engine.series import span_s
 from router.core.profile import EngineProfile

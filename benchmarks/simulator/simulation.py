@@ -148,9 +148,8 @@ class Simulation:
         self._probe_all(now)  # a look at the start, then a watch; only then requests come
         self._probe_round(now)
         while following is not None or requests:
-            at_s = heap[0][0]
-            if following is not None and following.request.arrived_at <= at_s:
-                now = following.request.arrived_at
+            if following is not None and self._next_arrival_s <= heap[0][0]:
+                now = self._next_arrival_s
                 self._arrive(SimulatedRequest(index, following), now)
                 index += 1
                 following = next(coming, None)

@@ -33,7 +33,7 @@ BINS = len(EDGES) - 1
 
 def bin_of(tokens: float) -> int:
     """The bin of a length."""
-    at = bisect_right(EDGES, tokens) - 1
+    at = bisect_right(EDGES, float(tokens)) - 1
     return 0 if at < 0 else (BINS - 1 if at >= BINS else at)
 
 

@@ -11,6 +11,7 @@ from predictors import kernels
 from predictors.kernels import Estimates, ModelOutputs, ResidualWindow, p_miss
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.answer_length import AnswerLength
+from predictors.kernels.reference.model_outputs import NO_MEMORY_ROWS
 from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats
@@ -32,7 +33,9 @@ def model_outputs(
     """The outputs for each candidate's analytic estimate at its instance."""
     latency, size = models.latency, len(estimates)
     if latency is None or not request.decodes:
-        return ModelOutputs([-1] * size, _NO_ROWS, _NO_FACTORS, [], [False] * size, [False] * size)
+        return ModelOutputs(
+            [-1] * size, _NO_ROWS, _NO_FACTORS, None, NO_MEMORY_ROWS, [False] * size, [False] * size
+        )
     memory = None if models.memory is None else models.memory.network
     return kernels.model_outputs(latency.head, memory, stats, estimates, instances, now)
 

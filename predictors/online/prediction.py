@@ -16,7 +16,9 @@ from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
 
+#: Rows of arrays, read at once: the quantiles of one time, and the factors of one candidate.
 _QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
+_FACTORS = Struct("6d")
 
 
 class Predictions:
@@ -94,13 +96,15 @@ class Predictions:
         row = self.outputs.rows[at]
         if row < 0:
             return self.estimates.factors(at)
-        of_ttft, of_tpot = self.outputs.factors[row].tolist()
-        return of_ttft, of_tpot
+        factors = _FACTORS.unpack_from(self.outputs.factors, row * _FACTORS.size)  # type: ignore[arg-type]
+        return factors[:3], factors[3:]
 
     def memory_ratio(self, at: int) -> float:
         """The mean share of KV memory in use, of one candidate."""
-        row = self.outputs.rows[at]
-        return self.estimates.memory_ratio(at) if row < 0 else self.outputs.memory_ratios[row]
+        of = self.outputs
+        if of.memory is None or of.rows[at] < 0:
+            return self.estimates.memory_ratio(at)
+        return of.memory.predict_one(of.memory_rows, of.rows[at])
 
     def each(self) -> list[OnlinePrediction]:
         """One for each candidate."""
@@ -158,7 +162,10 @@ class OnlinePrediction(Prediction):
         """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
         Empty if the latency model did not predict."""
         row = self._of.outputs.rows[self._at]
-        return () if row < 0 else _QUANTILES.unpack(self._of.outputs.quantiles[row, time])
+        if row < 0:
+            return ()
+        quantiles, begin = self._of.outputs.quantiles, (2 * row + time) * _QUANTILES.size
+        return _QUANTILES.unpack_from(quantiles, begin)  # type: ignore[arg-type]
 
     @property
     def output_tokens_p50(self) -> float:

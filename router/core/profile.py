@@ -56,9 +56,10 @@ class EngineProfile:
     ) -> float:
         """Seconds for one step with the given batch."""
         tokens = prefill_tokens + decode_seqs
+        linear_s, floor_s = tokens * self.per_token_s, self.floor_s
         return (
             self.overhead_s
-            + max(self.floor_s, tokens * self.per_token_s)
+            + (linear_s if linear_s > floor_s else floor_s)
             + decode_kv_tokens * self.per_kv_token_s
             + prefill_pairs * self.per_pair_s
             + tokens * self.per_token_extra_s

@@ -50,7 +50,7 @@ class Settlement(NamedTuple):
     @property
     def hedged(self) -> bool:
         """Whether a second attempt ran beside a first one."""
-        return any(each.hedge for each in self.attempts)
+        return len(self.attempts) > 1 and any(each.hedge for each in self.attempts)
 
 
 #: Refusals that do not count as a missed SLO.

@@ -51,6 +51,20 @@ cdef extern from *:
             for (long j = 0; j < columns; j++) out[j] += v[added] * w[added][j];
     }
 
+    /* out = (x - mean) * by, cut at the bounds. NaN stays NaN. */
+    #define HEADWAY_NORMAL(name, type) \
+        HEADWAY_WIDE static void name( \
+            const type *x, const float *mean, const float *by, float bound, float *restrict out, long size \
+        ) { \
+            for (long i = 0; i < size; i++) { \
+                float normal = ((float)x[i] - mean[i]) * by[i]; \
+                normal = normal < -bound ? -bound : normal; \
+                out[i] = normal > bound ? bound : normal; \
+            } \
+        }
+    HEADWAY_NORMAL(headway_normal, float)
+    HEADWAY_NORMAL(headway_normal_of_doubles, double)
+
     /* out += a */
     HEADWAY_WIDE static void headway_add_row(const float *a, float *restrict out, long size) {
         for (long i = 0; i < size; i++) out[i] += a[i];
@@ -99,6 +113,8 @@ cdef extern from *:
     }
     """
     void headway_add_product(const float *a, const float *weights, float *out, long rows, long columns) noexcept nogil
+    void headway_normal(const float *x, const float *mean, const float *by, float bound, float *out, long size) noexcept nogil
+    void headway_normal_of_doubles(const double *x, const float *mean, const float *by, float bound, float *out, long size) noexcept nogil
     void headway_add_row(const float *a, float *out, long size) noexcept nogil
     void headway_add_steps(float by, const signed char *a, float *out, long size) noexcept nogil
     void headway_gate(const float *gates, float *cell, float *state, long hidden) noexcept nogil
@@ -125,6 +141,27 @@ cdef inline int copy_row(const float[::1] x, float[::1] into) except -1:
         raise ValueError("vectors of different lengths")
     if size:
         memcpy(&into[0], &x[0], size * sizeof(float))
+    return 0
+
+
+ctypedef fused real:
+    float
+    double
+
+
+cdef inline int normalize(
+    const real[::1] x, const float[::1] mean, const float[::1] by, float bound, float[::1] into
+) except -1:
+    """into = (x - mean) * by, cut at +-bound. NaN stays NaN."""
+    cdef Py_ssize_t size = into.shape[0]
+    if not x.shape[0] == mean.shape[0] == by.shape[0] == size:
+        raise ValueError("vectors of different lengths")
+    if not size:
+        return 0
+    if real is float:
+        headway_normal(&x[0], &mean[0], &by[0], bound, &into[0], size)
+    else:
+        headway_normal_of_doubles(&x[0], &mean[0], &by[0], bound, &into[0], size)
     return 0
 
 

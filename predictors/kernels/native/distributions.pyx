@@ -25,6 +25,7 @@ from router.native.fields cimport Field, read
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef object new_tuple = tuple.__new__
+cdef object NO_MEMORY_ROWS = reference_outputs.NO_MEMORY_ROWS
 cdef Py_ssize_t MOST_MODELLED = reference_outputs.MOST_MODELLED
 cdef long LEAST_OBSERVED = reference_outputs.LEAST_OBSERVED
 cdef const double[::1] EDGES = np.array(_EDGES)
@@ -412,7 +413,12 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
     quantiles, factors = np.empty((size, 2, PREDICTIONS, TAUS)), np.empty((size, 2, 3))
     predicted = np.empty((size, 2, TAUS), np.float32)
     found, factor, raw = quantiles, factors, predicted
-    cdef list rows = [-1] * all_, decides_ttft = [False] * all_, decides_tpot = [False] * all_, ratios = [], states
+    cdef list rows = [-1] * all_, decides_ttft = [False] * all_, decides_tpot = [False] * all_, states
+    cdef float[:, ::1] held
+    inputs = NO_MEMORY_ROWS
+    if memory is not None:
+        inputs = np.empty((size, memory.row.shape[0]), np.float32)
+        held = inputs
     for begin in range(0, size, TOGETHER):
         end, states = min(begin + TOGETHER, size), []
         for n in range(begin, end):
@@ -427,11 +433,8 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
                 network.put(n - begin, history._state, TARGET_ROWS[n - begin])
             decides_ttft[at] = known.ttft_count >= LEAST_OBSERVED
             decides_tpot[at] = known.tpot_count >= LEAST_OBSERVED and read(PROFILE, of) is None
-            if memory is None:
-                ratios.append(known.memory_ratio)
-            else:
-                memory_row(known.memory_ratio, read(KV_USAGE, read(REPORT, instance)), TARGET_ROWS[n - begin], memory.row)
-                ratios.append(memory.ratio())
+            if memory is not None:
+                memory_row(known.memory_ratio, read(KV_USAGE, read(REPORT, instance)), TARGET_ROWS[n - begin], held[n])
         if network is None:
             predicted[begin:end] = head.quantiles(states, np.array(TARGET_ROWS[:end - begin]))
         else:
@@ -442,7 +445,7 @@ def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, i
         group = read(GROUP, of)
         offsets = (<Offsets?>group.offsets[0]).values, (<Offsets?>group.offsets[1]).values
         serve(raw[n], estimates, at, read(WEIGHTS, of), offsets, found[n], factor[n])
-    return new_tuple(ModelOutputs, (rows, quantiles, factors, ratios, decides_ttft, decides_tpot))
+    return new_tuple(ModelOutputs, (rows, quantiles, factors, memory, inputs, decides_ttft, decides_tpot))
 
 
 cdef int known_numbers(const Known *known) except -1:

@@ -14,7 +14,7 @@ cdef class LatencyNetwork:
     cdef float _clip
 
     cdef int advance(self, const double[::1] row, float[::1] state) except -1
-    cdef int put(self, Py_ssize_t n, const float[::1] state, const double[:] target) except -1
+    cdef int put(self, Py_ssize_t n, const float[::1] state, const double[::1] target) except -1
     cdef int finish(self, float[:, :, ::1] quantiles) except -1
 
 

@@ -14,7 +14,7 @@ from predictors.kernels.reference import relevance_network as reference_relevanc
 
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
 
-from predictors.kernels.native.arithmetic cimport add_product, add_row, add_row_of, add_steps, copy_row, gate, item, relu_all, silu_all, tanh_all, tanh_of, within
+from predictors.kernels.native.arithmetic cimport add_product, add_row, add_row_of, add_steps, copy_row, gate, item, normalize, relu_all, silu_all, tanh_all, tanh_of, within
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
 SOURCE = HEADWAY_SOURCE.decode()
@@ -56,12 +56,11 @@ cdef class LatencyNetwork:
         self.advance(np.array(row, np.float64), state)
 
     cdef int advance(self, const double[::1] row, float[::1] state) except -1:
-        cdef Py_ssize_t hidden = self._hidden, i
+        cdef Py_ssize_t hidden = self._hidden
         cdef float[::1] event = self._event, gates = self._gates
-        if row.shape[0] != event.shape[0] or state.shape[0] != 2 * hidden + self._width:
-            raise ValueError("a row or a state of another size")
-        for i in range(event.shape[0]):
-            event[i] = within((<float>row[i] - self._event_mean[i]) * self._event_by[i], -self._clip, self._clip)
+        if state.shape[0] != 2 * hidden + self._width:
+            raise ValueError("a state of another size")
+        normalize[double](row, self._event_mean, self._event_by, self._clip, event)
         copy_row(self._gate_bias, gates)
         add_product(event, self._by_event, gates)
         add_product(state[:hidden], self._by_hidden, gates)
@@ -71,7 +70,7 @@ cdef class LatencyNetwork:
         add_product(state[:hidden], self._join, state[2 * hidden:])
         return 0
 
-    def quantiles(self, states, const double[:, :] rows):
+    def quantiles(self, states, const double[:, ::1] rows):
         cdef Py_ssize_t size = rows.shape[0], begin, end, n
         cdef const float[::1] state
         found = np.empty((size, 2, self._widths.shape[1]), np.float32)
@@ -87,14 +86,12 @@ cdef class LatencyNetwork:
         return found
 
     # Layer by layer for a few candidates, and the middle layer in two halves: weights that are used stay in the nearest cache.
-    cdef int put(self, Py_ssize_t n, const float[::1] state, const double[:] target) except -1:
+    cdef int put(self, Py_ssize_t n, const float[::1] state, const double[::1] target) except -1:
         """The first layer of the next of a few candidates."""
         cdef float[::1] row = self._row
-        cdef Py_ssize_t i
-        if state.shape[0] != 2 * self._hidden + self._width or target.shape[0] != row.shape[0]:
-            raise ValueError("a row or a state of another size")
-        for i in range(row.shape[0]):
-            row[i] = within((<float>target[i] - self._target_mean[i]) * self._target_by[i], -self._clip, self._clip)
+        if state.shape[0] != 2 * self._hidden + self._width:
+            raise ValueError("a state of another size")
+        normalize[double](target, self._target_mean, self._target_by, self._clip, row)
         copy_row(state[2 * self._hidden:], self._first[n, :self._width])
         copy_row(self._last_bias, self._first[n, self._width:])
         add_product(row, self._by_target, self._first[n])
@@ -150,13 +147,16 @@ cdef class MemoryNetwork:
             ratios[n] = self.ratio()
         return found
 
+    def predict_one(self, const float[:, ::1] rows, Py_ssize_t at):
+        copy_row(rows[at], self.row)
+        return self.ratio()
+
     cdef float ratio(self) except -1.0:
         """That of the `row` that is filled in."""
         cdef Py_ssize_t last = self._last.shape[0], i
         cdef float[::1] normal = self._normal, hidden = self._hidden
         cdef float logit = 0.0
-        for i in range(normal.shape[0]):
-            normal[i] = within((self.row[i] - self._mean[i]) * self._by[i], -self._clip, self._clip)
+        normalize[float](self.row, self._mean, self._by, self._clip, normal)
         copy_row(self._bias, hidden)
         add_product(normal, self._first, hidden)
         relu_all(hidden[:last])

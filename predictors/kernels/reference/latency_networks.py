@@ -199,3 +199,7 @@ class MemoryNetwork:
         # sigmoid(x) = (1 + tanh(x / 2)) / 2, which overflows nowhere.
         ratio: np.ndarray = 0.5 * np.tanh(0.5 * logits) + 0.5
         return ratio
+
+    def predict_one(self, rows: np.ndarray, at: int) -> float:
+        """`predict` for one of the rows."""
+        return float(self.predict(rows[at : at + 1])[0])

@@ -20,6 +20,8 @@ from router.compiled import compiled_init
 #: The latency model predicts for at most this many candidates, those that the analytic estimate ranks first. The others
 #: keep the analytic estimate with its own errors.
 MOST_MODELLED = 64
+#: The memory model's input where there is no memory model.
+NO_MEMORY_ROWS = np.empty((0, 0), np.float32)
 #: Observations of an instance before the latency model decides there. Before that it cannot distinguish a profile that fits
 #: from one that does not.
 LEAST_OBSERVED = 2
@@ -28,8 +30,8 @@ LEAST_OBSERVED = 2
 @compiled_init
 class ModelOutputs(NamedTuple):
     """`rows` has the row of each candidate, -1 for those without a prediction. By row: the quantiles of log errors (2,
-    PREDICTIONS, TAUS), the factors for those that serve (2, 3: median, 95 % quantile, mean), and the mean share of KV memory
-    in use.
+    PREDICTIONS, TAUS), the factors for those that serve (2, 3: median, 95 % quantile, mean), and the memory model's input,
+    which it reads only for the candidate that is taken (empty without a memory model).
 
     What serves is shown, recorded and learned from. A choice compares candidates: `decides_ttft` and `decides_tpot` say, for
     each of them, whether P(miss) and the mean E2E take what serves too, or the physical estimate alone.
@@ -38,7 +40,8 @@ class ModelOutputs(NamedTuple):
     rows: list[int]
     quantiles: np.ndarray
     factors: np.ndarray
-    memory_ratios: list[float]
+    memory: MemoryNetwork | None
+    memory_rows: np.ndarray
     decides_ttft: list[bool]
     decides_tpot: list[bool]
 
@@ -70,8 +73,8 @@ def model_outputs(
         [of.weights for of in of_places],
         [(of.group.offsets[0].values, of.group.offsets[1].values) for of in of_places],
     )
-    ratios = [estimates.memory_ratio(at) for at in places]
+    held = NO_MEMORY_ROWS
     if memory is not None:
         reported = [instances[at].report.kv_usage for at in places]
-        ratios = memory.predict(memory_rows(ratios, reported, targets)).tolist()
-    return ModelOutputs(rows, quantiles, factors, ratios, decides_ttft, decides_tpot)
+        held = memory_rows([estimates.memory_ratio(at) for at in places], reported, targets)
+    return ModelOutputs(rows, quantiles, factors, memory, held, decides_ttft, decides_tpot)

@@ -70,7 +70,13 @@ class Outcome:
     totals: list[int]
 
 
-def play(engine: Engine | SlotEngine, load: list[Arrival], unit: int) -> tuple[Outcome, list[Progress]]:
+def play(
+    engine: Engine | SlotEngine,
+    load: list[Arrival],
+    unit: int,
+    replaced: Callable[[Engine | SlotEngine, float], Engine | SlotEngine] | None = None,
+) -> tuple[Outcome, list[Progress]]:
+    """Before each arrival and each abort, what `replaced` makes of the engine takes its place."""
     events: list[tuple[float, int, Sequence | None]] = []
     most_tokens = []
     at_s = 0.0
@@ -101,6 +107,8 @@ def play(engine: Engine | SlotEngine, load: list[Arrival], unit: int) -> tuple[O
         while load[number].watched and (at := engine.next_at()) is not None and at <= now:
             advance(at)
         advance(now)
+        if replaced is not None:
+            engine = replaced(engine, now)
         try:
             if sequence is None:
                 outcome.aborted_after_tokens.append(engine.abort(str(number), now))
@@ -126,7 +134,7 @@ def play(engine: Engine | SlotEngine, load: list[Arrival], unit: int) -> tuple[O
                 if time_s is not None:
                     outcome.times_s[f"{sequence.id} {what}"] = time_s
             outcome.cached_tokens.append(sequence.cached_tokens)
-    outcome.totals = [value for name, value in vars(engine).items() if name.endswith("_total")]
+    outcome.totals = [getattr(engine, name) for name in dir(engine) if name.endswith("_total")]
     return outcome, out
 
 
@@ -170,7 +178,7 @@ def check_conserved(
     assert engine.prefix_hits_total <= engine.prefix_queries_total
     if engine.every_token:
         assert engine.generation_tokens_total == given_out.total()
-    if isinstance(engine, Engine):
+    if not isinstance(engine, SlotEngine):
         assert engine.kv.free == engine.kv.total
         assert engine.prefix_caching or not engine.prefix_hits_total
 

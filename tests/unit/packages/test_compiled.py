@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from backends import scanning
+from backends.engine import compiled as engine
 from benchmarks.pipelines import compiled as pipelines
 from predictors import kernels
 from router.compiled import VARIABLE
@@ -43,6 +44,10 @@ CHOICES = [
     Choice(
         "backends.scanning", "SseScanner", "backends.sse", "backends.native",
         scanning.WHY_NOT_NATIVE, ("assemble", "scanner"), scanning.SOURCES,
+    ),
+    Choice(
+        "backends.engine.compiled", "Engine", "backends.engine.batching", "backends.engine.native",
+        engine.WHY_NOT_NATIVE, ("batching", "source"), engine.SOURCES,
     ),
     Choice(
         "benchmarks.pipelines.compiled", "MaxFlow", "benchmarks.pipelines.schedulers", "benchmarks.pipelines.native",
