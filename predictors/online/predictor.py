@@ -81,14 +81,14 @@ class OnlinePredictor:
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """The prediction if the request were dispatched to `candidate` at `now`. Changes nothing that is learned."""
-        (prediction,) = self._predictions(request, [candidate], [instance], now).each()
+        (prediction,) = self._predictions(request, [candidate], [instance], now).each(0, 1)
         return prediction
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> Predictions:
         """Give every option its prediction. Each model runs once for all of them. The same values by column are returned."""
         candidates, instances = parts_of(options)
         found = self._predictions(request, candidates, instances, now)
-        set_predictions(options, found.each())
+        set_predictions(options, found)
         return found
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:

@@ -18,3 +18,4 @@ cdef class Estimates:
     cdef int _reserve(self, Py_ssize_t size) except -1
     cdef int _put(self, Py_ssize_t n, ResidualWindow ttft_errors, ResidualWindow tpot_errors) except -1
     cdef Known *at(self, Py_ssize_t n) except NULL
+    cdef int _check(self, Py_ssize_t first, Py_ssize_t end, answers, others) except -1

@@ -163,54 +163,75 @@ cdef class Estimates:
                 count -= 1
         return found
 
-    def times(self, list answers, double waited_s, list rows, factors, list decides_ttft, list decides_tpot):
+    cdef int _check(self, Py_ssize_t first, Py_ssize_t end, answers, others) except -1:
+        """Candidates that are there, and columns of all."""
+        if not (0 <= first <= end <= self._size and len(answers) == len(others) == self._size):
+            raise ValueError("columns of different lengths")
+        return 0
+
+    def times(self, list answers, double waited_s, list rows, factors, Py_ssize_t first, Py_ssize_t end):
         cdef Py_ssize_t n, row
-        cdef double mean, ttft_s, ttft_mean, tpot_s, tpot_mean
         cdef Known *known
         cdef const double[:, :, :] modelled = factors
-        if not len(answers) == len(rows) == len(decides_ttft) == len(decides_tpot) == self._size:
-            raise ValueError("columns of different lengths")
-        p50, tpots, means = [], [], []
-        for n in range(self._size):
+        cdef list p50 = [], tpots = []
+        self._check(first, end, answers, rows)
+        for n in range(first, end):
             known, row = &self._known[n], rows[n]
-            ttft_s, ttft_mean = known.of_ttft[0], known.of_ttft[2]
-            tpot_s, tpot_mean = known.of_tpot[0], known.of_tpot[2]
-            if row >= 0:
-                ttft_s, tpot_s = modelled[row, 0, 0], modelled[row, 1, 0]
-                if decides_ttft[n]:
-                    ttft_mean = modelled[row, 0, 2]
-                if decides_tpot[n]:
-                    tpot_mean = modelled[row, 1, 2]
-            p50.append(waited_s + known.ttft_s * ttft_s)
-            mean = waited_s + known.ttft_s * ttft_mean
-            answer = answers[n]
-            if answer is None:
+            p50.append(waited_s + known.ttft_s * (known.of_ttft[0] if row < 0 else modelled[row, 0, 0]))
+            if answers[n] is None:
                 tpots.append(None)
             else:
-                tpots.append(known.tpot_s * tpot_s)
-                if item(answer, LONG_MEAN) > 1.0:
-                    mean += known.tpot_s * tpot_mean * (item(answer, LONG_MEAN) - 1.0)
-            means.append(mean)
-        return p50, tpots, means
+                tpots.append(known.tpot_s * (known.of_tpot[0] if row < 0 else modelled[row, 1, 0]))
+        return p50, tpots
+
+    def means(self, list answers, double waited_s, list rows, factors, list decides_ttft, list decides_tpot):
+        cdef Py_ssize_t n, size = self._size
+        cdef double mean, ttft_mean, tpot_mean, tokens = 0.0
+        cdef Known *known
+        cdef const double[:, :, :] modelled = factors
+        cdef list found = []
+        self._check(0, size, answers, rows)
+        self._check(0, size, decides_ttft, decides_tpot)
+        last = found  # no answer
+        for n in range(size):
+            known = &self._known[n]
+            ttft_mean, tpot_mean = known.of_ttft[2], known.of_tpot[2]
+            if decides_ttft[n]:
+                ttft_mean = modelled[<Py_ssize_t>rows[n], 0, 2]
+            if decides_tpot[n]:
+                tpot_mean = modelled[<Py_ssize_t>rows[n], 1, 2]
+            mean = waited_s + known.ttft_s * ttft_mean
+            answer = answers[n]
+            if answer is not last:
+                last, tokens = answer, 0.0 if answer is None else item(answer, LONG_MEAN)
+            if tokens > 1.0:
+                mean += known.tpot_s * tpot_mean * (tokens - 1.0)
+            found.append(mean)
+        return found
 
     @staticmethod
     def lengths(list answers):
         cdef list found = []
+        last, tokens = found, None  # no answer
         for answer in answers:
-            found.append(0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES))
+            if answer is not last:
+                last, tokens = answer, 0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES)
+            found.append(tokens)
         return found
 
-    def costs(self, list answers, candidates):
+    def costs(self, list answers, candidates, Py_ssize_t first, Py_ssize_t end):
         cdef Py_ssize_t n
-        cdef double cost
-        if not len(answers) == len(candidates) == self._size:
-            raise ValueError("columns of different lengths")
-        found = []
-        for n in range(self._size):
+        cdef double cost, tokens = 0.0
+        cdef list found = []
+        self._check(first, end, answers, candidates)
+        last = found  # no answer
+        for n in range(first, end):
             price, answer = read(PRICE, candidates[n]), answers[n]
+            if answer is not last:
+                last, tokens = answer, 0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES)
             cost = self._known[n].prompt_tokens * number(INPUT_PRICE, price) * 1e-6
             if answer is not None:
-                cost += item(answer, MEAN) * item(answer, CHOICES) * number(OUTPUT_PRICE, price) * 1e-6
+                cost += tokens * number(OUTPUT_PRICE, price) * 1e-6
             found.append(cost)
         return found
 
@@ -234,15 +255,15 @@ def answer_times(estimate, answer, double waited_s, of_ttft, of_tpot):
     )
 
 
-def each_with(kind, list names, list columns, Py_ssize_t size):
+def each_with(kind, list names, list columns, Py_ssize_t first, Py_ssize_t end):
     """See `estimates.each_with`."""
     cdef Py_ssize_t at, i, width = len(names)
     cdef list column, fields = [written(name) for name in names], found = []
-    if len(columns) != width or any([len(column) != size for column in columns]):
+    if len(columns) != width or any([len(column) != end - first for column in columns]):
         raise ValueError("columns of different lengths")
     if kind.__new__ is not object.__new__:
         raise TypeError("a kind of objects that is made in its own way")
-    for at in range(size):
+    for at in range(first, end):
         each = PyType_GenericAlloc(kind, 0)
         write(PLACE, each, at)
         found.append(each)

@@ -369,14 +369,15 @@ def test_what_is_expected_of_all_candidates(
     ours, theirs = (module.Estimates(given) for module in (estimates, estimates_in_python))
     assert len(ours) == len(theirs) == count
     assert list(ours) == list(theirs)
-    for found, wanted in zip(
-        ours.times(of, waited_s, rows, factors, *serves),
-        theirs.times(of, waited_s, rows, factors, *serves),
-        strict=True,
-    ):
+    first = data.draw(st.integers(0, count))
+    places = first, data.draw(st.integers(first, count))
+    both = (ours, theirs)
+    times = zip(*[each.times(of, waited_s, rows, factors, *places) for each in both], strict=True)
+    means = [each.means(of, waited_s, rows, factors, *serves) for each in both]
+    for found, wanted in (*times, means):
         assert [each is None for each in found] == [each is None for each in wanted]
         close([each or 0.0 for each in found], [each or 0.0 for each in wanted], 1e-12)
-    close(ours.costs(of, priced), theirs.costs(of, priced), 1e-12)
+    close(*[each.costs(of, priced, *places) for each in both], 1e-12)
     for at in range(count):
         assert ours.estimate(at) == theirs.estimate(at)
         assert ours.factors(at) == theirs.factors(at)
@@ -506,19 +507,19 @@ def test_objects_made_by_column() -> None:
     columns: list[list[Any]] = [[1, "a", None], [2.5, [], ()]]
     for kind in (_Slots, type("_Dict", (), {}), type("_Both", (_Slots,), {})):
         for each_with in (estimates.each_with, estimates_in_python.each_with):
-            made: list[Any] = each_with(kind, ["one", "two"], columns, 3)
+            made: list[Any] = each_with(kind, ["one", "two"], columns, 4, 7)
             assert [type(each) for each in made] == [kind] * 3
             assert [(each._at, each.one, each.two) for each in made] == [
-                (0, 1, 2.5),
-                (1, "a", []),
-                (2, None, ()),
+                (4, 1, 2.5),
+                (5, "a", []),
+                (6, None, ()),
             ]
     with pytest.raises(TypeError):
-        estimates.each_with(_OfAnother, ["one", "two"], columns, 3)
+        estimates.each_with(_OfAnother, ["one", "two"], columns, 0, 3)
     with pytest.raises(TypeError):
-        estimates.each_with(int, ["one"], columns[:1], 3)
+        estimates.each_with(int, ["one"], columns[:1], 0, 3)
     with pytest.raises(ValueError, match="different lengths"):
-        estimates.each_with(_Slots, ["one"], columns[:1], 2)
+        estimates.each_with(_Slots, ["one"], columns[:1], 0, 2)
 
 
 # --- what does not fit ---------------------------------------------------------------------------------
@@ -560,9 +561,14 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.p_miss(
             Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((1, 2, 5)), [-1]
         ),
-        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), [True], [True]),
-        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), [True], [True]),
-        lambda: one().costs([None], []),
+        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), 0, 1),
+        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), 0, 1),
+        lambda: one().times([None], 0.0, [0], np.zeros((1, 2, 3)), 0, 2),
+        lambda: one().means([None], 0.0, [1], np.zeros((1, 2, 3)), [True], [True]),
+        lambda: one().means([None], 0.0, [-1], np.zeros((1, 2, 3)), [False], [True]),
+        lambda: one().means([None], 0.0, [0], np.zeros((1, 2, 3)), [True], []),
+        lambda: one().costs([None], [], 0, 1),
+        lambda: one().costs([None], [None], -1, 1),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises((ValueError, IndexError)):
