@@ -103,7 +103,7 @@ class Predictions:
     def each(self, first: int, end: int) -> list[OnlinePrediction]:
         """Those of the candidates from `first` until before `end`."""
         estimates, of, costs, size = self.estimates, self.outputs, self._costs, end - first
-        answers, e2es, missed = self.answers, self.e2e_s_mean, self.p_miss
+        answers, e2es, missed = self.answers, self._e2es or self.e2e_s_mean, self.p_miss
         ttfts, tpots = estimates.times(answers, self.waited_s, of.rows, of.factors, first, end)
         if costs is None:
             costs = estimates.costs(answers, self._candidates, first, end)

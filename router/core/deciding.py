@@ -100,7 +100,7 @@ class Decider:
             columns = self.predictor.predict_all(request, options, now)
             if columns is None:
                 options = list(options)
-            elif not isinstance(options, Options):
+            elif options.__class__ is not Options:
                 options = Options(options, columns)
         if request.seed is not None:
             rng = Random(request.seed)

@@ -259,8 +259,18 @@ def stats_of(
     return found, missing
 
 
+class Sources(list[S]):
+    """The stats of `candidates`. Compiled, it keeps what estimates read of them side by side, so it is made anew when the
+    objects of one are replaced."""
+
+    def __init__(self, stats: list[S], candidates: Sequence[Candidate]) -> None:
+        if len(candidates) != len(stats):
+            raise ValueError("columns of different lengths")
+        super().__init__(stats)
+
+
 def by_model(
-    candidates: Sequence[Candidate], stats: list[S], make: Callable[[Candidate, S], tuple[T, U]]
+    candidates: Sequence[Candidate], stats: Sources[S], make: Callable[[Candidate, S], tuple[T, U]]
 ) -> tuple[list[T], list[U]]:
     """The two columns that `make` gives. It is called once for all candidates of one model, context and quality: many instances
     share them."""
@@ -277,7 +287,7 @@ def by_model(
 
 
 def analytic_estimates(
-    stats: Sequence[CandidateErrors],
+    stats: Sources[Any],
     candidates: Sequence[Candidate],
     instances: Sequence[Instance],
     request_tokens: float,
