@@ -27,7 +27,8 @@ class Option:
 
 class Roster(NamedTuple):
     """The candidates of some models by column, in order of models and names: with each its instance, and the engine profile of
-    its model there (None: unknown). `shortest_context` is that of all candidates in tokens (inf: all unknown)."""
+    its model there (None: unknown). `shortest_context` is that of all candidates in tokens (inf: all unknown). It holds as long as
+    the fleet: an instance's candidates, profiles and speed change only with it."""
 
     candidates: tuple[Candidate, ...]
     instances: tuple[Instance, ...]

@@ -547,6 +547,9 @@ def p_miss(
     cdef LengthTable table
     cdef double cap = INFINITY, choices = 1.0
     cdef Known *known
+    cdef Seen[STATES] states
+    cdef Seen *seen
+    cdef double missed
     cdef list found = []
     if slo.ttft_s is not None:
         ttft_left_s = <double>slo.ttft_s - waited_s
@@ -557,6 +560,8 @@ def p_miss(
     if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
         return [1.0] * size
     last_answer = None
+    for i in range(STATES):
+        states[i].answer = NULL
     for n in range(size):
         known, answer = &estimates._known[n], answers[n]
         ttft_s, tpot_s = known.ttft_s, known.tpot_s
@@ -566,6 +571,15 @@ def p_miss(
             below, density = &table._of[BELOW, 0], &table._of[DENSITY, 0]
             cap = INFINITY if most is None else <double>most
             choices = item(answer, 2)
+        seen = NULL
+        if not (decides_ttft[n] or decides_tpot[n]):
+            seen = &states[place_of_state(ttft_s, tpot_s)]
+            if (
+                seen.answer == <PyObject *>answer and seen.ttft_s == ttft_s and seen.tpot_s == tpot_s
+                and alike(seen.ttft_errors, known.ttft_errors) and alike(seen.tpot_errors, known.tpot_errors)
+            ):
+                found.append(seen.missed)
+                continue
         if decides_ttft[n]:
             read_quantiles(&of_ttft, quantiles, rows[n], 0)
         else:
@@ -591,8 +605,42 @@ def p_miss(
                     for j in range(3):
                         ended += ended_by(below, density, 1.0 + decode_s / tpot_points[j], cap, choices)
             met *= ended / 9.0
-        found.append(at_least(1.0 - met, 0.0))
+        missed = at_least(1.0 - met, 0.0)
+        if seen != NULL:
+            seen.answer, seen.ttft_s, seen.tpot_s, seen.missed = <PyObject *>answer, ttft_s, tpot_s, missed
+            seen.ttft_errors, seen.tpot_errors = known.ttft_errors, known.tpot_errors
+        found.append(missed)
     return found
+
+
+cdef enum:
+    STATE_BITS = 7
+    STATES = 1 << STATE_BITS
+
+
+cdef struct Seen:  # P(miss) in one state, of a candidate of the same call
+    PyObject *answer
+    double ttft_s, tpot_s, missed
+    PyObject *ttft_errors
+    PyObject *tpot_errors
+
+
+cdef Py_ssize_t place_of_state(double ttft_s, double tpot_s) noexcept:
+    """Where a state is kept: equal ones at the same place."""
+    cdef unsigned long long one, other
+    memcpy(&one, &ttft_s, sizeof(one))
+    memcpy(&other, &tpot_s, sizeof(other))
+    return ((one * 3 + other) * <unsigned long long>0x9E3779B97F4A7C15) >> (64 - STATE_BITS)
+
+
+cdef bint alike(const PyObject *one, const PyObject *other) noexcept:
+    """Whether two windows have the same distribution, as those that have learned nothing have."""
+    if one == other:
+        return True
+    return (
+        (<ResidualWindow>one)._sorted == (<ResidualWindow>other)._sorted and (<ResidualWindow>one)._size == (<ResidualWindow>other)._size
+        and (<ResidualWindow>one).bias == (<ResidualWindow>other).bias and (<ResidualWindow>one).tail == (<ResidualWindow>other).tail
+    )
 
 
 cdef double at_least(double value, double bound) noexcept:

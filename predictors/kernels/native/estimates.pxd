@@ -16,7 +16,8 @@ cdef struct Known:  # of one candidate
 
 cdef class Estimates:
     cdef Known *_known
-    cdef Py_ssize_t _size
+    cdef Py_ssize_t _size, _room
+    cdef object _sources  # of which they were made; None: of estimates
 
     cdef int _reserve(self, Py_ssize_t size) except -1
     cdef int _put(self, Py_ssize_t n, ResidualWindow ttft_errors, ResidualWindow tpot_errors) except -1
@@ -31,6 +32,7 @@ cdef struct Source:  # what estimates read of one candidate's stats; it owns the
     PyObject *prefills
     PyObject *lengths
     Py_ssize_t costs, kind  # their places
+    double input_usd, output_usd  # the price of a million tokens
 
 
 cdef struct Costs:
@@ -44,4 +46,4 @@ cdef class Sources:
     cdef Py_ssize_t _size
     cdef list _firsts  # by kind, the first candidate of it
 
-    cdef int _put(self, Py_ssize_t n, of) except -1
+    cdef int _put(self, Py_ssize_t n, of, price) except -1

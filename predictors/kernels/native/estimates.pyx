@@ -7,7 +7,7 @@ from predictors.kernels.reference.estimates import MOST_PREFILL_SHARE, AnalyticE
 from predictors.kernels.step_costs import CONSTANTS
 
 from cpython.dict cimport PyDict_GetItemWithError
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.math cimport exp, floor, sqrt
 
@@ -65,7 +65,7 @@ cdef class Estimates:
         cdef Known *known
         given = list(estimates)
         self._reserve(len(given))
-        for n in range(self._size):
+        for n in range(len(given)):
             each = given[n]
             self._put(n, each.ttft_errors, each.tpot_errors)
             known = &self._known[n]
@@ -88,26 +88,27 @@ cdef class Estimates:
     cdef int _reserve(self, Py_ssize_t size) except -1:
         if self._known != NULL:
             raise ValueError("estimates that are there")
-        self._known = <Known *>PyMem_Calloc(max(size, 1), sizeof(Known))
+        self._known = <Known *>PyMem_Malloc(max(size, 1) * sizeof(Known))
         if self._known == NULL:
             raise MemoryError
-        self._size = size
+        self._room = size
         return 0
 
     cdef int _put(self, Py_ssize_t n, ResidualWindow ttft_errors, ResidualWindow tpot_errors) except -1:
-        """What is taken of the windows of a candidate's errors, once."""
-        cdef Known *known = self.at(n)
-        if known.ttft_errors != NULL:
-            raise ValueError("an estimate that is there")
-        Py_INCREF(ttft_errors)
-        Py_INCREF(tpot_errors)
-        known.ttft_errors, known.tpot_errors = <PyObject *>ttft_errors, <PyObject *>tpot_errors
+        """What is taken of the windows of the errors of the next candidate."""
+        cdef Known *known = &self._known[n]
+        if n != self._size or n >= self._room:
+            raise IndexError("a candidate that is not the next")
         known.ttft_bias, known.tpot_bias = ttft_errors.median, tpot_errors.median
         known.ttft_count, known.tpot_count = ttft_errors.count, tpot_errors.count
         known.of_ttft[0], known.of_ttft[1] = ttft_errors.median_factor, ttft_errors.p95_factor
         known.of_ttft[2] = ttft_errors.mean_factor
         known.of_tpot[0], known.of_tpot[1] = tpot_errors.median_factor, tpot_errors.p95_factor
         known.of_tpot[2] = tpot_errors.mean_factor
+        Py_INCREF(ttft_errors)
+        Py_INCREF(tpot_errors)
+        known.ttft_errors, known.tpot_errors = <PyObject *>ttft_errors, <PyObject *>tpot_errors
+        self._size += 1
         return 0
 
     cdef Known *at(self, Py_ssize_t n) except NULL:
@@ -223,17 +224,25 @@ cdef class Estimates:
 
     def costs(self, list answers, candidates, Py_ssize_t first, Py_ssize_t end):
         cdef Py_ssize_t n
-        cdef double cost, tokens = 0.0
+        cdef double cost, tokens = 0.0, input_usd, output_usd
+        cdef Source *prices = NULL
         cdef list found = []
         self._check(first, end, answers, candidates)
+        if self._sources is not None:
+            prices = (<Sources>self._sources)._of
         last = found  # no answer
         for n in range(first, end):
-            price, answer = read(PRICE, candidates[n]), answers[n]
+            answer = answers[n]
             if answer is not last:
                 last, tokens = answer, 0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES)
-            cost = self._known[n].prompt_tokens * number(INPUT_PRICE, price) * 1e-6
+            if self._sources is None:
+                price = read(PRICE, candidates[n])
+                input_usd, output_usd = number(INPUT_PRICE, price), number(OUTPUT_PRICE, price)
+            else:
+                input_usd, output_usd = prices[n].input_usd, prices[n].output_usd
+            cost = self._known[n].prompt_tokens * input_usd * 1e-6
             if answer is not None:
-                cost += tokens * number(OUTPUT_PRICE, price) * 1e-6
+                cost += tokens * output_usd * 1e-6
             found.append(cost)
         return found
 
@@ -318,7 +327,7 @@ cdef class Sources:
         last_costs = last_model = last_context = last_quality = kinds  # none that a candidate has
         for n in range(size):
             candidate, each = candidates[n], self.stats[n]
-            self._put(n, each)
+            self._put(n, each, read(PRICE, candidate))
             self._size += 1
             of = &self._of[n]
             if read(COSTS, each) is not last_costs:
@@ -333,11 +342,12 @@ cdef class Sources:
                     self._firsts.append(n)
             of.costs, of.kind = costs, kind
 
-    cdef int _put(self, Py_ssize_t n, each) except -1:
+    cdef int _put(self, Py_ssize_t n, each, price) except -1:
         cdef Source *of = &self._of[n]
         cdef StratifiedResiduals ttft = read(TTFT, each), tpot = read(TPOT, each)
         cdef Shrinkage shrinkage = read(SHRINKAGE, each)
         prefills, lengths = read(PREFILLS, each), read(LENGTHS, each)
+        of.input_usd, of.output_usd = number(INPUT_PRICE, price), number(OUTPUT_PRICE, price)
         if ttft is None or tpot is None or shrinkage is None:
             raise TypeError("stats without errors")
         Py_INCREF(ttft)
@@ -406,6 +416,7 @@ def analytic_estimates(
     if not size == len(candidates) == len(instances) == len(cached) == len(answers):
         raise ValueError("columns of different lengths")
     estimates._reserve(size)
+    estimates._sources = stats
     last_answer = estimates  # none that a candidate has
     for n in range(size):
         of, instance, answer = &stats._of[n], instances[n], answers[n]
