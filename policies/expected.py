@@ -29,18 +29,13 @@ from math import exp, inf
 from typing import cast
 
 from router.core.interfaces import Option, Options
-from router.core.option_columns import delays_s, prefills_s
+from router.core.option_columns import delays_s, later_s, parts_of, prefills_s
 from router.core.types import Request
 
-#: Of `later`. Of 0, 1, 3 and 6 it gives the least mean E2E in the full form of the simulated scenario `unlike-widths`; in the small
-#: form 0, 1 and 3 differ little.
-_LATER = 3.0
 #: Of the averages of r and u.
 _HORIZON_S = 60.0
 #: What is older than this many horizons is forgotten.
 _OLDEST = 10.0
-#: u is no more than this.
-_BUSIEST = 0.9
 _NONE = 0.0, 0.0
 
 #: Expected tokens of the request's prompt that are in the prefix cache of an instance.
@@ -68,19 +63,11 @@ class ExpectedTime:
         e2es_s, ttfts_s = _times_s(options)
         rest, weight, allowed_s = 1.0 - self.ttft_weight, self.ttft_weight, _allowed_s(request, options)
         age = (max(self._last_s, request.arrived_at) - self._since_s) / _HORIZON_S
-        share, sent = exp(-age) / _HORIZON_S, self._sent
-        found = []
-        for option, miss, e2e_s, ttft_s, prefill_s, delay_s in zip(
-            options, misses, e2es_s, ttfts_s, prefills, added, strict=True
-        ):
-            if e2e_s == inf:
-                found.append(inf)
-                continue
-            prompts, busy_s = sent.get(option.candidate.instance, _NONE)
-            pressure = prompts * share / (1.0 - min(_BUSIEST, busy_s * share))  # r / (1 - u), a second
-            later_s = _LATER * pressure * prefill_s * (max(ttft_s, prefill_s) - prefill_s / 2)
-            found.append(rest * (e2e_s + delay_s + later_s + miss * allowed_s) + weight * ttft_s)
-        return found
+        later = later_s(options, prefills, ttfts_s, self._sent, exp(-age) / _HORIZON_S)
+        return [
+            rest * (e2e_s + delay_s + each + miss * allowed_s) + weight * ttft_s if e2e_s < inf else inf
+            for e2e_s, delay_s, each, miss, ttft_s in zip(e2es_s, added, later, misses, ttfts_s, strict=True)
+        ]
 
     def placed(self, request: Request, option: Option) -> None:
         """The prompt of `request` was sent there."""
@@ -114,7 +101,7 @@ def _prefills_s(
     """By option: seconds to prefill the prompt, without its tokens in the prefix cache."""
     cached = None
     if cached_tokens and request.prefix:
-        cached = [cached_tokens(request, option.candidate.instance) for option in options]
+        cached = [cached_tokens(request, each.instance) for each in parts_of(options)[0]]
     return prefills_s(options, request.prompt_tokens, cached)
 
 

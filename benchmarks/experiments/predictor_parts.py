@@ -110,6 +110,7 @@ class PartialPredictor(OnlinePredictor):
                 of.group,
             )
             of.ttft, of.tpot, of.shrinkage = new.ttft, new.tpot, new.shrinkage
+            self.stats.changed()
 
 
 class _ModelAlone(ModelWeight):

@@ -13,6 +13,7 @@ from predictors.kernels.reference.calibration import Accuracy, Coverage, GroupCa
 from predictors.kernels.reference.estimates import (
     Estimate,
     Estimates,
+    Sources,
     analytic_estimates,
     answer_times,
     by_model,
@@ -69,6 +70,7 @@ if WHY_NOT_NATIVE is None:
     )
     from predictors.kernels.native.estimates import (  # type: ignore[no-redef]
         Estimates,
+        Sources,
         analytic_estimates,
         answer_times,
         by_model,
@@ -96,7 +98,7 @@ if WHY_NOT_NATIVE is None:
 
 __all__ = [
     "WHY_NOT_NATIVE", "Accuracy", "Coverage", "Encoder", "Estimate", "Estimates", "GroupCalibration", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelOutputs", "ModelWeight", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelOutputs", "ModelWeight", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage", "Sources",
     "StratifiedResiduals", "analytic_estimates", "answer_length", "answer_times", "by_model", "each_with", "ids_as_bytes", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "stats_of", "target_rows",
 ]  # fmt: skip
 

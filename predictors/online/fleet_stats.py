@@ -12,6 +12,7 @@ from predictors.kernels import (
     InstanceHistory,
     LearnedLengths,
     ModelWeight,
+    Sources,
     stats_of,
 )
 from predictors.kernels.step_costs import PrefillRate
@@ -23,6 +24,8 @@ from router.core.types import Candidate
 
 #: Prefill rates are averaged over about this long, in seconds at real speed.
 _PREFILL_HORIZON_S = 10.0
+#: The stats of so many rosters are kept.
+_MOST_KEPT = 64
 
 
 class FleetStats:
@@ -40,6 +43,8 @@ class FleetStats:
         self._prefills: dict[str, PrefillRate] = {}
         self._coverage: dict[str, Coverage] = {}
         self._groups: dict[tuple[str, str], GroupCalibration] = {}
+        #: By the identity of a roster's candidates, those candidates and their stats. What is kept keeps its identity.
+        self._kept: dict[int, tuple[Sequence[Candidate], Sources[CandidateStats]]] = {}
 
     def of(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         """The stats of a candidate. They start anew for a new candidate, and when its profile or speed changes."""
@@ -49,14 +54,29 @@ class FleetStats:
             if stats is not None:
                 stats.pending.clear()  # attempts that were predicted with the other profile are not used to learn TTFT
             stats = self.candidates[instance.name, candidate.model] = self._new(candidate, instance)
+            self.changed()
         return stats
 
-    def of_all(self, candidates: Sequence[Candidate], instances: Sequence[Instance]) -> list[CandidateStats]:
-        """`of` for each of them."""
+    def of_all(
+        self, candidates: Sequence[Candidate], instances: Sequence[Instance]
+    ) -> Sources[CandidateStats]:
+        """`of` for each of them. Those of a roster, which are tuples and hold as long as the fleet, are looked up once."""
+        lasts = candidates.__class__ is tuple
+        if lasts and (kept := self._kept.get(id(candidates))) is not None:
+            return kept[1]
         found, missing = stats_of(self.candidates, candidates, instances)
         for at in missing:
             found[at] = self.of(candidates[at], instances[at])
-        return found
+        sources = Sources(found, candidates)
+        if lasts:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[id(candidates)] = candidates, sources
+        return sources
+
+    def changed(self) -> None:
+        """The stats of a candidate, or the objects of one, are replaced."""
+        self._kept.clear()
 
     def _new(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         self.on_new(candidate)
@@ -138,6 +158,7 @@ class FleetStats:
         self.histories.pop(instance, None)
         for key in [key for key in self.candidates if key[0] == instance]:
             del self.candidates[key]
+        self.changed()
         for attempt in [attempt for attempt in self.attempts if attempt[1] == instance]:
             del self.attempts[attempt]
         used = self.group_keys()

@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 
 from predictors import kernels
-from predictors.kernels import Estimates, ModelOutputs, ResidualWindow, p_miss
+from predictors.kernels import Estimates, ModelOutputs, ResidualWindow, Sources, p_miss
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_outputs import NO_MEMORY_ROWS
@@ -25,7 +25,7 @@ _NO_FACTORS = np.empty((0, 2, 3))
 def model_outputs(
     models: Models,
     request: Request,
-    stats: list[CandidateStats],
+    stats: Sources[CandidateStats],
     estimates: Estimates,
     instances: Sequence[Instance],
     now: float,

@@ -26,7 +26,7 @@ class Predictions:
     one value for each candidate, in their order, and are made when they are first read."""
 
     __slots__ = (
-        "_candidates", "_costs", "_times", "answers", "estimates", "made_at", "outputs", "p_miss", "qualities", "waited_s",
+        "_candidates", "_costs", "_e2es", "_ttfts", "answers", "estimates", "made_at", "outputs", "p_miss", "qualities", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -48,37 +48,35 @@ class Predictions:
         self.p_miss = p_miss
         self.waited_s = waited_s  # since the request's arrival
         self.made_at = made_at
-        self._times: tuple[list[float], list[float | None], list[float]] | None = None
+        self._ttfts: list[float] | None = None
+        self._e2es: list[float] | None = None
         self._costs: list[float] | None = None
-
-    def _expected(self) -> tuple[list[float], list[float | None], list[float]]:
-        if self._times is None:
-            of = self.outputs
-            self._times = self.estimates.times(
-                self.answers, self.waited_s, of.rows, of.factors, of.decides_ttft, of.decides_tpot
-            )
-        return self._times
 
     @property
     def ttft_s_p50(self) -> list[float]:
         """Median TTFT."""
-        return self._expected()[0]
-
-    @property
-    def tpot_s(self) -> list[float | None]:
-        """Median TPOT."""
-        return self._expected()[1]
+        if self._ttfts is None:
+            of = self.outputs
+            self._ttfts, _ = self.estimates.times(
+                self.answers, self.waited_s, of.rows, of.factors, 0, len(self.answers)
+            )
+        return self._ttfts
 
     @property
     def e2e_s_mean(self) -> list[float]:
         """Mean E2E."""
-        return self._expected()[2]
+        if self._e2es is None:
+            of = self.outputs
+            self._e2es = self.estimates.means(
+                self.answers, self.waited_s, of.rows, of.factors, of.decides_ttft, of.decides_tpot
+            )
+        return self._e2es
 
     @property
     def cost_usd(self) -> list[float]:
         """Expected price of the attempt."""
         if self._costs is None:
-            self._costs = self.estimates.costs(self.answers, self._candidates)
+            self._costs = self.estimates.costs(self.answers, self._candidates, 0, len(self.answers))
         return self._costs
 
     @property
@@ -106,13 +104,19 @@ class Predictions:
             return self.estimates.memory_ratio(at)
         return of.memory.predict_one(of.memory_rows, of.rows[at])
 
-    def each(self) -> list[OnlinePrediction]:
-        """One for each candidate."""
-        size = len(self.answers)
-        columns: list[Any] = [
-            self.answers, *self._expected(), self.cost_usd, self.p_miss, [self] * size, [None] * size,
-        ]  # fmt: skip
-        return each_with(_Unread, _NAMES, columns, size)
+    def each(self, first: int, end: int) -> list[OnlinePrediction]:
+        """Those of the candidates from `first` until before `end`."""
+        estimates, of, costs, size = self.estimates, self.outputs, self._costs, end - first
+        answers, e2es, missed = self.answers, self._e2es or self.e2e_s_mean, self.p_miss
+        ttfts, tpots = estimates.times(answers, self.waited_s, of.rows, of.factors, first, end)
+        if costs is None:
+            costs = estimates.costs(answers, self._candidates, first, end)
+        elif size < len(answers):
+            costs = costs[first:end]
+        if size < len(answers):
+            answers, e2es, missed = answers[first:end], e2es[first:end], missed[first:end]
+        columns: list[Any] = [answers, ttfts, tpots, e2es, costs, missed, [self] * size, [None] * size]
+        return each_with(_Unread, _NAMES, columns, first, end)
 
 
 #: What a prediction is given, and what it reads when it is needed.

@@ -20,7 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictors.kernels import LengthTable, analytic_estimates, answer_length, by_model, served_tables
+from predictors.kernels import (
+    LengthTable,
+    Sources,
+    analytic_estimates,
+    answer_length,
+    by_model,
+    served_tables,
+)
 from predictors.kernels.reference.answer_length import AnswerLength, output_cap
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.candidate_stats import CandidateStats
@@ -47,6 +54,9 @@ class OnlinePredictor:
         self.stats = learning.stats
         self._caches = learning.learner(PromptCaches)
         self._qualities = learning.learner(Qualities)
+        #: The last roster's candidates, which do not change, and their models with their families.
+        self._roster: Sequence[Candidate] = ()
+        self._families: dict[str, str | None] = {}
         #: Sends observations to other replicas and receives theirs.
         self.sharing = Sharing(learning)
         #: The learners, by class (`predictors.online.learners`).
@@ -81,14 +91,14 @@ class OnlinePredictor:
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """The prediction if the request were dispatched to `candidate` at `now`. Changes nothing that is learned."""
-        (prediction,) = self._predictions(request, [candidate], [instance], now).each()
+        (prediction,) = self._predictions(request, [candidate], [instance], now).each(0, 1)
         return prediction
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> Predictions:
         """Give every option its prediction. Each model runs once for all of them. The same values by column are returned."""
         candidates, instances = parts_of(options)
         found = self._predictions(request, candidates, instances, now)
-        set_predictions(options, found.each())
+        set_predictions(options, found)
         return found
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
@@ -130,7 +140,7 @@ class OnlinePredictor:
         self,
         request: Request,
         candidates: Sequence[Candidate],
-        stats: list[CandidateStats],
+        stats: Sources[CandidateStats],
         forecast: PromptForecast | None,
     ) -> tuple[list[AnswerLength], list[Quality]]:
         """The answer's length and its quality at each candidate."""
@@ -152,7 +162,11 @@ class OnlinePredictor:
         if forecast is None:
             forecast = request.forecast = PromptForecast()
         tables_of = forecast.tables
-        fresh = {model: family for model, family in models_of(candidates).items() if model not in tables_of}
+        if candidates is not self._roster:
+            self._roster, self._families = (), models_of(candidates)
+            if candidates.__class__ is tuple:
+                self._roster = candidates
+        fresh = {model: family for model, family in self._families.items() if model not in tables_of}
         if not fresh:
             return forecast
         pairs = list(fresh.items())

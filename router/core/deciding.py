@@ -8,7 +8,7 @@ from random import Random
 
 from router.compiled import compiled_init
 from router.core.interfaces import CheckedAnswer, Choice, Option, Options, Policy, Predictor, SecondLooker
-from router.core.option_columns import loads_of
+from router.core.option_columns import loads_of, predicted
 from router.core.state import Load, load_features
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
@@ -96,9 +96,11 @@ class Decider:
         random, so that the records also show the outcomes of the alternatives. A `dry` run always predicts and leaves the
         generator unchanged: it draws what the next real decision would."""
         policy = self.policies[request.policy]
-        if (policy.predicts or dry) and options[0].prediction is None:
+        if (policy.predicts or dry) and not predicted(options):
             columns = self.predictor.predict_all(request, options, now)
-            if columns is not None:
+            if columns is None:
+                options = list(options)
+            elif options.__class__ is not Options:
                 options = Options(options, columns)
         if request.seed is not None:
             rng = Random(request.seed)

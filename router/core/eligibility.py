@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from router.compiled import compiled_init
 from router.core.errors import Refusal, invalid_request
-from router.core.interfaces import Option
 from router.core.money.account import OVER_BUDGET, RequestMoney
 from router.core.option_columns import all_free
+from router.core.options import Option, Options, Roster
 from router.core.refusals import insufficient_quota
 from router.core.state import Instance
 from router.core.types import Candidate, Need, Outcome, Request
@@ -42,24 +41,10 @@ class Eligible:
     """The candidates in three groups: `free` can take the request now, `busy` are full, and `passed_over` has the others,
     each with a reason. Without any free or full one, `busy` are those that are starting."""
 
-    free: list[Option]
+    free: Sequence[Option]
     busy: list[Option]
     passed_over: list[tuple[Candidate, str]]
     refusal: Refusal | None  # set if both free and busy are empty
-
-
-class Roster(NamedTuple):
-    """The candidates of some models with their instances, in order of models and names, and the shortest of their contexts in
-    tokens (inf: all unknown)."""
-
-    members: tuple[tuple[Candidate, Instance], ...]
-    shortest_context: float
-
-    @classmethod
-    def of(cls, members: Sequence[tuple[Candidate, Instance]]) -> Roster:
-        """The roster of these candidates."""
-        contexts = [each.context_tokens for each, _ in members if each.context_tokens is not None]
-        return cls(tuple(members), min(contexts, default=math.inf))
 
 
 def free_slots(instance: Instance, now: float) -> float:
@@ -100,16 +85,14 @@ def eligible(
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     most_tokens = request.prompt_tokens + (request.max_tokens or 0)
-    members = roster.members
     if (
-        members
+        roster.candidates
         and not (needs or tried or bounded or floor is not None)
         and need_tokens <= roster.shortest_context
         and most_tokens <= roster.shortest_context
+        and all_free(roster.instances)
     ):
-        options = all_free(members)
-        if options is not None:
-            return Eligible(options, [], [], None)
+        return Eligible(Options(roster=roster), [], [], None)
     free: list[Option] = []
     busy: list[Option] = []
     starting: list[Option] = []
@@ -122,7 +105,7 @@ def eligible(
     best_quality = None
     if floor is not None:
         poor, best_quality = _below(request, floor, roster, qualities)
-    for candidate, instance in members:
+    for candidate, instance in zip(roster.candidates, roster.instances, strict=True):
         if needs:
             missing = [need for need in needs if need.capability in instance.unsupported]
             if missing:
@@ -185,7 +168,7 @@ def _below(
 ) -> tuple[set[tuple[str, str]], float | None]:
     """The candidates (instance, model) whose expected quality is below the floor, and the best expected quality of all.
     An unknown quality counts as below the floor."""
-    candidates = [candidate for candidate, _ in roster.members]
+    candidates = roster.candidates
     found = [each.quality for each in candidates] if qualities is None else qualities(request, candidates)
     poor = {
         (each.instance, each.model)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from router.core.eligibility import Roster, free_slots
+from router.core.eligibility import free_slots
 from router.core.money.quote import Tariff
+from router.core.options import Roster
 from router.core.state import Instance
 
 #: So many rosters are kept: clients may request any models together.

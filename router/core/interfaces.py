@@ -8,29 +8,12 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from router.compiled import compiled_init
+from router.core.options import Option, Options, PredictionColumns
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request, Targets
 
-
-@compiled_init
-@dataclass(slots=True)
-class Option:
-    """A candidate that can take the request now. `prediction` is None unless the policy uses predictions
-    (`Policy.predicts`)."""
-
-    candidate: Candidate
-    instance: Instance
-    prediction: Prediction | None = None
-
-
-class Options(list[Option]):
-    """Options with their predictions by column too."""
-
-    __slots__ = ("columns",)
-
-    def __init__(self, options: Sequence[Option], columns: PredictionColumns) -> None:
-        super().__init__(options)
-        self.columns = columns
+#: Parts of these interfaces that are not defined here.
+__all__ = ["Option", "Options", "PredictionColumns"]
 
 
 @compiled_init
@@ -138,22 +121,6 @@ class TargetHolder(Protocol):
     def use(self, targets: Mapping[str | None, Targets]) -> None:
         """Hold these from now on: by key, and None for the fleet."""
         ...
-
-
-class PredictionColumns(Protocol):
-    """The columns of predictions that policies read: the values of one field (`router.core.types.Prediction`) for all options,
-    in their order. A column is cheaper to read than the field of each prediction."""
-
-    @property
-    def p_miss(self) -> Sequence[float] | Sequence[None]: ...
-    @property
-    def ttft_s_p50(self) -> Sequence[float]: ...
-    @property
-    def e2e_s_mean(self) -> Sequence[float]: ...
-    @property
-    def output_tokens_mean(self) -> Sequence[float]: ...
-    @property
-    def cost_usd(self) -> Sequence[float]: ...
 
 
 class Predictor(Protocol):

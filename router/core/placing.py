@@ -115,7 +115,7 @@ class Placer:
         found = self.eligible(state, now)
         if found.refusal is not None:
             raise _against(found.refusal, request, found, now)
-        options: list[Option] | Refusal = found.busy
+        options: Sequence[Option] | Refusal = found.busy
         if found.free:
             options = self._admitted(request, found.free, found.passed_over, now)
         elif isinstance(waiting := self._waiting(state, found.busy, now, late=False), Refusal):
@@ -155,10 +155,10 @@ class Placer:
     def _admitted(
         self,
         request: Request,
-        options: list[Option],
+        options: Sequence[Option],
         passed_over: list[tuple[Candidate, str]],
         now: float,
-    ) -> list[Option] | Refusal:
+    ) -> Sequence[Option] | Refusal:
         """The options that meet a hard SLO with the configured confidence, or else the one at which it is tried. The others are
         added to `passed_over`."""
         if not request.hard or request.slo is None:

@@ -25,7 +25,8 @@ cdef class Field:
     def __init__(self, str name not None):
         self.name = name
 
-    cdef int find(self, object of) except -1:
+    cdef object find(self, object of):
+        """The value in an object of another class, whose place is remembered, or of one that has no place or no value."""
         slot = getattr(type(of), self.name, None)
         self.of, self.at = type(of), 0
         if (
@@ -33,4 +34,10 @@ cdef class Field:
             and (<PyMemberDescrObject *>slot).d_member.type == T_OBJECT_EX
         ):
             self.at = (<PyMemberDescrObject *>slot).d_member.offset
+        return getattr(of, self.name)
+
+    cdef int put(self, object of, object value) except -1:
+        """The same, to write a value."""
+        setattr(of, self.name, value)
+        self.find(of)
         return 0

@@ -10,15 +10,17 @@ from predictors.kernels.reference import model_outputs as reference_outputs
 from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.model_outputs import ModelOutputs
 
+from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GetItem
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
+from libc.string cimport memcpy
 
 from predictors.kernels.native.arithmetic cimport item, smooth, within
 from predictors.kernels.native.calibration cimport GroupCalibration, Offsets
-from predictors.kernels.native.estimates cimport Estimates, Known
+from predictors.kernels.native.estimates cimport Estimates, Known, Sources
 from predictors.kernels.native.histories cimport InstanceHistory
 from predictors.kernels.native.networks cimport ESTIMATE, TARGETS, TOGETHER, LatencyNetwork, MemoryNetwork, memory_row, target_row
-from predictors.kernels.native.residuals cimport ResidualWindow
+from predictors.kernels.native.residuals cimport ResidualWindow, above, at_share
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 from router.native.fields cimport Field, read
 
@@ -364,12 +366,12 @@ cdef int serve(
     cdef ModelWeight weight
     cdef ResidualWindow window
     for time in range(2):
-        window = (estimates._tpot_errors if time else estimates._ttft_errors)[place]
+        window = <ResidualWindow>(known.tpot_errors if time else known.ttft_errors)
         bias = known.tpot_bias if time else known.ttft_bias
         weight, offset = weights[time], offsets[time]
         share = weight.value
         for i in range(TAUS):
-            found[time, PHYSICAL, i] = window.at_share(LEVELS[i])
+            found[time, PHYSICAL, i] = at_share(window, LEVELS[i])
             found[time, MODEL, i] = raw[time, i] + bias
             found[time, SERVED, i] = share * found[time, MODEL, i] + (1.0 - share) * found[time, PHYSICAL, i]
         p50 = found[time, SERVED, P50]
@@ -396,8 +398,9 @@ cdef double[:, ::1] TARGET_ROWS = np.empty((TOGETHER, TARGETS))
 cdef double[::1] KNOWN = np.empty(ESTIMATE)
 
 
-def model_outputs(head, MemoryNetwork memory, list stats, Estimates estimates, instances, double now):
+def model_outputs(head, MemoryNetwork memory, of_all, Estimates estimates, instances, double now):
     """See `model_outputs.model_outputs`."""
+    cdef list stats = (<Sources>of_all).stats if type(of_all) is Sources else of_all
     cdef Py_ssize_t all_ = len(stats), size, begin, end, n, at
     cdef LatencyNetwork network = head if type(head) is LatencyNetwork else None
     cdef InstanceHistory history
@@ -481,45 +484,53 @@ cdef double score_of(double share) except? -1e300:
     return score if from_middle >= 0.0 else -score
 
 
-cdef class Errors:
-    """One distribution of log errors: a window of observed ones, or the latency model's quantiles."""
+cdef enum:
+    MOST_TAUS = 8
 
-    cdef ResidualWindow _window
-    cdef const double[:] _quantiles
+assert TAUS <= MOST_TAUS
 
-    cdef int read(self, const double[:] quantiles) except -1:
-        self._quantiles = quantiles
-        if quantiles.shape[0] != TAUS:
-            raise ValueError("other quantiles")
-        return 0
 
-    cdef double _at(self, Py_ssize_t i) except? -1e300:
-        """A quantile, kept apart from the one before: equal ones would make a step, which has no inverse."""
-        return self._quantiles[i] + APART * i
+cdef struct Errors:
+    # One distribution of log errors: a window of observed ones, or (NULL) the latency model's quantiles.
+    PyObject *window
+    double quantiles[MOST_TAUS]
 
-    cdef double exceed(self, double residual) except? -1.0:
-        """P(log error > residual)."""
-        cdef Py_ssize_t low = 0, middle
-        cdef double value, width
-        if self._window is not None:
-            return self._window.above(residual)
-        for middle in range(1, TAUS - 1):
-            low += self._at(middle) < residual
-        value = self._at(low)
-        width = self._at(low + 1) - value
-        return 0.5 * erfc(ROOT_HALF * (SCORES[low] + (residual - value) * (SCORES[low + 1] - SCORES[low]) / width))
 
-    cdef double quantile(self, double share) except? -1e300:
-        """The log error not exceeded with this probability."""
-        cdef Py_ssize_t low = 0, each
-        cdef double score, value
-        if self._window is not None:
-            return self._window.at_share(share)
-        score = score_of(min(max(share, 1e-15), 1.0 - 1e-15))
-        for each in range(1, TAUS - 1):
-            low += SCORES[each] < score
-        value = self._at(low)
-        return value + (score - SCORES[low]) * (self._at(low + 1) - value) / (SCORES[low + 1] - SCORES[low])
+cdef int read_quantiles(Errors *errors, const double[:, :, :] quantiles, Py_ssize_t row, Py_ssize_t time) except -1:
+    """Each is kept apart from the one before: equal ones would make a step, which has no inverse."""
+    cdef Py_ssize_t i
+    if not 0 <= row < quantiles.shape[0] or quantiles.shape[1] != 2 or quantiles.shape[2] != TAUS:
+        raise IndexError("a row of the latency model that is not there")
+    errors.window = NULL
+    for i in range(TAUS):
+        errors.quantiles[i] = quantiles[row, time, i] + APART * i
+    return 0
+
+
+cdef double exceed(const Errors *of, double residual) except? -1.0:
+    """P(log error > residual)."""
+    cdef Py_ssize_t low = 0, middle
+    cdef double value, width
+    if of.window != NULL:
+        return above(<ResidualWindow>of.window, residual)
+    for middle in range(1, TAUS - 1):
+        low += of.quantiles[middle] < residual
+    value = of.quantiles[low]
+    width = of.quantiles[low + 1] - value
+    return 0.5 * erfc(ROOT_HALF * (SCORES[low] + (residual - value) * (SCORES[low + 1] - SCORES[low]) / width))
+
+
+cdef double quantile(const Errors *of, double share) except? -1e300:
+    """The log error not exceeded with this probability."""
+    cdef Py_ssize_t low = 0, each
+    cdef double score, value
+    if of.window != NULL:
+        return at_share(<ResidualWindow>of.window, share)
+    score = score_of(min(max(share, 1e-15), 1.0 - 1e-15))
+    for each in range(1, TAUS - 1):
+        low += SCORES[each] < score
+    value = of.quantiles[low]
+    return value + (score - SCORES[low]) * (of.quantiles[low + 1] - value) / (SCORES[low + 1] - SCORES[low])
 
 
 # --- P(an SLO is missed) ---------------------------------------------------------------------------------
@@ -528,16 +539,21 @@ def p_miss(
     const double[:, :, :] quantiles, list rows,
 ):
     """See `reference.p_miss`."""
-    cdef Py_ssize_t size = len(estimates), n, i, j, row
+    cdef Py_ssize_t size = len(estimates), n, i, j
     cdef double ttft_left_s = INFINITY, e2e_left_s = INFINITY, ttft_s, tpot_s, met_ttft, met_tpot, met, ended, decode_s
-    cdef bint has_tpot = slo.tpot_s is not None, has_e2e = slo.e2e_s is not None
+    cdef bint has_tpot = slo.tpot_s is not None, has_e2e = slo.e2e_s is not None, has_each = has_tpot or slo.ttft_s is not None
     cdef double tpot_target_s = slo.tpot_s if has_tpot else INFINITY, left_s
-    cdef Errors of_ttft = Errors.__new__(Errors), of_tpot = Errors.__new__(Errors)
+    cdef Errors of_ttft, of_tpot
     cdef double[3] ttft_points, tpot_points
+    cdef const double *below = NULL
+    cdef const double *density = NULL
     cdef LengthTable table
-    cdef double cap, choices
+    cdef double cap = INFINITY, choices = 1.0
     cdef Known *known
-    cdef bint by_ttft, by_tpot
+    cdef Seen[STATES] states
+    cdef Seen *seen
+    cdef double missed
+    cdef list found = []
     if slo.ttft_s is not None:
         ttft_left_s = <double>slo.ttft_s - waited_s
     if has_e2e:
@@ -546,56 +562,142 @@ def p_miss(
         raise ValueError("columns of different lengths")
     if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
         return [1.0] * size
-    found = []
+    last_answer = None
+    for i in range(STATES):
+        states[i].answer = NULL
     for n in range(size):
-        known, answer, row = estimates.at(n), answers[n], rows[n]
+        known, answer = &estimates._known[n], answers[n]
         ttft_s, tpot_s = known.ttft_s, known.tpot_s
-        table, most = <object>PyTuple_GetItem(answer, 0), <object>PyTuple_GetItem(answer, 1)  # `answer[0]` of a named tuple is slow
-        cap = INFINITY if most is None else <double>most
-        choices = item(answer, 2)
-        by_ttft, by_tpot = decides_ttft[n], decides_tpot[n]
-        if (by_ttft or by_tpot) and not 0 <= row < quantiles.shape[0]:
-            raise IndexError("a row of the latency model that is not there")
-        of_ttft._window = of_tpot._window = None
-        if by_ttft:
-            of_ttft.read(quantiles[row, 0])
+        if answer is not last_answer:
+            last_answer = answer
+            table, most = <object>PyTuple_GetItem(answer, 0), <object>PyTuple_GetItem(answer, 1)  # `answer[0]` of a named tuple is slow
+            below, density = &table._of[BELOW, 0], &table._of[DENSITY, 0]
+            cap = INFINITY if most is None else <double>most
+            choices = item(answer, 2)
+        seen = NULL
+        if not (decides_ttft[n] or decides_tpot[n]):
+            seen = &states[place_of_state(ttft_s, tpot_s)]
+            if (
+                seen.answer == <PyObject *>answer and seen.ttft_s == ttft_s and seen.tpot_s == tpot_s
+                and alike(seen.ttft_errors, known.ttft_errors) and alike(seen.tpot_errors, known.tpot_errors)
+            ):
+                found.append(seen.missed)
+                continue
+        if decides_ttft[n]:
+            read_quantiles(&of_ttft, quantiles, rows[n], 0)
         else:
-            of_ttft._window = estimates._ttft_errors[n]
-        if by_tpot:
-            of_tpot.read(quantiles[row, 1])
+            of_ttft.window = known.ttft_errors
+        if decides_tpot[n]:
+            read_quantiles(&of_tpot, quantiles, rows[n], 1)
         else:
-            of_tpot._window = estimates._tpot_errors[n]
+            of_tpot.window = known.tpot_errors
         met_ttft = met_tpot = 1.0
-        if slo.ttft_s is not None or has_tpot:
-            met_ttft = 1.0 - of_ttft.exceed(log(ttft_left_s / ttft_s))
+        if has_each:
+            met_ttft = 1.0 - exceed(&of_ttft, log(ttft_left_s / ttft_s))
             left_s = tpot_target_s if cap > 1.0 else INFINITY
-            met_tpot = 1.0 - of_tpot.exceed(log(left_s / tpot_s))
+            met_tpot = 1.0 - exceed(&of_tpot, log(left_s / tpot_s))
         met = met_ttft * met_tpot
         if has_e2e:
             for i in range(3):
-                ttft_points[i] = e2e_left_s - ttft_s * exp(of_ttft.quantile(met_ttft * (2 * i + 1) / 6.0))
-                tpot_points[i] = tpot_s * exp(of_tpot.quantile(met_tpot * (2 * i + 1) / 6.0))
+                ttft_points[i] = e2e_left_s - ttft_s * exp(quantile(&of_ttft, met_ttft * (2 * i + 1) / 6.0))
+                tpot_points[i] = tpot_s * exp(quantile(&of_tpot, met_tpot * (2 * i + 1) / 6.0))
             ended = 0.0
             for i in range(3):
                 decode_s = ttft_points[i]
                 if decode_s > 0.0:
                     for j in range(3):
-                        ended += ended_by(table, 1.0 + decode_s / tpot_points[j], cap, choices)
+                        ended += ended_by(below, density, 1.0 + decode_s / tpot_points[j], cap, choices)
             met *= ended / 9.0
-        found.append(at_least(1.0 - met, 0.0))
+        missed = at_least(1.0 - met, 0.0)
+        if seen != NULL:
+            seen.answer, seen.ttft_s, seen.tpot_s, seen.missed = <PyObject *>answer, ttft_s, tpot_s, missed
+            seen.ttft_errors, seen.tpot_errors = known.ttft_errors, known.tpot_errors
+        found.append(missed)
     return found
+
+
+cdef enum:
+    STATE_BITS = 7
+    STATES = 1 << STATE_BITS
+
+
+cdef struct Seen:  # P(miss) in one state, of a candidate of the same call
+    PyObject *answer
+    double ttft_s, tpot_s, missed
+    PyObject *ttft_errors
+    PyObject *tpot_errors
+
+
+cdef Py_ssize_t place_of_state(double ttft_s, double tpot_s) noexcept:
+    """Where a state is kept: equal ones at the same place."""
+    cdef unsigned long long one, other
+    memcpy(&one, &ttft_s, sizeof(one))
+    memcpy(&other, &tpot_s, sizeof(other))
+    return ((one * 3 + other) * <unsigned long long>0x9E3779B97F4A7C15) >> (64 - STATE_BITS)
+
+
+cdef bint alike(const PyObject *one, const PyObject *other) noexcept:
+    """Whether two windows have the same distribution, as those that have learned nothing have."""
+    if one == other:
+        return True
+    return (
+        (<ResidualWindow>one)._sorted == (<ResidualWindow>other)._sorted and (<ResidualWindow>one)._size == (<ResidualWindow>other)._size
+        and (<ResidualWindow>one).bias == (<ResidualWindow>other).bias and (<ResidualWindow>one).tail == (<ResidualWindow>other).tail
+    )
 
 
 cdef double at_least(double value, double bound) noexcept:
     return bound if value < bound else value
 
 
-cdef double ended_by(LengthTable table, double tokens, double cap, double choices) except? -1.0:
-    """P(the longest of all choices has ended after so many tokens)."""
+cdef double ended_by(
+    const double *below, const double *density, double tokens, double cap, double choices
+) except? -1.0:
+    """P(the longest of all choices has ended after so many tokens, at least 1)."""
     cdef double share
     cdef Py_ssize_t at
     if tokens >= cap:
         return 1.0
-    at = edge_of(EDGES, tokens)
-    share = table._of[BELOW, at] + (tokens - EDGES[at]) * table._of[DENSITY, at]
+    at = edge_near(tokens)
+    if at < 0:
+        raise ValueError("an answer of less than a token")
+    share = below[at] + (tokens - EDGES[at]) * density[at]
     return pow(share, choices) if choices > 1.0 else share
+
+
+# Edges by the first bits of a number, which lead to one of the last edges that are not above it.
+cdef enum:
+    CELL_BITS = 3  # of the mantissa
+    CELLS = 20 << CELL_BITS
+cdef double LEAST_TOKENS = 0.5, MOST_TOKENS = 0.5 * 2.0 ** 20
+cdef short[CELLS] CELL_EDGES
+
+
+cdef Py_ssize_t cell_of(double tokens) noexcept:
+    cdef unsigned long long bits, least
+    memcpy(&bits, &tokens, sizeof(bits))
+    memcpy(&least, &LEAST_TOKENS, sizeof(least))
+    return (bits >> (52 - CELL_BITS)) - (least >> (52 - CELL_BITS))
+
+
+cdef int fill_cells() except -1:
+    cdef Py_ssize_t cell
+    for cell in range(CELLS):
+        CELL_EDGES[cell] = edge_of(EDGES, LEAST_TOKENS * 2.0 ** (cell >> CELL_BITS) * (1.0 + (cell % (1 << CELL_BITS)) / <double>(1 << CELL_BITS)))
+        if CELL_EDGES[cell] < 0 or cell_of(EDGES[CELL_EDGES[cell]]) > cell:
+            raise ValueError("edges of other bins")
+    return 0
+
+
+fill_cells()
+
+
+cdef Py_ssize_t edge_near(double value) except -2:
+    """`edge_of` a number of tokens, quickly."""
+    cdef Py_ssize_t at
+    if not LEAST_TOKENS <= value < MOST_TOKENS:
+        return edge_of(EDGES, value)
+    at = CELL_EDGES[cell_of(value)]
+    while at < BINS and EDGES[at + 1] <= value:
+        at += 1
+    return at

@@ -7,12 +7,12 @@ from predictors.kernels.reference.estimates import MOST_PREFILL_SHARE, AnalyticE
 from predictors.kernels.step_costs import CONSTANTS
 
 from cpython.dict cimport PyDict_GetItemWithError
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from cpython.ref cimport PyObject
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.math cimport exp, floor, sqrt
 
 from predictors.kernels.native.arithmetic cimport item
-from predictors.kernels.native.residuals cimport ResidualWindow, Shrinkage, StratifiedResiduals
+from predictors.kernels.native.residuals cimport MOST_STRATA, ResidualWindow, Shrinkage, StratifiedResiduals
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 from router.native.fields cimport Field, number, read, write, write_all
 
@@ -52,10 +52,6 @@ cdef Field PROMPT_RATIO = Field("prompt_ratio"), REPORT = Field("report"), RUNNI
 cdef Field SUM_TOKENS = Field("sum_tokens"), TPOT = Field("tpot"), TTFT = Field("ttft"), UPDATED_AT = Field("updated_at")
 
 
-cdef struct Costs:
-    double overhead_s, floor_s, token_s, extra_s, seq_s, kv_token_s, pair_s, load_s, capacity_tokens, batched_tokens, seats
-
-
 cdef struct Physical:
     double ttft_s, tpot_s, step_s, held
     int ttft_stratum, tpot_stratum
@@ -69,7 +65,7 @@ cdef class Estimates:
         cdef Known *known
         given = list(estimates)
         self._reserve(len(given))
-        for n in range(self._size):
+        for n in range(len(given)):
             each = given[n]
             self._put(n, each.ttft_errors, each.tpot_errors)
             known = &self._known[n]
@@ -83,29 +79,36 @@ cdef class Estimates:
             known.raw_tpot_s, known.memory_ratio, known.e2e_s = each.raw_tpot_s, each.memory_ratio, each.e2e_s
 
     def __dealloc__(self):
+        cdef Py_ssize_t n
+        for n in range(self._size):
+            Py_XDECREF(self._known[n].ttft_errors)
+            Py_XDECREF(self._known[n].tpot_errors)
         PyMem_Free(self._known)
 
     cdef int _reserve(self, Py_ssize_t size) except -1:
         if self._known != NULL:
             raise ValueError("estimates that are there")
-        self._ttft_errors, self._tpot_errors = [], []
-        self._known = <Known *>PyMem_Calloc(max(size, 1), sizeof(Known))
+        self._known = <Known *>PyMem_Malloc(max(size, 1) * sizeof(Known))
         if self._known == NULL:
             raise MemoryError
-        self._size = size
+        self._room = size
         return 0
 
     cdef int _put(self, Py_ssize_t n, ResidualWindow ttft_errors, ResidualWindow tpot_errors) except -1:
         """What is taken of the windows of the errors of the next candidate."""
-        cdef Known *known = self.at(n)
-        self._ttft_errors.append(ttft_errors)
-        self._tpot_errors.append(tpot_errors)
+        cdef Known *known = &self._known[n]
+        if n != self._size or n >= self._room:
+            raise IndexError("a candidate that is not the next")
         known.ttft_bias, known.tpot_bias = ttft_errors.median, tpot_errors.median
         known.ttft_count, known.tpot_count = ttft_errors.count, tpot_errors.count
         known.of_ttft[0], known.of_ttft[1] = ttft_errors.median_factor, ttft_errors.p95_factor
         known.of_ttft[2] = ttft_errors.mean_factor
         known.of_tpot[0], known.of_tpot[1] = tpot_errors.median_factor, tpot_errors.p95_factor
         known.of_tpot[2] = tpot_errors.mean_factor
+        Py_INCREF(ttft_errors)
+        Py_INCREF(tpot_errors)
+        known.ttft_errors, known.tpot_errors = <PyObject *>ttft_errors, <PyObject *>tpot_errors
+        self._size += 1
         return 0
 
     cdef Known *at(self, Py_ssize_t n) except NULL:
@@ -119,7 +122,7 @@ cdef class Estimates:
     def __getitem__(self, Py_ssize_t n):
         cdef Known *known = self.at(n)
         return new_tuple(AnalyticEstimate, (
-            self.estimate(n), known.raw_tpot_s, known.memory_ratio, known.e2e_s, self._ttft_errors[n], self._tpot_errors[n],
+            self.estimate(n), known.raw_tpot_s, known.memory_ratio, known.e2e_s, <object>known.ttft_errors, <object>known.tpot_errors,
         ))
 
     def estimate(self, Py_ssize_t n):
@@ -163,54 +166,83 @@ cdef class Estimates:
                 count -= 1
         return found
 
-    def times(self, list answers, double waited_s, list rows, factors, list decides_ttft, list decides_tpot):
+    cdef int _check(self, Py_ssize_t first, Py_ssize_t end, answers, others) except -1:
+        """Candidates that are there, and columns of all."""
+        if not (0 <= first <= end <= self._size and len(answers) == len(others) == self._size):
+            raise ValueError("columns of different lengths")
+        return 0
+
+    def times(self, list answers, double waited_s, list rows, factors, Py_ssize_t first, Py_ssize_t end):
         cdef Py_ssize_t n, row
-        cdef double mean, ttft_s, ttft_mean, tpot_s, tpot_mean
         cdef Known *known
         cdef const double[:, :, :] modelled = factors
-        if not len(answers) == len(rows) == len(decides_ttft) == len(decides_tpot) == self._size:
-            raise ValueError("columns of different lengths")
-        p50, tpots, means = [], [], []
-        for n in range(self._size):
+        cdef list p50 = [], tpots = []
+        self._check(first, end, answers, rows)
+        for n in range(first, end):
             known, row = &self._known[n], rows[n]
-            ttft_s, ttft_mean = known.of_ttft[0], known.of_ttft[2]
-            tpot_s, tpot_mean = known.of_tpot[0], known.of_tpot[2]
-            if row >= 0:
-                ttft_s, tpot_s = modelled[row, 0, 0], modelled[row, 1, 0]
-                if decides_ttft[n]:
-                    ttft_mean = modelled[row, 0, 2]
-                if decides_tpot[n]:
-                    tpot_mean = modelled[row, 1, 2]
-            p50.append(waited_s + known.ttft_s * ttft_s)
-            mean = waited_s + known.ttft_s * ttft_mean
-            answer = answers[n]
-            if answer is None:
+            p50.append(waited_s + known.ttft_s * (known.of_ttft[0] if row < 0 else modelled[row, 0, 0]))
+            if answers[n] is None:
                 tpots.append(None)
             else:
-                tpots.append(known.tpot_s * tpot_s)
-                if item(answer, LONG_MEAN) > 1.0:
-                    mean += known.tpot_s * tpot_mean * (item(answer, LONG_MEAN) - 1.0)
-            means.append(mean)
-        return p50, tpots, means
+                tpots.append(known.tpot_s * (known.of_tpot[0] if row < 0 else modelled[row, 1, 0]))
+        return p50, tpots
+
+    def means(self, list answers, double waited_s, list rows, factors, list decides_ttft, list decides_tpot):
+        cdef Py_ssize_t n, size = self._size
+        cdef double mean, ttft_mean, tpot_mean, tokens = 0.0
+        cdef Known *known
+        cdef const double[:, :, :] modelled = factors
+        cdef list found = []
+        self._check(0, size, answers, rows)
+        self._check(0, size, decides_ttft, decides_tpot)
+        last = found  # no answer
+        for n in range(size):
+            known = &self._known[n]
+            ttft_mean, tpot_mean = known.of_ttft[2], known.of_tpot[2]
+            if decides_ttft[n]:
+                ttft_mean = modelled[<Py_ssize_t>rows[n], 0, 2]
+            if decides_tpot[n]:
+                tpot_mean = modelled[<Py_ssize_t>rows[n], 1, 2]
+            mean = waited_s + known.ttft_s * ttft_mean
+            answer = answers[n]
+            if answer is not last:
+                last, tokens = answer, 0.0 if answer is None else item(answer, LONG_MEAN)
+            if tokens > 1.0:
+                mean += known.tpot_s * tpot_mean * (tokens - 1.0)
+            found.append(mean)
+        return found
 
     @staticmethod
     def lengths(list answers):
         cdef list found = []
+        last, tokens = found, None  # no answer
         for answer in answers:
-            found.append(0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES))
+            if answer is not last:
+                last, tokens = answer, 0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES)
+            found.append(tokens)
         return found
 
-    def costs(self, list answers, candidates):
+    def costs(self, list answers, candidates, Py_ssize_t first, Py_ssize_t end):
         cdef Py_ssize_t n
-        cdef double cost
-        if not len(answers) == len(candidates) == self._size:
-            raise ValueError("columns of different lengths")
-        found = []
-        for n in range(self._size):
-            price, answer = read(PRICE, candidates[n]), answers[n]
-            cost = self._known[n].prompt_tokens * number(INPUT_PRICE, price) * 1e-6
+        cdef double cost, tokens = 0.0, input_usd, output_usd
+        cdef Source *prices = NULL
+        cdef list found = []
+        self._check(first, end, answers, candidates)
+        if self._sources is not None:
+            prices = (<Sources>self._sources)._of
+        last = found  # no answer
+        for n in range(first, end):
+            answer = answers[n]
+            if answer is not last:
+                last, tokens = answer, 0.0 if answer is None else item(answer, MEAN) * item(answer, CHOICES)
+            if self._sources is None:
+                price = read(PRICE, candidates[n])
+                input_usd, output_usd = number(INPUT_PRICE, price), number(OUTPUT_PRICE, price)
+            else:
+                input_usd, output_usd = prices[n].input_usd, prices[n].output_usd
+            cost = self._known[n].prompt_tokens * input_usd * 1e-6
             if answer is not None:
-                cost += item(answer, MEAN) * item(answer, CHOICES) * number(OUTPUT_PRICE, price) * 1e-6
+                cost += tokens * output_usd * 1e-6
             found.append(cost)
         return found
 
@@ -234,15 +266,15 @@ def answer_times(estimate, answer, double waited_s, of_ttft, of_tpot):
     )
 
 
-def each_with(kind, list names, list columns, Py_ssize_t size):
+def each_with(kind, list names, list columns, Py_ssize_t first, Py_ssize_t end):
     """See `estimates.each_with`."""
     cdef Py_ssize_t at, i, width = len(names)
     cdef list column, fields = [written(name) for name in names], found = []
-    if len(columns) != width or any([len(column) != size for column in columns]):
+    if len(columns) != width or any([len(column) != end - first for column in columns]):
         raise ValueError("columns of different lengths")
     if kind.__new__ is not object.__new__:
         raise TypeError("a kind of objects that is made in its own way")
-    for at in range(size):
+    for at in range(first, end):
         each = PyType_GenericAlloc(kind, 0)
         write(PLACE, each, at)
         found.append(each)
@@ -276,82 +308,157 @@ def stats_of(dict known, candidates, instances):
     return found, missing
 
 
-def by_model(candidates, list stats, make):
+cdef class Sources:
+    """See `estimates.Sources`."""
+
+    def __cinit__(self, list stats, candidates):
+        cdef Py_ssize_t n, size = len(stats), costs = -1, kind = -1
+        cdef dict kinds = {}, places = {}
+        cdef Source *of
+        if len(candidates) != size:
+            raise ValueError("columns of different lengths")
+        self.stats, self._firsts = stats, []
+        self._of, self._costs = <Source *>PyMem_Calloc(max(size, 1), sizeof(Source)), NULL
+        if self._of == NULL:
+            raise MemoryError
+        self._costs = <Costs *>PyMem_Calloc(max(size, 1), sizeof(Costs))
+        if self._costs == NULL:
+            raise MemoryError
+        last_costs = last_model = last_context = last_quality = kinds  # none that a candidate has
+        for n in range(size):
+            candidate, each = candidates[n], self.stats[n]
+            self._put(n, each, read(PRICE, candidate))
+            self._size += 1
+            of = &self._of[n]
+            if read(COSTS, each) is not last_costs:
+                last_costs = read(COSTS, each)
+                costs = places.setdefault(last_costs, len(places))
+                read_costs(read(CONSTANTS_OF, last_costs), &self._costs[costs])
+            model, context, quality = read(MODEL, candidate), read(ROOM, candidate), read(QUALITY, candidate)
+            if model is not last_model or context is not last_context or quality is not last_quality:
+                last_model, last_context, last_quality = model, context, quality
+                kind = kinds.setdefault((model, context, quality), len(kinds))
+                if kind == len(self._firsts):
+                    self._firsts.append(n)
+            of.costs, of.kind = costs, kind
+
+    cdef int _put(self, Py_ssize_t n, each, price) except -1:
+        cdef Source *of = &self._of[n]
+        cdef StratifiedResiduals ttft = read(TTFT, each), tpot = read(TPOT, each)
+        cdef Shrinkage shrinkage = read(SHRINKAGE, each)
+        prefills, lengths = read(PREFILLS, each), read(LENGTHS, each)
+        of.input_usd, of.output_usd = number(INPUT_PRICE, price), number(OUTPUT_PRICE, price)
+        if ttft is None or tpot is None or shrinkage is None:
+            raise TypeError("stats without errors")
+        Py_INCREF(ttft)
+        Py_INCREF(tpot)
+        Py_INCREF(shrinkage)
+        Py_INCREF(prefills)
+        Py_INCREF(lengths)
+        of.ttft, of.tpot, of.shrinkage = <PyObject *>ttft, <PyObject *>tpot, <PyObject *>shrinkage
+        of.prefills, of.lengths = <PyObject *>prefills, <PyObject *>lengths
+        return 0
+
+    def __dealloc__(self):
+        cdef Py_ssize_t n
+        for n in range(self._size):
+            Py_XDECREF(self._of[n].ttft)
+            Py_XDECREF(self._of[n].tpot)
+            Py_XDECREF(self._of[n].shrinkage)
+            Py_XDECREF(self._of[n].prefills)
+            Py_XDECREF(self._of[n].lengths)
+        PyMem_Free(self._of)
+        PyMem_Free(self._costs)
+
+    def __len__(self):
+        return self._size
+
+    def __getitem__(self, at):
+        return self.stats[at]
+
+
+cdef int read_costs(constants, Costs *costs) except -1:
+    costs.overhead_s, costs.floor_s = item(constants, 0), item(constants, 1)
+    costs.token_s, costs.extra_s, costs.seq_s = item(constants, 2), item(constants, 3), item(constants, 4)
+    costs.kv_token_s, costs.pair_s, costs.load_s = item(constants, 5), item(constants, 6), item(constants, 7)
+    costs.capacity_tokens, costs.batched_tokens = item(constants, 8), item(constants, 9)
+    costs.seats = item(constants, 10)
+    return 0
+
+
+def by_model(candidates, Sources stats not None, make):
     """See `estimates.by_model`."""
-    cdef Py_ssize_t at
-    cdef dict known = {}
-    cdef list firsts = [], seconds = []
-    if len(candidates) != len(stats):
+    cdef Py_ssize_t n
+    cdef list made = [], firsts = [], seconds = []
+    if len(candidates) != stats._size:
         raise ValueError("columns of different lengths")
-    last_model = last_context = last_quality = first = second = known  # none that a candidate has
-    for at in range(len(stats)):
-        candidate = candidates[at]
-        model, context, quality = read(MODEL, candidate), read(ROOM, candidate), read(QUALITY, candidate)
-        if model is not last_model or context is not last_context or quality is not last_quality:
-            last_model, last_context, last_quality = model, context, quality
-            key = model, context, quality
-            both = known.get(key)
-            if both is None:
-                both = known[key] = make(candidate, stats[at])
-            first, second = both
+    for n in stats._firsts:
+        made.append(make(candidates[n], stats.stats[n]))
+    for n in range(stats._size):
+        first, second = <tuple?>made[stats._of[n].kind]
         firsts.append(first)
         seconds.append(second)
     return firsts, seconds
 
 
-def analytic_estimates(list stats, candidates, instances, double request_tokens, list cached, list answers, double now):
+def analytic_estimates(
+    Sources stats not None, candidates, instances, double request_tokens, list cached, list answers, double now
+):
     """See `estimates.analytic_estimates`."""
-    cdef Py_ssize_t size = len(stats), n
+    cdef Py_ssize_t size = stats._size, n
     cdef double ratio = 1.0, prompt_tokens = 0.0, mean_prompt_tokens = 1.0, cached_tokens, pending_tokens
+    cdef double mean = 0.0, usual_mean = 0.0, usual_capped = 0.0, long_mean = 0.0
     cdef Estimates estimates = Estimates.__new__(Estimates)
     cdef Known *known
+    cdef Source *of
     cdef Physical found
-    cdef Costs costs
-    cdef ResidualWindow ttft_errors, tpot_errors
+    cdef PyObject *lengths = NULL
     if not size == len(candidates) == len(instances) == len(cached) == len(answers):
         raise ValueError("columns of different lengths")
     estimates._reserve(size)
-    costs_of = lengths = estimates  # none that a candidate has
+    estimates._sources = stats
+    last_answer = estimates  # none that a candidate has
     for n in range(size):
-        of, instance, answer = stats[n], instances[n], answers[n]
+        of, instance, answer = &stats._of[n], instances[n], answers[n]
         report = read(REPORT, instance)
-        if read(LENGTHS, of) is not lengths:
-            lengths = read(LENGTHS, of)
-            ratio, mean_prompt_tokens = number(PROMPT_RATIO, lengths), number(MEAN_PROMPT, lengths)
+        if of.lengths != lengths:
+            lengths = of.lengths
+            ratio, mean_prompt_tokens = number(PROMPT_RATIO, <object>lengths), number(MEAN_PROMPT, <object>lengths)
             prompt_tokens = request_tokens * ratio
+        if answer is not last_answer:
+            last_answer = answer
+            mean, usual_mean = item(answer, MEAN), item(answer, USUAL_MEAN)
+            usual_capped, long_mean = item(answer, USUAL_CAPPED), item(answer, LONG_MEAN)
         cached_tokens = <double>cached[n] * ratio
         pending_tokens = number(PENDING, instance) * ratio
-        if read(COSTS, of) is not costs_of:
-            costs_of = read(COSTS, of)
-            constants = read(CONSTANTS_OF, costs_of)
-            costs.overhead_s, costs.floor_s = item(constants, 0), item(constants, 1)
-            costs.token_s, costs.extra_s, costs.seq_s = item(constants, 2), item(constants, 3), item(constants, 4)
-            costs.kv_token_s, costs.pair_s, costs.load_s = item(constants, 5), item(constants, 6), item(constants, 7)
-            costs.capacity_tokens, costs.batched_tokens = item(constants, 8), item(constants, 9)
-            costs.seats = item(constants, 10)
         found = physical(
-            &costs, instance, report, prompt_tokens, cached_tokens, pending_tokens, item(answer, MEAN),
-            item(answer, USUAL_MEAN), mean_prompt_tokens, rate_of(read(PREFILLS, of), now),
+            &stats._costs[of.costs], instance, report, prompt_tokens, cached_tokens, pending_tokens, mean, usual_mean,
+            mean_prompt_tokens, rate_of(<object>of.prefills, now),
         )
         loaded = read(LOADED, report)
         if loaded is not None:
             model = candidates[n].upstream_model
             if model not in loaded and f"{model}:latest" not in loaded:
-                found.ttft_s += costs.load_s
+                found.ttft_s += stats._costs[of.costs].load_s
                 found.ttft_stratum = 2
-        ttft_errors = (<StratifiedResiduals?>read(TTFT, of)).windows[found.ttft_stratum]
-        tpot_errors = (<StratifiedResiduals?>read(TPOT, of)).windows[found.tpot_stratum]
-        estimates._put(n, ttft_errors, tpot_errors)
+        estimates._put(
+            n, window_of(<StratifiedResiduals>of.ttft, found.ttft_stratum), window_of(<StratifiedResiduals>of.tpot, found.tpot_stratum)
+        )
         known = &estimates._known[n]
         known.ttft_s, known.raw_tpot_s = found.ttft_s, found.tpot_s
-        known.tpot_s = (<Shrinkage?>read(SHRINKAGE, of)).shrunk(found.tpot_s)
+        known.tpot_s = (<Shrinkage>of.shrinkage).shrunk(found.tpot_s)
         known.ttft_stratum, known.tpot_stratum = found.ttft_stratum, found.tpot_stratum
         known.prompt_tokens, known.cached_tokens, known.pending_tokens = prompt_tokens, cached_tokens, pending_tokens
-        known.output_tokens, known.step_s, known.memory_ratio = item(answer, USUAL_CAPPED), found.step_s, found.held
-        known.e2e_s = (
-            found.ttft_s * known.of_ttft[0] + known.tpot_s * known.of_tpot[0] * item(answer, LONG_MEAN)
-        )
+        known.output_tokens, known.step_s, known.memory_ratio = usual_capped, found.step_s, found.held
+        known.e2e_s = found.ttft_s * known.of_ttft[0] + known.tpot_s * known.of_tpot[0] * long_mean
     return estimates
+
+
+cdef inline ResidualWindow window_of(StratifiedResiduals of, int stratum):
+    """That of the errors under a load of this stratum."""
+    if not 0 <= stratum < MOST_STRATA or of.served[stratum] == NULL:
+        raise IndexError("a stratum that is not there")
+    return <ResidualWindow>of.served[stratum]
 
 
 cdef enum:  # of `predictors.kernels.reference.answer_length.AnswerLength`

@@ -10,6 +10,7 @@ from predictors.kernels.reference import residuals as reference
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from libc.math cimport exp, fabs, log, sqrt
 from libc.string cimport memcpy, memmove
 
@@ -114,29 +115,17 @@ cdef class ResidualWindow:
         self._sorted = grown
         return 0
 
-    cdef Py_ssize_t _place(self, double value) noexcept:
-        """Before which value this one belongs; before the first of equal ones."""
-        cdef const double *values = self._sorted
-        cdef Py_ssize_t low = 0, high = self._size, middle
-        while low < high:
-            middle = (low + high) >> 1
-            if values[middle] < value:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
     cdef int _insert(self, double value) except -1:
         cdef Py_ssize_t at
         self._reserve()
-        at = self._place(value)
+        at = place_of(self, value)
         memmove(self._values + at + 1, self._values + at, (self._size - at) * sizeof(double))
         self._values[at] = value
         self._size += 1
         return 0
 
     cdef int _remove(self, double value) except -1:
-        cdef Py_ssize_t at = self._place(value)
+        cdef Py_ssize_t at = place_of(self, value)
         if at >= self._size:
             raise IndexError("a value that is not in the window")
         memmove(self._values + at, self._values + at + 1, (self._size - at - 1) * sizeof(double))
@@ -164,35 +153,13 @@ cdef class ResidualWindow:
         self._summarise()
 
     def quantile(self, double probability):
-        return self.at_share(probability)
+        return at_share(self, probability)
 
     def quantiles(self, probabilities):
-        return [self.at_share(probability) for probability in probabilities]
-
-    cdef double at_share(self, double share) noexcept:
-        cdef const double *values = self._sorted
-        cdef Py_ssize_t last = self._size - 1, low
-        cdef double at = share * (last + 2) - 1
-        if not at > 0.0:
-            return self.bias + values[0]
-        low = last if at >= last else <Py_ssize_t>at
-        if low >= last:
-            return self.bias + values[last]
-        return self.bias + values[low] + (at - low) * (values[low + 1] - values[low])
+        return [at_share(self, probability) for probability in probabilities]
 
     def exceed(self, double residual):
-        return self.above(residual)
-
-    cdef double above(self, double residual) noexcept:
-        """P(r > residual)."""
-        cdef const double *values = self._sorted
-        cdef double innovation = residual - self.bias
-        cdef Py_ssize_t size = self._size, at = self._place(innovation)
-        if at == 0:
-            return 1.0 - 1.0 / ((size + 1) * square(1.0 + (values[0] - innovation) / self.tail))
-        if at == size:
-            return 1.0 / ((size + 1) * square(1.0 + (innovation - values[size - 1]) / self.tail))
-        return 1.0 - (at + (innovation - values[at - 1]) / (values[at] - values[at - 1])) / (size + 1)
+        return above(self, residual)
 
     def least_factor(self):
         return exp(self.bias + self._sorted[0] - (self.tail if self._size < 2 * PRIOR_SIZE else 0.0))
@@ -202,16 +169,12 @@ cdef class ResidualWindow:
         cdef double sd
         self._stale = 0
         self.tail = max(0.5 * (values[(self._size * 3) // 4] - values[self._size // 4]), 0.02)
-        self.median, self.p95 = self.at_share(0.5), self.at_share(0.95)
+        self.median, self.p95 = at_share(self, 0.5), at_share(self, 0.95)
         self.median_factor, self.p95_factor = exp(self.median), exp(self.p95)
         sd = min((self.p95 - self.median) / 1.645, 1.0)
         self.mean_factor = exp(self.median + 0.5 * sd * sd)
         self.factors = self.median_factor, self.p95_factor, self.mean_factor
         return 0
-
-
-cdef double square(double x) noexcept:
-    return x * x
 
 
 cdef Py_ssize_t OWN_AFTER = reference.StratifiedResiduals.OWN_AFTER
@@ -221,9 +184,26 @@ cdef class StratifiedResiduals:
     OWN_AFTER = reference.StratifiedResiduals.OWN_AFTER
 
     def __init__(self, Py_ssize_t strata, double prior_sd, double noise_sd, Py_ssize_t memory=64):
+        cdef Py_ssize_t at
         self.pooled = ResidualWindow(prior_sd, noise_sd, memory)
         self.strata = [ResidualWindow(prior_sd, noise_sd, memory) for _ in range(strata)]
+        if not 0 < strata <= MOST_STRATA:
+            raise ValueError("another number of strata")
         self.windows = [self.pooled] * strata
+        for at in range(strata):
+            self._serve(at, self.pooled)
+
+    def __dealloc__(self):
+        cdef Py_ssize_t at
+        for at in range(MOST_STRATA):
+            Py_XDECREF(self.served[at])
+
+    cdef int _serve(self, Py_ssize_t stratum, ResidualWindow window) except -1:
+        cdef PyObject *before = self.served[stratum]
+        Py_INCREF(window)
+        self.served[stratum] = <PyObject *>window
+        Py_XDECREF(before)
+        return 0
 
     def correct(self, Py_ssize_t stratum, double taken, double actual):
         cdef ResidualWindow own = self.strata[stratum]
@@ -236,6 +216,7 @@ cdef class StratifiedResiduals:
         own.learn(residual)
         if own.count == OWN_AFTER:
             self.windows[stratum] = own
+            self._serve(stratum, own)
         self._observed += 1
         if self._observed % 4 == 0 or own.count <= OWN_AFTER:
             self.pooled.learn(residual)

@@ -137,37 +137,61 @@ class Estimates(list[AnalyticEstimate]):
         waited_s: float,
         rows: list[int],
         factors: np.ndarray,
+        first: int,
+        end: int,
+    ) -> tuple[list[float], list[float | None]]:
+        """The median TTFT since the arrival and the median TPOT in seconds, of the candidates from `first` until before `end`.
+        Where the latency model predicts, its row of `factors` (R, 2, 3) multiplies the estimate. `answers` are None where
+        nothing is decoded."""
+        p50, tpots = [], []
+        for at in range(first, end):
+            of_ttft, of_tpot = self._factors[at] if rows[at] < 0 else factors[rows[at]].tolist()
+            ttft_s, tpot_s = self[at].estimate[:2]
+            p50.append(waited_s + ttft_s * of_ttft[0])
+            tpots.append(None if answers[at] is None else tpot_s * of_tpot[0])
+        return p50, tpots
+
+    def means(
+        self,
+        answers: list[AnswerLength] | list[None],
+        waited_s: float,
+        rows: list[int],
+        factors: np.ndarray,
         decides_ttft: list[bool],
         decides_tpot: list[bool],
-    ) -> tuple[list[float], list[float | None], list[float]]:
-        """By candidate the median TTFT and TPOT and the mean E2E in seconds, the times since the arrival. Where the latency
-        model predicts, its row of `factors` (R, 2, 3) multiplies the estimate, in the mean E2E where it decides. `answers` are None where nothing is
-        decoded."""
-        p50, tpots, means = [], [], []
+    ) -> list[float]:
+        """By candidate the mean E2E since the arrival in seconds. The latency model's factors multiply the estimate where it
+        decides."""
+        found = []
         for each, own, answer, row, by_ttft, by_tpot in zip(
             self, self._factors, answers, rows, decides_ttft, decides_tpot, strict=True
         ):
-            of_ttft, of_tpot = own if row < 0 else factors[row].tolist()
+            of_ttft = factors[row, 0].tolist() if by_ttft else own[0]
+            of_tpot = factors[row, 1].tolist() if by_tpot else own[1]
             ttft_s, tpot_s = each.estimate[:2]
-            p50.append(waited_s + ttft_s * of_ttft[0])
-            mean_s = waited_s + ttft_s * (of_ttft if by_ttft else own[0])[2]
+            mean_s = waited_s + ttft_s * of_ttft[2]
             if answer is not None and answer.long_mean > 1.0:
-                mean_s += tpot_s * (of_tpot if by_tpot else own[1])[2] * (answer.long_mean - 1.0)
-            tpots.append(None if answer is None else tpot_s * of_tpot[0])
-            means.append(mean_s)
-        return p50, tpots, means
+                mean_s += tpot_s * of_tpot[2] * (answer.long_mean - 1.0)
+            found.append(mean_s)
+        return found
 
     @staticmethod
     def lengths(answers: list[AnswerLength] | list[None]) -> list[float]:
         """By answer its expected tokens, of all choices; 0 where nothing is decoded."""
         return [0.0 if each is None else each.mean * each.choices for each in answers]
 
-    def costs(self, answers: list[AnswerLength] | list[None], candidates: Sequence[Candidate]) -> list[float]:
-        """By candidate the expected price in USD."""
+    def costs(
+        self,
+        answers: list[AnswerLength] | list[None],
+        candidates: Sequence[Candidate],
+        first: int,
+        end: int,
+    ) -> list[float]:
+        """The expected price in USD, of the candidates from `first` until before `end`."""
         found = []
-        for each, answer, candidate in zip(self, answers, candidates, strict=True):
-            price = candidate.price
-            cost_usd = each.estimate.prompt_tokens * price.input_usd_per_mtok * 1e-6
+        for at in range(first, end):
+            price, answer = candidates[at].price, answers[at]
+            cost_usd = self[at].estimate.prompt_tokens * price.input_usd_per_mtok * 1e-6
             if answer is not None:
                 cost_usd += answer.mean * answer.choices * price.output_usd_per_mtok * 1e-6
             found.append(cost_usd)
@@ -200,16 +224,17 @@ def answer_times(
     return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + late_s
 
 
-def each_with(kind: type[T], names: list[str], columns: list[list[Any]], size: int) -> list[T]:
-    """So many objects of a kind, not initialised, with their place `_at` and the values of some columns by name."""
+def each_with(kind: type[T], names: list[str], columns: list[list[Any]], first: int, end: int) -> list[T]:
+    """An object of a kind, not initialised, for each place from `first` until before `end`: with its place `_at` and the values
+    of some columns by name."""
     found = []
-    for at, values in enumerate(zip(*columns, strict=True)):
+    for at, values in enumerate(zip(*columns, strict=True), first):
         each: Any = kind.__new__(kind)
         each._at = at
         for name, value in zip(names, values, strict=True):
             setattr(each, name, value)
         found.append(each)
-    if len(found) != size:
+    if len(found) != end - first:
         raise ValueError("columns of different lengths")
     return found
 
@@ -234,8 +259,18 @@ def stats_of(
     return found, missing
 
 
+class Sources(list[S]):
+    """The stats of `candidates`. Compiled, it keeps what estimates read of them side by side, so it is made anew when the
+    objects of one are replaced."""
+
+    def __init__(self, stats: list[S], candidates: Sequence[Candidate]) -> None:
+        if len(candidates) != len(stats):
+            raise ValueError("columns of different lengths")
+        super().__init__(stats)
+
+
 def by_model(
-    candidates: Sequence[Candidate], stats: list[S], make: Callable[[Candidate, S], tuple[T, U]]
+    candidates: Sequence[Candidate], stats: Sources[S], make: Callable[[Candidate, S], tuple[T, U]]
 ) -> tuple[list[T], list[U]]:
     """The two columns that `make` gives. It is called once for all candidates of one model, context and quality: many instances
     share them."""
@@ -252,7 +287,7 @@ def by_model(
 
 
 def analytic_estimates(
-    stats: Sequence[CandidateErrors],
+    stats: Sources[Any],
     candidates: Sequence[Candidate],
     instances: Sequence[Instance],
     request_tokens: float,

@@ -380,14 +380,15 @@ def test_what_is_expected_of_all_candidates(
     ours, theirs = (module.Estimates(given) for module in (estimates, estimates_in_python))
     assert len(ours) == len(theirs) == count
     assert list(ours) == list(theirs)
-    for found, wanted in zip(
-        ours.times(of, waited_s, rows, factors, *serves),
-        theirs.times(of, waited_s, rows, factors, *serves),
-        strict=True,
-    ):
+    first = data.draw(st.integers(0, count))
+    places = first, data.draw(st.integers(first, count))
+    both = (ours, theirs)
+    times = zip(*[each.times(of, waited_s, rows, factors, *places) for each in both], strict=True)
+    means = [each.means(of, waited_s, rows, factors, *serves) for each in both]
+    for found, wanted in (*times, means):
         assert [each is None for each in found] == [each is None for each in wanted]
         close([each or 0.0 for each in found], [each or 0.0 for each in wanted], 1e-12)
-    close(ours.costs(of, priced), theirs.costs(of, priced), 1e-12)
+    close(*[each.costs(of, priced, *places) for each in both], 1e-12)
     for at in range(count):
         assert ours.estimate(at) == theirs.estimate(at)
         assert ours.factors(at) == theirs.factors(at)
@@ -471,11 +472,14 @@ def test_the_analytic_estimates(
 ) -> None:
     table = lengths.LengthTable(PRIOR_SHARES)
     answers = [answer_length(table, cap, 1, table)] * len(at)
-    columns = [[each[column] for each in at] for column in range(3)]
+    columns: list[list[Any]] = [[each[column] for each in at] for column in range(3)]
+    stats, candidates_, instances = columns
     found, wanted = (
-        kernel(*columns, tokens, [cached * tokens] * len(at), answers, 30.0)
-        for kernel in (estimates.analytic_estimates, estimates_in_python.analytic_estimates)
-    )
+        module.analytic_estimates(
+            module.Sources(stats, candidates_), candidates_, instances, tokens, [cached * tokens] * len(at), answers, 30.0
+        )
+        for module in (estimates, estimates_in_python)
+    )  # fmt: skip
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
         assert type(ours) is type(theirs)
@@ -493,14 +497,19 @@ def test_objects_without_slots_are_read_too() -> None:
     stats = FleetStats(UNTRAINED).of(candidate, instance)
     instances: list[Any] = [instance, other, instance]
     answers = [answer_length(table, None, 1, table)] * 3
-    found = estimates.analytic_estimates(
-        [stats] * 3, [candidate] * 3, instances, 100.0, [0.0] * 3, answers, 1.0
-    )
+    sources = estimates.Sources([stats] * 3, [candidate] * 3)
+    found = estimates.analytic_estimates(sources, [candidate] * 3, instances, 100.0, [0.0] * 3, answers, 1.0)
     assert found[0] == found[1] == found[2]
     assert found[0].estimate.pending_tokens == 300.0
     del instance.pending_prefill_tokens
+    sources = estimates.Sources([stats], [candidate])
     with pytest.raises(AttributeError, match="pending_prefill_tokens"):
-        estimates.analytic_estimates([stats], [candidate], [instance], 100.0, [0.0], answers[:1], 1.0)
+        estimates.analytic_estimates(sources, [candidate], [instance], 100.0, [0.0], answers[:1], 1.0)
+    with pytest.raises(ValueError, match="different lengths"):
+        estimates.analytic_estimates(sources, [candidate], [instance], 100.0, [], answers[:1], 1.0)
+    for module in (estimates, estimates_in_python):
+        with pytest.raises(ValueError, match="different lengths"):
+            module.Sources([stats], [])
 
 
 class _Slots:
@@ -517,19 +526,19 @@ def test_objects_made_by_column() -> None:
     columns: list[list[Any]] = [[1, "a", None], [2.5, [], ()]]
     for kind in (_Slots, type("_Dict", (), {}), type("_Both", (_Slots,), {})):
         for each_with in (estimates.each_with, estimates_in_python.each_with):
-            made: list[Any] = each_with(kind, ["one", "two"], columns, 3)
+            made: list[Any] = each_with(kind, ["one", "two"], columns, 4, 7)
             assert [type(each) for each in made] == [kind] * 3
             assert [(each._at, each.one, each.two) for each in made] == [
-                (0, 1, 2.5),
-                (1, "a", []),
-                (2, None, ()),
+                (4, 1, 2.5),
+                (5, "a", []),
+                (6, None, ()),
             ]
     with pytest.raises(TypeError):
-        estimates.each_with(_OfAnother, ["one", "two"], columns, 3)
+        estimates.each_with(_OfAnother, ["one", "two"], columns, 0, 3)
     with pytest.raises(TypeError):
-        estimates.each_with(int, ["one"], columns[:1], 3)
+        estimates.each_with(int, ["one"], columns[:1], 0, 3)
     with pytest.raises(ValueError, match="different lengths"):
-        estimates.each_with(_Slots, ["one"], columns[:1], 2)
+        estimates.each_with(_Slots, ["one"], columns[:1], 0, 2)
 
 
 # --- what does not fit ---------------------------------------------------------------------------------
@@ -571,9 +580,14 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.p_miss(
             Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((1, 2, 5)), [-1]
         ),
-        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), [True], [True]),
-        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), [True], [True]),
-        lambda: one().costs([None], []),
+        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), 0, 1),
+        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), 0, 1),
+        lambda: one().times([None], 0.0, [0], np.zeros((1, 2, 3)), 0, 2),
+        lambda: one().means([None], 0.0, [1], np.zeros((1, 2, 3)), [True], [True]),
+        lambda: one().means([None], 0.0, [-1], np.zeros((1, 2, 3)), [False], [True]),
+        lambda: one().means([None], 0.0, [0], np.zeros((1, 2, 3)), [True], []),
+        lambda: one().costs([None], [], 0, 1),
+        lambda: one().costs([None], [None], -1, 1),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises((ValueError, IndexError)):
@@ -639,15 +653,31 @@ def test_what_candidates_of_a_model_share(kinds: list[tuple[str, int | None, flo
         Candidate("i", model, model, context_tokens=tokens, quality=quality)
         for model, tokens, quality in kinds
     ]
-    places: list[Any] = list(range(len(candidates)))
-    made = [], []
+    stats = [FleetStats(UNTRAINED).of(each, Instance("i", "vllm", {})) for each in candidates]
+    made: Any = [], []
 
-    def make_in(calls: list[Any]) -> Callable[[Candidate, int], tuple[Candidate, int]]:
-        return lambda candidate, at: calls.append(at) or (candidate, at)
+    def make_in(calls: list[Any]) -> Callable[[Candidate, Any], tuple[Candidate, Any]]:
+        return lambda candidate, of: calls.append(of) or (candidate, of)  # type: ignore[func-returns-value]
 
-    found = estimates.by_model(candidates, places, make_in(made[0]))
-    assert found == estimates_in_python.by_model(candidates, places, make_in(made[1]))
+    found, wanted = (
+        module.by_model(candidates, module.Sources(stats, candidates), make_in(calls))
+        for module, calls in zip((estimates, estimates_in_python), made, strict=True)
+    )
+    assert found == wanted
     assert made[0] == made[1]
+
+
+def test_what_is_known_of_a_roster_is_kept_until_it_changes() -> None:
+    candidates = tuple(Candidate(name, "m", "m") for name in "ab")
+    instances = tuple(Instance(each.instance, "vllm", {"m": each}) for each in candidates)
+    stats = FleetStats(UNTRAINED)
+    known = stats.of_all(candidates, instances)
+    assert stats.of_all(candidates, instances) is known
+    assert list(known) == [stats.of(*each) for each in zip(candidates, instances, strict=True)]
+    stats.forget("b")
+    anew = stats.of_all(candidates, instances)
+    assert (anew[0] is known[0], anew[1] is known[1]) == (True, False)
+    assert stats.of_all(list(candidates), instances) is not anew
 
 
 def test_what_is_known_of_candidates() -> None:
@@ -656,7 +686,7 @@ def test_what_is_known_of_candidates() -> None:
     candidates = [Candidate(name, "m", "m") for name in "abcd"]
     instances = [Instance(each.instance, "vllm", {"m": each}, profiles={"m": of}) for each in candidates]
     stats = FleetStats(UNTRAINED)
-    known = stats.of_all(candidates, instances)
+    known = list(stats.of_all(candidates, instances))
     instances[1].speed = 2.0
     instances[2].profiles = {}
     del stats.candidates["d", "m"]
