@@ -30,7 +30,7 @@ from typing import cast
 
 from router.core.interfaces import Option, Options
 from router.core.option_columns import delays_s, later_s, parts_of, prefills_s
-from router.core.types import Request
+from router.core.types import Request, Slo
 
 #: Of the averages of r and u.
 _HORIZON_S = 60.0
@@ -56,14 +56,23 @@ class ExpectedTime:
         self, request: Request, options: Sequence[Option], misses: Sequence[float] | None = None
     ) -> list[float]:
         """The time of each option in seconds; infinite if unknown. Without `misses`, their P(miss), risk does not count."""
+        tokens: Sequence[float | None]
+        if isinstance(options, Options):
+            columns = options.columns
+            e2es_s, ttfts_s, tokens = columns.e2e_s_mean, columns.ttft_s_p50, columns.output_tokens_mean
+        else:
+            e2es_s, ttfts_s, tokens = _of_each(options)
+        cached = _cached(request, options, self._cached_tokens) if request.prefix else None
+        prefills = prefills_s(options, request.prompt_tokens, cached)
+        added = delays_s(options, tokens, request.prompt_tokens, prefills)
+        now_s = request.arrived_at if request.arrived_at > self._last_s else self._last_s
+        share = exp((self._since_s - now_s) / _HORIZON_S) / _HORIZON_S
+        later = later_s(options, prefills, ttfts_s, self._sent, share)
+        rest, weight, allowed_s = 1.0 - self.ttft_weight, self.ttft_weight, 0.0
         if misses is None:
             misses = [0.0] * len(options)
-        prefills = _prefills_s(request, options, self._cached_tokens)
-        added = delays_s(options, _output_tokens(options), request.prompt_tokens, prefills)
-        e2es_s, ttfts_s = _times_s(options)
-        rest, weight, allowed_s = 1.0 - self.ttft_weight, self.ttft_weight, _allowed_s(request, options)
-        age = (max(self._last_s, request.arrived_at) - self._since_s) / _HORIZON_S
-        later = later_s(options, prefills, ttfts_s, self._sent, exp(-age) / _HORIZON_S)
+        elif request.slo is not None:
+            allowed_s = _allowed_s(request.slo, tokens)
         return [
             rest * (e2e_s + delay_s + each + miss * allowed_s) + weight * ttft_s if e2e_s < inf else inf
             for e2e_s, delay_s, each, miss, ttft_s in zip(e2es_s, added, later, misses, ttfts_s, strict=True)
@@ -71,7 +80,7 @@ class ExpectedTime:
 
     def placed(self, request: Request, option: Option) -> None:
         """The prompt of `request` was sent there."""
-        self._last_s = max(self._last_s, request.arrived_at)
+        self._last_s = request.arrived_at if request.arrived_at > self._last_s else self._last_s
         age = (self._last_s - self._since_s) / _HORIZON_S
         if age > _OLDEST:
             kept = exp(-age)
@@ -81,58 +90,54 @@ class ExpectedTime:
                 if prompts > 1.0
             }
             self._since_s, age = self._last_s, 0.0
+        cached = _cached(request, [option], self._cached_tokens) if request.prefix else None
+        (prefill_s,) = prefills_s([option], request.prompt_tokens, cached)
         name, weight = option.candidate.instance, exp(age)
         prompts, busy_s = self._sent.get(name, _NONE)
-        (prefill_s,) = _prefills_s(request, [option], self._cached_tokens)
         self._sent[name] = prompts + weight, busy_s + weight * prefill_s
 
 
-def added_s(
-    request: Request, options: Sequence[Option], cached_tokens: CachedTokens | None = None
-) -> list[float]:
-    """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
-    prefills = _prefills_s(request, options, cached_tokens)
-    return delays_s(options, _output_tokens(options), request.prompt_tokens, prefills)
-
-
-def _prefills_s(
-    request: Request, options: Sequence[Option], cached_tokens: CachedTokens | None
-) -> list[float]:
-    """By option: seconds to prefill the prompt, without its tokens in the prefix cache."""
-    cached = None
-    if cached_tokens and request.prefix:
-        cached = [cached_tokens(request, each.instance) for each in parts_of(options)[0]]
-    return prefills_s(options, request.prompt_tokens, cached)
-
-
-def _times_s(options: Sequence[Option]) -> tuple[Sequence[float], Sequence[float]]:
-    """By option: mean E2E, infinite if unknown, and median TTFT, the E2E if unknown."""
-    if isinstance(options, Options):
-        return options.columns.e2e_s_mean, options.columns.ttft_s_p50
+def _of_each(options: Sequence[Option]) -> tuple[Sequence[float], Sequence[float], Sequence[float | None]]:
+    """By option: mean E2E, infinite if unknown; median TTFT, the E2E if unknown; and expected tokens of the answer, None without a
+    prediction."""
     e2es_s = [expected_s(option) for option in options]
     ttfts_s = [
         e2e_s if (told := option.prediction) is None or told.ttft_s_p50 is None else told.ttft_s_p50
         for option, e2e_s in zip(options, e2es_s, strict=True)
     ]
-    return e2es_s, ttfts_s
+    return e2es_s, ttfts_s, _output_tokens(options)
 
 
-def _allowed_s(request: Request, options: Sequence[Option]) -> float:
-    """How long the SLO lets the answer take in seconds, by its longest expected length; 0 without an SLO. A target that is not
-    set allows nothing."""
-    slo = request.slo
-    if slo is None:
-        return 0.0
+def _allowed_s(slo: Slo, tokens: Sequence[float | None]) -> float:
+    """How long the SLO lets the answer take in seconds, by its longest expected length. A target that is not set allows
+    nothing."""
     if slo.e2e_s is not None:
         return slo.e2e_s
-    tokens = max([each or 0.0 for each in _output_tokens(options)])
-    return (slo.ttft_s or 0.0) + (slo.tpot_s or 0.0) * tokens
+    return (slo.ttft_s or 0.0) + (slo.tpot_s or 0.0) * max([each or 0.0 for each in tokens])
 
 
 def expected_s(option: Option) -> float:
     """Expected E2E of an option in seconds; infinite if unknown."""
     prediction = option.prediction
     return inf if prediction is None or prediction.e2e_s_mean is None else prediction.e2e_s_mean
+
+
+def added_s(
+    request: Request, options: Sequence[Option], cached_tokens: CachedTokens | None = None
+) -> list[float]:
+    """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
+    cached = _cached(request, options, cached_tokens) if request.prefix else None
+    prefills = prefills_s(options, request.prompt_tokens, cached)
+    return delays_s(options, _output_tokens(options), request.prompt_tokens, prefills)
+
+
+def _cached(
+    request: Request, options: Sequence[Option], cached_tokens: CachedTokens | None
+) -> list[float] | None:
+    """By option: expected tokens of the prompt in the prefix cache; None if nobody knows."""
+    if cached_tokens is None:
+        return None
+    return [cached_tokens(request, candidate.instance) for candidate in parts_of(options)[0]]
 
 
 def _output_tokens(options: Sequence[Option]) -> Sequence[float | None]:

@@ -68,9 +68,10 @@ class GivingUp:
     def decided(self, request: Request, work_s: float, miss: float) -> None:
         """A request with an SLO was placed, or refused because no option meets it; `miss` is the P(miss) that it found."""
         if work_s:
-            self._worked = min(self._worked + 1, _WORK_OF)
+            self._worked += self._worked < _WORK_OF
             self._mean_work_s += (work_s - self._mean_work_s) / self._worked
         if miss <= self._epsilon:
-            self.scarcity = max(_LEAST_SCARCITY, self.scarcity * SCARCITY_DOWN)
+            fallen = self.scarcity * SCARCITY_DOWN
+            self.scarcity = fallen if fallen > _LEAST_SCARCITY else _LEAST_SCARCITY
         elif request.max_cost_usd is None and work_s <= self._mean_work_s:
             self.scarcity = min(_MOST_SCARCITY, self.scarcity * _SCARCITY_UP)

@@ -14,11 +14,12 @@ Block (arXiv 2508.03611).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
 from policies.expected import ExpectedTime, p_miss, p_misses
-from policies.picking import Reasons, at_most, format_s, known, least, name_of
+from policies.picking import Reasons, at_most, format_s, least, name_of
 from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Candidate, Request
 
@@ -42,17 +43,18 @@ class LeastLatency(Policy):
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         misses = p_misses(options)
         times_s = self.time.of(request, options, misses)
+        scores = [None if time_s == inf else time_s for time_s in times_s]
         every = range(len(options))
         if self._guard.level and request.slo is not None:
             meeting = at_most(misses, self.epsilon) if self._guard.level == 1 else []
             index = least_busy(options, meeting or every)
-            return Choice(index, known(times_s), Reasons(len(options), index, lambda at: BUSIER))
+            return Choice(index, scores, Reasons(len(options), index, lambda at: BUSIER))
         index = least(options, every, times_s)
         least_s = times_s[index]
         lost = request.slo is not None and min(misses) > 1.0 - self.epsilon
         return Choice(
             index,
-            known(times_s),
+            scores,
             Reasons(len(options), index, lambda at: _slower(times_s[at], least_s)),
             alternatives=[at for at in every if at != index and times_s[at] <= least_s * (1.0 + SIMILAR)],
             defer=lost and options[index].instance.awaiting_first_token > 0,

@@ -76,7 +76,7 @@ class BestFit(Policy):
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        work_s = self._work_s(request, options, times_s)
+        work_s = self._giving_up.work_s(request, options[times_s.index(min(times_s))])
         given_up = 1.0 - min(misses) < self._giving_up.least_chance(request, work_s)
         meeting = [] if given_up else at_most(misses, self.epsilon)
         if not meeting:
@@ -102,11 +102,9 @@ class BestFit(Policy):
 
     def refused(self, request: Request, options: Sequence[Option]) -> None:
         """Adapt the scarcity."""
-        work_s = self._work_s(request, options, self.time.of(request, options))
+        times_s = self.time.of(request, options)
+        work_s = self._giving_up.work_s(request, options[times_s.index(min(times_s))])
         self._giving_up.decided(request, work_s, 1.0)
-
-    def _work_s(self, request: Request, options: Sequence[Option], times_s: Sequence[float]) -> float:
-        return self._giving_up.work_s(request, options[times_s.index(min(times_s))])
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Compare the outcome with P(miss)."""
@@ -131,7 +129,8 @@ class BestFit(Policy):
             fewest = min(broken)
             if fewest != max(broken):
                 among = [at for at, each in zip(meeting, broken, strict=True) if each == fewest]
-        spare = 1.0 - max(self._giving_up.scarcity, self._first_scarcity) ** 2
+        found, first = self._giving_up.scarcity, self._first_scarcity
+        spare = 1.0 - (found if found > first else first) ** 2
         if spare > 0.0:
             most_s = min([times_s[at] for at in among]) / spare
             among = [at for at in among if times_s[at] <= most_s]
