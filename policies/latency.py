@@ -74,7 +74,7 @@ class LeastLatency(Policy):
 
 def _slower(time_s: float, least_s: float) -> str:
     return (
-        "slower, including the delay to other requests and the risk of a miss: "
+        "more time in all (TTFT, E2E, the delay to other requests, the risk of a miss): "
         f"{format_s(time_s)}, against {format_s(least_s)}"
     )
 

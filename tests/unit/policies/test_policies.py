@@ -327,8 +327,8 @@ def test_latency_gives_its_reasons() -> None:
     ]
     assert LeastLatency(0.1, ExpectedTime()).choose(WITH_SLO, options, Random(0)).reasons == [
         None,
-        "slower, including the delay to other requests and the risk of a miss: 1.9 s, against 0.8 s",
-        "slower, including the delay to other requests and the risk of a miss: 1.02 s, against 0.8 s",
+        "more time in all (TTFT, E2E, the delay to other requests, the risk of a miss): 1.9 s, against 0.8 s",
+        "more time in all (TTFT, E2E, the delay to other requests, the risk of a miss): 1.02 s, against 0.8 s",
     ]
 
 
