@@ -69,6 +69,7 @@ def kernel(name: str) -> Extension:
 
 
 setup(
+    options={"build_ext": {"parallel": True}},  # on all cores
     ext_modules=[
         *map(kernel, KERNEL_NAMES),
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
