@@ -1,6 +1,6 @@
 """What policies expect of an option: its time, its risk, and the time that it takes from other requests.
 
-`ExpectedTime` is what `latency` and `slo` minimise:
+`ExpectedTime` is what `latency` minimises, and `slo` without the risk of a miss, in seconds:
 
     (1 - w) x (E[E2E] + added + later + P(miss) x allowed) + w x median TTFT,    w = `ttft_weight`
 
