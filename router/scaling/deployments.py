@@ -75,10 +75,13 @@ class Deployments(Actuator):
         todo = steps(wanted, self._state(pool, found))
         await self._keep_and_drain(todo)
         if todo.start:
-            back = left[: todo.start]  # they have left the fleet, but their engines still run
-            for name in back:
-                await self._mark(pool, name, None)
-            await self._edit(restoring(back))
+            # Some that have left the fleet still run. Which of them stay is known when the others are gone.
+            going = max(0, len(found.pods) - found.replicas)
+            back = left[going:][: todo.start]
+            if not going:
+                for name in back:
+                    await self._mark(pool, name, None)
+                await self._edit(restoring(back))
             await self._set_replicas(pool, found.replicas + todo.start - len(back))
         elif len(found.pods) > found.replicas:
             return  # what was scaled down before is not gone yet

@@ -92,10 +92,10 @@ class OneDeployment(Cluster):
         return web.json_response(scale)
 
     async def patch_pod(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+        name, patch = request.match_info["name"], await request.json()
         if name not in self.pods:
             return web.json_response({"message": "not found"}, status=404)
-        await self.put(checked(merged(self.pods[name], await request.json())))
+        await self.put(checked(merged(self.pods[name], patch)))
         return web.json_response(self.pods[name])
 
     async def pods_of(self, request: web.Request) -> web.StreamResponse:

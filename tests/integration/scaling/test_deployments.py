@@ -96,6 +96,21 @@ async def test_pods_that_serve_are_not_taken_away_at_the_start(tmp_path: Path) -
         await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
 
 
+async def test_load_that_rises_while_a_pod_is_to_be_deleted(tmp_path: Path) -> None:
+    """The pod stays, and comes back only when it is sure to stay: without its mark another one would be deleted."""
+    async with scaled(tmp_path, replicas=2, max_instances=2) as (cluster, gw):
+        cluster.paused = True
+        await gw.until(lambda: cluster.scaled == [1], 60)
+        clients = Clients(gw)
+        clients.are(4)
+        await gw.until(lambda: len(cluster.scaled) == 2 or len(serving(gw)) == 2, 60)
+        cluster.paused = False
+        await gw.until(lambda: len(serving(gw)) == 2, 60)
+        clients.are(0)
+        await clients.all_were_answered()
+        assert cluster.scaled[:2] == [1, 2]
+
+
 async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     async with scaled(tmp_path) as (cluster, gw):
         await gw.until(lambda: len(serving(gw)) == 1, 60)
