@@ -76,9 +76,9 @@ class Deployments(Actuator):
         await self._keep_and_drain(todo)
         if todo.start:
             # Some that have left the fleet still run. Which of them stay is known when the others are gone.
-            going = max(0, len(found.pods) - found.replicas)
-            back = left[going:][: todo.start]
-            if not going:
+            leaving = max(0, len(found.pods) - found.replicas)
+            back = left[leaving:][: todo.start]
+            if not leaving:
                 for name in back:
                     await self._mark(pool, name, None)
                 await self._edit(restoring(back))
