@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from backends.writes import write
 from router.core.errors import UpstreamError, UpstreamTimeout
 
 #: Unread body bytes above which the socket is not read from.
@@ -295,10 +296,10 @@ class Connection(asyncio.Protocol):
             self.ended = True
             self.error = ConnectionLost("the connection was closed while idle")
         elif len(body) < 65536:
-            transport.write(head + body)
+            write(transport, head + body)
         else:
-            transport.write(head)
-            transport.write(body)
+            write(transport, head)
+            write(transport, body)
 
     def take(self) -> bytes | None:
         """All body bytes that arrived since the last call: b"" at the end, None if none are here yet.

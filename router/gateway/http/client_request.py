@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from backends.writes import write
 from router.gateway.http.request_body import ClientGone, too_large
 
 logger = logging.getLogger("headway")
@@ -220,11 +221,8 @@ class ClientRequest:
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """The complete response in one write. `headers` are complete lines that the router made itself."""
         head = self._head(status, headers)
-        if not self.left:
-            self._write(
-                b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), b"" if self.method == b"HEAD" else body)
-            )
-        self._end()
+        sent = b"" if self.method == b"HEAD" else body
+        self._end(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
 
     def begin(self, status: int, headers: bytes, data: bytes) -> None:
         """Begin a stream with its head and first bytes."""
@@ -245,9 +243,7 @@ class ClientRequest:
 
     def end(self, data: bytes) -> None:
         """End a stream with its last bytes (not empty)."""
-        if not self.left:
-            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
-        self._end()
+        self._end(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
 
     def gone(self) -> None:
         """Stop writing: the client has left."""
@@ -268,13 +264,20 @@ class ClientRequest:
         closing = b"" if self.keep_alive else b"connection: close\r\n"
         return b"%b%b%b%b" % (STATUS_LINE[status], self._connection.common_lines(), headers, closing)
 
-    def _end(self) -> None:
+    def _end(self, last: bytes) -> None:
+        """Write what is left, and end the response."""
         self.response_complete = True
         self._parts = []  # frees an unread body: the connection keeps its last request
         connection = self._connection
         connection.tasks.discard(self)
-        if not self.keep_alive:
-            connection.transport.close()
+        transport = connection.transport
+        if self.keep_alive:
+            if not self.left:
+                write(transport, last)
+        else:
+            if not self.left:
+                transport.write(last)
+            transport.close()
         connection.on_response_complete()
 
 

@@ -25,6 +25,7 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from backends.writes import together
 from router.config import FleetConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
@@ -410,9 +411,8 @@ class GatewayServer(uvicorn.Server):
     def serve_all(self) -> None:
         """Serve the requests that came, step by step (`router.gateway.http.client_request.Handler`)."""
         arrived, self.arrived = self.arrived, []
-        for last in [request.handle() for request in arrived]:
-            if last is not None:
-                last()
+        lasts = [request.handle() for request in arrived]
+        together([last for last in lasts if last is not None])
 
     def common_lines(self) -> bytes:
         """The header lines of every response. uvicorn makes a new list of them when the date changes."""

@@ -168,8 +168,7 @@ class Attempt:
         self.was_sent = True
 
     def ended(self, answer: dict[str, Any] | None) -> None:
-        """The answer is complete: `answer`, or the stream until here. The end is reported after this turn of the event loop,
-        together with the others' (`router.gateway.http.client_request`)."""
+        """The answer is complete: `answer`, or the stream until here."""
         if self.aborted:
             return
         self._close()
@@ -186,10 +185,6 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 (of the engine's answer, or a fault of ours)
             self.failed(error)
         else:
-            asyncio.get_running_loop().call_soon(self._succeeded)
-
-    def _succeeded(self) -> None:
-        if not self.aborted:
             self._listener.succeeded(self)
 
     def failed(self, error: Exception) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from router.background import surviving
@@ -271,8 +272,12 @@ class Relay:
         self._report(Metered(self._request.id, attempt.dispatch.attempt, cost_usd))
 
     def succeeded(self, attempt: Attempt) -> None:
-        """Report its end."""
-        self._ended(attempt, EndedHow.OK)
+        """Report its end after this turn of the event loop, together with the others'."""
+        self._runner.end_of_turn.add(partial(self._succeeded, attempt))
+
+    def _succeeded(self, attempt: Attempt) -> None:
+        if not attempt.aborted:
+            self._ended(attempt, EndedHow.OK)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         """Report its end."""

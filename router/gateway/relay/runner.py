@@ -10,6 +10,7 @@ from math import inf
 from time import monotonic
 from typing import Protocol
 
+from backends.writes import EndOfTurn
 from router.background import failed, surviving
 from router.core.events import (
     Allow,
@@ -70,6 +71,7 @@ class Runner:
         self.scheduler = scheduler
         self.clock = clock
         self._loop = asyncio.get_running_loop()
+        self.end_of_turn = EndOfTurn()
         #: Called with the policy and the seconds that a decision took.
         self.on_decision: Callable[[str, float], None] | None = None
         #: Called when an attempt may have begun or ended, so that other replicas learn of it soon.
