@@ -91,33 +91,30 @@ class TokenMeter:
         if prompt_tokens is not None:
             self.prompt_tokens = prompt_tokens
 
-    def passing(self, counts: Sequence[int], *, exact: bool) -> int:
+    def passing(self, made: Sequence[int], *, exact: bool) -> int:
         """Count those of the next events that pass without a report, as `judge` would decide, and return their number. None of
-        them may end a choice. `counts` are the tokens of the answer after each event. If they are not `exact`, each event has
+        them may end a choice. `made` are the tokens of each event (at least one event). If they are not `exact`, each event has
         at least one."""
         limit, most_usd = self._limit(), self._report_at_usd
         if self.allowance is not None:
             most_usd = min(most_usd, self.allowance.covered_usd)
-        at_limit = self._engine_stops and limit == self._paid_tokens
-        before, widest = self.tokens, self._widest
-        steps: list[tuple[int, int, int]] = []  # tokens, certain and widest after each event
-        for number, total in enumerate(counts, 1):
-            certain = total if exact else self._certain_tokens + number
-            if total < before or total > limit or (total == limit and not at_limit):
+        if self._engine_stops and limit == self._paid_tokens:
+            limit += 1  # an answer may end there
+        # What must be covered and what has come only grow from one event to the next, so most often the last one tells.
+        passing = len(made) if min(made) >= 0 else next(at for at, each in enumerate(made) if each < 0)
+        while passing:
+            total = self.tokens + sum(made[:passing])
+            certain = total if exact else self._certain_tokens + passing
+            widest = max(self._widest, *made[:passing])
+            if (
+                total < limit
+                and certain <= self._wanted_tokens
+                and self._cost_usd(total + widest) <= most_usd
+            ):
+                self.tokens, self._certain_tokens, self._widest = total, certain, widest
                 break
-            if certain > self._wanted_tokens:
-                break
-            widest = max(widest, total - before)
-            before = total
-            steps.append((total, certain, widest))
-        # What a step must cover only grows from one to the next.
-        while steps:
-            total, certain, widest = steps[-1]
-            if self._cost_usd(total + widest) <= most_usd:
-                self.tokens, self._certain_tokens, self._widest = steps[-1]
-                break
-            steps.pop()
-        return len(steps)
+            passing -= 1
+        return passing
 
     def judge(self, *, complete: bool, finished: bool) -> Verdict:
         """Decide about the event that was counted last. `complete`: it ends all choices, so no further event must be

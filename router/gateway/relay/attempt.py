@@ -118,6 +118,8 @@ class Attempt:
             if dispatch.streams and not exchange.request.client_streams
             else None
         )
+        if metered is not None:
+            metered.collector = self.assembler
         self._held: list[bytes] = []  # what came before the first token
         self._passing = False  # the response has begun with it
         self._taking = False  # a batch is being taken
@@ -295,7 +297,7 @@ class Attempt:
 
     def _pass(self, metered: MeteredStream, kept: Batch) -> bool:
         """Pass on the part of a batch that is paid for; True if nothing more is to come now."""
-        paused = self.take(kept, True) if kept.data or kept.usage is not None else False
+        paused = bool(kept.data or self.assembler or kept.usage is not None) and self.take(kept, True)
         meter = metered.meter
         self.tokens, self.usage = meter.tokens, metered.usage
         if metered.stopped:

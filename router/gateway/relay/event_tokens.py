@@ -38,6 +38,18 @@ def tokens_of_json(text: bytes) -> int:
     return tokens_of_text(orjson.loads(b'"%b"' % text))
 
 
+_LETTERS = bytes(letter for letter in range(ord("!"), ord("~") + 1) if letter not in b'"\\')
+
+
+def tokens_of_each(texts: Sequence[bytes]) -> list[int]:
+    """The same of each of several texts. Raises ValueError."""
+    if len(texts) > 1 and max(map(len, texts)) <= _MOST_BYTES_OF_A_TOKEN:
+        words = b"".join([text.strip(b" ") for text in texts])  # if each text is one, as of `_is_one_word`
+        if not words.translate(None, _LETTERS):
+            return [1] * len(texts)
+    return [tokens_of_json(text) for text in texts]
+
+
 def tokens_of(answer: Mapping[str, Any]) -> int:
     """Tokens that the choices of an answer in one piece hold, as far as they show."""
     return sum(map(choice_tokens, choices_of(answer)))

@@ -9,16 +9,15 @@ follows it is not looked at, so the outcome does not depend on how the bytes wer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import orjson
 
 from backends.engine_numbers import counted, sound_usage
 from backends.sse_events import chunk_of
-from router.core.interfaces import Batch
+from router.core.interfaces import Batch, Collector
 from router.core.money.meter import TokenMeter, Verdict
-from router.gateway.relay.event_tokens import choice_tokens, choices_of, ended_in, index_of, tokens_of_json
+from router.gateway.relay.event_tokens import choice_tokens, choices_of, ended_in, index_of, tokens_of_each
 from router.gateway.relay.metered_template import MeteredTemplate, metered_template
 
 
@@ -35,7 +34,8 @@ class MeteredStream:
     """The events of one attempt under its meter.
 
     `hide_usage` takes the usage that only the router asked for out of the events. `usage` is what is known of it so far,
-    `stopped` says that the answer ends here, `waiting` that the rest waits for money: `go_on` then gives it.
+    `stopped` says that the answer ends here, `waiting` that the rest waits for money: `go_on` then gives it. With a `collector`
+    what is paid for goes to it, and the batches have no data.
     """
 
     __slots__ = (
@@ -49,6 +49,7 @@ class MeteredStream:
         "_per_choice",
         "_rest",
         "_template",
+        "collector",
         "meter",
         "stopped",
         "usage",
@@ -56,6 +57,7 @@ class MeteredStream:
 
     def __init__(self, meter: TokenMeter, choices: int, *, hide_usage: bool) -> None:
         self.meter = meter
+        self.collector: Collector | None = None
         self._choices = choices
         self._hide_usage = hide_usage
         self._by_choice: dict[int, int] = {}  # tokens
@@ -85,7 +87,7 @@ class MeteredStream:
         return self._take(batch, at, reported, counted_first=True)
 
     def _take(self, batch: Batch, at: int, reported: object, *, counted_first: bool = False) -> Batch:
-        meter, data = self.meter, batch.data
+        meter, data, collector = self.meter, batch.data, self.collector
         size, before = len(data), self._passed
         kept: list[bytes] = []
         while at < size:
@@ -93,7 +95,10 @@ class MeteredStream:
             if template is not None and data.startswith(template.head, at):
                 run, usage, end = self._take_run(template, data, at)
                 if end > at:
-                    kept.append(run)
+                    if collector is None:
+                        kept.append(run)
+                    else:
+                        collector.take_texts(template.field, run)
                     reported = usage or reported
                     at = end
                     continue
@@ -101,17 +106,18 @@ class MeteredStream:
             event, began, at = data[at : end - 2], at, end
             payload = chunk_of(event)
             if payload is None:
-                if event:
+                if event and collector is None:
                     kept.append(data[began:end])
                 continue
             usage, choices = payload.get("usage"), choices_of(payload)
             ended = ended_in(choices)
             if not counted_first:
-                self._ended |= ended
+                if ended:
+                    self._ended |= ended
                 self._count(choices, usage)
             counted_first = False
             complete = len(self._ended) >= self._choices
-            if (sound := sound_usage(usage)) is not None:
+            if usage is not None and (sound := sound_usage(usage)) is not None:
                 reported = sound
                 self._final = sound if complete and not self._per_choice else None
             verdict = meter.judge(complete=complete, finished=self._choices == 1 and bool(ended))
@@ -124,7 +130,9 @@ class MeteredStream:
             self._passed = meter.tokens
             if self._choices == 1:
                 self._template = metered_template(event, choices, usage)
-            if usage is not None and self._hide_usage:
+            if collector is not None:
+                collector.take_event(payload, len(event))
+            elif usage is not None and self._hide_usage:
                 del payload["usage"]
                 kept.append(b"data: %b\n\n" % orjson.dumps(payload))
             else:
@@ -151,34 +159,43 @@ class MeteredStream:
         return Batch(data, passed, batch.usage, batch.finish_reason)
 
     def _take_run(self, template: MeteredTemplate, data: bytes, at: int) -> tuple[bytes, object, int]:
-        """The events of this template from `at` on that surely pass, the usage of the last one, and where they end."""
+        """The events of this template from `at` on that surely pass (for a collector their texts), the usage of the last one,
+        and where they end."""
         meter, choice = self.meter, template.choice
+        usages: list[Any] = []
+        count, events = self._by_choice.get(choice, 0), self._events.get(choice, 0)
         try:
-            texts, usages, ends = template.read(data, at)
-            made = [tokens_of_json(text) for text in texts]
+            if template.end is None:
+                texts = template.read(data, at)
+                made = tokens_of_each(texts)
+            else:
+                texts, usages, ends = template.read_counted(data, at)
+                tokens_of_each(texts)  # they are JSON
+                made, last = [], count
+                for number, usage in enumerate(usages, events + 1):
+                    output = counted(usage, "completion_tokens")
+                    if output is None or counted(usage, "prompt_tokens") != meter.prompt_tokens:
+                        break
+                    made.append(max(output, number) - last)
+                    last = max(output, number)
         except ValueError:
             return b"", None, at
-        total, count, events = meter.tokens, self._by_choice.get(choice, 0), self._events.get(choice, 0)
-        others = total - count
-        counts: list[int] = []
-        if usages:
-            for number, usage in enumerate(usages, events + 1):
-                output = counted(usage, "completion_tokens")
-                if output is None or counted(usage, "prompt_tokens") != meter.prompt_tokens:
-                    break
-                counts.append(others + max(output, number))
-        else:
-            counts = list(accumulate(made, initial=total))[1:]
-        passing = meter.passing(counts, exact=bool(usages))
+        others = meter.tokens - count
+        passing = meter.passing(made, exact=bool(usages)) if made else 0
         if not passing:
             return b"", None, at
-        self._by_choice[choice], self._events[choice] = counts[passing - 1] - others, events + passing
+        self._by_choice[choice], self._events[choice] = meter.tokens - others, events + passing
         self._passed, self._final = meter.tokens, None
-        end = ends[passing - 1]
-        if not usages:
-            return data[at:end], None, end
-        run = template.without_usage(texts[:passing]) if self._hide_usage else data[at:end]
-        return run, usages[passing - 1], end
+        if passing < len(texts):
+            del texts[passing:]
+        written = b"".join(texts)
+        end = at + len(written) + passing * len(template.seam) if template.end is None else ends[passing - 1]
+        usage = usages[passing - 1] if usages else None
+        if self.collector is not None:
+            return written, usage, end
+        if usages and self._hide_usage:
+            return template.without_usage(texts), usage, end
+        return data[at:end], usage, end
 
     def _note_usage(self) -> None:
         prompt, output = self.meter.prompt_tokens, self.meter.tokens
@@ -190,7 +207,9 @@ class MeteredStream:
 
     def _count(self, choices: Sequence[Mapping[str, Any]], usage: Any) -> None:
         """Count one event."""
-        output = counted(usage, "completion_tokens")
+        output = prompt = None
+        if usage is not None:
+            output, prompt = counted(usage, "completion_tokens"), counted(usage, "prompt_tokens")
         by_choice, events = self._by_choice, self._events
         for choice in choices:
             at = index_of(choice)
@@ -214,4 +233,4 @@ class MeteredStream:
                 more = max(output, seen) - total
                 by_choice[index_of(choices[-1])] += more
                 total += more
-        self.meter.count(total, counted(usage, "prompt_tokens"), seen if output is None else None)
+        self.meter.count(total, prompt, seen if output is None else None)

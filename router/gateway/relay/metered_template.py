@@ -18,38 +18,53 @@ _MOST = 64
 class MeteredTemplate(NamedTuple):
     """An event of one choice, split around its text and its usage. Further events have the same `head` and `tail`.
 
-    `head` ends with the opening quote of the text; `tail` begins with its closing quote and ends with the event, or before
+    `head` ends with the opening quote of the text, the string member `field`; `tail` begins with its closing quote and ends with the event, or before
     the usage. `end` ends an event whose usage was left out (None: it has none).
     """
 
     choice: int
+    field: str
     head: bytes
     tail: bytes
+    seam: bytes  # tail + head: between two such events without usage
     end: bytes | None
 
-    def read(self, data: bytes, at: int) -> tuple[list[bytes], list[Any], list[int]]:
-        """A run of such events from `at` on: their texts (escaped, without their quotes), their usages, and where each ends. An
-        event without text ends the run. Raises ValueError."""
-        head, tail, counted = self.head, self.tail, self.end is not None
+    def read(self, data: bytes, at: int) -> list[bytes]:
+        """A run of such events without usage from `at` on, where `head` stands: their texts (escaped, without their quotes). An
+        event without text ends the run."""
+        seam, start = self.seam, at + len(self.head)
+        seam_bytes, find, startswith = len(seam), data.find, data.startswith
+        quote = find(b'"', start)
+        texts: list[bytes] = []
+        while quote > start and startswith(seam, quote) and len(texts) < _MOST:
+            texts.append(data[start:quote])
+            start = quote + seam_bytes
+            quote = find(b'"', start)
+        if quote > start and startswith(self.tail, quote):
+            texts.append(data[start:quote])
+        return texts
+
+    def read_counted(self, data: bytes, at: int) -> tuple[list[bytes], list[Any], list[int]]:
+        """The same of events with usage, with their usages, and where each ends. Raises ValueError."""
+        head, tail = self.head, self.tail
         find, startswith = data.find, data.startswith
         head_bytes, tail_bytes = len(head), len(tail)
         texts: list[bytes] = []
         usages: list[Any] = []
         ends: list[int] = []
-        for _ in range(_MOST):
-            if not startswith(head, at):
-                break
+        while True:
             start = at + head_bytes
             quote = find(b'"', start)
             if quote <= start or not startswith(tail, quote):
                 break
             at = quote + tail_bytes
-            if counted:
-                end = data.index(_END, at)
-                usages.append(orjson.loads(data[at:end]))
-                at = end + len(_END)
+            end = data.index(_END, at)
+            usages.append(orjson.loads(data[at:end]))
+            at = end + len(_END)
             texts.append(data[start:quote])
             ends.append(at)
+            if len(ends) == _MOST or not startswith(head, at):
+                break
         return texts, usages, ends
 
     def without_usage(self, texts: list[bytes]) -> bytes:
@@ -82,4 +97,4 @@ def metered_template(
         except ValueError:
             return None
         tail, end = tail[:opening], tail[:at].rstrip(b", ") + _END
-    return MeteredTemplate(index_of(choice), template.head, tail, end)
+    return MeteredTemplate(index_of(choice), template.field, template.head, tail, tail + template.head, end)
