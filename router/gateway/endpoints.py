@@ -87,11 +87,11 @@ class HotPaths:
             id=gateway.new_request_id(now), received_at=now, api=route.name, arrived_at=gateway.runner.clock()
         )
         current_request.set(record.id)
-        headers: dict[bytes, bytes] = dict(client.headers)
+        headers = client.by_name
         codec: ApiCodec = _OPENAI if isinstance(route, OpenAIRoute) else OllamaCodec(route.endpoint, "")
         extra: list[tuple[bytes, bytes]] = []
         reservation: KeyReservation | None = None
-        if rules.config.store.when_full == "refuse" and gateway.store.full:
+        if rules.refuse_when_full and gateway.store.full:
             refusal = unrecorded()
             record.outcome, record.error_code = refusal.outcome, refusal.code
             gateway.metrics.record(record)  # the room that is left is for the rows of requests under way
@@ -113,7 +113,9 @@ class HotPaths:
                         raise  # a small body is read, so that record and answer name the model
             if b"content-encoding" in headers:
                 check_encoding(headers)
-            data = await client.body(headers.get(b"content-length"), rules.config.limits.max_body_mb)
+            data = client.body_here(rules.max_body_mb)
+            if data is None:
+                data = await client.body(headers.get(b"content-length"), rules.max_body_mb)
             large = len(data) > bodies.SMALL_BYTES
             body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)
             del data
@@ -243,7 +245,7 @@ class HotPaths:
         if stream and not request.engine_streams:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
         record.prompt_tokens = request.prompt_tokens
-        if rules.config.store.keep_prompts:
+        if rules.keep_prompts:
             record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
         return request, facts
 

@@ -139,14 +139,14 @@ class Gateway:
     def new_request_id(self, now: float) -> str:
         """Time-ordered and unguessable. `now` is in seconds since the epoch."""
         if not self._randomness:
-            noise = secrets.token_bytes(8 * 256)  # one system call for many ids
-            self._randomness = [noise[at : at + 8].hex() for at in range(0, len(noise), 8)]
+            noise = secrets.token_hex(8 * 256)  # one system call for many ids
+            self._randomness = [noise[at : at + 16] for at in range(0, len(noise), 16)]
         return f"req_{int(now * 1000):011x}{self._randomness.pop()}"
 
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
-        traced, logged = record.trace is not None, self.fleet.rules.config.observability.log_requests
+        traced, logged = record.trace is not None, self.fleet.rules.log_requests
         if traced or logged:
             record.complete()
         if traced and self.tracing is not None:

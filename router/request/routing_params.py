@@ -11,7 +11,7 @@ means no target. `models` replaces the model of the request's `model`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,7 +28,8 @@ _NO_TARGET = Slo()
 @dataclass(frozen=True, slots=True)
 class RoutingParams:
     """The merged parameters. `models` are fleet names, never empty. `slo` is None without a target. `hard`: a missed target
-    refuses or ends the request. `on_miss` is None where nobody sets it."""
+    refuses or ends the request. `on_miss` is None where nobody sets it. `fallbacks` are tried in order when none of `models`
+    can serve."""
 
     policy: str
     models: tuple[str, ...]
@@ -39,6 +40,7 @@ class RoutingParams:
     priority: int = 0
     seed: int | None = None
     on_miss: OnMiss | None = None
+    fallbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,15 @@ _CACHED_NAMES = 1_000
 class RoutingRules:
     """Merges parameters with the defaults of one version of the fleet.
 
-    `server` must name a policy; `models` has the defaults of those models that have any.
+    `server` must name a policy; `models` has the defaults of those models that have any, `fallbacks` the fallbacks.
     """
 
     def __init__(
-        self, names: ModelNames, server: Defaults, models: Mapping[str, Defaults] | None = None
+        self,
+        names: ModelNames,
+        server: Defaults,
+        models: Mapping[str, Defaults] | None = None,
+        fallbacks: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         if server.policy is None:
             raise ValueError("the server's defaults must name a policy")
@@ -72,6 +78,7 @@ class RoutingRules:
         self._server_policy = server.policy
         self._server = server
         self._models = dict(models or {})
+        self._fallbacks = dict(fallbacks or {})
         self._merge_plain = lru_cache(_CACHED)(self._merge)
         self._defaults = lru_cache(_CACHED)(self._joint_defaults)
         self._only = lru_cache(_CACHED_NAMES)(names.only)
@@ -135,7 +142,16 @@ class RoutingRules:
             priority=priority,
             seed=body.seed,
             on_miss=on_miss,
+            fallbacks=self._fallbacks_of(models, key),
         )
+
+    def _fallbacks_of(self, models: tuple[str, ...], key: KeyTerms) -> tuple[str, ...]:
+        found: dict[str, None] = {}  # an ordered set
+        for model in models:
+            for name in self._fallbacks.get(model, ()):
+                if name not in models and (key.models is None or name in key.models):
+                    found[name] = None
+        return tuple(found)
 
     def _check_policy(self, policy: str | None, param: str) -> None:
         if policy is not None and policy not in self.names.policies:

@@ -42,10 +42,9 @@ class Rules:
 
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
     `stored`: the keys that are not in the fleet file. `terms`: by name of each working key. `accounts`: by name of each
-    known key; a revoked key's spending still counts for the keys that made it. `fallbacks`: by model. `created`: when the
-    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    known key; a revoked key's spending still counts for the keys that made it. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
     `most_context_tokens`: the longest one (None: one is unknown). `check`: how answers may be checked before their clients get
-    them (None: they are not).
+    them (None: they are not). What stands last is read for each request: reading it of `config` takes ten times as long.
     """
 
     config: FleetConfig
@@ -58,11 +57,15 @@ class Rules:
     keys: KeyRing
     terms: dict[str, KeyTerms]
     accounts: Mapping[str, Account]
-    fallbacks: dict[str, tuple[str, ...]]
     created: int
     least_context_tokens: int | None
     most_context_tokens: int | None
     check: AnswerCheck | None
+    max_body_mb: float
+    request_timeout_s: float
+    keep_prompts: bool
+    refuse_when_full: bool
+    log_requests: bool
 
     @classmethod
     def of(cls, config: FleetConfig, policies: tuple[str, ...], stored: Sequence[StoredKey] = ()) -> Self:
@@ -89,14 +92,19 @@ class Rules:
                 names,
                 server,
                 {model.name: Defaults(slo=model.slo.slo()) for model in config.models if model.slo},
+                {model.name: model.fallbacks for model in config.models},
             ),
             stored=stored,
             **_key_rules(config, names, stored),
-            fallbacks={model.name: model.fallbacks for model in config.models},
             created=int(time.time()),
             least_context_tokens=min(known, default=None),
             most_context_tokens=max(known, default=None) if len(known) == len(contexts) else None,
             check=None if config.second_look is None else _check(config, config.second_look),
+            max_body_mb=config.limits.max_body_mb,
+            request_timeout_s=config.limits.request_timeout_s,
+            keep_prompts=config.store.keep_prompts,
+            refuse_when_full=config.store.when_full == "refuse",
+            log_requests=config.observability.log_requests,
         )
 
     def with_keys(self, stored: Sequence[StoredKey]) -> Self:

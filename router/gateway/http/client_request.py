@@ -37,10 +37,8 @@ class ClientConnection(Protocol):
     flow: FlowControl
     loop: asyncio.AbstractEventLoop
     tasks: set[Any]
-
-    def common_lines(self) -> bytes:
-        """The header lines of every response."""
-        ...
+    #: Gives the header lines of every response.
+    common_lines: Callable[[], bytes]
 
     def on_response_complete(self) -> None:
         """The response is written: the next request may be served."""
@@ -48,7 +46,7 @@ class ClientConnection(Protocol):
 
 
 class ClientRequest:
-    """One request. `headers` are as they came, names in lower case; `on_left` is called when the client leaves, `on_shutdown`
+    """One request. `headers` are as they came, names in lower case, `by_name` the same as a dictionary; `on_left` is called when the client leaves, `on_shutdown`
     when the server has no patience left, `on_writable` once, when the client has read what was written.
 
     `more_body`, `response_started`, `response_complete` and `keep_alive` are named as uvicorn names them: the connection
@@ -65,6 +63,7 @@ class ClientRequest:
         "_size",
         "_waiter",
         "_write",
+        "by_name",
         "headers",
         "keep_alive",
         "left",
@@ -86,6 +85,7 @@ class ClientRequest:
         method: bytes,
         path: str,
         headers: list[tuple[bytes, bytes]],
+        by_name: dict[bytes, bytes],
         *,
         http_1_0: bool,
         keep_alive: bool,
@@ -103,6 +103,7 @@ class ClientRequest:
         self.method = method
         self.path = path
         self.headers = headers
+        self.by_name = by_name
         self.keep_alive = keep_alive
         self.more_body = True
         self.left = self.response_started = self.response_complete = False
@@ -186,7 +187,15 @@ class ClientRequest:
     def body_ended(self) -> None:
         """Its body is complete."""
         self.more_body = False
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
+
+    def body_here(self, max_body_mb: float) -> bytes | None:
+        """The complete body, if it has arrived and nothing is wrong with it."""
+        if self.more_body or self._continue or self.left or self._size > max_body_mb * 1024 * 1024:
+            return None
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def body(self, length: bytes | None, max_body_mb: float) -> bytes:
         """The complete body; `length` is the announced one. Raises the 413 as soon as the limit is exceeded, and
@@ -220,21 +229,20 @@ class ClientRequest:
     # --- its response ----------------------------------------------------------------------------------
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """The complete response in one write. `headers` are complete lines that the router made itself."""
-        head = self._head(status, headers)
         sent = b"" if self.method == b"HEAD" else body
-        self._end(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
+        self._end(self._head(status, headers, b"content-length: %d\r\n\r\n" % len(body), sent))
 
     def begin(self, status: int, headers: bytes, data: bytes) -> None:
         """Begin a stream with its head and first bytes."""
-        head = self._head(status, headers)
-        if self.left:
-            return
         if not self._chunked:
-            self._write(head + b"\r\n" + data)
+            head = self._head(status, headers, b"\r\n", data)
         elif data:
-            self._write(b"%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, len(data), data))
+            framing = b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(data)
+            head = self._head(status, headers, framing, data, b"\r\n")
         else:
-            self._write(head + b"transfer-encoding: chunked\r\n\r\n")
+            head = self._head(status, headers, b"transfer-encoding: chunked\r\n\r\n")
+        if not self.left:
+            self._write(head)
 
     def write(self, data: bytes) -> None:
         """Continue a stream; `data` is not empty."""
@@ -256,13 +264,14 @@ class ClientRequest:
         self.gone()
         self._connection.transport.abort()
 
-    def _head(self, status: int, headers: bytes) -> bytes:
+    def _head(self, status: int, headers: bytes, *rest: bytes) -> bytes:
+        """The status line and headers, and the `rest` of the first write."""
         self.response_started = True
         self._continue = False
         if not self._chunked:
             self.keep_alive = False
         closing = b"" if self.keep_alive else b"connection: close\r\n"
-        return b"%b%b%b%b" % (STATUS_LINE[status], self._connection.common_lines(), headers, closing)
+        return b"".join((STATUS_LINE[status], self._connection.common_lines(), headers, closing, *rest))
 
     def _end(self, last: bytes) -> None:
         """Write what is left, and end the response."""

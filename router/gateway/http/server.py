@@ -85,6 +85,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, server: GatewayServer, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._server = server
+        #: The header lines of every response.
+        self.common_lines = server.common_lines
 
     # --- the connection ------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -133,16 +135,13 @@ class GatewayProtocol(HttpToolsProtocol):
         size = len(data)
         self._received += size
         self._overhead += size
-        if self._answering or self._upgraded:
+        if (self._current is not None and self._answering) or self._upgraded:
             self._ahead += size
             if self._ahead > MAX_AHEAD_BYTES:
                 self._close("ahead")
                 return
         if self._upgraded:
             return
-        self._feed(data)
-
-    def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -185,38 +184,39 @@ class GatewayProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if version not in {"1.0", "1.1"}:
             raise _Refused(505, "This server speaks HTTP/1.1.")
-        self._check_framing(version)
+        upgrades: bool = self.parser.should_upgrade()
+        by_name: dict[bytes, bytes] = dict(self.headers)
+        self._check_framing(by_name, version, upgrades=upgrades)
         if version == "1.0":
             self.expect_100_continue = False
         # After these, what follows may be the body, a request or another protocol, and cannot be told apart.
-        unclear = self.expect_100_continue or self.parser.should_upgrade()
+        unclear = self.expect_100_continue or upgrades
         try:
-            path = self._hot_path()
+            path = self._server.hot_paths.get(self.url) or self._hot_path(self.url)
             if path is None:
                 self._begin_asgi(unclear=unclear)
             else:
-                self._begin_hot(path, version, unclear=unclear)
+                self._begin_hot(path, by_name, version, unclear=unclear)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             raise _Refused(400, "The request's target is not valid.") from None
         if self.pipeline:
             self.flow.resume_reading()
 
-    def _hot_path(self) -> str | None:
-        """The request's path, if it is a hot one."""
-        hot, url = self._server.hot_paths, self.url
-        path = hot.get(url)
-        if path is None and (b"?" in url or b"%" in url or url[:1] != b"/"):
-            found: bytes | None = httptools.parse_url(url).path
-            path = None if found is None else hot.get(unquote(found.decode("ascii")).encode())
-        return path
+    def _hot_path(self, url: bytes) -> str | None:
+        """The hot path that a target names in another way."""
+        if b"?" not in url and b"%" not in url and url[:1] == b"/":
+            return None
+        found: bytes | None = httptools.parse_url(url).path
+        return None if found is None else self._server.hot_paths.get(unquote(found.decode("ascii")).encode())
 
-    def _begin_hot(self, path: str, version: str, *, unclear: bool) -> None:
+    def _begin_hot(self, path: str, by_name: dict[bytes, bytes], version: str, *, unclear: bool) -> None:
         request = ClientRequest(
             self,
             self._server.handler,
             self.parser.get_method(),
             path,
             self.headers,
+            by_name,
             http_1_0=version == "1.0",
             keep_alive=version != "1.0" and not unclear and self.parser.should_keep_alive(),
             expects_continue=self.expect_100_continue,
@@ -243,17 +243,18 @@ class GatewayProtocol(HttpToolsProtocol):
         if unclear:
             self.cycle.keep_alive = False
 
-    def _check_framing(self, version: str) -> None:
+    def _check_framing(self, by_name: Mapping[bytes, bytes], version: str, *, upgrades: bool) -> None:
         """Refuse framing that a proxy could read differently. The parser has already refused two lengths, a length with
         chunks, and wrong line ends."""
-        framing = [header for header in self.headers if header[0] in _FRAMING]
-        if len(dict(framing)) < len(framing):
-            raise _Refused(400, "A header that may stand once stands twice.")
-        for name, value in framing:
-            if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
-                raise _Refused(400, "Transfer-Encoding may only be chunked, and only in HTTP/1.1.")
-            if name != b"host" and value != b"0" and self.parser.should_upgrade():
-                raise _Refused(400, "A request with a body cannot ask for another protocol.")
+        if len(by_name) < len(self.headers):
+            framing = [name for name, _ in self.headers if name in _FRAMING]
+            if len(set(framing)) < len(framing):
+                raise _Refused(400, "A header that may stand once stands twice.")
+        coding = by_name.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
+            raise _Refused(400, "Transfer-Encoding may only be chunked, and only in HTTP/1.1.")
+        if upgrades and (coding is not None or by_name.get(b"content-length", b"0") != b"0"):
+            raise _Refused(400, "A request with a body cannot ask for another protocol.")
 
     def on_body(self, body: bytes) -> None:
         size = len(body)
@@ -288,10 +289,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self.loop.call_soon(cycle.start)
         else:
             super()._start_asgi_task(cycle, app)
-
-    def common_lines(self) -> bytes:
-        """The header lines of every response."""
-        return self._server.common_lines()
 
     def on_response_complete(self) -> None:
         cycle, self._current = self._current, None

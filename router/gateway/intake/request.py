@@ -141,7 +141,7 @@ def scheduler_request(
         arrived_at=arrived_at,
         policy=params.policy,
         models=models,
-        fallbacks=_fallbacks(rules, models, None if terms is None else terms.models),
+        fallbacks=params.fallbacks,
         prompt_tokens=facts.tokens,
         prompt_tokens_bound=facts.tokens_bound,
         longest_prompt_tokens=facts.longest_tokens,
@@ -159,7 +159,7 @@ def scheduler_request(
         request.owner, request.cache_salt = terms.owner, terms.cache_salt
     if session is not None:
         request.session = session_id(key, session)
-    request.expires_at = arrived_at + rules.config.limits.request_timeout_s
+    request.expires_at = arrived_at + rules.request_timeout_s
     request.decodes = decodes
     request.choices = choices
     request.needs = needs
@@ -170,16 +170,6 @@ def scheduler_request(
     request.prefix = facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt)
     request.features = facts.features
     return request
-
-
-def _fallbacks(rules: Rules, models: tuple[str, ...], allowed: frozenset[str] | None) -> tuple[str, ...]:
-    """What is tried when none of `models` can serve, in order."""
-    found: dict[str, None] = {}  # an ordered set
-    for model in models:
-        for name in rules.fallbacks[model]:
-            if name not in models and (allowed is None or name in allowed):
-                found[name] = None
-    return tuple(found)
 
 
 def session_id(key: str | None, client_session: str) -> str:
