@@ -280,7 +280,7 @@ class MemoryState:
         self._levels: dict[str, tuple[float, float]] = {}  # level and its time
         self._spent_usd: dict[tuple[str, str], float] = {}
         self._reserved_usd: dict[tuple[str, str], float] = {}
-        self._oldest = ""
+        self._newest = ""  # the newest day of any budget
         self._documents: dict[str, Mapping[str, Any]] = {}
         self._listener: Listener | None = None
 
@@ -323,8 +323,8 @@ class MemoryState:
 
     def _name(self, budget: Budget) -> tuple[str, str]:
         """The budget's name. The first budget of a new day drops the oldest days."""
-        if budget.period != TOTAL and (oldest := oldest_kept(budget.period)) > self._oldest:
-            self._oldest = oldest
+        if budget.period != TOTAL and budget.period > self._newest:
+            self._newest, oldest = budget.period, oldest_kept(budget.period)
             sums: dict[tuple[str, str], Any]
             for sums in (self._spent_usd, self._reserved_usd, self._earlier_usd):
                 for name in [each for each in sums if each[1] != TOTAL and each[1] < oldest]:

@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from router.background import Tasks
@@ -35,6 +36,8 @@ _HEADERS = {
 }
 
 _DAY_S = 86_400
+#: What a duration may be above a whole number by rounding.
+_ROUNDING = 5e-7
 #: The most money that is reserved for a request whose output has no bound.
 _MOST_USD = 1e9
 
@@ -128,21 +131,22 @@ class BudgetAdmission:
 
 def _add_headers(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, headers: Headers) -> None:
     """Append the headers of a grant: of several limits, the one with the least left. Raises the 429."""
-    levels = [(bucket, level) for (bucket, _), level in zip(takes, grant.levels, strict=True)]
+    levels = list(zip(takes, grant.levels, strict=True))
     wait_s, exhausted = 0.0, ""
     first_tokens = len(takes) - len(account.tokens)
     for what, some in (("requests", levels[:first_tokens]), ("tokens", levels[first_tokens:])):
         if not some:
             continue
-        bucket, least = some[0] if len(some) == 1 else min(some, key=lambda each: each[1].level)
+        (bucket, _), least = some[0] if len(some) == 1 else min(some, key=lambda each: each[1].level)
         limit, remaining, reset = names = _HEADERS[what]
-        headers[:] = [header for header in headers if header[0] not in names]  # from an earlier take
+        if headers:
+            headers[:] = [header for header in headers if header[0] not in names]  # from an earlier take
         headers += (
-            (limit, b"%.0f" % bucket.capacity),
+            (limit, _whole(bucket.capacity)),
             (remaining, b"%d" % max(0, math.floor(least.level + 1e-9))),
             (reset, duration(least.full_after_s).encode()),
         )
-        for bucket, level in some:
+        for (bucket, _), level in some:
             if level.wait_s > wait_s:
                 whose = "The key's" if bucket.name == f"{account.name}/{what}" else "Its maker's"
                 wait_s, exhausted = level.wait_s, f"{whose} {what} per minute are used up"
@@ -154,6 +158,11 @@ def _add_headers(account: Account, takes: list[tuple[Bucket, float]], grant: Gra
         raise insufficient_quota(_spent(account, grant.short, grant.left_usd or 0.0))
     if exhausted:
         raise rate_limited(f"{exhausted}; try again in {duration(wait_s)}.", wait_s)
+
+
+@lru_cache(256)
+def _whole(number: float) -> bytes:
+    return b"%.0f" % number
 
 
 def _spent(account: Account, short: Budget, left_usd: float) -> str:
@@ -174,8 +183,8 @@ def _plain(usd: float) -> str:
 def duration(seconds: float) -> str:
     """A duration as OpenAI's rate-limit headers write it: `120ms`, `1s`, `6m0s`, `1h0m30s`; rounded up."""
     if seconds < 1:
-        return f"{math.ceil(round(seconds * 1000, 6))}ms"
-    whole = math.ceil(round(seconds, 6))
+        return f"{math.ceil(seconds * 1000 - _ROUNDING)}ms"
+    whole = math.ceil(seconds - _ROUNDING)
     hours, rest = divmod(whole, 3600)
     minutes, secs = divmod(rest, 60)
     if hours:
