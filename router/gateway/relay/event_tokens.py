@@ -58,6 +58,8 @@ def tokens_of(answer: Mapping[str, Any]) -> int:
 def choices_of(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What an event says of each choice."""
     choices = payload.get("choices")
+    if type(choices) is list and len(choices) == 1 and type(choices[0]) is dict:
+        return choices
     return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
 
 
@@ -69,7 +71,11 @@ def index_of(choice: Mapping[str, Any]) -> int:
 
 def ended_in(choices: Sequence[Mapping[str, Any]]) -> set[int]:
     """The choices that an event ends."""
-    return {index_of(each) for each in choices if isinstance(each.get("finish_reason"), str)}
+    ended = set()
+    for each in choices:
+        if isinstance(each.get("finish_reason"), str):
+            ended.add(index_of(each))
+    return ended
 
 
 def choice_tokens(choice: Mapping[str, Any]) -> int:
@@ -85,10 +91,16 @@ def choice_tokens(choice: Mapping[str, Any]) -> int:
     return tokens_of_text(text_of(choice))
 
 
+#: The fields of most deltas and messages.
+_PLAIN = frozenset({"role", "content"})
+
+
 def text_of(choice: Mapping[str, Any]) -> str:
     """All that the model wrote of a choice, of an event or of an answer in one piece."""
     delta = choice.get("delta") or choice.get("message")
     said = delta if isinstance(delta, dict) else choice
+    if said.keys() <= _PLAIN and type(content := said.get("content")) is str:
+        return content
     parts = [
         said.get("reasoning") or said.get("reasoning_content"),
         said.get("content"),
