@@ -154,10 +154,9 @@ def from_headers(headers: Mapping[bytes, bytes]) -> RoutingInput | None:
     `x-headway-ttft-ms` wins over llm-d's `x-llm-d-slo-ttft-ms`, tpot likewise. A bad number is refused even if another
     header wins over it. Raises a 400 Refusal whose `param` is the header's name.
     """
-    if _OURS in b" ".join(headers):
-        for name in headers:
-            if name.startswith(_OURS) and name not in _NAMES:
-                raise _unknown(name.decode("latin-1"))
+    for name in headers:
+        if name.startswith(_OURS) and name not in _NAMES:
+            raise _unknown(name.decode("latin-1"))
     if _NAMES.isdisjoint(headers):
         return None
     given = _HEADERS(

@@ -37,8 +37,11 @@ class ClientConnection(Protocol):
     flow: FlowControl
     loop: asyncio.AbstractEventLoop
     tasks: set[Any]
-    #: Gives the header lines of every response.
-    common_lines: Callable[[], bytes]
+
+    @property
+    def common_lines(self) -> Callable[[], bytes]:
+        """Gives the header lines of every response."""
+        ...
 
     def on_response_complete(self) -> None:
         """The response is written: the next request may be served."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.scanning import SseScanner
+from backends.scanning import Assembler, SseScanner
 from router.core.errors import UpstreamError
 from router.core.interfaces import Batch
 from router.core.money.account import OutputBound
@@ -263,6 +263,30 @@ def test_the_same_however_the_bytes_were_cut(
     assert outcome([cut % len(data) for cut in cuts]) == whole
     assert outcome(list(range(0, len(data), 7))) == whole
     assert tokens_in(whole[0]) <= most  # what the client has is paid for
+
+
+@given(EVENTS, st.integers(1, 20), st.lists(st.integers(0, 4000), max_size=6))
+def test_a_collector_gets_what_is_passed_on(
+    written: list[tuple[str, int | None]], most: int, cuts: list[int]
+) -> None:
+    count, events = 0, [event({"role": "assistant"})]
+    for text, more in written:
+        count += more or 0
+        usage = {"prompt_tokens": 9, "completion_tokens": count}
+        events.append(said(text) if more is None else said(text, usage=usage))
+    data = b"".join([*events, event({}, "stop"), b"data: [DONE]\n\n"])
+    scanner, passing, collecting = SseScanner("m"), paid(most, 40), paid(most, 40)
+    passed, collected = Assembler("chat"), Assembler("chat")
+    collecting.collector = collected
+    for start, stop in pairwise([0, *sorted(cut % len(data) for cut in cuts), len(data)]):
+        batch = scanner.feed(data[start:stop]) if stop > start and not scanner.done else None
+        if batch is None or passing.stopped:
+            continue
+        kept, counted = passing.take(batch), collecting.take(batch)
+        passed.feed(kept.data)
+        assert (counted.data, counted[1:]) == (b"", kept[1:])
+        assert (collecting.stopped, collecting.usage) == (passing.stopped, passing.usage)
+    assert collected.result() == passed.result()
 
 
 def tokens_in(data: bytes) -> int:
