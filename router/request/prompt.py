@@ -203,8 +203,8 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
             bound += size if size > _SMALL_BYTES else 0
     if api == "chat":
         for message in body[prompt]:
-            if len(message) == 2 and "content" in message:
-                continue  # role and content only
+            if len(message) == 2 and "content" in message and "role" in message:
+                continue
             for name, value in message.items():
                 if name not in _TEXTS and isinstance(value, (dict, list)) and value:
                     bound += _bound_of_json(value) - json_bytes(value)
@@ -241,8 +241,8 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
         content = message.get("content")
         if isinstance(content, str):
             texts.append(content)
-            if len(message) == 2:
-                continue  # role and content only
+            if len(message) == 2 and "role" in message:
+                continue
         elif isinstance(content, list):
             for part in content:
                 if isinstance(text := part.get("text"), str):

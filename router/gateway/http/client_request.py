@@ -49,8 +49,9 @@ class ClientConnection(Protocol):
 
 
 class ClientRequest:
-    """One request. `headers` are as they came, names in lower case, `by_name` the same as a dictionary; `on_left` is called when the client leaves, `on_shutdown`
-    when the server has no patience left, `on_writable` once, when the client has read what was written.
+    """One request. `headers` are as they came, names in lower case, `by_name` the same as a dictionary. `on_left` is called
+    when the client leaves, `on_shutdown` when the server has no patience left, `on_writable` once, when the client has
+    read what was written.
 
     `more_body`, `response_started`, `response_complete` and `keep_alive` are named as uvicorn names them: the connection
     reads them of its requests of both kinds.

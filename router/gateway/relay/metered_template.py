@@ -18,8 +18,8 @@ _MOST = 64
 class MeteredTemplate(NamedTuple):
     """An event of one choice, split around its text and its usage. Further events have the same `head` and `tail`.
 
-    `head` ends with the opening quote of the text, the string member `field`; `tail` begins with its closing quote and ends with the event, or before
-    the usage. `end` ends an event whose usage was left out (None: it has none).
+    `head` ends with the opening quote of the text, the string member `field`; `tail` begins with its closing quote and ends
+    with the event, or before the usage. `end` ends an event whose usage was left out (None: it has none).
     """
 
     choice: int

@@ -187,6 +187,7 @@ async def test_head(shared):
         b"HEAD /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
     assert answer.split()[1] in (b"404", b"405")
+    assert answer.endswith(b"\r\n\r\n")
 
 
 async def test_other_methods_and_paths(shared):
