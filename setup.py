@@ -14,7 +14,15 @@ CALIBRATION = Path("predictors/kernels/reference/calibration.py")
 KERNEL_NAMES = ("calibration", "distributions", "estimates", "histories", "networks", "residuals", "words")
 READING = [
     Path("backends", name)
-    for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
+    for name in (
+        "assemble.py",
+        "sse.py",
+        "sse_events.py",
+        "native/assemble.pxd",
+        "native/scanner.pyx",
+        "native/sse.pxd",
+        "native/sse_events.pxd",
+    )
 ]
 ENGINE = [
     Path("backends/engine", name)
@@ -74,6 +82,7 @@ setup(
         *map(kernel, KERNEL_NAMES),
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
+        extension("backends.native.sse_events", Path("backends/sse_events.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
         *(
             extension(f"backends.engine.native.{path.stem}", path, ENGINE, "-ffp-contract=off")

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import orjson
 
 from backends.engine_numbers import finish_reason
-from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import AnswerTooLarge, UpstreamError
+
+from .sse_events import EventTemplate, chunk_of, event_template
 
 Api = Literal["chat", "completions"]
 

@@ -16,7 +16,7 @@ from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
 from backends.listing import listed, mismatches
 from backends.metrics import MetricsReader
-from backends.scanning import SseScanner
+from backends.scanning import EventFormat, SseScanner
 from backends.stream import StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import COUNTED_FIELDS, Call, OpenCall, Sink
@@ -103,6 +103,7 @@ class OpenAIBackend(EngineAdapter):
         self._tokenizes = kind.tokenizes
         self._metrics = MetricsReader()
         self._skip_scrapes = 0
+        self._formats = {"chat": EventFormat(), "completions": EventFormat()}
 
     def start(self, call: Call, sink: Sink) -> OpenCall:
         kind = self._kind
@@ -124,6 +125,7 @@ class OpenAIBackend(EngineAdapter):
             usage_collector=call.collector,
             hides_usage=call.collector is None
             and not (call.usage_each or body["stream_options"].get("continuous_usage_stats")),
+            event_format=self._formats[call.api],
         )
         return StreamedCall(self.pool, head, value, body, scanner, sink).start()
 

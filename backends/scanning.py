@@ -1,6 +1,6 @@
-"""What reads an engine's stream: `SseScanner` and `Assembler`, compiled where they can be.
+"""What reads an engine's stream: `SseScanner`, `EventFormat` and `Assembler`, compiled where they can be.
 
-`backends.sse` and `backends.assemble` have them in Python. `backends.native` has the same, compiled from the same files
+`backends.sse`, `backends.sse_events` and `backends.assemble` have them in Python. `backends.native` has the same, compiled from the same files
 (tests compare both). `router.compiled` says when it is used.
 """
 
@@ -10,10 +10,19 @@ from pathlib import Path
 
 from backends.assemble import Assembler
 from backends.sse import SseScanner
+from backends.sse_events import EventFormat
 from router.compiled import why_not
 
 #: What `backends.native` is compiled from, in this folder.
-SOURCES = ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
+SOURCES = (
+    "assemble.py",
+    "sse.py",
+    "sse_events.py",
+    "native/assemble.pxd",
+    "native/scanner.pyx",
+    "native/sse.pxd",
+    "native/sse_events.pxd",
+)
 #: Why the compiled reading is not used; None if it is.
 WHY_NOT_NATIVE = why_not(
     {
@@ -25,8 +34,9 @@ WHY_NOT_NATIVE = why_not(
 if WHY_NOT_NATIVE is None:
     from backends.native.assemble import Assembler  # type: ignore[no-redef]
     from backends.native.scanner import SseScanner  # type: ignore[no-redef]
+    from backends.native.sse_events import EventFormat  # type: ignore[no-redef]
 
-__all__ = ["WHY_NOT_NATIVE", "Assembler", "SseScanner"]
+__all__ = ["WHY_NOT_NATIVE", "Assembler", "EventFormat", "SseScanner"]
 
 
 def description() -> str:

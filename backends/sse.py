@@ -3,12 +3,13 @@
 
 Reading is in three gears.
 
-1. One event that is the last token's event but for its text: the bytes before and after the text are the
-   same, so only they are compared. So is an event that ends with its usage, which is parsed alone.
-2. Several events, or others: recognised as ordinary by counting. The engine writes `"finish_reason":null`
+1. Events that are the last token's event but for their text: the bytes before and after the text are the
+   same, so only they are compared. `EventFormat` tells them from earlier answers. So is an event that ends with its usage,
+   which is parsed alone.
+2. Others that are passed on: recognised as ordinary by counting. The engine writes `"finish_reason":null`
    into every ordinary event, and into no error, usage-only or `[DONE]` event, so as many of them as there
    are events means that nothing needs parsing.
-3. Before the first token, and whenever something special may be in a read: events are taken apart and
+3. An answer's first event, and whenever something special may be in a read: events are taken apart and
    parsed one by one.
 
 Text inside JSON strings cannot imitate the marks because its quotes and line ends are escaped.
@@ -29,22 +30,24 @@ import orjson
 from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason as finish_reason_of
 from backends.engine_numbers import sound_usage, token_count
-from backends.sse_events import DONE, carries_token, data_of, event_template, object_of
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch, Collector
 
+from .sse_events import DONE, EventFormat, carries_token, data_of, event_template, object_of
+
 MAX_EVENT_BYTES = 1024 * 1024
-QUOTE = ord('"')
-_ONE = Batch(b"", 1)
+_QUOTE = ord('"')
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
 _STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'  # possessive: it takes each byte once
+_INSIDE = re.compile(_STRING)
 _TEXT = re.compile(rb'"(?:delta": ?\{ ?"content|text)": ?"((?!")' + _STRING + rb')"')
 _MODEL = re.compile(rb'"model"\s*+:\s*+"' + _STRING + rb'"')
 
 
 class SseScanner:
-    """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`.
+    """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`. `event_format` is what answers of
+    the same engine and API share.
 
     With a `collector` the events go to it, and the batches have no data. `usage_collector` takes only the usage-only event, which
     is in no batch. `hides_usage`: the batches' data has no counts, as a client gets it that did not ask for them.
@@ -59,7 +62,6 @@ class SseScanner:
         "_before",
         "_choices",
         "_collector",
-        "_constant_bytes",
         "_counted_after",
         "_counted_before",
         "_cut",
@@ -67,6 +69,7 @@ class SseScanner:
         "_edge",
         "_empty",
         "_field",
+        "_format",
         "_held",
         "_held_bytes",
         "_hides_usage",
@@ -78,8 +81,6 @@ class SseScanner:
         "_rename",
         "_renamed",
         "_seam",
-        "_text_at",
-        "_text_end",
         "_usage",
         "_usage_collector",
         "done",
@@ -95,6 +96,7 @@ class SseScanner:
         collector: Collector | None = None,
         usage_collector: Collector | None = None,
         hides_usage: bool = False,
+        event_format: EventFormat | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
         self.done = False
@@ -106,20 +108,19 @@ class SseScanner:
         self._collector = collector
         self._usage_collector = usage_collector or collector
         self._hides_usage = hides_usage
-        self._field = ""  # of the learned event's text
         self._cut = False  # a choice ended at its bound; that tells more than how others ended
         self._max_event_bytes = max_event_bytes
         self._held: list[bytes] = []  # the bytes of an event that is not whole yet
         self._held_bytes = 0
         self._edge = b""  # the end of them: an end mark may be cut in two
         self._early_bytes = 0
-        # Learned from the first token's event: how this engine writes its JSON.
-        self._before: bytes | None = None  # an ordinary event up to its text
+        self._format = event_format or EventFormat()
+        # The template of the events that may follow the last one that was parsed.
+        self._field = ""
+        self._before = b""  # an event up to its text; empty if there is none
         self._after = b""  # and from the text's closing quote on, with the blank line
         self._seam = b""  # between two of its kind
-        self._constant_bytes = 0
-        self._text_at = 0  # where the text of such an event begins
-        self._text_end = 0  # and where it ends, from the event's end
+        # Learned from an event with a token: how this engine writes its JSON.
         self._counted_before: bytes | None = None  # the same of an ordinary event that ends with its usage
         self._counted_after = b""  # up to the usage
         self._null_finish: bytes | None = None
@@ -136,23 +137,12 @@ class SseScanner:
             data = self._join(data)
             if not data:
                 return None
-        before = self._before
-        if (
-            before is not None
-            and data.startswith(before)
-            and data.endswith(self._after)
-            and len(data) > self._constant_bytes
-            and data[self._text_at] != QUOTE
-            and b"\n" not in (text := data[self._text_at : self._text_end])
-        ):
-            if self._collector is not None:
-                if QUOTE in text:
-                    return self._scan(data)
-                self._collector.take_texts(self._field, text)
-                return _ONE
-            if self._rename is not None:
-                data = data.replace(self._rename, self._renamed)
-            return Batch(data, 1)
+        tokens = at = 0
+        if self._before:
+            tokens, at = self._run(data, 0, len(data))
+            if tokens and at == len(data):
+                self.started = True
+                return Batch(b"" if self._collector is not None else self._renamed_run(data), tokens)
         counted = self._counted_before
         if counted is not None and data.startswith(counted) and data.endswith(b"}}\n\n"):
             batch = self._take_counted(data)
@@ -168,10 +158,8 @@ class SseScanner:
                 and self._usage not in data
                 and self._null_delta not in data
             ):
-                if self._rename is not None:
-                    data = data.replace(self._rename, self._renamed)
-                return Batch(data, count)
-        return self._scan(data)
+                return Batch(self._renamed_run(data), count)
+        return self._scan(data, at, tokens)
 
     def _take_counted(self, data: bytes) -> Batch | None:
         """One event that ends with its usage; None if it is another one."""
@@ -187,9 +175,7 @@ class SseScanner:
             return None
         if usage is None:
             return None
-        if self._rename is not None:
-            data = data.replace(self._rename, self._renamed)
-        return Batch(data, 1, usage, None)
+        return Batch(self._renamed_run(data), 1, usage, None)
 
     # --- the careful gear
     def _join(self, data: bytes) -> bytes:
@@ -217,7 +203,8 @@ class SseScanner:
             self._held.clear()
             self._held_bytes = 0
 
-    def _scan(self, data: bytes) -> Batch | None:
+    def _scan(self, data: bytes, at: int, tokens: int) -> Batch | None:
+        """Take the events from `at` on; before it are so many `tokens`, each an event of the template."""
         if b"\r" in data:  # JSON text escapes control characters, so these are line ends
             rest = data[-1:] if data.endswith(b"\r") else b""
             data = data[: len(data) - len(rest)].replace(b"\r\n", b"\n")
@@ -231,17 +218,20 @@ class SseScanner:
         self._hold(data[stop:] + rest)
         self._check_size()
         out: list[bytes] = []
-        tokens = at = 0
+        if tokens:
+            self.started = True
+            if self._collector is None:
+                out.append(self._renamed_run(data[: at - 2]))
         usage: Mapping[str, Any] | None = None
         finish_reason: str | None = None
         failure, self.failure = self.failure, None
         while at < stop - 1:  # a single line end may be left of blank lines
-            if self._before is not None and data.startswith(self._before, at):
+            if self._before:
                 count, end = self._run(data, at, stop)
                 if count:
+                    self.started = True
                     if self._collector is None:
-                        run = data[at : end - 2]
-                        out.append(run if self._rename is None else run.replace(self._rename, self._renamed))
+                        out.append(self._renamed_run(data[at : end - 2]))
                     tokens += count
                     at = end
                     continue
@@ -291,7 +281,6 @@ class SseScanner:
                 else:
                     out.append(self._renamed_event(event, payload))
             else:
-                self._learn_text(event, payload, is_token)
                 self._collector.take_event(payload, len(event))
             if not self.started:  # all of it is held back until the first token
                 self._early_bytes += len(event)
@@ -303,6 +292,14 @@ class SseScanner:
                 if self._collector is None:
                     self._learn(event)
                 self.started = True
+            self._before = b""
+            if (
+                finish_reason is None
+                and self._choices == 1
+                and isinstance(choices, list)
+                and len(choices) == 1
+            ):
+                self._learn_template(event, payload, choices[0], is_token and counts is None)
         if self.failure is None and not self.done:
             self.failure = failure
         if out:
@@ -313,29 +310,28 @@ class SseScanner:
         return Batch(b"", 0, usage, finish_reason) if usage is not None or finish_reason is not None else None
 
     def _run(self, data: bytes, at: int, stop: int) -> tuple[int, int]:
-        """How many events from `at` on are the learned one but for their text, and where they end: the bulk of an answer
-        that came in one read. A text with a quote in it ends the run."""
+        """How many events from `at` on have the template, and where they end: the bulk of an answer that came in one read."""
+        if not data.startswith(self._before, at):
+            return 0, at
         after, seam = self._after, self._seam
-        seam_bytes, find, startswith = len(seam), data.find, data.startswith
-        start = at + self._text_at
-        quote = find(b'"', start, stop)
+        start = at + len(self._before)
         texts: list[bytes] = []
-        while quote > start and startswith(seam, quote):
-            texts.append(data[start:quote])
-            start = quote + seam_bytes
-            quote = find(b'"', start, stop)
-        end = start - self._text_at
-        if quote > start and startswith(after, quote):
-            texts.append(data[start:quote])
-            end = quote + len(after)
-        joined = b"".join(texts)
-        if b"\n" in joined:  # a line of its own, and no JSON: it is looked at by itself
-            del texts[next(place for place, text in enumerate(texts) if b"\n" in text) :]
-            joined = b"".join(texts)
-            end = at + len(joined) + len(texts) * self._constant_bytes
+        while (quote := _text_end(data, start, stop)) >= 0:
+            if data.startswith(seam, quote):
+                texts.append(data[start:quote])
+                start = quote + len(seam)
+                at = start - len(self._before)
+                continue
+            if data.startswith(after, quote):
+                texts.append(data[start:quote])
+                at = quote + len(after)
+            break
         if self._collector is not None and texts:
-            self._collector.take_texts(self._field, joined)
-        return len(texts), end
+            self._collector.take_texts(self._field, b"".join(texts))
+        return len(texts), at
+
+    def _renamed_run(self, data: bytes) -> bytes:
+        return data if self._rename is None else data.replace(self._rename, self._renamed)
 
     def _learn(self, event: bytes) -> None:
         """How the engine spaces its JSON, from an event with a token. Several choices may share one event,
@@ -349,35 +345,25 @@ class SseScanner:
         self._null_text = b'"content":' + space + b"null"
         self._null_delta = b'"delta":' + space + b"{}"
         self._usage = b'"usage":' + space + b"{"
-        text = _TEXT.search(event)
-        if text is None or b"\n" in event:
-            return
-        if self._usage in event:
-            if event.endswith(b"}}") and self._collector is None and not self._hides_usage:
+        if self._usage in event and event.endswith(b"}}") and not self._hides_usage and b"\n" not in event:
+            text = _TEXT.search(event)
+            if text is not None:
                 self._counted_before = event[: text.start(1)]
                 self._counted_after = event[text.end(1) : event.rfind(self._usage) + len(self._usage) - 1]
-        else:
-            self._before = event[: text.start(1)]
-            self._after = event[text.end(1) :] + b"\n\n"
-            self._seam = self._after + self._before
-            self._measure(self._before)
 
-    def _measure(self, before: bytes) -> None:
-        self._text_at, self._text_end = len(before), -len(self._after)
-        self._constant_bytes = self._text_at - self._text_end
-
-    def _learn_text(self, event: bytes, payload: dict[str, Any], is_token: bool) -> None:
-        """How the events are written that follow this one and differ from it in one string only, for a collector."""
-        self._before = None
-        if not is_token or self._choices != 1 or len(payload["choices"]) != 1 or b"\n" in event:
+    def _learn_template(self, event: bytes, payload: dict[str, Any], choice: Any, is_token: bool) -> None:
+        """How the events are written that follow this one and have a text only. `choice` is its only one."""
+        if b"\n" in event or not isinstance(choice, dict):
             return
-        choice = payload["choices"][0]
-        texts = choice if payload.get("object") == "text_completion" else choice.get("delta")
-        if isinstance(texts, dict):
-            template = event_template(event + b"\n\n", choice, texts)
+        event += b"\n\n"
+        template = self._format.template(event, choice.get("index"), is_token)
+        if template is None and is_token:
+            texts = choice if payload.get("object") == "text_completion" else choice.get("delta")
+            template = event_template(event, choice, texts) if isinstance(texts, dict) else None
             if template is not None:
-                self._field, self._before, self._after, self._seam = template
-                self._measure(self._before)
+                self._format.learn(template)
+        if template is not None:
+            self._field, self._before, self._after, self._seam = template
 
     def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:
         name = payload.get("model")
@@ -390,8 +376,17 @@ class SseScanner:
             self._rename = found.group(0)
             self._renamed = b'"model":' + orjson.dumps(self._model)
             # What was learned holds for events that are written as this one is.
-            self._before = self._counted_before = self._null_finish = None
+            self._before, self._counted_before, self._null_finish = b"", None, None
         return event.replace(self._rename, self._renamed)
+
+
+def _text_end(data: bytes, start: int, stop: int) -> int:
+    """Where the JSON text that begins at `start` has its closing quote; -1 if there is none before `stop`, if the text is empty or
+    if a line ends in it."""
+    inside = _INSIDE.match(data, start, stop)
+    quote = start if inside is None else inside.end()
+    whole = start < quote < stop and data[quote] == _QUOTE and data.find(b"\n", start, quote) < 0
+    return quote if whole else -1
 
 
 def _usage_of(payload: dict[str, Any]) -> Mapping[str, Any] | None:

@@ -1,10 +1,14 @@
+# cython: language_level=3, annotation_typing=False, nonecheck=True, auto_pickle=False
 """Server-sent events with OpenAI's chunks: writes them, parses them, and detects tokens.
 
 `backends.sse` uses this to read an engine's stream, the gateway's codecs to read what `sse` passes on, and the emulator
 and the benchmarks for their own streams.
 
 Most events of a stream differ from the one before in one string only. `event_template` splits such an event around its
-string; `EventTemplate.read` then takes the strings out of the events that follow.
+string; `EventTemplate.read` then takes the strings out of the events that follow. An `EventFormat` has what templates of
+several answers have in common.
+
+`backends.native` has this module compiled, for `backends.native.sse` and `backends.native.assemble`.
 """
 
 from __future__ import annotations
@@ -153,6 +157,67 @@ def event_template(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) 
         return None
     head, tail = event[: len(event) - len(rest)], rest[len(text) :]
     return EventTemplate(field, head, tail, tail + head)
+
+
+class EventFormat:
+    """How an engine writes its events with text: learned from one answer for later ones, of which no such event is parsed then.
+
+    All events of an answer begin with the same members, such as its id, up to `choices`. What follows is the same in all
+    answers but for the text.
+    """
+
+    __slots__ = ("_field", "_index", "_opening", "_tail")
+
+    def __init__(self) -> None:
+        self._field = ""
+        self._index: Any = None  # of the choice
+        self._opening = b""  # from `choices` up to the text; empty if nothing is known
+        self._tail = b""
+
+    def learn(self, template: EventTemplate) -> None:
+        """Keep what a template tells, if its events have a text and no other value."""
+        self._opening = b""
+        head = _shared_head(template.head)
+        if not head:
+            return
+        opening = template.head[len(head) :]
+        rest = orjson.loads(b"{" + opening + template.tail)
+        choice = rest.pop("choices")[0]
+        index = choice.pop("index", None)
+        texts = choice.pop("delta", None) or choice
+        texts.pop(template.field, None)
+        role = texts.pop("role", None)
+        others = [*rest.values(), *choice.values(), *texts.values()]
+        if others.count(None) == len(others) and role in {None, "assistant"}:
+            self._field, self._index, self._opening, self._tail = (
+                template.field,
+                index,
+                opening,
+                template.tail,
+            )
+
+    def template(self, event: bytes, index: Any, is_token: bool) -> EventTemplate | None:
+        """The template of events with text that may follow this one, about the choice of this index, in the same answer. An
+        event with a token has to be one of them."""
+        if not self._opening or index != self._index:
+            return None
+        head = _shared_head(event)
+        if not head or (
+            is_token and not (event.startswith(self._opening, len(head)) and event.endswith(self._tail))
+        ):
+            return None
+        head += self._opening
+        return EventTemplate(self._field, head, self._tail, self._tail + head)
+
+
+def _shared_head(event: bytes) -> bytes:
+    """An event up to its member `choices`; empty if there is an object before that."""
+    head, found, _ = event.partition(b'"choices":')
+    return (
+        head
+        if found and head.startswith(b"data:") and not head.endswith(b"\\") and head.count(b"{") == 1
+        else b""
+    )
 
 
 def carries_token(choice: Mapping[str, Any]) -> bool:

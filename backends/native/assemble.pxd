@@ -1,5 +1,9 @@
 # The types of `backends.assemble` when it is compiled as `backends.native.assemble`.
 
+cimport cython
+
+from backends.native.sse_events cimport chunk_of, event_template
+
 
 cdef class _Choice:
     cdef readonly dict texts
@@ -27,6 +31,7 @@ cdef class Assembler:
     cpdef take_texts(self, str field, bytes escaped)
     cdef _flush(self)
     cdef _count(self, Py_ssize_t size)
+    @cython.locals(top=dict, part=dict, choice=_Choice, texts=dict)
     cdef dict _merge(self, dict chunk)
 
 

@@ -22,12 +22,19 @@ SOURCE = HEADWAY_SOURCE.decode()
 cdef inline Py_ssize_t text_end(const char *data, Py_ssize_t start, Py_ssize_t stop) noexcept:
     """Where the text that begins at `start` has its closing quote; -1 if there is none before `stop`, if the text is empty
     or if a line ends in it."""
-    if start >= stop:
-        return -1
-    cdef const char *quote = <const char *> memchr(data + start, c'"', stop - start)
-    if quote == NULL or quote == data + start or memchr(data + start, c'\n', quote - data - start) != NULL:
-        return -1
-    return quote - data
+    cdef const char *quote
+    cdef Py_ssize_t slashes, at = start
+    while at < stop:
+        quote = <const char *> memchr(data + at, c'"', stop - at)
+        if quote == NULL:
+            return -1
+        at, slashes = quote - data, 0
+        while at - slashes > start and data[at - slashes - 1] == c'\\':
+            slashes += 1
+        if slashes % 2 == 0:
+            return at if at > start and memchr(data + start, c'\n', at - start) == NULL else -1
+        at += 1  # that one was escaped
+    return -1
 
 
 cdef inline bint stands(const char *data, Py_ssize_t size, Py_ssize_t at, bytes part) noexcept:
@@ -40,12 +47,14 @@ cdef class SseScanner(sse.SseScanner):
     """See `backends.sse.SseScanner`."""
 
     cdef tuple _run(self, bytes data, Py_ssize_t at, Py_ssize_t stop):
-        cdef bytes after = self._after, seam = self._seam, joined
-        if data is None or after is None or seam is None or at < 0 or stop > PyBytes_GET_SIZE(data):
+        cdef bytes before = self._before, after = self._after, seam = self._seam, joined
+        if data is None or before is None or after is None or seam is None or at < 0 or stop > PyBytes_GET_SIZE(data):
             raise ValueError("the run is not in the data")
         cdef const char *text = PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), seam_size = PyBytes_GET_SIZE(seam)
-        cdef Py_ssize_t start = at + self._text_at
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), seam_size = PyBytes_GET_SIZE(seam), before_size = PyBytes_GET_SIZE(before)
+        if not stands(text, size, at, before):
+            return 0, at
+        cdef Py_ssize_t first = at + before_size, start = first
         cdef Py_ssize_t quote = text_end(text, start, stop)
         cdef Py_ssize_t count = 0, length = 0, filled = 0, end = at, number
         while quote >= 0:
@@ -53,7 +62,7 @@ cdef class SseScanner(sse.SseScanner):
                 count += 1
                 length += quote - start
                 start = quote + seam_size
-                end = start - self._text_at
+                end = start - before_size
                 quote = text_end(text, start, stop)
                 continue
             if stands(text, size, quote, after):
@@ -65,7 +74,7 @@ cdef class SseScanner(sse.SseScanner):
             return count, end
         joined = PyBytes_FromStringAndSize(NULL, length)
         cdef char *into = PyBytes_AS_STRING(joined)
-        start = at + self._text_at
+        start = first
         for number in range(count):  # the same texts again
             quote = text_end(text, start, stop)
             if quote < 0 or quote - start > length - filled:

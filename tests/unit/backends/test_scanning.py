@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends import assemble, scanning, sse
+from backends import assemble, scanning, sse, sse_events
 from router.core.errors import UpstreamError
 
 compiled = pytest.mark.skipif(scanning.WHY_NOT_NATIVE is not None, reason=scanning.description())
@@ -58,11 +58,21 @@ def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
     return [stream[a:b] for a, b in zip([0, *at], [*at, len(stream)], strict=True) if a < b]
 
 
-def read(scanner_of: Any, assembler_of: Any, pieces: list[bytes], choices: int, *, collected: bool) -> Any:
+def read(
+    scanner_of: Any,
+    assembler_of: Any,
+    pieces: list[bytes],
+    choices: int,
+    *,
+    collected: bool,
+    event_format: Any = None,
+) -> Any:
     """All that can be seen of how a stream is read: each batch, the end, the answer."""
     assembler = assembler_of("chat")
     collector = assembler if collected else None
-    scanner = scanner_of("fleet", choices=choices, collector=collector, max_event_bytes=2000)
+    scanner = scanner_of(
+        "fleet", choices=choices, collector=collector, event_format=event_format, max_event_bytes=2000
+    )
     seen: list[Any] = []
     try:
         for piece in pieces:
@@ -121,6 +131,82 @@ def test_a_broken_byte_is_read_as_python_reads_it(
     at = place % len(stream)
     for collected in (False, True):
         assert_alike(stream[:at] + broken + stream[at + 1 :], places, 1, collected=collected)
+
+
+#: First events of answers, texts, and what an engine may write around them.
+STARTS = [
+    {"role": "assistant", "content": ""},
+    {"role": "tool", "content": ""},
+    {"content": "x"},
+    {"reasoning": "x"},
+    {},
+]
+AROUND: list[dict[str, Any]] = [
+    {}, {"usage": None}, {"more": 1}, {"fingerprint": "f"}, {"choices_before": []}, {"prompt_logprobs": None},
+]  # fmt: skip
+IN_CHOICE: list[dict[str, Any]] = [{}, {"stop_reason": None}, {"more": 1}, {"index": 1}, {"matched": ""}]
+IN_DELTA: list[dict[str, Any]] = [
+    {}, {"role": "assistant"}, {"role": "tool"}, {"reasoning": ""}, {"reasoning": None}, {"tool_calls": []},
+]  # fmt: skip
+
+
+def written(
+    identity: str, deltas: list[dict[str, Any]], around: Any, in_choice: Any, in_delta: Any
+) -> list[bytes]:
+    """The events of an answer."""
+    events = [
+        event({**HEAD, "id": identity, "choices": [{"index": 0, "delta": delta, "logprobs": None, **more, "finish_reason": None}], **outside})
+        for delta, more, outside in [
+            (deltas[0], {}, {}),
+            *(({**in_delta, **delta}, in_choice, around) for delta in deltas[1:]),
+        ]
+    ]  # fmt: skip
+    return [*events, chunk({}, "stop"), DONE]
+
+
+ANSWERS = st.tuples(
+    st.tuples(st.sampled_from(STARTS), st.lists(st.text(max_size=5), max_size=4)).map(
+        lambda drawn: [drawn[0], *({"content": text} for text in drawn[1])]
+    ),
+    st.sampled_from(AROUND),
+    st.sampled_from(IN_CHOICE),
+    st.sampled_from(IN_DELTA),
+)
+
+
+@pytest.mark.parametrize("collected", [False, True])
+@given(st.lists(ANSWERS, min_size=2, max_size=4), PLACES)
+def test_what_earlier_answers_tell_of_the_format_changes_nothing(
+    collected: bool, answers: list[Any], places: list[int]
+) -> None:
+    """Neither what is passed on, nor the answer."""
+    for scanner, assembler, format_of in (
+        (sse.SseScanner, assemble.Assembler, sse_events.EventFormat),
+        (scanning.SseScanner, scanning.Assembler, scanning.EventFormat),
+    ):
+        known = format_of()
+        for number, answer in enumerate(answers):
+            pieces = cut(b"".join(written(f"c{number}", *answer)), places)
+            alone = read(scanner, assembler, pieces, 1, collected=collected)
+            assert read(scanner, assembler, pieces, 1, collected=collected, event_format=known) == alone
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_known_format_spares_parsing(collected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the second answer only the first and the last events are parsed."""
+    parsed: list[bytes] = []
+
+    def object_of(data: bytes) -> dict[str, Any]:
+        parsed.append(data)
+        return sse_events.object_of(data)
+
+    monkeypatch.setattr(sse, "object_of", object_of)
+    known = sse_events.EventFormat()
+    for number in range(2):
+        parsed.clear()
+        stream = [ROLE.replace(b"c1", b"c%d" % number), *(each.replace(b"c1", b"c%d" % number) for each in (TOKEN, text('say "x\\"'), TOKEN)), USAGE, DONE]  # fmt: skip
+        read(sse.SseScanner, assemble.Assembler, stream, 1, collected=collected, event_format=known)
+        assert len(parsed) == 3 - number
 
 
 @compiled
