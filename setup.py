@@ -16,12 +16,18 @@ READING = [
     Path("backends", name)
     for name in (
         "assemble.py",
+        "connection.py",
+        "post.py",
         "sse.py",
         "sse_events.py",
+        "stream.py",
         "native/assemble.pxd",
+        "native/connection.pxd",
+        "native/post.pxd",
         "native/scanner.pyx",
         "native/sse.pxd",
         "native/sse_events.pxd",
+        "native/stream.pxd",
     )
 ]
 ENGINE = [
@@ -80,9 +86,11 @@ setup(
     options={"build_ext": {"parallel": True}},  # on all cores
     ext_modules=[
         *map(kernel, KERNEL_NAMES),
-        extension("backends.native.assemble", Path("backends/assemble.py"), READING),
-        extension("backends.native.sse", Path("backends/sse.py"), READING),
-        extension("backends.native.sse_events", Path("backends/sse_events.py"), READING),
+        *(
+            extension(f"backends.native.{path.stem}", path, READING)
+            for path in READING
+            if path.suffix == ".py"
+        ),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
         *(
             extension(f"backends.engine.native.{path.stem}", path, ENGINE, "-ffp-contract=off")
@@ -100,5 +108,5 @@ setup(
         extension(
             "benchmarks.pipelines.native.source", Path("benchmarks/pipelines/native/source.pyx"), PIPELINES
         ),
-    ]
+    ],
 )

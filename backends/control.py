@@ -6,7 +6,8 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 
-from backends.http1 import Connection, ConnectionLost, Origin
+from backends.connection import Connection
+from backends.http1 import ConnectionLost, Origin
 from backends.pool import Pool
 from router.core.errors import UpstreamError, UpstreamTimeout
 

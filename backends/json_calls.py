@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 from backends import bounded_json
+from backends.connection import Connection
 from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason, sound_usage
-from backends.http1 import Connection
 from backends.pool import Pool
-from backends.post import Follower, Post
+from backends.post import Follower
+from backends.scanning import Post
 from backends.stream import ODD_SHAPES
 from router.background import failed
 from router.core.errors import AnswerTooLarge, UpstreamError

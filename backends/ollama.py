@@ -20,7 +20,7 @@ from backends.kind import EngineKind, KindSettings
 from backends.listing import listed, mismatches
 from backends.ndjson import NdjsonScanner
 from backends.ollama_bodies import embeddings_answer, native_body, non_streaming_answer
-from backends.stream import StreamedCall
+from backends.scanning import StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call, OpenCall, Sink
 from router.core.types import Capability, LoadReport

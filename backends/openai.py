@@ -16,8 +16,7 @@ from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
 from backends.listing import listed, mismatches
 from backends.metrics import MetricsReader
-from backends.scanning import EventFormat, SseScanner
-from backends.stream import StreamedCall
+from backends.scanning import EventFormat, SseScanner, StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import COUNTED_FIELDS, Call, OpenCall, Sink
 from router.core.types import LoadReport

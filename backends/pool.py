@@ -9,7 +9,8 @@ import asyncio
 import errno
 import ssl
 
-from backends.http1 import Connection, Origin
+from backends.http1 import Origin
+from backends.scanning import Connection
 from router.background import surviving
 from router.core.errors import OutOfSockets, UpstreamError, UpstreamTimeout
 

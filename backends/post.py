@@ -1,27 +1,38 @@
+# cython: language_level=3, annotation_typing=False, nonecheck=True, auto_pickle=False
 """One POST to an engine and its answer, without a task: each step is taken in the callback in which it became possible.
 
     idle connection, else connect -> send -> head -> body -> given back | closed
 
 A reused connection that dies before the first byte of its answer (the engine's keep-alive ran out just then) is replaced
 once by a fresh one. An answer whose status is not 2xx is read and becomes the engine's error.
+
+`backends.native` has this module compiled; `backends.scanning` chooses.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from contextvars import Context
 from typing import Any, Protocol, Self
 
 from backends.engine_errors import from_response
-from backends.http1 import Connection, ConnectionLost, secrets_in
-from backends.pool import Pool
+from backends.http1 import ConnectionLost, secrets_in
 from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamRejected
 from router.core.raw_json import dumps
+
+from .connection import Connection
 
 MAX_ERROR_BYTES = 256 * 1024
 #: The event loop runs between encoding and writing a larger body.
 _LARGE_BYTES = 1024 * 1024
+
+
+class Source(Protocol):
+    """Gives connections to one engine; `backends.pool.Pool`."""
+
+    def take_idle(self) -> Connection | None: ...
+
+    async def connect(self) -> Connection: ...
 
 
 class Follower(Protocol):
@@ -34,7 +45,7 @@ class Follower(Protocol):
     def failed(self, error: Exception) -> None: ...
 
 
-class Post(ABC):
+class Post:
     """One POST. A subclass reads its answer (`_opened`). `_later` is what it waits for, other than its connection."""
 
     __slots__ = (
@@ -50,7 +61,7 @@ class Post(ABC):
         "_size",
     )
 
-    def __init__(self, pool: Pool, head: bytes, request_id: str, body: Any, follower: Follower) -> None:
+    def __init__(self, pool: Source, head: bytes, request_id: str, body: Any, follower: Follower) -> None:
         """`head` is made with `request_head`. `follower` is not called after `abort`. Raises UpstreamRejected for a body that
         JSON cannot hold."""
         try:
@@ -85,9 +96,9 @@ class Post(ABC):
             connection.listener = None
             connection.abort()
 
-    @abstractmethod
     def _opened(self, connection: Connection) -> None:
         """The head of a 2xx answer is here: the subclass listens to the connection from now on."""
+        raise NotImplementedError
 
     # --- sending ---------------------------------------------------------------------------------------
     def _start(self) -> None:

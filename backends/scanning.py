@@ -1,6 +1,7 @@
-"""What reads an engine's stream: `SseScanner`, `EventFormat` and `Assembler`, compiled where they can be.
+"""What sends requests to engines and reads their streams, compiled where it can be: `Connection`, `Post`, `StreamedCall`,
+`SseScanner`, `EventFormat` and `Assembler`.
 
-`backends.sse`, `backends.sse_events` and `backends.assemble` have them in Python. `backends.native` has the same, compiled from the same files
+`backends.connection`, `post`, `stream`, `sse`, `sse_events` and `assemble` have them in Python. `backends.native` has the same, compiled from the same files
 (tests compare both). `router.compiled` says when it is used.
 """
 
@@ -9,19 +10,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from backends.assemble import Assembler
+from backends.connection import Connection
+from backends.post import Post
 from backends.sse import SseScanner
 from backends.sse_events import EventFormat
+from backends.stream import StreamedCall
 from router.compiled import why_not
 
 #: What `backends.native` is compiled from, in this folder.
 SOURCES = (
     "assemble.py",
+    "connection.py",
+    "post.py",
     "sse.py",
     "sse_events.py",
+    "stream.py",
     "native/assemble.pxd",
+    "native/connection.pxd",
+    "native/post.pxd",
     "native/scanner.pyx",
     "native/sse.pxd",
     "native/sse_events.pxd",
+    "native/stream.pxd",
 )
 #: Why the compiled reading is not used; None if it is.
 WHY_NOT_NATIVE = why_not(
@@ -33,10 +43,13 @@ WHY_NOT_NATIVE = why_not(
 
 if WHY_NOT_NATIVE is None:
     from backends.native.assemble import Assembler  # type: ignore[no-redef]
+    from backends.native.connection import Connection  # type: ignore[no-redef]
+    from backends.native.post import Post  # type: ignore[no-redef]
     from backends.native.scanner import SseScanner  # type: ignore[no-redef]
     from backends.native.sse_events import EventFormat  # type: ignore[no-redef]
+    from backends.native.stream import StreamedCall  # type: ignore[no-redef]
 
-__all__ = ["WHY_NOT_NATIVE", "Assembler", "EventFormat", "SseScanner"]
+__all__ = ["WHY_NOT_NATIVE", "Assembler", "Connection", "EventFormat", "Post", "SseScanner", "StreamedCall"]
 
 
 def description() -> str:

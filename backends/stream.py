@@ -1,15 +1,19 @@
-"""One streamed answer: a scanner reads a connection's bytes, and the call's sink gets the batches."""
+# cython: language_level=3, annotation_typing=False, nonecheck=True, auto_pickle=False
+"""One streamed answer: a scanner reads a connection's bytes, and the call's sink gets the batches.
+
+`backends.native` has this module compiled; `backends.scanning` chooses.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from backends.http1 import Connection
-from backends.pool import Pool
-from backends.post import Post
 from router.background import failed
 from router.core.errors import UpstreamError
 from router.core.interfaces import Batch, Sink
+
+from .connection import Connection
+from .post import Post, Source
 
 #: What reading a value of another type than expected raises.
 ODD_SHAPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -31,7 +35,7 @@ class StreamedCall(Post):
     __slots__ = ("_paused", "_scanner", "_take")
 
     def __init__(
-        self, pool: Pool, head: bytes, request_id: str, body: Any, scanner: Scanner, sink: Sink
+        self, pool: Source, head: bytes, request_id: str, body: Any, scanner: Scanner, sink: Sink
     ) -> None:
         """Raises UpstreamRejected for a body that JSON cannot hold."""
         super().__init__(pool, head, request_id, body, sink)

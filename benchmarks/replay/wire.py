@@ -1,7 +1,7 @@
 """A measuring HTTP/1.1 client: what arrives is stamped and metered where the socket is read.
 
 A general client wakes a task for each chunk, which costs more than everything that is measured here; this one is on the
-gateway's own connections to engines (`backends.http1`) and wakes its caller once, when the answer has ended. TCP_NODELAY is on
+gateway's own connections to engines (`backends.connection`) and wakes its caller once, when the answer has ended. TCP_NODELAY is on
 (the event loop sets it), connections are reused if wished.
 """
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from backends.http1 import Connection, ConnectionLost
+from backends.http1 import ConnectionLost
+from backends.scanning import Connection
 from benchmarks.replay.stream import StreamMeter
 from router.core.errors import UpstreamError
 

@@ -32,15 +32,16 @@ async def gw(tmp_path_factory):
 def asked(monkeypatch):
     """Whether each engine was asked for a stream, in order."""
     found = []
-    from backends import json_calls, stream
+    from backends import ollama, openai
 
-    for kind, streams in ((stream.StreamedCall, True), (json_calls.JsonCall, False)):
+    for module in (openai, ollama):
+        for name, streams in (("StreamedCall", True), ("JsonCall", False)):
 
-        def start(self, before=kind.start, streams=streams):
-            found.append(streams)
-            return before(self)
+            def made(*given, kind=getattr(module, name), streams=streams, **settings):
+                found.append(streams)
+                return kind(*given, **settings)
 
-        monkeypatch.setattr(kind, "start", start)
+            monkeypatch.setattr(module, name, made)
     return found
 
 

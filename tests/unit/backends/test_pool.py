@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from backends import json_calls
-from backends.http1 import Connection, Origin, request_head, secrets_in
+from backends.http1 import Origin, request_head, secrets_in
 from backends.json_calls import json_answer
 from backends.pool import Pool
-from backends.post import Post
+from backends.scanning import Connection, Post
 from router.core.errors import OutOfSockets, UpstreamError
 from router.logs import current_request
 from tests.contract.backends.fakes import Exchange, FakeEngine, Script
