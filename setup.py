@@ -17,6 +17,7 @@ READING = [
     for name in (
         "assemble.py",
         "connection.py",
+        "engine_numbers.py",
         "post.py",
         "sse.py",
         "sse_events.py",

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import orjson
 
-from backends.engine_numbers import finish_reason
 from router.core.errors import AnswerTooLarge, UpstreamError
 
+from .engine_numbers import finish_reason
 from .sse_events import EventTemplate, chunk_of, event_template
 
 Api = Literal["chat", "completions"]

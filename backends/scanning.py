@@ -21,6 +21,7 @@ from router.compiled import why_not
 SOURCES = (
     "assemble.py",
     "connection.py",
+    "engine_numbers.py",
     "post.py",
     "sse.py",
     "sse_events.py",

@@ -28,12 +28,20 @@ from typing import Any
 import orjson
 
 from backends.engine_errors import from_event
-from backends.engine_numbers import finish_reason as finish_reason_of
-from backends.engine_numbers import sound_usage, token_count
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch, Collector
 
-from .sse_events import DONE, EventFormat, carries_token, data_of, event_template, object_of
+from .engine_numbers import finish_reason as finish_reason_of
+from .engine_numbers import sound_usage, token_count
+from .sse_events import (
+    DONE,
+    EventFormat,
+    carries_token,
+    data_of,
+    event_template,
+    object_of,
+    shared_head,
+)
 
 MAX_EVENT_BYTES = 1024 * 1024
 _QUOTE = ord('"')
@@ -70,6 +78,7 @@ class SseScanner:
         "_empty",
         "_field",
         "_format",
+        "_head",
         "_held",
         "_held_bytes",
         "_hides_usage",
@@ -117,6 +126,9 @@ class SseScanner:
         self._format = event_format or EventFormat()
         # The template of the events that may follow the last one that was parsed.
         self._field = ""
+        self._head = (
+            b""  # what the events begin with that a collector got; of such an event only the rest is parsed
+        )
         self._before = b""  # an event up to its text; empty if there is none
         self._after = b""  # and from the text's closing quote on, with the blank line
         self._seam = b""  # between two of its kind
@@ -235,11 +247,18 @@ class SseScanner:
                     tokens += count
                     at = end
                     continue
-            end = data.find(b"\n\n", at, stop)
-            event, at = data[at:end], end + 2
+            event = self._event(data, at, stop)
+            at += len(event) + 2
             if not event:
                 continue  # an engine may send 100000 blank lines in a read
-            text = event[6:] if event.startswith(b"data: {") and b"\n" not in event else data_of(event)
+            head = self._head
+            known = head != b"" and event.startswith(head) and b"\n" not in event
+            if known:
+                text = b"{" + event[len(head) :]
+            elif event.startswith(b"data: {") and b"\n" not in event:
+                text = event[6:]
+            else:
+                text = data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
             if text == DONE:
@@ -293,13 +312,17 @@ class SseScanner:
                     self._learn(event)
                 self.started = True
             self._before = b""
+            if not known:
+                head = shared_head(event)
+                if self._collector is not None:
+                    self._head = head
             if (
                 finish_reason is None
                 and self._choices == 1
                 and isinstance(choices, list)
                 and len(choices) == 1
             ):
-                self._learn_template(event, payload, choices[0], is_token and counts is None)
+                self._learn_template(event, head, payload, choices[0], is_token and counts is None)
         if self.failure is None and not self.done:
             self.failure = failure
         if out:
@@ -308,6 +331,10 @@ class SseScanner:
         if self._collector is not None and tokens:
             return Batch(b"", tokens, usage, finish_reason)
         return Batch(b"", 0, usage, finish_reason) if usage is not None or finish_reason is not None else None
+
+    def _event(self, data: bytes, at: int, stop: int) -> bytes:
+        """The whole event that begins at `at`, without the blank line after it."""
+        return data[at : data.find(b"\n\n", at, stop)]
 
     def _run(self, data: bytes, at: int, stop: int) -> tuple[int, int]:
         """How many events from `at` on have the template, and where they end: the bulk of an answer that came in one read."""
@@ -351,12 +378,14 @@ class SseScanner:
                 self._counted_before = event[: text.start(1)]
                 self._counted_after = event[text.end(1) : event.rfind(self._usage) + len(self._usage) - 1]
 
-    def _learn_template(self, event: bytes, payload: dict[str, Any], choice: Any, is_token: bool) -> None:
+    def _learn_template(
+        self, event: bytes, head: bytes, payload: dict[str, Any], choice: Any, is_token: bool
+    ) -> None:
         """How the events are written that follow this one and have a text only. `choice` is its only one."""
         if b"\n" in event or not isinstance(choice, dict):
             return
         event += b"\n\n"
-        template = self._format.template(event, choice.get("index"), is_token)
+        template = self._format.template(event, head, choice.get("index"), is_token)
         if template is None and is_token:
             texts = choice if payload.get("object") == "text_completion" else choice.get("delta")
             template = event_template(event, choice, texts) if isinstance(texts, dict) else None

@@ -177,7 +177,7 @@ class EventFormat:
     def learn(self, template: EventTemplate) -> None:
         """Keep what a template tells, if its events have a text and no other value."""
         self._opening = b""
-        head = _shared_head(template.head)
+        head = shared_head(template.head)
         if not head:
             return
         opening = template.head[len(head) :]
@@ -196,12 +196,11 @@ class EventFormat:
                 template.tail,
             )
 
-    def template(self, event: bytes, index: Any, is_token: bool) -> EventTemplate | None:
+    def template(self, event: bytes, head: bytes, index: Any, is_token: bool) -> EventTemplate | None:
         """The template of events with text that may follow this one, about the choice of this index, in the same answer. An
-        event with a token has to be one of them."""
+        event with a token has to be one of them. `head` is the event's `shared_head`."""
         if not self._opening or index != self._index:
             return None
-        head = _shared_head(event)
         if not head or (
             is_token and not (event.startswith(self._opening, len(head)) and event.endswith(self._tail))
         ):
@@ -210,8 +209,8 @@ class EventFormat:
         return EventTemplate(self._field, head, self._tail, self._tail + head)
 
 
-def _shared_head(event: bytes) -> bytes:
-    """An event up to its member `choices`; empty if there is an object before that."""
+def shared_head(event: bytes) -> bytes:
+    """An event up to its member `choices`, as all events of an answer begin; empty if there is an object before that."""
     head, found, _ = event.partition(b'"choices":')
     return (
         head

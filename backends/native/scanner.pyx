@@ -46,6 +46,19 @@ cdef inline bint stands(const char *data, Py_ssize_t size, Py_ssize_t at, bytes 
 cdef class SseScanner(sse.SseScanner):
     """See `backends.sse.SseScanner`."""
 
+    cdef bytes _event(self, bytes data, Py_ssize_t at, Py_ssize_t stop):
+        if data is None or at < 0 or stop > PyBytes_GET_SIZE(data) or at > stop:
+            raise ValueError("the event is not in the data")
+        cdef const char *begin = PyBytes_AS_STRING(data) + at
+        cdef const char *end = begin
+        while True:
+            end = <const char *> memchr(end, c'\n', stop - at - (end - begin))
+            if end == NULL or end - begin + 1 == stop - at:
+                raise ValueError("no whole event is in the data")
+            if end[1] == c'\n':
+                return PyBytes_FromStringAndSize(begin, end - begin)
+            end += 1
+
     cdef tuple _run(self, bytes data, Py_ssize_t at, Py_ssize_t stop):
         cdef bytes before = self._before, after = self._after, seam = self._seam, joined
         if data is None or before is None or after is None or seam is None or at < 0 or stop > PyBytes_GET_SIZE(data):

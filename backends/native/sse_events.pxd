@@ -9,7 +9,7 @@ cpdef dict chunk_of(bytes event)
 cpdef event_template(bytes event, dict choice, dict texts)
 cpdef bint carries_token(dict choice) except -1
 @cython.locals(head=bytes)
-cdef bytes _shared_head(bytes event)
+cpdef bytes shared_head(bytes event)
 
 
 cdef class EventFormat:
@@ -19,5 +19,4 @@ cdef class EventFormat:
 
     @cython.locals(head=bytes, opening=bytes, rest=dict, choice=dict, texts=dict)
     cpdef learn(self, template)
-    @cython.locals(head=bytes)
-    cpdef template(self, bytes event, index, bint is_token)
+    cpdef template(self, bytes event, bytes head, index, bint is_token)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import orjson
 import pytest
 import pytest_asyncio
@@ -34,14 +36,13 @@ def asked(monkeypatch):
     found = []
     from backends import ollama, openai
 
+    def made(kind, streams, *given, **settings):
+        found.append(streams)
+        return kind(*given, **settings)
+
     for module in (openai, ollama):
         for name, streams in (("StreamedCall", True), ("JsonCall", False)):
-
-            def made(*given, kind=getattr(module, name), streams=streams, **settings):
-                found.append(streams)
-                return kind(*given, **settings)
-
-            monkeypatch.setattr(module, name, made)
+            monkeypatch.setattr(module, name, partial(made, getattr(module, name), streams))
     return found
 
 

@@ -142,7 +142,7 @@ STARTS = [
     {},
 ]
 AROUND: list[dict[str, Any]] = [
-    {}, {"usage": None}, {"more": 1}, {"fingerprint": "f"}, {"choices_before": []}, {"prompt_logprobs": None},
+    {}, {"created": 2}, {"fingerprint": "g"}, {"usage": None}, {"more": 1}, {"choices_before": []}, {"prompt_logprobs": None},
 ]  # fmt: skip
 IN_CHOICE: list[dict[str, Any]] = [{}, {"stop_reason": None}, {"more": 1}, {"index": 1}, {"matched": ""}]
 IN_DELTA: list[dict[str, Any]] = [
@@ -155,13 +155,13 @@ def written(
 ) -> list[bytes]:
     """The events of an answer."""
     events = [
-        event({**HEAD, "id": identity, "choices": [{"index": 0, "delta": delta, "logprobs": None, **more, "finish_reason": None}], **outside})
+        event({**HEAD, "id": identity, "fingerprint": "f", "choices": [{"index": 0, "delta": delta, "logprobs": None, **more, "finish_reason": None}], **outside})
         for delta, more, outside in [
             (deltas[0], {}, {}),
             *(({**in_delta, **delta}, in_choice, around) for delta in deltas[1:]),
         ]
     ]  # fmt: skip
-    return [*events, chunk({}, "stop"), DONE]
+    return [*events, chunk({}, "stop").replace(b"c1", identity.encode()), DONE]
 
 
 ANSWERS = st.tuples(
@@ -174,21 +174,26 @@ ANSWERS = st.tuples(
 )
 
 
-@pytest.mark.parametrize("collected", [False, True])
 @given(st.lists(ANSWERS, min_size=2, max_size=4), PLACES)
-def test_what_earlier_answers_tell_of_the_format_changes_nothing(
-    collected: bool, answers: list[Any], places: list[int]
-) -> None:
-    """Neither what is passed on, nor the answer."""
+def test_what_other_events_tell_of_the_format_changes_nothing(answers: list[Any], places: list[int]) -> None:
+    """Neither what is passed on, nor the answer, in which all members of all events are, read or not."""
     for scanner, assembler, format_of in (
         (sse.SseScanner, assemble.Assembler, sse_events.EventFormat),
         (scanning.SseScanner, scanning.Assembler, scanning.EventFormat),
     ):
-        known = format_of()
+        formats = {collected: format_of() for collected in (False, True)}
         for number, answer in enumerate(answers):
-            pieces = cut(b"".join(written(f"c{number}", *answer)), places)
-            alone = read(scanner, assembler, pieces, 1, collected=collected)
-            assert read(scanner, assembler, pieces, 1, collected=collected, event_format=known) == alone
+            events = written(f"c{number}", *answer)
+            pieces = cut(b"".join(events), places)
+            whole = assembler("chat")
+            for each in events[:-1]:
+                whole.take_event(orjson.loads(each[6:]), len(each))
+            expected = whole.result()
+            for collected, known in formats.items():
+                alone = read(scanner, assembler, pieces, 1, collected=collected)
+                after_others = read(scanner, assembler, pieces, 1, collected=collected, event_format=known)
+                assert after_others == alone
+                assert {**alone[-1], "model": "engine"} == expected
 
 
 @pytest.mark.parametrize("collected", [False, True])
