@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from types import NoneType
 from typing import Any
 
 from backends import bounded_json
@@ -20,6 +20,7 @@ from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Call
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+_VECTOR, _MESSAGE = (list, str), (dict, NoneType)
 
 
 class JsonCall(Post):
@@ -64,7 +65,7 @@ class JsonCall(Post):
         if data is None:
             return
         if len(data) <= bounded_json.SMALL_BYTES:
-            self._parsed(partial(bounded_json.loads, data))
+            self._parsed(bounded_json.loads, data)
         else:  # the event loop runs while a large one is read
             reading = (bounded_json.read_vectors if self._vectors else bounded_json.read)(data)
             self._later = task = asyncio.get_running_loop().create_task(reading)
@@ -75,9 +76,9 @@ class JsonCall(Post):
             self._later = None
             self._parsed(task.result)
 
-    def _parsed(self, parse: Callable[[], Any]) -> None:
+    def _parsed(self, parse: Callable[..., Any], *given: Any) -> None:
         try:
-            answer = self._read(_checked(parse))
+            answer = self._read(_checked(parse, *given))
         except UpstreamError as error:
             self._follower.failed(error)
         except ODD_SHAPES as error:
@@ -89,9 +90,9 @@ class JsonCall(Post):
             self._follower.ended(answer)
 
 
-def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
+def _checked(parse: Callable[..., Any], *given: Any) -> dict[str, Any]:
     try:
-        answer = parse()
+        answer = parse(*given)
     except bounded_json.TooComplex as error:
         raise AnswerTooLarge(f"the engine's answer {error}") from error
     except ValueError as error:
@@ -135,20 +136,22 @@ def sound_answer(answer: dict[str, Any], call: Call) -> dict[str, Any]:
     UpstreamError, also for one without a choice, and for another number of vectors than of inputs."""
     vectors = call.api == "embeddings"
     listed = answer.get("data" if vectors else "choices") or []
-    if not (isinstance(listed, list) and all(isinstance(each, dict) for each in listed)):
+    if not isinstance(listed, list):
         raise _unknown_shape()
     if vectors and len(listed) != (inputs := _inputs(call.body.get("input"))):
         raise UpstreamError(f"the engine gave {len(listed)} vectors for {inputs} inputs")
     if not listed:
         raise UpstreamError("the engine's answer is empty")
     for number, each in enumerate(listed):
+        if not isinstance(each, dict):
+            raise _unknown_shape()
         if vectors:
-            if not isinstance(each.get("embedding"), list | str):
+            if not isinstance(each.get("embedding"), _VECTOR):
                 raise _unknown_shape()
             if type(each.get("index")) is not int:
                 each["index"] = number
         else:
-            if not isinstance(each.get("message", {}), dict | None):
+            if not isinstance(each.get("message"), _MESSAGE):
                 raise _unknown_shape()
             each["finish_reason"] = finish_reason(each.get("finish_reason"))
     if answer.get("usage") is not None:
