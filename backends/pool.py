@@ -77,7 +77,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
+                _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
                     lambda: Connection(self, loop), self._origin.host, self._origin.port, ssl=self._tls
                 )
         except TimeoutError as error:

@@ -251,14 +251,13 @@ class SseScanner:
             at += len(event) + 2
             if not event:
                 continue  # an engine may send 100000 blank lines in a read
-            head = self._head
-            known = head != b"" and event.startswith(head) and b"\n" not in event
+            text: bytes | None
+            head, one_line = self._head, b"\n" not in event
+            known = one_line and head != b"" and event.startswith(head)
             if known:
                 text = b"{" + event[len(head) :]
-            elif event.startswith(b"data: {") and b"\n" not in event:
-                text = event[6:]
             else:
-                text = data_of(event)
+                text = event[6:] if one_line and event.startswith(b"data: {") else data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
             if text == DONE:

@@ -172,7 +172,7 @@ class Wire:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(
+                _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
                     lambda: _Connection(self, loop), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
