@@ -38,6 +38,7 @@ SOURCES = (
 WHY_NOT_NATIVE = why_not(
     {
         "backends.native.assemble": (),
+        "backends.native.stream": (),
         "backends.native.scanner": [Path(__file__).parent / name for name in SOURCES],
     }
 )

@@ -43,7 +43,7 @@ CHOICES = [
     ),
     Choice(
         "backends.scanning", "SseScanner", "backends.sse", "backends.native",
-        scanning.WHY_NOT_NATIVE, ("assemble", "scanner"), scanning.SOURCES,
+        scanning.WHY_NOT_NATIVE, ("assemble", "scanner", "stream"), scanning.SOURCES,
     ),
     Choice(
         "backends.engine.compiled", "Engine", "backends.engine.batching", "backends.engine.native",
