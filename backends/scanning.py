@@ -1,8 +1,8 @@
 """What sends requests to engines and reads their streams, compiled where it can be: `Connection`, `Post`, `StreamedCall`,
 `SseScanner`, `EventFormat` and `Assembler`.
 
-`backends.connection`, `post`, `stream`, `sse`, `sse_events` and `assemble` have them in Python. `backends.native` has the same, compiled from the same files
-(tests compare both). `router.compiled` says when it is used.
+`backends.connection`, `post`, `stream`, `sse`, `sse_events` and `assemble` have them in Python. `backends.native` has the
+same, compiled from the same files (tests compare both). `router.compiled` says when it is used.
 """
 
 from __future__ import annotations

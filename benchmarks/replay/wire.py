@@ -1,8 +1,8 @@
 """A measuring HTTP/1.1 client: what arrives is stamped and metered where the socket is read.
 
 A general client wakes a task for each chunk, which costs more than everything that is measured here; this one is on the
-gateway's own connections to engines (`backends.connection`) and wakes its caller once, when the answer has ended. TCP_NODELAY is on
-(the event loop sets it), connections are reused if wished.
+gateway's own connections to engines (`backends.connection`) and wakes its caller once, when the answer has ended.
+TCP_NODELAY is on (the event loop sets it), connections are reused if wished.
 """
 
 from __future__ import annotations
