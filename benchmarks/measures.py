@@ -73,16 +73,6 @@ def mean_rate(arrivals_s: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What attainment needs of one request: its outcome (the contract's word), whether it had an SLO,
-    whether it met it."""
-
-    outcome: str
-    has_slo: bool
-    met: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Attainment:
     """Offered requests with an SLO, those that met it, and their share and rate.
 
@@ -102,13 +92,11 @@ def is_offered(outcome: str) -> bool:
     return outcome not in _OUTSIDE
 
 
-def attainment(rows: Iterable[Judged], offered_period_s: float | None) -> Attainment:
-    """Attainment and goodput of `rows`; `offered_period_s` is the length of the arrivals' window."""
-    offered = met = 0
-    for row in rows:
-        if row.has_slo and is_offered(row.outcome):
-            offered += 1
-            met += row.met
+def attainment(judged: Iterable[tuple[str, bool | None]], offered_period_s: float | None) -> Attainment:
+    """Attainment and goodput of requests by (outcome in the contract's word, whether the SLO was met; None without an
+    SLO); `offered_period_s` is the length of the arrivals' window."""
+    kept = [in_time for outcome, in_time in judged if in_time is not None and is_offered(outcome)]
+    offered, met = len(kept), sum(kept)
     share = met / offered if offered else None
     goodput = met / offered_period_s if offered and offered_period_s else None
     return Attainment(offered, met, share, goodput)

@@ -13,18 +13,13 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from benchmarks.checks import problem
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, reading
 from router.core.profile import EngineProfile
 
 #: Constants of a step that are fitted, in seconds.
 STEP_CONSTANTS = (
-    "overhead_s",
-    "floor_s",
-    "per_token_s",
-    "per_kv_token_s",
-    "per_pair_s",
-    "per_token_extra_s",
-    "per_seq_s",
+    *("overhead_s", "floor_s", "per_token_s", "per_kv_token_s", "per_pair_s"),
+    *("per_token_extra_s", "per_seq_s"),
 )
 #: What a measurement at the client has on top, once a request: HTTP, tokenisation and network, and what its
 #: first token waits for each other stream that the server's front end writes to.
@@ -106,9 +101,9 @@ _ENGINES = TypeAdapter(dict[str, _Fitted])
 def read_profiles(path: Path) -> dict[str, EngineProfile]:
     """The profiles of a `profile.yaml`, by their names. Raises WorkloadError in one line."""
     try:
-        found = _ENGINES.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from None
+        with reading(path):
+            text = path.read_text(encoding="utf-8")
+        found = _ENGINES.validate_python(yaml.safe_load(text))
     except (yaml.YAMLError, UnicodeDecodeError):
         raise WorkloadError(f"{path}: not YAML") from None
     except ValidationError as error:

@@ -23,9 +23,7 @@ _SIMULATED_ONLY = (
     *("fleet", "scenario", "small", "scaler", "seeds", "first_seed", "jobs", "ray", "profiles"),
     *("oracle_seeds", "oracle_effort", "keep_requests"),
 )
-_LIVE_ONLY = (
-    *("warmup", "settle", "emulate_lengths", "api_key_env", "max_in_flight", "timeout", "connections"),
-)
+_LIVE_ONLY = ("warmup", "settle", "emulate_lengths", "api_key_env", "max_in_flight", "timeout", "connections")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from router.core.types import Outcome
 Run = Mapping[str, Any]
 
 
-def _of(group: str, key: str) -> Callable[[Run], float | None]:
+def figure_in(group: str, key: str) -> Callable[[Run], float | None]:
     """One figure of a run's distribution or group of figures; None where the run has no such group."""
     return lambda run: (run.get(group) or {}).get(key)
 
@@ -39,7 +39,7 @@ MEASURES: Mapping[str, Callable[[Run], float | None]] = {
     "goodput_per_s": lambda run: run["goodput_per_s"],
     "offered_with_slo_share": _share("offered_with_slo"),
     **{
-        f"{name}_{key}": _of(name, key)
+        f"{name}_{key}": figure_in(name, key)
         for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_wait_s")
         for key in ("mean", "p50", "p90", "p95", "p99")
     },
@@ -58,10 +58,10 @@ MEASURES: Mapping[str, Callable[[Run], float | None]] = {
     "cut_by_budget_share": _outcome_share(Outcome.BUDGET_EXHAUSTED_MID_DECODE),
     "refused_for_slo_share": _outcome_share(Outcome.REJECTED_SLO),
     "gateway_attainment": lambda run: run["gateway_attainment"],
-    "ttft_p95_coverage": _of("prediction", "ttft_p95_coverage"),
-    "ttft_p50_median_relative_error": _of("prediction", "ttft_p50_median_relative_error"),
-    "decision_s_p50": _of("decision_s", "p50"),
-    "decision_s_p99": _of("decision_s", "p99"),
+    "ttft_p95_coverage": figure_in("prediction", "ttft_p95_coverage"),
+    "ttft_p50_median_relative_error": figure_in("prediction", "ttft_p50_median_relative_error"),
+    "decision_s_p50": figure_in("decision_s", "p50"),
+    "decision_s_p99": figure_in("decision_s", "p99"),
 }
 
 #: The figures whose differences are kept.

@@ -23,6 +23,7 @@ Flags = npt.NDArray[np.bool_]
 COMPLETE = (Outcome.OK, Outcome.LATE, Outcome.BUDGET_EXHAUSTED_MID_DECODE)
 #: More different SLOs than this are not classes but a spread.
 _MAX_SLO_CLASSES = 12
+_SLOS = ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s")
 
 
 def five_digits(value: float) -> float | None:
@@ -73,7 +74,7 @@ def peak_of(arrival_s: Floats, end_s: Floats) -> int:
 
 def by_slo(columns: Mapping[str, npt.NDArray[Any]], judged: Flags, met: Flags) -> list[dict[str, Any]] | None:
     """Attainment by different SLO, the tightest first; None where there are too many to be classes."""
-    targets = np.stack([columns[name][judged] for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s")])
+    targets = np.stack([columns[name][judged] for name in _SLOS])
     # Told apart by the bits of a multiplicative hash: sorting one column is much faster than sorting rows.
     bits = np.ascontiguousarray(targets).view(np.uint32).astype(np.uint64)
     keys = (bits[0] * np.uint64(0x9E3779B97F4A7C15) ^ bits[1]) * np.uint64(0xC2B2AE3D27D4EB4F) ^ bits[2]
@@ -82,25 +83,16 @@ def by_slo(columns: Mapping[str, npt.NDArray[Any]], judged: Flags, met: Flags) -
         return None
     offered = np.bincount(members, minlength=len(first))
     kept = np.bincount(members, weights=met[judged], minlength=len(first))
-    classes = []
-    for index, place in enumerate(first):
-        ttft_s, tpot_s, e2e_s = (five_digits(value) for value in targets[:, place].tolist())
-        classes.append(
-            {
-                "slo_ttft_s": ttft_s,
-                "slo_tpot_s": tpot_s,
-                "slo_e2e_s": e2e_s,
-                "offered": int(offered[index]),
-                "met": int(kept[index]),
-                "attainment": float(kept[index] / offered[index]),
-            }
-        )
-    return sorted(
-        classes,
-        key=lambda one: tuple(
-            np.inf if one[name] is None else one[name] for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s")
-        ),
-    )
+    classes = [
+        {
+            **dict(zip(_SLOS, map(five_digits, targets[:, place].tolist()), strict=True)),
+            "offered": int(offered[index]),
+            "met": int(kept[index]),
+            "attainment": float(kept[index] / offered[index]),
+        }
+        for index, place in enumerate(first)
+    ]
+    return sorted(classes, key=lambda one: [np.inf if one[name] is None else one[name] for name in _SLOS])
 
 
 def prediction_errors(

@@ -63,13 +63,6 @@ class LiveComparison:
         return (replace(each, arrival_s=each.arrival_s * factor) for each in self.requests)
 
 
-def _kept(folder: RunFolder, run: Run) -> RunResult | None:
-    data = folder.load(run.name)
-    if data is None:
-        return None
-    return RunResult(run, data["started_at"], tuple(Row(**row) for row in data["rows"]))
-
-
 async def run_all(
     comparison: LiveComparison,
     folder: RunFolder,
@@ -84,9 +77,9 @@ async def run_all(
     async with aiohttp.ClientSession(timeout=timeout) as session:
         gateway = Gateway(session, comparison.target)
         for number, one in enumerate(comparison.runs, start=1):
-            kept = _kept(folder, one)
-            if kept is not None:
-                results.append(kept)
+            if (kept := folder.load(one.name)) is not None:
+                rows = tuple(Row(**row) for row in kept["rows"])
+                results.append(RunResult(one, kept["started_at"], rows))
                 continue
             if not warm:
                 await gateway.check()

@@ -20,20 +20,12 @@ from benchmarks.compare.tables import (
 )
 from benchmarks.pages import Cell, Row, Table
 
-#: Measures that are better the less (True) or the more (False); those not named are neither.
-_LESS_IS_BETTER = {
-    "attainment": False,
-    "goodput_per_s": False,
-    "ttft_s_p50": True,
-    "ttft_s_p95": True,
-    "tpot_s_p50": True,
-    "tpot_s_p95": True,
-    "e2e_s_p50": True,
-    "e2e_s_p95": True,
-    "cost_usd_per_request": True,
-    "cost_usd_per_offered": True,
-    "quality_mean": False,
-}
+#: Measures that are better the more, and the less; those not named are neither.
+_MORE_IS_BETTER = ("attainment", "goodput_per_s", "quality_mean")
+_LESS_IS_BETTER = (
+    *("ttft_s_p50", "ttft_s_p95", "tpot_s_p50", "tpot_s_p95", "e2e_s_p50", "e2e_s_p95"),
+    *("cost_usd_per_request", "cost_usd_per_offered"),
+)
 
 
 def _table(headings: Sequence[str], rows: list[Row], *, texts: Collection[str] = ()) -> Table:
@@ -102,9 +94,9 @@ def results_table(report: Report, styles: PolicyStyles) -> Table:
 
 def _best(report: Report, rate_per_s: float, measure: str) -> list[str]:
     """The best policy and those not clearly behind it; none where that is all of them."""
-    if measure not in _LESS_IS_BETTER:
+    if measure not in _MORE_IS_BETTER + _LESS_IS_BETTER:
         return []
-    found = leaders(report["runs"], rate_per_s, measure, least=_LESS_IS_BETTER[measure])
+    found = leaders(report["runs"], rate_per_s, measure, least=measure in _LESS_IS_BETTER)
     known = [
         cell
         for cell in report["cells"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.compare.cells import by_rate_and_policy, resampled, unique
+from benchmarks.compare.cells import by_rate_and_policy, figure_in, resampled, unique
 from benchmarks.measures import interval
 
 #: A gap below this share of the offered rate is within the noise: no share of it is reported.
@@ -21,21 +21,17 @@ Oracle = Mapping[str, Any]
 Run = Mapping[str, Any]
 
 
-def _clairvoyant(oracle: Oracle, key: str) -> float | None:
-    return (oracle.get("clairvoyant") or {}).get(key)
-
-
-def _upper_bound(oracle: Oracle) -> float | None:
-    return oracle.get("goodput_upper_bound_per_s")
-
-
 #: The figures of an oracle that are taken together over draws.
 _FIGURES: Mapping[str, Callable[[Oracle], float | None]] = {
-    "goodput_upper_bound_per_s": _upper_bound,
+    "goodput_upper_bound_per_s": lambda oracle: oracle.get("goodput_upper_bound_per_s"),
     "attainment_upper_bound": lambda oracle: oracle.get("attainment_upper_bound"),
-    "clairvoyant_goodput_per_s": lambda oracle: _clairvoyant(oracle, "goodput_per_s"),
-    "clairvoyant_attainment": lambda oracle: _clairvoyant(oracle, "attainment"),
+    "clairvoyant_goodput_per_s": figure_in("clairvoyant", "goodput_per_s"),
+    "clairvoyant_attainment": figure_in("clairvoyant", "attainment"),
 }
+
+
+#: The two ends of what was possible.
+_BEST = {"clairvoyant": "clairvoyant_goodput_per_s", "upper_bound": "goodput_upper_bound_per_s"}
 
 
 def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
@@ -73,17 +69,12 @@ def regrets(runs: Sequence[Run], oracles: Sequence[Oracle], baseline: str) -> li
             if one["rate_per_s"] == rate and goodput.get((policy, rate, one["seed"])) is not None
         ]
         if own:
-            found = [(_clairvoyant(one, "goodput_per_s"), *rest) for one, *rest in own]
-            proved = [(_upper_bound(one), *rest) for one, *rest in own]
-            entries.append(
-                {
-                    "policy": policy,
-                    "rate_per_s": rate,
-                    "seeds": [one["seed"] for one, *_ in own],
-                    "clairvoyant": _against(found, rate, one_trace),
-                    "upper_bound": _against(proved, rate, one_trace),
-                }
-            )
+            against = {
+                best: _against([(_FIGURES[figure](one), *rest) for one, *rest in own], rate, one_trace)
+                for best, figure in _BEST.items()
+            }
+            seeds = [one["seed"] for one, *_ in own]
+            entries.append({"policy": policy, "rate_per_s": rate, "seeds": seeds, **against})
     return entries
 
 

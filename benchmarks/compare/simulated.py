@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.progress import TimeElapsedColumn
@@ -157,11 +156,7 @@ def _runner(args: argparse.Namespace) -> Runner:
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
     """SIGTERM is taken as Ctrl-C: what is finished is written."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -64,8 +64,7 @@ def rate_text(rate_per_s: float) -> str:
     return f"{rate_per_s:.3g}" if rate_per_s < 1000 else f"{rate_per_s:.0f}"
 
 
-def _one_decimal(value: float) -> str:
-    return f"{value:.1f}"
+_one_decimal = "{:.1f}".format
 
 
 #: TTFT and E2E in seconds, TPOT in milliseconds, shares in per cent.
@@ -131,7 +130,7 @@ def _had(of: Sequence[Column], cells: Sequence[Cell]) -> list[Column]:
 def table(report: Mapping[str, Any]) -> str:
     """Each policy at each rate as an aligned line, and each policy's capacity."""
     cells = report["cells"]
-    lines = _ruled(_rows(cells, columns(cells)))
+    lines = _ruled(cells, columns(cells))
     seeds = max((cell["seeds"] for cell in cells), default=0)
     notes = ["TTFT and E2E in s, TPOT in ms of complete answers; tokens: output delivered, of all requests"]
     if seeds > 1:
@@ -139,7 +138,7 @@ def table(report: Mapping[str, Any]) -> str:
     lines.append("; ".join(notes))
     spent, ended = spending(cells), endings(cells)
     if spent or ended:
-        lines += ["", *_ruled(_rows(cells, [*spent, *ended]))]
+        lines += ["", *_ruled(cells, [*spent, *ended])]
     if ended:
         lines.append(ENDINGS_NOTE)
     if short := short_note(report):
@@ -147,19 +146,14 @@ def table(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *_capacity_lines(report)])
 
 
-def _rows(cells: Sequence[Cell], shown: Sequence[Column]) -> list[list[str]]:
-    return [
-        ["policy", "rate/s", *(column.heading for column in shown)],
-        *(
-            [cell["policy"], rate_text(cell["rate_per_s"]), *(column.text(cell) for column in shown)]
-            for cell in cells
-        ),
+def _ruled(cells: Sequence[Cell], shown: Sequence[Column]) -> list[str]:
+    head = ["policy", "rate/s", *(column.heading for column in shown)]
+    body = [
+        [cell["policy"], rate_text(cell["rate_per_s"]), *(column.text(cell) for column in shown)]
+        for cell in cells
     ]
-
-
-def _ruled(rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *body = rows
-    return aligned([head, ["-" * max(map(len, column)) for column in zip(*rows, strict=True)], *body])
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    return aligned([head, ["-" * width for width in widths], *body])
 
 
 #: Less time of arrivals than this is not enough for a steady state.
@@ -229,14 +223,11 @@ def _missed(entry: Mapping[str, Any]) -> list[str]:
 
 def rates_hint(report: Mapping[str, Any]) -> str | None:
     """Which further rates would narrow the capacities."""
-    added, bounds = (
-        rates_to_add(report),
-        {one["bound"] for entry in report["capacity"] for one in entry["by_seed"]},
-    )
+    bounds = {one["bound"] for entry in report["capacity"] for one in entry["by_seed"]}
     rates = report["rates_per_s"]
     parts = [
         f"below {rate_text(rates[0])}" if "below" in bounds and out_of_reach(report) is None else "",
-        ", ".join(map(rate_text, added)),
+        ", ".join(map(rate_text, rates_to_add(report))),
         f"above {rate_text(rates[-1])}" if "at_least" in bounds else "",
     ]
     added_rates = "; ".join(part for part in parts if part)

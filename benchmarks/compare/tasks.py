@@ -49,9 +49,7 @@ class Setting:
         slo = self.defaults.slo
         pools = scaling_pools(self.fleet, None if slo is None else SloConfig.model_validate(dict(slo)).slo())
         own = self.fleet.scaling
-        settings = (
-            own.settings if chosen.name == own.scaler and not chosen.settings else dict(chosen.settings)
-        )
+        settings = dict(chosen.settings) or (own.settings if chosen.name == own.scaler else {})
         return Scaling(create(chosen.name, pools, settings), pools, fleet.places, own.interval_s)
 
 

@@ -15,9 +15,6 @@ from typing import Any
 
 import orjson
 
-_METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2el": "e2e_s"}
-_PERCENTILES = (50, 90, 95, 99)
-
 
 def write(folder: Path, report: Mapping[str, Any]) -> None:
     """One file a run, named after it."""
@@ -58,11 +55,10 @@ def vllm_json(run: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, An
         "total_token_throughput": a_second(tokens_in + tokens_out),
         "max_output_tokens_per_s": None,
         "max_concurrent_requests": run["peak_in_flight"],
-        **{
-            name: value
-            for metric, key in _METRICS.items()
-            for name, value in _latency(metric, run[key]).items()
-        },
+        **_latency("ttft", run["ttft_s"]),
+        **_latency("tpot", run["tpot_s"]),
+        **_latency("itl", run["itl_s"]),
+        **_latency("e2el", run["e2e_s"]),
         "headway_policy": run["policy"],
         "headway_seed": run["seed"],
         "headway_attainment": run["attainment"],
@@ -82,7 +78,7 @@ def _latency(metric: str, summary: Mapping[str, Any]) -> dict[str, float | None]
         f"mean_{metric}_ms": _milliseconds(summary["mean"]),
         f"median_{metric}_ms": _milliseconds(summary["p50"]),
         f"std_{metric}_ms": _milliseconds(summary["std"]),
-        **{f"p{share}_{metric}_ms": _milliseconds(summary[f"p{share}"]) for share in _PERCENTILES},
+        **{f"p{share}_{metric}_ms": _milliseconds(summary[f"p{share}"]) for share in (50, 90, 95, 99)},
     }
 
 

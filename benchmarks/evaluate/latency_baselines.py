@@ -42,10 +42,8 @@ def fit_trees(found: Sequence[Episode], seed: int) -> Baseline:
 
     def predict(episode: Episode) -> np.ndarray:
         corrections = np.stack([[model.predict(episode.targets) for model in of_time] for of_time in models])
-        predicted: np.ndarray = episode.corrected[:, :, None] + np.sort(
-            corrections.transpose(2, 0, 1), axis=2
-        )
-        return predicted
+        ordered = np.sort(corrections.transpose(2, 0, 1), axis=2)
+        return np.asarray(episode.corrected[:, :, None] + ordered)
 
     return predict
 
@@ -65,8 +63,7 @@ def fit_linear(found: Sequence[Episode], seed: int) -> Baseline:
             model.predict((episode.targets - mean) / scale)[:, None] + quantiles
             for model, mean, scale, quantiles in parts
         ]
-        predicted: np.ndarray = episode.corrected[:, :, None] + np.stack(corrections, axis=1)
-        return predicted
+        return np.asarray(episode.corrected[:, :, None] + np.stack(corrections, axis=1))
 
     return predict
 

@@ -99,13 +99,11 @@ def shares_of(model: LengthModel, answers: Answers, families: np.ndarray) -> np.
     columns = np.array([column[each] for each in zip(answers.model.tolist(), families.tolist(), strict=True)])
     order = np.argsort(answers.prompt, kind="stable")
     prompts, starts = np.unique(answers.prompt[order], return_index=True)
-    found = []
-    for prompt, rows in zip(prompts, np.split(order, starts[1:]), strict=True):
-        found.append(model.shares(answers.prompts[prompt].features, candidates)[columns[rows]])
-    together = np.concatenate(found)
-    back = np.empty_like(together)
-    back[order] = together
-    return back
+    found = [
+        model.shares(answers.prompts[prompt].features, candidates)[columns[rows]]
+        for prompt, rows in zip(prompts, np.split(order, starts[1:]), strict=True)
+    ]
+    return np.asarray(np.concatenate(found)[np.argsort(order)])
 
 
 def served_medians(answers: Answers, shares: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -159,9 +157,9 @@ class _Part:
                 found = self._resampled.ratio(errors[OURS] - theirs, theirs)
                 figures.append(self._figure("MAE, relative", f"{OURS} - {who}", "", found))
         for column, probability in enumerate(PROBABILITIES):
-            losses = {}
-            for who, each in predicted.items():
-                losses[who] = pinball(answers.tokens, each[:, column], probability)
+            losses = {
+                who: pinball(answers.tokens, each[:, column], probability) for who, each in predicted.items()
+            }
             if whole.any():
                 figures += self._means(f"pinball loss at {probability}", "tokens", losses, whole)
         coverage = self._coverage()

@@ -49,8 +49,7 @@ def absolute_errors(answers: Answers, predicted: np.ndarray) -> np.ndarray:
     """Tokens between answer and prediction. A cut answer is missed by what a prediction is below its cut, and not
     at all by one above it."""
     error = predicted - answers.tokens
-    found: np.ndarray = np.where(answers.capped, np.maximum(-error, 0.0), np.abs(error))
-    return found
+    return np.asarray(np.where(answers.capped, np.maximum(-error, 0.0), np.abs(error)))
 
 
 def baselines(train: Answers, test: Answers, seed: int) -> dict[str, np.ndarray]:
@@ -123,8 +122,7 @@ def _ridge(train: Answers, test: Answers, seed: int) -> np.ndarray:
     known = models[place] == test.model
     middle = np.where(known, predicted[test.prompt, place], overall)
     upper = middle + np.where(known, above[place], np.quantile(missed, PROBABILITIES[1]))
-    found: np.ndarray = np.maximum(np.exp(np.stack((middle, upper), axis=1)), 1.0)
-    return found
+    return np.asarray(np.maximum(np.exp(np.stack((middle, upper), axis=1)), 1.0))
 
 
 def _similarities(train: Answers, used: np.ndarray, test: Answers) -> tuple[np.ndarray, np.ndarray]:

@@ -94,10 +94,8 @@ def _measured(
 ) -> dict[str, tuple[float, float, float]]:
     """By latency: the shares of input length and of both lengths, and the spread of what has both in common."""
     draw = Random(f"{seed}/equal lengths")
-    inputs, outputs = (
-        _values(USUAL.prompt_median, USUAL.prompt_sigma),
-        _values(USUAL.output_median, USUAL.output_sigma),
-    )
+    inputs = _values(USUAL.prompt_median, USUAL.prompt_sigma)
+    outputs = _values(USUAL.output_median, USUAL.output_sigma)
     requests = [
         replace(each, prompt_tokens=draw.choice(inputs), output_tokens=draw.choice(outputs))
         for each in background(rate_per_s, count, seed)
@@ -123,11 +121,8 @@ def _values(median: float, sigma: float) -> list[int]:
 
 
 def _spread(seconds: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> float:
-    ratios = []
-    for group in np.unique(groups):
-        low, high = np.quantile(seconds[groups == group], (0.05, 0.95))
-        ratios.append(high / low)
-    return float(np.median(ratios))
+    ends = [np.quantile(seconds[groups == group], (0.05, 0.95)) for group in np.unique(groups)]
+    return float(np.median([high / low for low, high in ends]))
 
 
 def _log(name: str, found: Dataset) -> list[Value]:

@@ -213,6 +213,6 @@ def _less(
     ours: Sequence[Outcome], theirs: Sequence[Outcome], measure: str
 ) -> tuple[float | None, float | None]:
     """The mean of the paired differences, and half the width of its interval."""
-    pairs = [(one[measure], other[measure]) for one, other in zip(ours, theirs, strict=True)]
-    found = Interval.of(difference(*pair) for pair in pairs)
+    pairs = zip(ours, theirs, strict=True)
+    found = Interval.of(difference(one[measure], other[measure]) for one, other in pairs)
     return found.mean, found.half_width

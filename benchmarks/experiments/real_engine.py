@@ -116,11 +116,11 @@ class _Engine:
                 )
         sent = [Attempt("", "", row.sent_s, 1, ended_s=row.scheduled_s + (row.e2e_s or 0.0)) for row in found]
         columns = {
-            "ttft_s": np.array([_number(row.ttft_s) - row.lag_s for row in found]),
-            "tpot_s": np.array([_number(row.tpot_s) for row in found]),
-            "e2e_s": np.array([_number(row.e2e_s) - row.lag_s for row in found]),
-            "output_tokens": np.array([_number(row.output_tokens) for row in found]),
+            name: np.array([getattr(row, name) for row in found], float)
+            for name in ("ttft_s", "tpot_s", "e2e_s", "output_tokens")
         }
+        for name in ("ttft_s", "e2e_s"):
+            columns[name] -= [row.lag_s for row in found]
         memory = mean_use(sent, reports) if len(reports) > 1 else np.full(len(found), np.nan)
         return Seen(names, columns, memory)
 
@@ -157,10 +157,6 @@ async def _look(backend: Backend, reports: list[State]) -> None:
             if kv_usage is not None:
                 reports.append(State("", perf_counter() - began, kv_usage=kv_usage))
         await asyncio.sleep(_LOOK_S)
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else float(value)
 
 
 def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:

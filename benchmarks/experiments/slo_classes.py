@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import numpy as np
 
 from benchmarks.experiments import charts
@@ -71,9 +73,5 @@ def section(requests: int, seed: int) -> Section:
 
 def _most(points: list[tuple[float, float]], able_per_s: float) -> float | None:
     """The highest rate before the first load at which too few are in time."""
-    most = None
-    for load, percent in points:
-        if percent < 100 * TARGET:
-            break
-        most = load * able_per_s
-    return most
+    kept = list(takewhile(lambda point: point[1] >= 100 * TARGET, points))
+    return kept[-1][0] * able_per_s if kept else None

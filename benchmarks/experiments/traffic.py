@@ -86,10 +86,7 @@ def capacities_per_s(seed: int) -> Mapping[str, float]:
         fleet = alone(config, name)
         profile = _profile(fleet)
         by_profile[profile.name] = _saturated_per_s(fleet, profile, seed)
-    return {
-        name: by_profile[_profile(alone(config, name)).name]
-        for name in (each.name for each in config.instances)
-    }
+    return {each.name: by_profile[_profile(alone(config, each.name)).name] for each in config.instances}
 
 
 def _saturated_per_s(fleet: Fleet, profile: EngineProfile, seed: int) -> float:
@@ -140,14 +137,10 @@ def play(
     predictor = None if trained else OnlinePredictor()
     result = Simulation(fleet, seed=seed, predictor=predictor).run(arrivals(requests, fleet, policy=policy))
     columns = result.columns
+    times = [columns[name].tolist() for name in ("arrival_s", "queue_wait_s", "e2e_s")]
     attempts = [
         Attempt("", "", arrival_s + wait_s, 1, ended_s=arrival_s + e2e_s)
-        for arrival_s, wait_s, e2e_s in zip(
-            columns["arrival_s"].tolist(),
-            columns["queue_wait_s"].tolist(),
-            columns["e2e_s"].tolist(),
-            strict=True,
-        )
+        for arrival_s, wait_s, e2e_s in zip(*times, strict=True)
     ]
     memory = np.full(len(attempts), np.nan)
     for place in range(len(result.instances)):

@@ -9,13 +9,7 @@ An upper bound that no schedule passes (`bound`), a schedule that a search with 
 from benchmarks.oracles.bound import goodput_upper_bound
 from benchmarks.oracles.clairvoyant import Effort, search
 from benchmarks.oracles.quality_cost import Frontier, frontier
-from benchmarks.oracles.report import (
-    EFFORTS,
-    Efforts,
-    OracleFault,
-    oracles,
-    schedule_of,
-)
+from benchmarks.oracles.report import EFFORTS, Efforts, OracleFault, oracles, schedule_of
 from benchmarks.oracles.schedule import Job, serve
 from benchmarks.oracles.truth import Truth
 

@@ -71,11 +71,8 @@ class LoneEngine:
     def copy(self) -> LoneEngine:
         """One in the same state, which then goes its own way."""
         copied = copy(self)
-        copied.engine, copied.inside, copied.outside = (
-            self.engine.copy(),
-            self.inside.copy(),
-            self.outside.copy(),
-        )
+        for name in ("engine", "inside", "outside"):
+            setattr(copied, name, getattr(self, name).copy())
         return copied
 
     def next_at(self) -> float:

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import orjson
 
 import policies
-from benchmarks.checks import check_options, check_out
+from benchmarks.checks import check_options, check_out, option
 from benchmarks.compare.pool import Processes, ProcessLost, cores
 from benchmarks.planning import batch
 from benchmarks.planning.demand import LEAST_S, REQUESTS
@@ -136,7 +136,11 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     _check_out(args.out)
     try:
-        data, fleet = _planned(args) if args.batch is None else _planned_batch(args)
+        if args.batch is None:
+            data, fleet = _planned(args)
+        else:
+            base = {"defaults": {"policy": args.policy or "length_groups"}}
+            data, fleet = batch.plan_batch(args.batch, args.cluster, args.models, base)
     except (Infeasible, ProcessLost) as error:
         print(f"headway plan: {error}", file=sys.stderr)
         return 1
@@ -158,7 +162,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.batch is not None:
         if args.cluster is None or args.models is None:
             raise WorkloadError("--batch needs --cluster and --models")
-        if given := [f"--{name.replace('_', '-')}" for name in _OF_REQUESTS if getattr(args, name)]:
+        if given := [option(name) for name in _OF_REQUESTS if getattr(args, name)]:
             raise WorkloadError(f"--batch does not go with {', '.join(given)}")
     if args.from_store == "" and args.config is None:
         raise WorkloadError(
@@ -204,11 +208,6 @@ def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[str, Any
         draws = DrawnDemand(given.demand, Path(folder))
         session = Session(given, aims, draws, processes, args.time_s, args.seed, progress)
         return session.run(args.what_if)
-
-
-def _planned_batch(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    base = {"defaults": {"policy": args.policy or "length_groups"}}
-    return batch.plan_batch(args.batch, args.cluster, args.models, base)
 
 
 def _write(out: Path, data: Mapping[str, Any], fleet: Mapping[str, Any], svg: str) -> None:

@@ -49,13 +49,9 @@ class ClusterConfig(Section):
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _prices(self) -> ClusterConfig:
+    def _fit_together(self) -> ClusterConfig:
         if len({each.usd_per_hour is None for each in self.pools}) > 1:
             raise PydanticCustomError("prices", "usd_per_hour: give it for all pools, or for none")
-        return self
-
-    @model_validator(mode="after")
-    def _unlike(self) -> ClusterConfig:
         kinds = [each.model_copy(update={"gpus": 1}) for each in self.pools]
         if any(each in kinds[:place] for place, each in enumerate(kinds)):
             raise PydanticCustomError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.measures import Judged, Summary, attainment, mean_rate, offered_period_s
+from benchmarks.measures import Summary, attainment, mean_rate, offered_period_s
 from benchmarks.replay.row import Row
 from router.core.types import Outcome
 
@@ -26,7 +26,7 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
     arrivals_s = sorted(row.scheduled_s for row in rows)
     period_s = offered_period_s(arrivals_s)
     # A request that failed without a known SLO had none.
-    met = attainment((Judged(row.outcome, row.met is not None, bool(row.met)) for row in rows), period_s)
+    met = attainment(((row.outcome, row.met) for row in rows), period_s)
     complete = [row for row in rows if row.complete]
     costs = [cost for row in rows if (cost := row.cost_usd) is not None]
     output_tokens = sum(row.output_tokens or 0 for row in rows)
@@ -44,7 +44,7 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
         "goodput_per_s": met.goodput_per_s,
         "gateway_attainment": attainment(
             (
-                Judged(row.gateway_outcome, row.met is not None, _met_by_gateway(row))
+                (row.gateway_outcome, None if row.met is None else _met_by_gateway(row))
                 for row in rows
                 if row.gateway_outcome is not None
             ),

@@ -92,9 +92,7 @@ def _scaler(trial: Trial, found: Case, pools: tuple[ScalingPool, ...]) -> Bounde
     return scaler
 
 
-@cache
-def _case(name: str, draw: int, model: str, data: Path | None) -> Case:
-    return case(name, draw, model, data)
+_case = cache(case)
 
 
 @cache

@@ -25,6 +25,11 @@ _ROUTING = (
     *("slo", "slo_mix", "slo_class", "on_miss", "budget_mix", "budget_tariff"),
     *("min_quality", "quality_mix", "policy"),
 )
+#: Options of a build as they are typed.
+_AS_TYPED = (
+    *("seed", "rate_scale", "limit", "arrivals", "cv", "depth"),
+    *("turns", "prompts", "lengths", "length_wins"),
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -192,23 +197,14 @@ def options(args: argparse.Namespace) -> BuildOptions:
     if args.budget_tariff and not args.budget_mix:
         raise WorkloadError("--budget-tariff: goes with --budget-mix")
     return BuildOptions(
-        seed=args.seed,
+        **_given(args, _AS_TYPED),
         files=_files(args.name, args.file),
         choices=Choices(_models(args.models), args.native_lengths, args.quality, args.complete),
         mix=parse_amounts(args.mix, "--mix") if args.mix else {},
         rate_per_s=args.rate,
-        rate_scale=args.rate_scale,
         start_s=args.start,
         duration_s=args.duration,
-        limit=args.limit,
-        arrivals=args.arrivals,
-        cv=args.cv,
         period_s=args.period,
-        depth=args.depth,
-        turns=args.turns,
-        prompts=args.prompts,
-        lengths=args.lengths,
-        length_wins=args.length_wins,
         generator_lengths=Lengths(**_given(args, asdict(Lengths()))),
         bounds=Bounds(**_given(args, asdict(Bounds()))),
         max_tokens=max_tokens,

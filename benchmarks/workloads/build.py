@@ -202,7 +202,9 @@ class _Builder:
     def _further(self, name: str, rate_per_s: float) -> tuple[Stream, bool]:
         """A part of a mix that is not the base: from its beginning, with its own lengths and arrivals (a set
         without times: Poisson)."""
-        seed = _seed_of_part(self._options.seed, name)
+        # Parts of a mix draw independently of each other.
+        digest = blake2b(f"{self._options.seed}/mix/{name}".encode(), digest_size=8).digest()
+        seed = int.from_bytes(digest, "big")
         if name in PROCESSES:
             times = self._times(Process(name, rate_per_s, *self._shape()), seed, 0.0, float("inf"), None)
             return streams.at(self._generated(name, seed), times), False
@@ -360,8 +362,3 @@ class _Builder:
             value = min(choice, bound) if bound else choice
         self._details["max_tokens"] = value
         return streams.each(stream, lambda request: replace(request, max_tokens=value))
-
-
-def _seed_of_part(seed: int, name: str) -> int:
-    """Parts of a mix draw independently of each other."""
-    return int.from_bytes(blake2b(f"{seed}/mix/{name}".encode(), digest_size=8).digest(), "big")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -42,21 +43,15 @@ class WorkloadError(ValueError):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raises WorkloadError for a file that cannot be read."""
+def _doing(what: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
+        raise WorkloadError(f"cannot {what} {path}: {error.strerror or error}") from error
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raises WorkloadError for a file or folder that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise WorkloadError(f"cannot write {path}: {error.strerror or error}") from error
+#: Raise WorkloadError for a file or folder that cannot be read, or written.
+reading, writing = partial(_doing, "read"), partial(_doing, "write")
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.measures import (
     Interval,
-    Judged,
     Summary,
     attainment,
     coefficient_of_variation,
@@ -34,23 +33,20 @@ def test_summary_leaves_unknown_values_out() -> None:
 
 def test_rejected_counts_as_missed_and_invalid_is_not_offered() -> None:
     rows = [
-        Judged("ok", True, True),
-        Judged("late", True, False),
-        Judged("rejected_slo", True, False),
-        Judged("backend_error", True, False),
-        Judged("rejected_invalid", True, False),
-        Judged("client_cancelled", True, False),
-        Judged("ok", False, False),
+        ("ok", True),
+        *((outcome, False) for outcome in ("late", "rejected_slo", "backend_error")),
+        *((outcome, False) for outcome in ("rejected_invalid", "client_cancelled")),
+        ("ok", None),
     ]
     got = attainment(rows, offered_period_s=10.0)
     assert (got.offered, got.met, got.attainment, got.goodput_per_s) == (4, 1, 0.25, 0.1)
-    assert attainment([Judged("ok", False, False)], 10.0).attainment is None
+    assert attainment([("ok", None)], 10.0).attainment is None
 
 
 def test_goodput_is_attainment_times_the_offered_rate() -> None:
     arrivals = [0.0, 1.0, 2.0, 3.0]
     period = offered_period_s(arrivals)
-    got = attainment([Judged("ok", True, index < 2) for index in range(4)], period)
+    got = attainment([("ok", index < 2) for index in range(4)], period)
     assert mean_rate(arrivals) == 1.0
     assert got.goodput_per_s == pytest.approx(0.5)
     assert offered_period_s([1.0]) is None

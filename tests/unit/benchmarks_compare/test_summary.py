@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.compare.summary import live_summary, summary_of
-from benchmarks.measures import Judged, Summary, attainment, mean_rate, offered_period_s, quantile
+from benchmarks.measures import Summary, attainment, mean_rate, offered_period_s, quantile
 from benchmarks.replay.row import Row
 from benchmarks.simulator.outcomes import OUTCOMES, Result
 
@@ -52,7 +52,7 @@ def rows_of(made: Result) -> list[Row]:
 def test_attainment_and_goodput_are_those_of_the_measures(made: Result) -> None:
     columns = made.columns
     judged = [
-        Judged(OUTCOMES[code], met != 2, met == 1)
+        (OUTCOMES[code], None if met == 2 else met == 1)
         for code, met in zip(columns["outcome"], columns["met"], strict=True)
     ]
     arrivals_s = columns["arrival_s"].tolist()
