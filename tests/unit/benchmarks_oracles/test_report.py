@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.measures import Judged, attainment, offered_period_s
+from benchmarks.measures import attainment, offered_period_s
 from benchmarks.oracles import (
     EFFORTS,
     Effort,
@@ -38,7 +38,7 @@ def test_keys_and_the_bracket() -> None:
     for result in results.values():
         columns = result.columns
         rows = [
-            Judged(OUTCOMES[outcome], met != 2, met == 1)
+            (OUTCOMES[outcome], None if met == 2 else met == 1)
             for outcome, met in zip(columns["outcome"], columns["met"], strict=True)
         ]
         measured = attainment(rows, period_s)
