@@ -59,6 +59,10 @@ def chain(*sizes: int, limits: LayerLimits = LIMITS) -> PlacedModel:
     return PlacedModel(LayerPlacement(ranges, hops), cluster, MODEL)
 
 
+#: Through `diamond`.
+FLOWS = [40.0, 30.0, 10.0, 30.0, 10.0, 40.0]
+
+
 def diamond() -> PlacedModel:
     """Two nodes side by side between a first and a last one."""
     ranges = {0: LayerRange(0, 1), 1: LayerRange(1, 3), 2: LayerRange(1, 3), 3: LayerRange(3, 4)}
@@ -69,8 +73,15 @@ def diamond() -> PlacedModel:
     )
 
 
-def built(placed: PlacedModel, scheduler: python_engine.Scheduler) -> python_engine.Engine:
-    return placed.engine(scheduler, (0.0, 1e9), module=python_engine)
+def served(
+    placed: PlacedModel, scheduler: python_engine.Scheduler, *requests: tuple[float, int, int]
+) -> python_engine.Engine:
+    """An engine that has worked on requests of (when, tokens of the prompt, tokens of the answer)."""
+    engine = placed.engine(scheduler, (0.0, 1e9), module=python_engine)
+    for request in requests:
+        engine.submit(*request)
+    engine.run(1e9)
+    return engine
 
 
 def copied_s(tokens: int) -> float:
@@ -83,11 +94,7 @@ def sent_s(tokens: int, token_bytes: int) -> float:
 
 @pytest.mark.parametrize("tokens", [10, 500])
 def test_prompt_and_decode_latency_by_hand(tokens: int) -> None:
-    placed = chain(1, 3)
-    scheduler = python_schedulers.Swarm()
-    engine = built(placed, scheduler)
-    engine.submit(1.0, tokens, 2)
-    engine.run(100.0)
+    engine = served(chain(1, 3), python_schedulers.Swarm(), (1.0, tokens, 2))
     links_s = 2 * sent_s(tokens, 2) + sent_s(tokens, 1002)
     prompt_s = links_s + 4 * PROMPT.at(tokens) + 2 * copied_s(tokens)
     decode_s = 2 * sent_s(1, 2) + sent_s(1, 1002) + 4 * 0.002 + 2 * copied_s(1)
@@ -100,48 +107,34 @@ def test_prompt_and_decode_latency_by_hand(tokens: int) -> None:
 
 
 def test_a_batch_takes_only_one_prompt_where_that_is_the_limit() -> None:
-    placed = chain(4)
-    engine = built(placed, python_schedulers.Swarm())
-    for _ in range(2):
-        engine.submit(1.0, 100, 1)
-    engine.run(100.0)
+    engine = served(chain(4), python_schedulers.Swarm(), *[(1.0, 100, 1)] * 2)
     first, second = engine.prompt_latency_s
     assert second - first == pytest.approx(4 * PROMPT.at(100) + copied_s(100), abs=1e-3)
 
 
 def test_a_node_that_would_hold_too_much_says_so() -> None:
     placed = chain(4, limits=LayerLimits(399, 1, 2048, 100, 100_000))
-    engine = built(placed, python_schedulers.Swarm())
-    engine.submit(1.0, 100, 1)
     with pytest.raises(python_engine.KvCacheFull, match="node 2 holds 400 of 399"):
-        engine.run(100.0)
+        served(placed, python_schedulers.Swarm(), (1.0, 100, 1))
 
 
 def test_max_flow_refuses_what_would_fill_the_cache() -> None:
     room = LayerLimits(4 * 1000, 1, 2048, 100, 100_000)
-    placed = chain(4, limits=room)
-    engine = built(placed, python_schedulers.MaxFlow([100.0, 100.0], 0.85, 1.0))
-    for tokens in (500, 500):  # 740 tokens are expected of each, 850 are allowed
-        engine.submit(1.0, tokens, 10)
-    engine.run(100.0)
+    scheduler = python_schedulers.MaxFlow([100.0, 100.0], 0.85, 1.0)
+    # 740 tokens are expected of each, 850 are allowed
+    engine = served(chain(4, limits=room), scheduler, *[(1.0, 500, 10)] * 2)
     assert (engine.refused, engine.finished) == (1, 1)
 
 
 def test_max_flow_divides_prompts_by_flow() -> None:
-    placed = diamond()
-    flows = [40.0, 30.0, 10.0, 30.0, 10.0, 40.0]
-    scheduler = python_schedulers.MaxFlow(flows, 0.85, 1.0)
-    engine = built(placed, scheduler)
-    for number in range(8):
-        engine.submit(1.0 + number, 10, 1)
-    engine.run(1000.0)
+    scheduler = python_schedulers.MaxFlow(FLOWS, 0.85, 1.0)
+    engine = served(diamond(), scheduler, *((1.0 + number, 10, 1) for number in range(8)))
     assert engine.stays[3] == 6
     assert engine.stays[4] == 2
 
 
 def test_swarm_prefers_the_node_that_answers_sooner() -> None:
-    placed = diamond()
-    engine = built(placed, python_schedulers.Swarm())
+    engine = diamond().engine(python_schedulers.Swarm(), (0.0, 1e9), module=python_engine)
     slow = engine.nodes[1]
     slow.prompt_s = [100 * second for second in slow.prompt_s]
     for number in range(40):
@@ -152,11 +145,8 @@ def test_swarm_prefers_the_node_that_answers_sooner() -> None:
 
 @pytest.mark.parametrize("name", ["RandomChoice", "ShortestQueue"])
 def test_random_schedulers_use_both_branches_and_lose_nothing(name: str) -> None:
-    placed = diamond()
-    engine = built(placed, getattr(python_schedulers, name)(Random(1)))
-    for number in range(40):
-        engine.submit(1.0 + number / 100, 10, 2)
-    engine.run(1e9)
+    scheduler = getattr(python_schedulers, name)(Random(1))
+    engine = served(diamond(), scheduler, *((1.0 + number / 100, 10, 2) for number in range(40)))
     assert engine.finished == 40
     assert min(engine.stays[3], engine.stays[4]) > 5
 
@@ -187,7 +177,7 @@ def _record(
         "swarm": schedulers.Swarm,
         "random": lambda: schedulers.RandomChoice(Random(2)),
         "shortest": lambda: schedulers.ShortestQueue(Random(2)),
-        "max_flow": lambda: schedulers.MaxFlow([40.0, 30.0, 10.0, 30.0, 10.0, 40.0], 0.85, 1.0),
+        "max_flow": lambda: schedulers.MaxFlow(FLOWS, 0.85, 1.0),
     }[scheduler]()
     run = placed.engine(made, (0.0, 1e9), module=engine)
     lengths = Random(3)
@@ -246,27 +236,25 @@ def test_one_machine_is_enough_where_it_holds_the_model() -> None:
     assert found(problem_of(wired(1, 1e9))).candidate.placement.ranges == {0: LayerRange(0, 4)}
 
 
-def test_machines_without_links_to_each_other_serve_apart() -> None:
+def apart() -> MachineCluster:
+    """Two machines without links to each other."""
     whole = wired(2, 1e9)
-    apart = MachineCluster(
-        whole.machines, {ends: link for ends, link in whole.links.items() if min(ends) < 0}
-    )
-    assert set(found(problem_of(apart)).candidate.placement.ranges.values()) == {LayerRange(0, 4)}
+    return replace(whole, links={ends: link for ends, link in whole.links.items() if min(ends) < 0})
+
+
+def test_machines_without_links_to_each_other_serve_apart() -> None:
+    assert set(found(problem_of(apart())).candidate.placement.ranges.values()) == {LayerRange(0, 4)}
 
 
 def test_a_chain_takes_requests_in_proportion_to_what_it_gives() -> None:
-    whole = wired(2, 1e9)
-    fast = whole.machines[0]
+    fast = apart().machines[0]
     slow = replace(
         fast,
         name="slow",
         prompt=LayerTime((0, 4000), (0.0, 12.0)),
         decode=LayerTime((0, 1, 100), (0.0, 0.06, 0.12)),
     )
-    apart = MachineCluster(
-        {0: fast, 1: slow}, {ends: link for ends, link in whole.links.items() if min(ends) < 0}
-    )
-    candidate = found(problem_of(apart), 60.0).candidate
+    candidate = found(problem_of(replace(apart(), machines={0: fast, 1: slow})), 60.0).candidate
     into = {
         hop.receiver: tokens_per_s
         for hop, tokens_per_s in zip(candidate.placement.hops, candidate.flow.hops, strict=True)
@@ -277,12 +265,8 @@ def test_a_chain_takes_requests_in_proportion_to_what_it_gives() -> None:
 
 
 def test_a_model_that_needs_links_that_are_missing_has_no_placement() -> None:
-    whole = wired(2, 1e9)
-    apart = MachineCluster(
-        whole.machines, {ends: link for ends, link in whole.links.items() if min(ends) < 0}
-    )
     with pytest.raises(ValueError, match="no placement can run"):
-        found(problem_of(apart, 8))
+        found(problem_of(apart(), 8))
 
 
 def test_a_model_that_is_too_large_has_no_placement() -> None:
