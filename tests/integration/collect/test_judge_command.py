@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from router import cli
+from tests.data_files import put
 from tests.integration.collect.conftest import Engines
 from tests.servers.judge import judging
 
@@ -19,14 +20,12 @@ WORTH = {"good": (5, 0.9), "fair": (3, 0.6), "poor": (1, 0.1)}
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Path:
-    path = tmp_path / "answers.jsonl"
     rows = [
         {"prompt": f"What is {n}?", "answer": f"worth {worth}", "model": model, "quality": grade}
         for n in range(4)
         for model, (worth, grade) in WORTH.items()
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return put(tmp_path / "answers.jsonl", rows)
 
 
 def worths(message: str) -> list[int]:
@@ -100,9 +99,8 @@ def test_an_error_that_repeats_the_question_is_not_shown(
 def test_a_judge_without_verdicts_is_not_asked_about_all(
     said: str | None, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    many, out = tmp_path / "many.jsonl", tmp_path / "verdicts.jsonl"
     rows = [{"prompt": f"{n}?", "answer": "1", "model": model} for n in range(100) for model in "ab"]
-    many.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    many, out = put(tmp_path / "many.jsonl", rows), tmp_path / "verdicts.jsonl"
     with judging(
         lambda _, number: "<score>5</score><better>tie</better>" if number <= 20 else said
     ) as server:

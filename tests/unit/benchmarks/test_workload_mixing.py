@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import orjson
 import pytest
 
 from benchmarks.measures import mean_rate
@@ -19,14 +17,9 @@ from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources.prompt_sets import prompt_id
 from benchmarks.workloads.sources.source import Choices
+from tests.data_files import put
 
 Rows = Sequence[tuple[str, str, str]]
-
-
-def put(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
 
 
 @pytest.fixture
@@ -41,25 +34,15 @@ def data(tmp_path: Path) -> Mapping[str, str]:
         }
         for index in range(200)
     ]
-    put(
-        tmp_path / "mooncake/conversation.jsonl.gz",
-        "".join(orjson.dumps(line).decode() + "\n" for line in lines),
-    )
-    put(
-        tmp_path / "mooncake/synthetic.jsonl.gz",
-        "".join(orjson.dumps(line).decode() + "\n" for line in lines),
-    )
+    for name in ("conversation", "synthetic"):
+        put(tmp_path / f"mooncake/{name}.jsonl.gz", lines)
     put(
         tmp_path / "azure_llm_2023/conv.csv.gz",
-        "arrival_s,context_tokens,generated_tokens\n"
-        + "".join(f"{index},{100 + index},20\n" for index in range(400)),
+        [{"arrival_s": index, "context_tokens": 100 + index, "generated_tokens": 20} for index in range(400)],
     )
     put(tmp_path / "sharegpt_lengths/sharegpt_v3.csv.gz", "row,in_tokens,out_tokens\n1,900,33\n2,900,44\n")
     prompts = [f"How many eggs are {count} eggs?" for count in range(8)]
-    known = "".join(
-        orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt, "task": "gsm"}).decode() + "\n"
-        for prompt in prompts
-    )
+    known = [{"prompt_id": prompt_id(prompt), "prompt": prompt, "task": "gsm"} for prompt in prompts]
     put(tmp_path / "zeroeval/prompts.jsonl.gz", known)
     answers = "".join(
         f"{prompt_id(prompt)},gsm,{model},{tokens},{3 * tokens},{place % 2}\n"
@@ -72,11 +55,8 @@ def data(tmp_path: Path) -> Mapping[str, str]:
         "prompt_id,task,model,out_tokens,out_chars,correct\n" + answers,
     )
     put(tmp_path / "llmrouter/prompts.jsonl.gz", known)
-    put(
-        tmp_path / "llmrouter/responses.csv.gz",
-        "prompt_id,model,score\n"
-        + "".join(f"{prompt_id(prompt)},gemma-2-9b-it,0.25\n" for prompt in prompts),
-    )
+    scores = [{"prompt_id": prompt_id(prompt), "model": "gemma-2-9b-it", "score": 0.25} for prompt in prompts]
+    put(tmp_path / "llmrouter/responses.csv.gz", scores)
     return {"HEADWAY_DATA": str(tmp_path)}
 
 

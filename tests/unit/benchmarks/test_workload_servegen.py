@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import math
 import random
@@ -20,6 +19,7 @@ from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.source import Choices
+from tests.data_files import put
 
 INPUT = (250.0, (50, 80, 120, 200, 400, 1500))
 OUTPUT = (40.0, (5, 10, 20, 40, 90, 300))
@@ -158,15 +158,14 @@ HEADER = "in_mean,in_p10,in_p25,in_p50,in_p75,in_p90,in_p99,out_mean,out_p10,out
 
 def folder(root: Path) -> Path:
     """One client of 100-token prompts and 2-token answers, and a second one without lengths."""
-    (root / "servegen").mkdir()
-    (root / "servegen/m-small_arrivals.csv.gz").write_bytes(
-        gzip.compress(
-            b"client,t_s,rate_per_s,cv,pattern,param1,param2\n"
-            b"0,0,0.5,2,Gamma,0.25,8\n0,600,1.5,1,Weibull,1.0,0.7\n3,600,0.25,1,Gamma,1,4\n"
-        )
+    put(
+        root / "servegen/m-small_arrivals.csv.gz",
+        "client,t_s,rate_per_s,cv,pattern,param1,param2\n"
+        "0,0,0.5,2,Gamma,0.25,8\n0,600,1.5,1,Weibull,1.0,0.7\n3,600,0.25,1,Gamma,1,4\n",
     )
-    (root / "servegen/m-small_lengths.csv.gz").write_bytes(
-        gzip.compress(f"client,t_s,{HEADER}\n0,0,100,100,100,100,100,100,100,2,2,2,2,2,2,2\n".encode())
+    put(
+        root / "servegen/m-small_lengths.csv.gz",
+        f"client,t_s,{HEADER}\n0,0,100,100,100,100,100,100,100,2,2,2,2,2,2,2\n",
     )
     return root
 

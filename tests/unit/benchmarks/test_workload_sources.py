@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
 from benchmarks.workloads.build import build
@@ -17,25 +14,10 @@ from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.prompt_sets import prompt_id
 from benchmarks.workloads.sources.source import Choices
+from tests.data_files import put
 
 NOWHERE: Mapping[str, str] = {}
 DEFAULT = Choices()
-
-
-def put(path: Path, content: str | Sequence[Mapping[str, Any]]) -> Path:
-    """Write a text, or rows as a JSON list or (by the file's name) as JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, str):
-        text = content
-    elif ".jsonl" in path.name:
-        text = "".join(orjson.dumps(row).decode() + "\n" for row in content)
-    else:
-        text = orjson.dumps(content).decode()
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text)
-    return path
 
 
 def from_folder(name: str, root: Path, choices: Choices = DEFAULT) -> list[WorkloadRequest]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from benchmarks.calibrate.study import Split, by_load, splitter
 from benchmarks.replay.command import RESULTS_KEY
 from benchmarks.replay.row import Row
 from benchmarks.workloads.format import WorkloadError
+from tests.data_files import put
 from tests.unit.benchmarks_calibrate.made import TRUTH
 
 ROW = {"level": "a", "arrival_s": 0.5, "prompt_tokens": 10, "output_tokens": 7, "ttft_s": 0.1, "e2e_s": 0.7}
@@ -28,14 +29,6 @@ ROW = {"level": "a", "arrival_s": 0.5, "prompt_tokens": 10, "output_tokens": 7, 
 def lines(path: Path, *rows: Mapping[str, Any] | bytes) -> Path:
     path.write_bytes(b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows))
     return path
-
-
-def table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt", newline="") as out:
-        writer = csv.DictWriter(out, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 # --- the measurement form ------------------------------------------------------------------------------
@@ -182,8 +175,8 @@ def burst(data: Path, *, chars: Mapping[int, int]) -> None:
             }
             for step in range(400)
         ]  # fmt: skip
-    table(data / "vllm_burst_llama32_1b" / "requests.csv.gz", requests)
-    table(data / "vllm_burst_llama32_1b" / "engine_state.csv.gz", states)
+    put(data / "vllm_burst_llama32_1b" / "requests.csv.gz", requests)
+    put(data / "vllm_burst_llama32_1b" / "engine_state.csv.gz", states)
 
 
 def test_vllm_burst_tells_output_tokens_from_the_fitted_levels(tmp_path: Path) -> None:
@@ -207,7 +200,7 @@ def test_vllm_burst_takes_prompt_tokens_as_the_engine_counted_them(tmp_path: Pat
     for row in rows:
         if row["t_s"] == "3.0":
             row["prompt_tok_per_s"] = "9000" if row["scale"] == "40" else "484"
-    table(path, rows)
+    put(path, rows)
     (study,) = SOURCES["vllm_burst"](tmp_path, splitter(None, ("40",)))
     for level in study.levels.values():
         assert [each.prompt_tokens for each in level.requests] == [80, 81, 81]
@@ -220,7 +213,7 @@ def test_vllm_burst_does_not_look_at_times_of_held_out_levels(tmp_path: Path) ->
     path = tmp_path / "vllm_burst_llama32_1b" / "requests.csv.gz"
     with gzip.open(path, "rt") as text:
         rows = list(csv.DictReader(text))
-    table(path, [{**row, "e2e_s": 99} if row["scale"] == "40" else row for row in rows])
+    put(path, [{**row, "e2e_s": 99} if row["scale"] == "40" else row for row in rows])
     after = SOURCES["vllm_burst"](tmp_path, splitter(None, ("40",)))[0]
     assert after.limits == before.limits
     tokens = [[each.output_tokens for each in one.levels["40"].requests] for one in (before, after)]
@@ -240,7 +233,7 @@ def test_helix_fills_missing_queries_and_leaves_mixed_clusters_out(tmp_path: Pat
         for index in range(24)
         if index not in (3, 4)
     ]  # fmt: skip
-    table(tmp_path / "helix_llama_gpu" / "requests.csv.gz", rows)
+    put(tmp_path / "helix_llama_gpu" / "requests.csv.gz", rows)
     (study,) = SOURCES["helix"](tmp_path, splitter(None, None))
     assert study.name == "m@l4"
     assert study.split == Split(("p-offline",), ("p-online",))
@@ -262,7 +255,7 @@ def aibrix_rows(config: str) -> list[dict[str, Any]]:
 
 
 def test_aibrix_users_find_their_cache_where_they_have_one_replica(tmp_path: Path) -> None:
-    table(
+    put(
         tmp_path / "aibrix_vllm_llama31_8b" / "requests.csv.gz",
         aibrix_rows("ps_naive") + aibrix_rows("naive"),
     )
@@ -293,13 +286,13 @@ def test_a_table_that_is_not_there_or_not_such_a_table_is_named(tmp_path: Path, 
     path = tmp_path / file
     with pytest.raises(WorkloadError, match=f"cannot read .*{file}"):
         SOURCES[name](tmp_path, splitter(None, None))
-    table(path, [{"x": 1}])
+    put(path, [{"x": 1}])
     with pytest.raises(WorkloadError, match=f"{path.name}, line 1: column"):
         SOURCES[name](tmp_path, splitter(None, None))
 
 
 def test_a_wrong_number_in_a_table_is_named(tmp_path: Path) -> None:
-    table(
+    put(
         tmp_path / "aibrix_vllm_llama31_8b" / "requests.csv.gz",
         [*aibrix_rows("naive"), {**aibrix_rows("naive")[0], "ttft_s": "soon"}],
     )

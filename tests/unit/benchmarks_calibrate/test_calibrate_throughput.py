@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.sources.vllm_throughput import FILE, OUTPUT_TOKENS, Curve, fit_curve, rows
 from benchmarks.calibrate.study import Split, Study, splitter
 from benchmarks.workloads.format import WorkloadError
+from tests.data_files import put
 from tests.unit.benchmarks_calibrate.made import calibrate
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1028)
@@ -46,10 +46,7 @@ def published(
                 "status_tesla": "ok",
             }
             made.append(change(row))
-    with (data / FILE).open("w", newline="") as out:
-        writer = csv.DictWriter(out, list(made[0]))
-        writer.writeheader()
-        writer.writerows(made)
+    put(data / FILE, made)
     return data
 
 

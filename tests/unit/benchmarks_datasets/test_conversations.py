@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from benchmarks.datasets.sources import load
 from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.sources.prompt_sets import prompt_id
 from predictors.training.dataset import Answer, DatasetError
+from tests.data_files import put
 
 
 def turn(role: str, content: str) -> dict[str, str]:
@@ -85,9 +84,7 @@ def test_sharegpt(tmp_path: Path, name: str) -> None:
             ],
         },
     ]
-    text = json.dumps(rows).encode()
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    data = load([str(tmp_path / name)])
+    data = load([str(put(tmp_path / name, rows))])
     assert data.sources == ["sharegpt"]
     assert data.answers == (Answer(f"sharegpt/{prompt_id('Hi')}", "chatgpt", "gpt", 2),)
     assert data.about["sources"][0]["skipped"] == {"rows without a first prompt and its answer": 3}
@@ -111,9 +108,7 @@ def test_sharegpt(tmp_path: Path, name: str) -> None:
 def test_usual_forms_of_the_hub(
     tmp_path: Path, row: dict[str, Any], prompt: str, tokens: int, model: str, quality: float | None
 ) -> None:
-    path = tmp_path / "chats.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps(row).encode()))
-    data = load([str(path)])
+    data = load([str(put(tmp_path / "chats.jsonl.gz", [row]))])
     assert [each.text for each in data.prompts] == [prompt]
     (answer,) = data.answers
     assert (answer.output_tokens, answer.model, answer.quality) == (tokens, model, quality)
@@ -128,9 +123,7 @@ def test_of_many_conversations_a_part_is_read_whatever_their_order(
     rows = [{"prompt": f"Question {n}", "response": "A"} for n in range(20)]
     found = []
     for number, order in enumerate((rows, rows[::-1])):
-        path = tmp_path / str(number) / "many.jsonl"
-        path.parent.mkdir()
-        path.write_text("".join(json.dumps(row) + "\n" for row in order))
+        path = put(tmp_path / str(number) / "many.jsonl", order)
         found.append({each.id for each in load([str(path)]).prompts})
     assert len(found[0]) == 5
     assert found[0] == found[1]

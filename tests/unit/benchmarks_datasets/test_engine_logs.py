@@ -10,12 +10,12 @@ from benchmarks.datasets.engine_logs import BURST_PROFILE, BURST_PROMPT_SHARE, P
 from benchmarks.datasets.public import read_public
 from predictors.training.dataset import Attempt, Dataset, State
 from router.core.profile import EngineProfile
-from tests.unit.benchmarks_datasets.published import table
+from tests.data_files import put
 
 
 def burst(folder: Path) -> Dataset:
     requests = {"max_tokens": 1024, "out_chars_with_prompt": 7000}
-    table(
+    put(
         folder / "vllm_burst_llama32_1b" / "requests.csv.gz",
         [
             requests | {"scale": "1000", "arrival_s": 2.0, "in_tokens": 100, "ttft_s": 0.5, "e2e_s": 4.0},
@@ -24,7 +24,7 @@ def burst(folder: Path) -> Dataset:
         ],
     )
     state = {"num_swapped": 0, "prompt_tok_per_s": 9.5, "gen_tok_per_s": 80.0}
-    table(
+    put(
         folder / "vllm_burst_llama32_1b" / "engine_state.csv.gz",
         [
             state | {"scale": "1000", "t_s": 1.5, "num_running": 3, "num_pending": 1, "kv_usage": 12.5},
@@ -56,7 +56,7 @@ def test_burst_levels_are_runs_in_order_of_time(tmp_path: Path) -> None:
 def aibrix(
     folder: Path, rows: list[tuple[str, str, float, str, int]], release: str = "v0.2.1"
 ) -> list[Attempt]:
-    table(
+    put(
         folder / "aibrix_vllm_llama31_8b" / "requests.csv.gz",
         [
             {
@@ -136,7 +136,7 @@ def test_helix_clusters_of_one_kind(tmp_path: Path) -> None:
         for at in range(count)
     ]
     rows += [row | {"setup": "few", "model": "llama-70b", "gpu": "t4", "query_id": 0, "dispatch_s": 0.0}]
-    table(tmp_path / "helix_llama_gpu" / "requests.csv.gz", rows)
+    put(tmp_path / "helix_llama_gpu" / "requests.csv.gz", rows)
     data = read_public(tmp_path, ["helix"])
     assert [(run.id, run.hardware, run.profile_values) for run in data.runs] == [("helix/s", "l4", None)]
     assert [each.dispatched_s for each in data.attempts] == [float(at) for at in range(1, 26)]

@@ -8,13 +8,14 @@ import pytest
 
 from benchmarks.datasets.sources import load
 from predictors.training.dataset import Dataset, DatasetError, Run, write
-from tests.unit.benchmarks_datasets.published import prompts, table
+from tests.data_files import put
+from tests.unit.benchmarks_datasets.published import prompts
 
 
 def test_folders_are_told_apart_and_joined(tmp_path: Path) -> None:
     write(Dataset(runs=(Run("r", "made", "i", "m"),)), tmp_path / "set")
     prompts(tmp_path / "public" / "llmrouter", {"p": "What is love?"})
-    table(
+    put(
         tmp_path / "public" / "llmrouter" / "responses.csv.gz", [{"prompt_id": "p", "model": "m", "score": 1}]
     )
     data = load([str(tmp_path / "set"), str(tmp_path / "public")])

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.datasets.public import read_public
 from predictors.training.dataset import Answer, DatasetError
-from tests.unit.benchmarks_datasets.published import prompts, table
+from tests.data_files import put
+from tests.unit.benchmarks_datasets.published import prompts
 
 QUESTION = " ".join(f"word{i}" for i in range(30))
 
@@ -22,7 +23,7 @@ def test_zeroeval(tmp_path: Path) -> None:
     folder = tmp_path / "zeroeval"
     prompts(folder, {"p": QUESTION}, task="gsm")
     row = {"prompt_id": "p", "task": "gsm", "correct": 1}
-    table(
+    put(
         folder / "responses.csv.gz",
         [
             row | {"model": "Meta-Llama-3-8B-Instruct", "out_tokens": 72},
@@ -33,7 +34,7 @@ def test_zeroeval(tmp_path: Path) -> None:
             row | {"model": "Meta-Llama-3-8B-Instruct", "out_tokens": 9, "prompt_id": "elsewhere"},
         ],
     )
-    table(folder / "models.csv", [{"model": "Athene-70B", "family": "llama-3-tuned"}])
+    put(folder / "models.csv", [{"model": "Athene-70B", "family": "llama-3-tuned"}])
     found = answers(tmp_path, "zeroeval")
     assert found["p", "Meta-Llama-3-8B-Instruct"] == Answer(
         "zeroeval/p", "Meta-Llama-3-8B-Instruct", "llama", 72, False, 1.0, "correct"
@@ -59,7 +60,7 @@ def test_alpaca_eval_keeps_two_references_apart(tmp_path: Path) -> None:
         ("thought", ("", "", "", 0.4)),
         ("none", ("", "", "", "")),
     ]
-    table(
+    put(
         folder / "responses.csv.gz",
         [
             {"prompt_id": "p", "model": model, "out_tokens": 5, **dict(zip(columns, wins, strict=True))}
@@ -87,7 +88,7 @@ def test_arena(tmp_path: Path) -> None:
         ("llama-13b", 9, ""),
         ("claude-2", 9, "5.5"),
     ]
-    table(
+    put(
         folder / "responses.csv.gz",
         [
             {"prompt_id": "p", "model": model, "out_tokens": tokens, "gpt4_score_1_10": score}
@@ -103,9 +104,9 @@ def test_arena(tmp_path: Path) -> None:
 
 def test_sets_without_lengths_and_groups_across_sets(tmp_path: Path) -> None:
     prompts(tmp_path / "llmrouter", {"b": QUESTION, "z": "Something else entirely"}, task="gsm8k")
-    table(tmp_path / "llmrouter" / "responses.csv.gz", [{"prompt_id": "b", "model": "m", "score": 0.25}])
+    put(tmp_path / "llmrouter" / "responses.csv.gz", [{"prompt_id": "b", "model": "m", "score": 0.25}])
     prompts(tmp_path / "routellm", {"a": QUESTION + " A. yes B. no", "b": QUESTION}, task="gsm8k")
-    table(
+    put(
         tmp_path / "routellm" / "responses.csv.gz",
         [
             {"prompt_id": "a", "model": "mixtral-8x7b-instruct", "correct": 1, "out_tokens": ""},
@@ -139,7 +140,7 @@ def test_tables_of_another_shape_are_refused(
     tmp_path: Path, rows: list[dict[str, object]], told: str
 ) -> None:
     prompts(tmp_path / "llmrouter", {"p": QUESTION})
-    table(tmp_path / "llmrouter" / "responses.csv.gz", rows)
+    put(tmp_path / "llmrouter" / "responses.csv.gz", rows)
     with pytest.raises(DatasetError, match=told):
         read_public(tmp_path)
 

@@ -16,7 +16,8 @@ from predictors.training import dataset
 from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run
 from router import cli
 from router.core.types import PromptFeatures
-from tests.unit.benchmarks_datasets.published import prompts, table
+from tests.data_files import put
+from tests.unit.benchmarks_datasets.published import prompts
 
 
 def question(name: str, number: int) -> str:
@@ -42,7 +43,7 @@ def public(tmp_path: Path) -> Path:
     for name, more in columns.items():
         prompts(folder / name, {f"{name}{n}": question(name, n) for n in range(40)}, task="gsm")
         rows = [{"prompt_id": f"{name}{n}", "model": "m", "task": "gsm"} | more for n in range(40)]
-        table(folder / name / "responses.csv.gz", rows)
+        put(folder / name / "responses.csv.gz", rows)
     return folder
 
 
@@ -82,7 +83,7 @@ def test_withdrawn_texts_are_withheld(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "zeroeval"
     prompts(folder, {f"p{n}": question("math", n) for n in range(20)}, task="math-l5")
     row = {"model": "m", "task": "math-l5", "correct": 1, "out_tokens": 7}
-    table(folder / "responses.csv.gz", [{"prompt_id": f"p{n}"} | row for n in range(20)])
+    put(folder / "responses.csv.gz", [{"prompt_id": f"p{n}"} | row for n in range(20)])
     found = release([str(tmp_path / "data")], tmp_path / "out")
     assert {each.text for part in (found.train, found.held_out) for each in part.prompts} == {None}
     assert sum(len(part.answers) for part in (found.train, found.held_out)) == 20
@@ -115,8 +116,7 @@ def test_of_own_data_there_is_no_text_and_no_session(tmp_path: Path) -> None:
 
 
 def test_what_tells_no_licence_is_left_out(tmp_path: Path) -> None:
-    rows = "".join(json.dumps({"prompt": f"Q{n}", "response": "A"}) + "\n" for n in range(30))
-    (tmp_path / "ours.jsonl").write_text(rows)
+    put(tmp_path / "ours.jsonl", [{"prompt": f"Q{n}", "response": "A"} for n in range(30)])
     with pytest.raises(DatasetError, match="ours: no licence is told"):
         release([str(tmp_path / "ours.jsonl")], tmp_path / "out")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 from benchmarks.experiments.predicted import LENGTH_MODEL, MEAN_LENGTH, lengths_explained
 from predictors.learned.models import UNTRAINED, load_models
+from tests.data_files import put
 
 MODELS = {"chatty": 400.0, "terse": 50.0}
 
@@ -19,18 +18,16 @@ MODELS = {"chatty": 400.0, "terse": 50.0}
 def data(tmp_path: Path) -> Path:
     """Two models whose answers to 80 prompts differ by a factor of 8 and, among themselves, by chance."""
     folder = tmp_path / "alpaca_eval"
-    folder.mkdir()
     rng = np.random.default_rng(1)
     wins = "win_vs_gpt4t_weighted,win_vs_gpt4t_fn,win_vs_gpt4t_cot,win_vs_davinci003"
-    rows = [f"prompt_id,model,out_tokens,{wins}"]
-    with gzip.open(folder / "prompts.jsonl.gz", "wt") as text:
-        for at in range(80):
-            words = " ".join(map(str, rng.integers(0, 10_000, 30)))
-            text.write(json.dumps({"prompt_id": f"{at:016x}", "prompt": words, "source": "s"}) + "\n")
-            for model, tokens in MODELS.items():
-                rows.append(f"{at:016x},{model},{round(tokens * np.exp(rng.normal(scale=0.2)))},,,,")
-    with gzip.open(folder / "responses.csv.gz", "wt") as text:
-        text.write("\n".join(rows) + "\n")
+    prompts, rows = [], f"prompt_id,model,out_tokens,{wins}\n"
+    for at in range(80):
+        words = " ".join(map(str, rng.integers(0, 10_000, 30)))
+        prompts.append({"prompt_id": f"{at:016x}", "prompt": words, "source": "s"})
+        for model, tokens in MODELS.items():
+            rows += f"{at:016x},{model},{round(tokens * np.exp(rng.normal(scale=0.2)))},,,,\n"
+    put(folder / "prompts.jsonl.gz", prompts)
+    put(folder / "responses.csv.gz", rows)
     return tmp_path
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +10,18 @@ import pytest
 from benchmarks.judging.answers import Answered, pairs, read_answers
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.sources.prompt_sets import prompt_id
-from tests.unit.benchmarks_datasets.published import prompts, table
-
-
-def lines(path: Path, *rows: Mapping[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
+from tests.data_files import put
+from tests.unit.benchmarks_datasets.published import prompts
 
 
 def test_json_lines_with_models_and_a_limit(tmp_path: Path) -> None:
-    path = lines(
-        tmp_path / "answers.jsonl",
+    rows = [
         {"prompt": "One?", "answer": "1", "model": "a", "quality": 0.5},
         {"prompt": "One?", "answer": "I", "model": "b", "more": True},
         {"prompt": "Two?", "answer": "2", "model": "a"},
         {"prompt": "Two?", "answer": "II", "model": "c"},
-    )
+    ]
+    path = put(tmp_path / "answers.jsonl", rows)
     one, two = prompt_id("One?"), prompt_id("Two?")
     assert read_answers(path, ["a", "b"]) == [
         Answered(one, "One?", "a", "1", 0.5),
@@ -42,10 +33,10 @@ def test_json_lines_with_models_and_a_limit(tmp_path: Path) -> None:
 
 
 def test_fastchat_s_files(tmp_path: Path) -> None:
-    lines(tmp_path / "question.jsonl", {"question_id": "q", "turns": ["Why?"]})
+    put(tmp_path / "question.jsonl", [{"question_id": "q", "turns": ["Why?"]}])
     answer = {"question_id": "q", "model_id": "m", "choices": [{"turns": ["So."]}]}
-    lines(tmp_path / "model_answer" / "m.jsonl", answer, answer | {"question_id": "elsewhere"})
-    lines(tmp_path / "model_judgment" / "m.jsonl", {"question_id": "q", "model": "m", "score": 10})
+    put(tmp_path / "model_answer" / "m.jsonl", [answer, answer | {"question_id": "elsewhere"}])
+    put(tmp_path / "model_judgment" / "m.jsonl", [{"question_id": "q", "model": "m", "score": 10}])
     assert read_answers(tmp_path) == [Answered("q", "Why?", "m", "So.", 1.0)]
 
 
@@ -53,10 +44,10 @@ def test_a_published_set_with_texts_and_without(tmp_path: Path) -> None:
     folder = tmp_path / "arena_2023"
     prompts(folder, {"p": "Why?"})
     row = {"prompt_id": "p", "model": "m", "collection": "bench", "out_tokens": 2, "gpt4_score_1_10": 5.5}
-    table(folder / "responses.csv.gz", [row])
+    put(folder / "responses.csv.gz", [row])
     with pytest.raises(WorkloadError, match=r"has no texts of answers \(response_text.jsonl.gz\)"):
         read_answers(folder)
-    lines(folder / "response_text.jsonl.gz", {"prompt_id": "p", "model": "m", "response": "So."})
+    put(folder / "response_text.jsonl.gz", [{"prompt_id": "p", "model": "m", "response": "So."}])
     assert read_answers(folder) == [Answered("arena_2023/p", "Why?", "m", "So.", 0.5)]
 
 
@@ -70,7 +61,7 @@ def test_a_published_set_with_texts_and_without(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_judged(tmp_path: Path, rows: list[dict[str, Any]], error: str) -> None:
-    path = lines(tmp_path / "answers.jsonl", *rows)
+    path = put(tmp_path / "answers.jsonl", rows)
     with pytest.raises(WorkloadError) as raised:
         read_answers(path)
     assert error in str(raised.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import sys
@@ -17,6 +16,7 @@ from predictors.learned.artifact import load
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write
 from router import cli
+from tests.data_files import put
 from tests.records import keep
 from tests.unit.benchmarks_datasets.test_records_as_data import record
 
@@ -129,8 +129,7 @@ def refused(capsys: pytest.CaptureFixture[str], kind: str, *words: str | Path) -
 
 def damaged(folder: Path, data: Dataset, table: str, line: str) -> Path:
     write(data, folder)
-    with gzip.open(folder / f"{table}.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.write(line + "\n")
+    put(folder / f"{table}.jsonl.gz", line + "\n")
     return folder
 
 
