@@ -3,8 +3,6 @@ form, and against an engine on a socket."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -28,6 +26,7 @@ from benchmarks.experiments.report import Section
 from benchmarks.workloads.format import WorkloadError
 from predictors.training.latency_fit import Settings
 from router.cli import main
+from tests.data_files import put
 from tests.integration.collect.conftest import Engines, engines
 from tests.unit.benchmarks.parsed import assert_stands_alone
 
@@ -197,17 +196,12 @@ MODELS = {
 
 
 def table(path: Path, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as text:
-        writer = csv.writer(text)
-        writer.writerow(columns.split(","))
-        writer.writerows(rows)
+    put(path, [dict(zip(columns.split(","), row, strict=True)) for row in rows])
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
-    folder.mkdir()
     rng = np.random.default_rng(1)
     lengths = {prompt: float(np.exp(rng.normal(scale=0.5))) for prompt in PROMPTS}
     answers = [
@@ -233,11 +227,12 @@ def data(tmp_path: Path) -> Path:
         "model,family,params_b,tokenizer,tokenizer_kind,engine",
         [(model, "llama", size, "llama3", "native", "vllm") for model, (size, _) in MODELS.items()],
     )
-    with gzip.open(folder / "zeroeval" / "prompts.jsonl.gz", "wt") as text:
-        for at, prompt in enumerate(PROMPTS):
-            question = f"Question {at}: " + " ".join(map(str, rng.integers(0, 10_000, 30)))
-            row = {"prompt_id": prompt, "prompt": question, "task": "gsm", "prompt_tokens_cl100k": 200}
-            text.write(json.dumps(row) + "\n")
+    prompts = []
+    for at, prompt in enumerate(PROMPTS):
+        question = f"Question {at}: " + " ".join(map(str, rng.integers(0, 10_000, 30)))
+        row = {"prompt_id": prompt, "prompt": question, "task": "gsm", "prompt_tokens_cl100k": 200}
+        prompts.append(row)
+    put(folder / "zeroeval" / "prompts.jsonl.gz", prompts)
     table(
         folder / "prices" / "litellm_prices.csv",
         "model,provider,mode,input_usd_per_m,output_usd_per_m",
