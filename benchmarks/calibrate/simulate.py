@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Sequence as Rows
 from typing import NamedTuple
 
 from backends.engine import Engine, PromptTooLong, Sequence
 from benchmarks.calibrate.measured import Measured
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import grouped
 from router.core.profile import EngineProfile
 
 
@@ -27,9 +27,7 @@ def simulate(
 ) -> list[Served]:
     """Serve `requests` (sorted by arrival, output lengths known), each on its replica. One entry a request, in
     the same order. A WorkloadError for a prompt or limits that the engine cannot take."""
-    replicas: dict[int, list[int]] = defaultdict(list)
-    for index, request in enumerate(requests):
-        replicas[request.replica].append(index)
+    replicas = grouped(range(len(requests)), lambda index: requests[index].replica)
     served: dict[int, Served] = {}
     for indices in replicas.values():
         sequences: dict[int, Sequence] = {}

@@ -79,7 +79,8 @@ def show(each: Evaluated, figures: Sequence[Figure], out: TextIO) -> None:
         table.add_column(heading, justify="right", overflow="fold")
     table.add_column("verdict by the interval", overflow="fold")
     before: Figure | None = None
-    for figure in sorted(figures, key=_place(figures)):
+    names, parts = ([getattr(each, of) for each in figures] for of in ("name", "part"))
+    for figure in sorted(figures, key=lambda one: (names.index(one.name), parts.index(one.part))):
         same_name = before is not None and before.name == figure.name
         same_part = same_name and before is not None and before.part == figure.part
         table.add_row(
@@ -94,13 +95,6 @@ def show(each: Evaluated, figures: Sequence[Figure], out: TextIO) -> None:
     console.print(table)
     for note in each.found.notes:
         console.print(note, soft_wrap=True)
-
-
-def _place(figures: Sequence[Figure]) -> Any:
-    """Figures in the order in which their names, then parts, first come."""
-    names = {name: place for place, name in reversed(list(enumerate(each.name for each in figures)))}
-    parts = {part: place for place, part in reversed(list(enumerate(each.part for each in figures)))}
-    return lambda figure: (names[figure.name], parts[figure.part])
 
 
 def _title(each: Evaluated) -> str:

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from benchmarks.pipelines.compiled import KvCacheFull
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, OFFLINE_S, PlacedModel, max_flow_scheduler
+from benchmarks.workloads.published import grouped
 from policies.placement.layer_stage_estimate import MeanRequest, StageEstimate
 from policies.placement.layer_stage_moves import anneal, neighbor, starts
 from policies.placement.layer_stages import Chain, MachinePool, Plan, described, placed
@@ -165,10 +166,7 @@ def _near(cluster: MachineCluster, node: int, place: Sequence[int], least: float
 
 
 def _by_kind(cluster: MachineCluster, place: Sequence[int]) -> dict[str, list[int]]:
-    kinds: dict[str, list[int]] = {}
-    for node in place:
-        kinds.setdefault(cluster.machines[node].name, []).append(node)
-    return kinds
+    return grouped(place, lambda node: cluster.machines[node].name)
 
 
 class _Search:
