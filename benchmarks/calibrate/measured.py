@@ -17,19 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from benchmarks.checks import problem
 from benchmarks.measures import mean_rate
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, checked
 from benchmarks.workloads.published import json_lines
 from router.config.fields import Count, NotNegative
 
 MEASUREMENT_KEY = "headway_measurement"
-Checked = TypeVar("Checked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def read_file(path: Path) -> list[Level]:
         if not isinstance(level, str) or not level:
             raise WorkloadError(f"{where}: level: must be a text that is not empty")
         if "t_s" in data:
-            states[level].append(_checked(_STATES, data, where))
+            states[level].append(checked(_STATES.validate_python, data, where))
         else:
             requests[level].append(request_of(data, where))
     if not requests:
@@ -121,20 +119,13 @@ def read_file(path: Path) -> list[Level]:
 
 def request_of(data: Mapping[str, Any], where: str) -> Measured:
     """A request from its JSON form. A WorkloadError that starts with `where`."""
-    found = _checked(_REQUESTS, data, where)
+    found = checked(_REQUESTS.validate_python, data, where)
     if found.ttft_s is not None and found.e2e_s is not None and not 0 < found.ttft_s <= found.e2e_s:
         raise WorkloadError(f"{where}: expected 0 < ttft_s <= e2e_s")
     return found
 
 
 _REQUESTS, _STATES = TypeAdapter(Measured), TypeAdapter(State)
-
-
-def _checked(kind: TypeAdapter[Checked], data: Mapping[str, Any], where: str) -> Checked:
-    try:
-        return kind.validate_python(data)
-    except ValidationError as error:
-        raise WorkloadError(f"{where}: {problem(error)}") from None
 
 
 def write_file(path: Path, levels: Sequence[Level], details: Mapping[str, Any]) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from benchmarks.checks import problem
-from benchmarks.workloads.format import WorkloadError, reading
+from benchmarks.workloads.format import WorkloadError, checked, reading
 from router.core.profile import EngineProfile
 
 #: Constants of a step that are fitted, in seconds.
@@ -103,11 +102,9 @@ def read_profiles(path: Path) -> dict[str, EngineProfile]:
     try:
         with reading(path):
             text = path.read_text(encoding="utf-8")
-        found = _ENGINES.validate_python(yaml.safe_load(text))
+        data = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError):
         raise WorkloadError(f"{path}: not YAML") from None
-    except ValidationError as error:
-        raise WorkloadError(
-            f"{path}: not profiles as headway calibrate writes them: {problem(error)}"
-        ) from None
+    where = f"{path}: not profiles as headway calibrate writes them"
+    found = checked(_ENGINES.validate_python, data, where)
     return {each.profile.name: each.profile for each in found.values()}

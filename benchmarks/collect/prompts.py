@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from benchmarks.checks import json_object, problem
+from benchmarks.checks import json_object
 from benchmarks.workloads import format as workloads
 from benchmarks.workloads.format import VERSION_KEY, OutputTokens, Text, Tokens, WorkloadError, reading
 from benchmarks.workloads.text import prompt_text
@@ -92,10 +92,7 @@ class _Line(BaseModel):
 
 
 def _json(path: Path, number: int, line: bytes) -> Question:
-    try:
-        return _question(**dict(_Line.model_validate_json(line)))
-    except ValidationError as error:
-        raise WorkloadError(f"{path}, line {number}: {problem(error)}") from None
+    return _question(**dict(workloads.checked(_Line.model_validate_json, line, f"{path}, line {number}")))
 
 
 def _question(text: str, **known: Any) -> Question:

@@ -9,8 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from benchmarks.datasets.prompt_sets import PROMPT_SETS, read_prompt_sets
-from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.published import Record, Share, checked, grouped, json_lines, json_records
+from benchmarks.workloads.format import WorkloadError, checked
+from benchmarks.workloads.published import Record, Share, grouped, json_lines, json_records
 from benchmarks.workloads.sources.arena import read_published
 from benchmarks.workloads.sources.prompt_sets import prompt_id
 
@@ -87,7 +87,7 @@ def pairs(answers: Iterable[Answered]) -> dict[PairKey, tuple[Answered, Answered
 
 def _lines(path: Path) -> Iterator[Answered]:
     for number, data in json_lines(path):
-        line = checked(data, _Line, f"{path}, line {number}")
+        line = checked(_Line.model_validate, data, f"{path}, line {number}")
         yield Answered(prompt_id(line.prompt), line.prompt, line.model, line.answer, line.quality)
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import ValidationError
-
-from benchmarks.checks import problem
 from benchmarks.planning.files import ClusterConfig
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.format import WorkloadError, checked
 
 _GPUS = r"([1-9]\d*)x([a-z0-9-]+?)(?:@(\d+(?:\.\d+)?))?"
 _ADDED, _TAKEN = re.compile(rf"\+{_GPUS}"), re.compile(rf"-{_GPUS}")
@@ -33,10 +30,8 @@ def changed(cluster: ClusterConfig, change: str) -> ClusterConfig:
         raise WorkloadError(f"--what-if {change}: expected +1xl4, -1xl4 or 1xa100-80g=1xh100-80g@USD")
     if not any(pool["gpus"] for pool in pools):
         raise WorkloadError(f"--what-if {change}: no GPU of the cluster is left")
-    try:
-        return ClusterConfig.model_validate({"pools": [pool for pool in pools if pool["gpus"]]})
-    except ValidationError as error:
-        raise WorkloadError(f"--what-if {change}: {problem(error)}") from None
+    left = {"pools": [pool for pool in pools if pool["gpus"]]}
+    return checked(ClusterConfig.model_validate, left, f"--what-if {change}")
 
 
 def _add(pools: list[dict[str, Any]], gpus: tuple[str | None, ...], change: str) -> None:

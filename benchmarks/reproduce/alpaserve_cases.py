@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from benchmarks.checks import problem
-from benchmarks.workloads.format import WorkloadError, reading
+from benchmarks.workloads.format import checked, reading
 from policies.placement.types import GpuKind, Group, Model, Placement, Shape
 
 FILE = "alpaserve_cases.json"
@@ -67,11 +66,8 @@ class _File(BaseModel):
 def read(data: Path) -> list[Case]:
     """All cases, as published. Raises WorkloadError."""
     path = data / FILE
-    try:
-        with reading(path):
-            content = _File.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise WorkloadError(f"{path}: {problem(error)}") from None
+    with reading(path):
+        content = checked(_File.model_validate_json, path.read_bytes(), str(path))
     sets = {
         name: tuple(Model(each.name, each.weights_gb_fp16) for each in models)
         for name, models in content.model_sets.items()

@@ -8,12 +8,12 @@ or cut to it. The header (`"headway_workload": 1`) says source, licence, seed, c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import orjson
 from pydantic import (
@@ -36,6 +36,7 @@ VERSION = 1
 VERSION_KEY = "headway_workload"
 PREFIX_BLOCK_TOKENS = 512
 MOST_TOKENS = 2**31 - 1  # of a prompt or an answer
+Checked = TypeVar("Checked")
 
 
 class WorkloadError(ValueError):
@@ -230,10 +231,15 @@ def _header(path: Path, line: bytes) -> Header:
         raise WorkloadError(
             f"{path}, line 1: workload version {data[VERSION_KEY]!r}, this program reads {VERSION}"
         )
+    return checked(_HEADERS.validate_python, data, f"{path}, line 1")
+
+
+def checked(validate: Callable[[Any], Checked], data: Any, where: str) -> Checked:
+    """What pydantic's `validate` makes of `data`; a WorkloadError that begins with `where`."""
     try:
-        return _HEADERS.validate_python(data)
+        return validate(data)
     except ValidationError as error:
-        raise WorkloadError(f"{path}, line 1: {problem(error)}") from None
+        raise WorkloadError(f"{where}: {problem(error)}") from None
 
 
 def parse_request(line: bytes) -> WorkloadRequest:

@@ -9,15 +9,14 @@ import csv
 import gzip
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from benchmarks.checks import problem
-from benchmarks.workloads.format import WorkloadError, reading
+from benchmarks.workloads.format import WorkloadError, checked, reading
 
 # A CSV file has texts only, so numbers are read from texts too.
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -64,7 +63,7 @@ def table(path: Path, kind: type[Read]) -> Iterator[Read]:
                 )
             row = None
             for row in rows:
-                yield checked(row, kind, f"{path}, line {rows.line_num}")
+                yield checked(kind.model_validate, row, f"{path}, line {rows.line_num}")
             if row is None:
                 raise WorkloadError(f"{path}: holds no row")
         except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
@@ -91,7 +90,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def json_records(path: Path, kind: type[Read]) -> Iterator[Read]:
     """The objects of a JSON-lines file."""
-    return (checked(data, kind, f"{path}, line {number}") for number, data in json_lines(path))
+    return (checked(kind.model_validate, data, f"{path}, line {at}") for at, data in json_lines(path))
 
 
 def json_value(path: Path) -> Any:
@@ -108,15 +107,7 @@ def json_list(path: Path, kind: type[Read]) -> Iterable[Read]:
     data = json_value(path)
     if not isinstance(data, list):
         raise WorkloadError(f"{path}: must be a list of JSON objects")
-    return (checked(item, kind, f"{path}, item {number}") for number, item in enumerate(data, start=1))
-
-
-def checked(data: Mapping[str, Any], kind: type[Read], where: str) -> Read:
-    """The record of a row; a WorkloadError that begins with `where`."""
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise WorkloadError(f"{where}: {problem(error)}") from None
+    return (checked(kind.model_validate, item, f"{path}, item {at}") for at, item in enumerate(data, start=1))
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> defaultdict[Key, list[Row]]:

@@ -15,8 +15,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.published import EMPTY, Count, Number, Record, checked, json_lines
+from benchmarks.workloads.format import WorkloadError, checked
+from benchmarks.workloads.published import EMPTY, Count, Number, Record, json_lines
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,
@@ -121,15 +121,15 @@ def read_published(paths: Iterable[Path]) -> Published:
         for line, data in json_lines(path):
             where = f"{path}, line {line}"
             if isinstance(data.get("choices"), list):
-                answer = checked(data, _Answer, where)
+                answer = checked(_Answer.model_validate, data, where)
                 key = (str(answer.question_id), answer.model_id)
                 found.answers.setdefault(key, answer.choices[0].turns[0])
             elif "score" in data:
-                judgment = checked(data, _Judgment, where)
+                judgment = checked(_Judgment.model_validate, data, where)
                 if judgment.score is not None:
                     found.grades[str(judgment.question_id), judgment.model] = quality(judgment.score)
             else:
-                question = checked(data, _Question, where)
+                question = checked(_Question.model_validate, data, where)
                 found.questions.setdefault(str(question.question_id), question.turns[0])
     return found
 

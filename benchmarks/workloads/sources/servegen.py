@@ -24,8 +24,8 @@ from pydantic import create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from benchmarks.workloads.clients import LEVELS, Client, ClientPool, Lengths, TokenQuantiles, Window
-from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.published import EMPTY, Count, NotNegative, Record, checked, open_text, table
+from benchmarks.workloads.format import WorkloadError, checked
+from benchmarks.workloads.published import EMPTY, Count, NotNegative, Record, open_text, table
 from benchmarks.workloads.sources.source import Choices, Source
 
 _COMMIT = "f891d1189eb32b3868dfc443800c4150548c282a"
@@ -116,7 +116,7 @@ def _trace(path: Path, client: Client) -> None:
                 raise WorkloadError(f"{where}: expected 6 values, not {len(fields)}")
             start, rate, _, pattern, shape, _ = fields
             data = {"t_s": start, "rate_per_s": rate, "pattern": pattern, "param1": shape}
-            checked(data, _Window, where).add_to(client)
+            checked(_Window.model_validate, data, where).add_to(client)
 
 
 def _dataset(path: Path) -> dict[int, Lengths]:
