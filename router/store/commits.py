@@ -1,8 +1,8 @@
 """How the writer process commits rows: each once, in one transaction with the totals that count it.
 
 A batch may come again: its commit had no answer, the process before this one was killed, or the rows of a killed run were
-spooled after they had been committed. So the rows that are there are looked up first, and only the others are written and
-counted.
+spooled after they had been committed. Then the rows that are there are looked up first, and only the others are written and
+counted. Most batches come once, so this is done only where a batch cannot be written as it is, and for killed runs.
 """
 
 from __future__ import annotations
@@ -83,6 +83,16 @@ class Commits:
     def write(self, run: Run, entries: Sequence[Entry]) -> Written:
         """Commit entries. A batch with a bad entry is halved until the entry is found, which is then corrected. Raises one
         of `Database.errors` if the database is away; then a part may be committed."""
+        if run.arrived is not None:
+            try:
+                return Written(new=self._commit(run, entries, all_new=True))
+            except Exception as error:  # mostly, a row is there
+                if self._is_away(error) or not entries:
+                    raise
+        return self._write(run, entries)
+
+    def _write(self, run: Run, entries: Sequence[Entry]) -> Written:
+        """The same, for entries some of which may be there, or be bad."""
         try:
             return Written(new=self._commit(run, entries))
         except (
@@ -92,7 +102,7 @@ class Commits:
                 raise
         if len(entries) > 1:
             half = len(entries) // 2
-            first, second = self.write(run, entries[:half]), self.write(run, entries[half:])
+            first, second = self._write(run, entries[:half]), self._write(run, entries[half:])
             return Written(first.new + second.new, first.refused + second.refused)
         try:
             return Written(new=self._commit(run, [corrected(entries[0])]))
@@ -104,13 +114,13 @@ class Commits:
     def _is_away(self, error: Exception) -> bool:
         return isinstance(error, self._database.errors) and not self._database.is_bad_value(error)
 
-    def _commit(self, run: Run, entries: Sequence[Entry]) -> int:
+    def _commit(self, run: Run, entries: Sequence[Entry], *, all_new: bool = False) -> int:
         database = self._database
         if run.id != self._run_id:
             self._run_id, self._totals = run.id, None
         try:
             database.begin(run.id)
-            new = self._new(entries)
+            new = entries if all_new else self._new(entries)
             changed: Mapping[Any, Amounts] = {}
             if new:
                 self._insert(new)

@@ -1,9 +1,9 @@
 """One finished request on its way to the database: its rows, and the line that carries them.
 
-The serving process makes the line; the writer process and the spool take it as it is. A line is `CRC JSON TAB BLOB\\n`: the
-CRC-32 of what follows it in eight hexadecimal digits, which detects a torn or damaged line; the JSON
+The serving process makes the line; the writer process takes it as it is. A line is `JSON TAB BLOB\\n`: the JSON
 `[request, [attempt, ...], prompt]`, rows in the order of their columns; and the explanation's blob, if there is one. Neither
-contains a tab. This module imports no database library: the writer process is small.
+contains a tab. In a spool its CRC-32 comes before it, eight hexadecimal digits and a blank, which detects a torn or damaged
+line. This module imports no database library: the writer process is small.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import orjson
 MAX_TEXT_CHARS = 256
 MAX_PROMPT_CHARS = 65_536
 _INT64_MAX = 2**63 - 1
+_NEWLINE = orjson.OPT_APPEND_NEWLINE
 
 Row = tuple[Any, ...]
 
@@ -58,30 +59,38 @@ class Entry(NamedTuple):
 
 def to_line(request: Row, attempts: list[Row], blob: bytes | None, prompt: str | None) -> bytes:
     """The line of these rows. Raises TypeError for a value that JSON cannot hold, such as a number of more than 64 bits."""
-    document = orjson.dumps((request, attempts, prompt))
-    if blob is not None:
-        document += b"\t" + blob
-    return b"%08x " % crc32(document) + document + b"\n"
+    document = orjson.dumps((request, attempts, prompt), option=_NEWLINE if blob is None else None)
+    return document if blob is None else b"%b\t%b\n" % (document, blob)
+
+
+def checked(line: bytes) -> bytes:
+    """The line as it stands in a spool."""
+    return b"%08x %b" % (crc32(line[:-1]), line)
 
 
 def from_line(line: bytes) -> Entry | None:
-    """The entry of a line; None if the line is torn or damaged."""
-    document = line[9:-1]
-    if line[:9] != b"%08x " % crc32(document) or line[-1:] != b"\n":
+    """The entry of a line, of a spool or not; None if it is torn or damaged."""
+    if not line.startswith(b"["):
+        if line[:9] != b"%08x " % crc32(line[9:-1]) or line[-1:] != b"\n":
+            return None
+        line = line[9:]
+    document, _, blob = line[:-1].partition(b"\t")
+    try:
+        request, attempts, *others = orjson.loads(document)
+    except ValueError:
         return None
-    document, _, blob = document.partition(b"\t")
-    request, attempts, *others = orjson.loads(document)
-    request += [None] * (len(REQUEST_COLUMNS) - len(request))
+    if len(request) < len(REQUEST_COLUMNS):
+        request += [None] * (len(REQUEST_COLUMNS) - len(request))
     if len(others) == 2 and others[0] is not None:  # a spool of version 0.1.0 has the blob inside the JSON
         blob = others[0].encode()
     explanation = (request[0], blob, others[-1]) if blob else None
-    return Entry(tuple(request), [tuple(attempt) for attempt in attempts], explanation)
+    return Entry(tuple(request), list(map(tuple, attempts)), explanation)
 
 
 def find_line(request_id: str, lines: list[bytes]) -> bytes | None:
     """The last of these lines that is the request's."""
     start = b"[[%s," % orjson.dumps(request_id)
-    return next((line for line in reversed(lines) if line.startswith(start, 9)), None)
+    return next((line for line in reversed(lines) if line.startswith(start, line.find(b"["))), None)
 
 
 def clean(text: str | None) -> str | None:

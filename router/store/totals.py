@@ -59,12 +59,15 @@ class Totals:
                 sums = [before.requests, before.prompt_tokens, before.output_tokens, before.cost_usd]
                 changed[key] = sums
             sums[0] += 1
-            sums[1] = min(sums[1] + (row[_PROMPT] or 0), _INT64_MAX)
-            sums[2] = min(sums[2] + (row[_OUTPUT] or 0), _INT64_MAX)
+            sums[1] += row[_PROMPT] or 0
+            sums[2] += row[_OUTPUT] or 0
             cost_usd = row[_COST]
             if cost_usd is not None and math.isfinite(cost_usd):
                 sums[3] += cost_usd
-        return {key: Amounts(*sums) for key, sums in changed.items()}
+        return {
+            key: Amounts(requests, min(prompt, _INT64_MAX), min(output, _INT64_MAX), cost_usd)
+            for key, (requests, prompt, output, cost_usd) in changed.items()
+        }
 
     def adopt(self, changed: Mapping[Key, Amounts]) -> None:
         """These totals were written."""

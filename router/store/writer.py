@@ -23,7 +23,7 @@ from router.background import failed, surviving
 from router.core.types import Outcome
 from router.store import explanations
 from router.store.commits import Run
-from router.store.entries import Entry, clean_prompt, corrected_row, find_line, from_line, to_line
+from router.store.entries import Entry, checked, clean_prompt, corrected_row, find_line, from_line, to_line
 from router.store.records import RequestRecord, attempt_row, request_row
 from router.store.runs import Counts
 from router.store.spool import Spool
@@ -260,13 +260,13 @@ class Writer:
         if spool is None or spool.full:
             return
         if self._committing and not self._spooled:
-            if not spool.append(self._committing):
+            if not spool.append(list(map(checked, self._committing))):
                 return
             self._spooled = True
             self._recent.extend(self._committing)
         for _ in range(_MAX_BATCH // _SPOOL_BATCH):
             part = self._buffer[:_SPOOL_BATCH]
-            if not part or not spool.append(part):
+            if not part or not spool.append(list(map(checked, part))):
                 return
             self._recent.extend(part)
             del self._buffer[:_SPOOL_BATCH]

@@ -68,7 +68,7 @@ def statements(dialect: Dialect) -> dict[str, str]:
         "present": sql(select(requests.c.id).where(requests.c.id == any_(bindparam("ids"))), ["ids"])
         if dialect.name == "postgresql"
         else "SELECT id FROM requests WHERE id IN ({})",
-        "insert_requests": insert_rows(requests, REQUEST_COLUMNS),
+        "insert_requests": sql(insert(requests), REQUEST_COLUMNS),  # refuses rows that are there
         "insert_attempts": insert_rows(tables.attempts, ATTEMPT_COLUMNS),
         "insert_explanations": insert_rows(tables.explanations, EXPLANATION_COLUMNS),
         "totals": sql(select(spend).where(spend.c.run_id == bindparam("run_id")), ["run_id"]),

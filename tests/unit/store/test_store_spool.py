@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from router.store.entries import REQUEST_COLUMNS, Entry, find_line, from_line, to_line
+from router.store.entries import REQUEST_COLUMNS, Entry, checked, find_line, from_line, to_line
 from router.store.explanations import encode
 from router.store.records import attempt_row, request_row
 from router.store.spool import Spool, read_lines, segments
@@ -38,9 +38,8 @@ def test_an_entry_comes_back_as_it_was(make_record: MakeRecord) -> None:
     line = record_line(record, keep_prompts=True)
     assert line.count(b"\n") == 1
     attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
-    assert from_line(line) == Entry(
-        request_row(record), attempts, (record.id, encode(record), "é\n\u2028 end")
-    )
+    entry = Entry(request_row(record), attempts, (record.id, encode(record), "é\n\u2028 end"))
+    assert from_line(line) == from_line(checked(line)) == entry
 
 
 def test_a_line_of_version_0_1_0_is_read() -> None:
@@ -54,15 +53,17 @@ def test_a_line_of_version_0_1_0_is_read() -> None:
 def test_a_line_is_found_by_its_requests_id() -> None:
     lines = [to_line((f"req_{number}", at), [], None, None) for at, number in enumerate((1, 10, 1, 2))]
     assert find_line("req_1", lines) == lines[2]
+    assert find_line("req_1", [*map(checked, lines)]) == checked(lines[2])
     assert find_line("req_", lines) is None
 
 
 def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
-    line = record_line(make_record(1), keep_prompts=False)
+    line = checked(record_line(make_record(1), keep_prompts=False))
     for at in range(len(line)):
         damaged = line[:at] + bytes([line[at] ^ 1]) + line[at + 1 :]
         assert from_line(damaged) is None
         assert from_line(line[:at]) is None
+    assert from_line(b"[" + line[1:]) is None
 
 
 def test_values_that_no_line_takes_are_made_fit(make_record: MakeRecord) -> None:
