@@ -128,14 +128,16 @@ class Spool:
 
     def remove(self, count: int) -> None:
         """Remove the first lines."""
-        while count:
-            if not self._lengths:
+        while count and (segment := self._first()) is not None:
+            if count >= segment.rows:  # all that is left of it, which need not be read
+                now, size = segment.rows, segment.size - segment.read
+            elif self._lengths:
+                now = min(count, len(self._lengths))
+                size = sum(self._lengths[:now])
+            else:
                 self.read(count)
-            segment = self._first()
-            if segment is None:
-                return
-            now = min(count, len(self._lengths))
-            segment.read += sum(self._lengths[:now])
+                continue
+            segment.read += size
             del self._lengths[:now]
             segment.rows -= now
             self.rows -= now
