@@ -36,7 +36,7 @@ from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
 from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
-from predictors.kernels.reference.words import ids_as_bytes, read_words
+from predictors.kernels.reference.words import ids_as_base64, read_words
 from router.compiled import why_not
 
 _HERE = Path(__file__).parent
@@ -94,12 +94,12 @@ if WHY_NOT_NATIVE is None:
         Shrinkage,
         StratifiedResiduals,
     )
-    from predictors.kernels.native.words import ids_as_bytes, read_words  # type: ignore[no-redef]
+    from predictors.kernels.native.words import ids_as_base64, read_words  # type: ignore[no-redef]
 
 __all__ = [
     "WHY_NOT_NATIVE", "Accuracy", "Coverage", "Encoder", "Estimate", "Estimates", "GroupCalibration", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
     "LengthNetwork", "LengthTable", "MemoryNetwork", "ModelOutputs", "ModelWeight", "Offsets", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage", "Sources",
-    "StratifiedResiduals", "analytic_estimates", "answer_length", "answer_times", "by_model", "each_with", "ids_as_bytes", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "stats_of", "target_rows",
+    "StratifiedResiduals", "analytic_estimates", "answer_length", "answer_times", "by_model", "each_with", "ids_as_base64", "memory_rows", "model_outputs", "p_miss", "read_words", "served_quantiles", "served_tables", "stats_of", "target_rows",
 ]  # fmt: skip
 
 

@@ -3,9 +3,11 @@
 Whatever this does not understand, errors too, is left to Python's way."""
 
 import dataclasses
+from operator import attrgetter
 from types import MemberDescriptorType
 
 from cpython.ref cimport Py_INCREF, PyObject
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 
 cdef extern from *:
     """
@@ -153,6 +155,42 @@ def compiled_init(type kind):
     PLANS[kind] = Plan(kind)
     (<PyTypeObject *>kind).tp_vectorcall = <vectorcallfunc>construct
     return kind
+
+
+cdef class Reader:
+    """Reads some fields of the objects of one class."""
+
+    cdef type kind
+    cdef object otherwise
+    cdef Py_ssize_t size
+    cdef Py_ssize_t[MOST_FIELDS] places
+
+    def __init__(self, Plan plan, type kind, tuple names, otherwise):
+        cdef Py_ssize_t at
+        self.kind, self.otherwise, self.size = kind, otherwise, len(names)
+        if self.size > MOST_FIELDS:
+            raise TypeError("too many fields")
+        for at in range(self.size):
+            self.places[at] = plan.places[plan.names.index(names[at])]
+
+    def read(self, of):
+        cdef Py_ssize_t at
+        cdef PyObject *value
+        if type(of) is not self.kind:
+            return self.otherwise(of)
+        found = PyTuple_New(self.size)
+        for at in range(self.size):
+            value = (<PyObject **>(<char *><PyObject *>of + self.places[at]))[0]
+            if value == NULL:
+                return self.otherwise(of)
+            Py_INCREF(<object>value)
+            PyTuple_SET_ITEM(found, at, <object>value)
+        return found
+
+
+def reader(type kind, *names):
+    """See `router.compiled.reader`."""
+    return Reader(PLANS[kind], kind, names, attrgetter(*names)).read
 
 
 def openings(bytes data not None):

@@ -11,14 +11,16 @@ classes, because old blobs must stay readable. When they change, `VERSION` must 
 from __future__ import annotations
 
 from array import array
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64
 from collections.abc import Sequence
 from sys import byteorder
 from typing import Any, TypedDict
 
 import orjson
 
-from predictors.kernels import ids_as_bytes
+from predictors.kernels import ids_as_base64
+from router.core.deciding import Decided
+from router.core.state import load_features
 from router.core.types import Considered, Decision, PromptFeatures
 from router.store.records import PREDICTION_FIELDS, RequestRecord, prediction_values
 
@@ -40,6 +42,8 @@ MAX_PREFIX_HASHES = 128
 # Encoding hundreds of candidates to drop most of them would cost more than the request.
 _MAX_CANDIDATES = 96
 _UINT64 = 2**64 - 1
+
+_Row = tuple[Any, ...]
 
 
 class KeptCandidate(TypedDict):
@@ -74,29 +78,53 @@ class Explanation(TypedDict):
 
 def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
     """The blob of a record, at most `max_bytes` long; None if nothing was decided. Above the limit the candidates with the
-    worst scores are left out, never the chosen one."""
-    if not record.decisions:
+    worst scores are left out, never the chosen one. The reasons are made by a policy, so this may raise anything."""
+    rows = [_decided_row(state.decided, record) for state in record.undescribed]
+    if None in rows or record.decisions or record.refused is not None:
+        record.describe()
+        rows = _rows(record, _MAX_CANDIDATES)
+    if not rows:
         return None
     prefix: Sequence[int] = record.prefix
     if prefix:
         prefix = [part & _UINT64 for part in prefix[:MAX_PREFIX_HASHES]]
     features = None if record.features is None else _packed(record.features)
-    keep = _MAX_CANDIDATES
     while True:
-        rows = [_decision_row(decision, record.arrived_at, keep) for decision in record.decisions]
         blob = orjson.dumps({"v": VERSION, "prefix": prefix, "f": features, "d": rows})
         if len(blob) <= max_bytes:
             return blob
-        if keep == 1:
+        most = max(len(row[5]) for row in rows)
+        if most <= 1:
             if not prefix:
                 return None
             prefix = prefix[: len(prefix) // 2]
         else:
-            most = max(len(row[5]) for row in rows)
-            keep = max(1, min(most * max_bytes // len(blob), most - 1))
+            record.describe()
+            rows = _rows(record, max(1, min(most * max_bytes // len(blob), most - 1)))
 
 
-def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> tuple[Any, ...]:
+def _decided_row(decided: Decided, record: RequestRecord) -> _Row | None:
+    """The row of a decision that has not been made a `Decision`; None if it is not the usual one, among options alone."""
+    options, choice, at_s, loads = decided.options, decided.choice, decided.at_s, decided.loads
+    if decided.busy or decided.passed_over or not len(options) == len(loads) <= _MAX_CANDIDATES:
+        return None
+    rows = []
+    for option, score, reason, load in zip(options, choice.scores, choice.reasons, loads, strict=True):
+        candidate, prediction = option.candidate, option.prediction
+        if prediction is None:
+            values = None
+        else:
+            values = record.predicted if prediction is record.prediction else prediction_values(prediction)
+        rows.append((candidate.instance, candidate.model, score, reason, values, load_features(load, at_s)))
+    after_s = None if record.arrived_at is None else at_s - record.arrived_at
+    return decided.policy, after_s, choice.index, choice.propensity, 0, rows
+
+
+def _rows(record: RequestRecord, keep: int) -> list[_Row]:
+    return [_decision_row(decision, record.arrived_at, keep) for decision in record.decisions]
+
+
+def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> _Row:
     """A decision as it stands in the blob, with at most `keep` candidates."""
     considered, loads, chosen = decision.considered, decision.loads, decision.chosen
     kept: Sequence[int] = range(len(considered))
@@ -143,8 +171,7 @@ def decode(blob: bytes) -> Explanation:
 
 def _packed(features: PromptFeatures) -> tuple[str, int, tuple[int, ...]]:
     """Word ids in base64: two bytes each and a third more. As JSON numbers they would take three times that."""
-    ids = ids_as_bytes(features.head + features.tail)
-    return b2a_base64(ids, newline=False).decode(), len(features.head), features.counts
+    return ids_as_base64(features.head, features.tail), len(features.head), features.counts
 
 
 def _unpacked(packed: str, head: int, counts: Sequence[int]) -> PromptFeatures:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from router.compiled import compiled_init
+from router.compiled import compiled_init, reader
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
@@ -145,6 +145,7 @@ class RequestRecord:
     undescribed: Sequence[AttemptState] = ()  # whose decisions `describe` adds
     refused: Decision | None = None  # the last decision, where no candidate could take the request
     prediction: Prediction | None = None  # of the chosen candidate
+    predicted: PredictionValues = ()  # its values
 
     def complete(self) -> None:
         """Copy what `settlement` says into the columns and attempts, once."""
@@ -205,7 +206,7 @@ class RequestRecord:
     def set_prediction(self, prediction: Prediction) -> PredictionValues:
         """Copy the prediction of the chosen candidate; its values."""
         self.prediction = prediction
-        values = prediction_values(prediction)
+        self.predicted = values = prediction_values(prediction)
         (
             self.predicted_output_tokens_p50,
             self.predicted_output_tokens_p90,
@@ -228,7 +229,7 @@ class RequestRecord:
 # Text from outside goes through `clean`. Enumerations become plain strings, because drivers are slow with subclasses of
 # str, or refuse them. All else is used unchanged.
 _CLEANED = {"client_request_id", "model_requested", "finish_reason"}
-_request_values: Callable[[RequestRecord], Row] = attrgetter(*REQUEST_COLUMNS)
+_request_values = reader(RequestRecord, *REQUEST_COLUMNS)
 _CLEANED_AT = tuple(i for i, name in enumerate(REQUEST_COLUMNS) if name in _CLEANED)
 _OUTCOME_AT = REQUEST_COLUMNS.index("outcome")
 _OUTCOME_TEXT = {outcome: outcome.value for outcome in Outcome}

@@ -358,7 +358,6 @@ def record_line(record: RequestRecord, *, keep_prompts: bool) -> bytes | None:
     try:
         record.complete()
         try:
-            record.describe()
             blob = explanations.encode(record)
         except Exception as error:  # noqa: BLE001 (a policy's reasons must not cost a row)
             failed("explanation", error)

@@ -4,11 +4,28 @@
 from predictors.kernels.reference import words as reference
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.ref cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_DATA, PyUnicode_KIND, PyUnicode_READ
 
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
+cdef extern from *:
+    """
+    /* An integer below 65536. */
+    static CYTHON_INLINE long headway_id(PyObject *value) {
+    #if PY_VERSION_HEX < 0x030C0000
+        if (PyLong_CheckExact(value) && Py_SIZE(value) == 1) return ((PyLongObject *)value)->ob_digit[0];
+    #endif
+        return PyLong_AsLong(value);
+    }
+    """
+    long headway_id(PyObject *value) except? -1
+
 SOURCE = HEADWAY_SOURCE.decode()
+
+cdef const unsigned char *SIXTY_FOUR = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 #: A run of letters or of digits is one token, a sign is one by itself, a space is none.
 cdef enum Kind:
@@ -103,11 +120,29 @@ def read_words(str text not None):
     return ids, (digits, signs, capitals, beyond, questions)
 
 
-def ids_as_bytes(tuple ids not None):
-    cdef bytes found = PyBytes_FromStringAndSize(NULL, 2 * len(ids))
-    cdef char *into = found
-    cdef unsigned short each
-    for each in ids:
-        into[0], into[1] = each & 0xFF, each >> 8
-        into += 2
-    return found
+def ids_as_base64(tuple head not None, tuple tail not None):
+    cdef Py_ssize_t first = len(head), size = 2 * (first + len(tail)), at, left
+    cdef unsigned char *data = <unsigned char *>PyMem_Malloc(size + 3)
+    if data == NULL:
+        raise MemoryError
+    cdef bytes found
+    cdef char *into
+    cdef unsigned int each
+    try:
+        for at in range(size // 2):
+            each = headway_id(PyTuple_GET_ITEM(head, at) if at < first else PyTuple_GET_ITEM(tail, at - first))
+            data[2 * at], data[2 * at + 1] = each & 0xFF, (each >> 8) & 0xFF
+        data[size] = data[size + 1] = 0
+        found = PyBytes_FromStringAndSize(NULL, (size + 2) // 3 * 4)
+        into = found
+        for at in range(0, size, 3):
+            each = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
+            into[0], into[1] = SIXTY_FOUR[each >> 18], SIXTY_FOUR[(each >> 12) & 63]
+            into[2], into[3] = SIXTY_FOUR[(each >> 6) & 63], SIXTY_FOUR[each & 63]
+            into += 4
+        left = (3 - size % 3) % 3
+        for at in range(1, left + 1):
+            into[-at] = c"="
+        return found.decode("ascii")
+    finally:
+        PyMem_Free(data)

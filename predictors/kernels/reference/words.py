@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from binascii import b2a_base64
 from functools import lru_cache
 from struct import pack
 from zlib import crc32
@@ -29,9 +30,10 @@ def read_words(text: str) -> tuple[list[int], tuple[int, ...]]:
     return [word_id(token) for token in _TOKEN.findall(text)], counts
 
 
-def ids_as_bytes(ids: tuple[int, ...]) -> bytes:
-    """Ids of words as bytes, two for each, the lower one first."""
-    return pack(f"<{len(ids)}H", *ids)
+def ids_as_base64(head: tuple[int, ...], tail: tuple[int, ...]) -> str:
+    """Ids of words in base64, two bytes for each, the lower one first."""
+    ids = head + tail
+    return b2a_base64(pack(f"<{len(ids)}H", *ids), newline=False).decode()
 
 
 def word_id(token: str) -> int:

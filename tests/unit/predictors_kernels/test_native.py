@@ -615,9 +615,12 @@ def test_words(text: str) -> None:
     assert native_words.read_words(text) == words_in_python.read_words(text)
 
 
-@given(st.lists(st.integers(0, 65535), max_size=20).map(tuple))
-def test_words_as_bytes(ids: tuple[int, ...]) -> None:
-    assert native_words.ids_as_bytes(ids) == words_in_python.ids_as_bytes(ids)
+@given(
+    st.lists(st.integers(0, 65535), max_size=20).map(tuple),
+    st.lists(st.integers(0, 65535), max_size=20).map(tuple),
+)
+def test_words_as_base64(head: tuple[int, ...], tail: tuple[int, ...]) -> None:
+    assert native_words.ids_as_base64(head, tail) == words_in_python.ids_as_base64(head, tail)
 
 
 def test_words_with_each_character() -> None:
