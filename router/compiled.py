@@ -58,5 +58,7 @@ def openings(data: bytes) -> int:
 
 
 _CONSTRUCTION = Path(__file__).parent / "native" / "construction.pyx"
-if why_not({"router.native.construction": [_CONSTRUCTION]}) is None:
+#: Whether `router.native.construction` is used.
+CONSTRUCTS = why_not({"router.native.construction": [_CONSTRUCTION]}) is None
+if CONSTRUCTS:
     from router.native.construction import compiled_init, openings, reader  # type: ignore[no-redef]  # noqa: F401

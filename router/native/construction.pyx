@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False
-"""What `router.compiled` takes from here. `compiled_init`: a call of a class writes its arguments and defaults to their places.
+"""What `router.compiled` takes from here, and `Histogram`. `compiled_init`: a call of a class writes its arguments and defaults to their places.
 Whatever this does not understand, errors too, is left to Python's way."""
 
 import dataclasses
@@ -191,6 +191,29 @@ cdef class Reader:
 def reader(type kind, *names):
     """See `router.compiled.reader`."""
     return Reader(PLANS[kind], kind, names, attrgetter(*names)).read
+
+
+cdef class Histogram:
+    """See `router.gateway.telemetry.series`."""
+
+    cdef readonly tuple bounds
+    cdef readonly list counts
+    cdef readonly double total
+
+    def __init__(self, tuple bounds not None):
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+
+    def observe(self, double value):
+        cdef Py_ssize_t at = 0, end = len(self.bounds)
+        while at < end and <double>self.bounds[at] < value:
+            at += 1
+        self.counts[at] += 1
+        self.total += value
+
+    def add(self, Histogram other not None):
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
 
 
 def openings(bytes data not None):

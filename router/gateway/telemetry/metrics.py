@@ -9,8 +9,10 @@ name that a client made up becomes "other", an unknown one "".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from router.background import failed
+from router.compiled import reader
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
 from router.gateway.telemetry.series import DECISION_BUCKETS, Histogram, Labels, Series
 from router.gateway.telemetry.sources import Sources
@@ -36,6 +38,8 @@ OPERATIONS = {
 }
 SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
 
+_names = reader(RequestRecord, "policy", "model_requested", "model", "instance", "api", "outcome")
+
 #: The members of `Labels`. A plain tuple is made in less time.
 _Key = tuple[str, str, str, str, str, Outcome]
 
@@ -54,6 +58,7 @@ class Metrics:
         self._keys = _known(())
         self._kinds: dict[str, str] = {}
         self._series: dict[_Key, Series] = {}  # by labels
+        self._found: dict[tuple[Any, ...], Series] = {}  # by the names in records
         self._spend: dict[tuple[str, str, str], float] = {}  # by policy, model and key
 
     def set_fleet(
@@ -70,6 +75,7 @@ class Metrics:
         `instances` maps each name to its engine kind. Counts under older names stay.
         """
         self._count_records()
+        self._found.clear()
         models = list(models)
         self._policies.update(_known(policies))
         self.decisions |= {
@@ -100,16 +106,8 @@ class Metrics:
 
     def _count(self, record: RequestRecord) -> None:
         record.complete()
-        outcome = record.outcome
-        policy = self._policies.get(record.policy, OTHER)
-        requested = self._requested.get(record.model_requested) or self._requested_label(
-            record.model_requested
-        )
-        model = self._models.get(record.model, OTHER)
-        instance = self._instances.get(record.instance, OTHER)
-        operation = OPERATIONS.get(record.api, OTHER) if record.api else ""
-        key = (policy, requested, model, instance, operation, outcome)
-        series = self._series.get(key) or self._new(key)
+        names, outcome = _names(record), record.outcome
+        series = self._found.get(names) or self._find(names)
 
         series.requests += 1
         ttft_s, e2e_s, output_tokens = record.ttft_s, record.e2e_s, record.output_tokens
@@ -143,16 +141,21 @@ class Metrics:
             if record.slo_met:
                 series.met += 1
         if record.cost_usd:
-            self._add_spend(policy, model, self._keys.get(record.key_name, OTHER), record.cost_usd)
+            self._add_spend(record, record.cost_usd)
         if record.budget_overrun_usd:
             series.overruns += 1
             series.overrun_usd += record.budget_overrun_usd
 
-    def _add_spend(self, policy: str, model: str, key: str, cost_usd: float) -> None:
+    def _add_spend(self, record: RequestRecord, cost_usd: float) -> None:
+        key = (
+            self._policies.get(record.policy, OTHER),
+            self._models.get(record.model, OTHER),
+            self._keys.get(record.key_name, OTHER),
+        )
         spent = self._spend
-        if (policy, model, key) not in spent and len(spent) >= MAX_SERIES:
-            policy = model = key = OTHER
-        spent[policy, model, key] = spent.get((policy, model, key), 0.0) + cost_usd
+        if key not in spent and len(spent) >= MAX_SERIES:
+            key = (OTHER, OTHER, OTHER)
+        spent[key] = spent.get(key, 0.0) + cost_usd
 
     def observe_decision(self, policy: str, seconds: float) -> None:
         """Count how long the scheduler took to decide one request."""
@@ -166,10 +169,23 @@ class Metrics:
             return ""
         return self._requested.get(name.rpartition(":")[0]) or OTHER
 
-    def _new(self, key: _Key) -> Series:
-        if len(self._series) >= MAX_SERIES:
-            key = (OTHER, OTHER, OTHER, OTHER, OTHER, key[-1])
-        return self._series.setdefault(key, Series())
+    def _find(self, names: tuple[Any, ...]) -> Series:
+        """The series of a record with these names, a new one if need be."""
+        policy, requested, model, instance, api, outcome = names
+        key: _Key = (
+            self._policies.get(policy, OTHER),
+            self._requested.get(requested) or self._requested_label(requested),
+            self._models.get(model, OTHER),
+            self._instances.get(instance, OTHER),
+            OPERATIONS.get(api, OTHER) if api else "",
+            outcome,
+        )
+        if key not in self._series and len(self._series) >= MAX_SERIES:
+            key = (OTHER, OTHER, OTHER, OTHER, OTHER, outcome)
+        series = self._series.setdefault(key, Series())
+        if policy in self._policies and requested in self._requested and len(self._found) < MAX_SERIES:
+            self._found[names] = series  # no name that a client made up
+        return series
 
     # --- reading ------------------------------------------------------------------------------------
     def kind(self, instance: str) -> str:

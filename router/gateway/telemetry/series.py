@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from router.compiled import CONSTRUCTS
 from router.core.types import Outcome
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -39,6 +40,10 @@ class Histogram:
         """Add the counts of a histogram with the same bounds."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
+
+
+if CONSTRUCTS:
+    from router.native.construction import Histogram  # type: ignore[no-redef]
 
 
 def _histogram(bounds: tuple[float, ...]) -> Histogram:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+from bisect import bisect_left
+from functools import reduce
+from operator import add
 
 import uvloop
 from hypothesis import given
@@ -34,6 +37,21 @@ def _told(page: Page) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+@given(
+    st.lists(st.floats(allow_infinity=True, allow_nan=True) | st.integers(-5, 5) | st.just(0.5), max_size=20)
+)
+def test_a_value_counts_for_the_first_bound_that_it_does_not_exceed(values: list[float]) -> None:
+    one, both, bounds = Histogram((0.5, 2.0)), Histogram((0.5, 2.0)), (0.5, 2.0)
+    for value in values:
+        one.observe(value)
+    both.add(one)
+    both.add(one)
+    counts = [sum(bisect_left(bounds, value) == at for value in values) for at in range(3)]
+    assert one.counts == counts
+    assert both.counts == [2 * count for count in counts]
+    assert repr(one.total) == repr(reduce(add, values, 0.0))
 
 
 @given(_VALUES, st.sampled_from(["", 'worker="3"']))

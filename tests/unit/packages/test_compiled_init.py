@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.compiled import compiled_init, openings
+from router.compiled import compiled_init, openings, reader
 from router.core.types import Request
 from router.store.records import RequestRecord
 
@@ -135,3 +135,16 @@ def test_a_cycle_is_collected() -> None:
 def test_the_classes_of_a_request_have_all_their_fields() -> None:
     for made in (Request("id", 0.0, "least_load", ("m",)), RequestRecord(id="id", received_at=0.0)):
         assert all(hasattr(made, each.name) for each in fields(made))
+
+
+def test_fields_are_read_as_attributes_are() -> None:
+    read = reader(CompiledPlain, "c", "a")
+    made = CompiledPlain(1)
+    assert read(made) == ([], 1)
+    assert read(made)[0] is made.c
+    assert read(Child(2, c=[3])) == ([3], 2)
+    assert read(Plain(4)) == ([], 4)
+    del made.a
+    for other in (made, object()):
+        with pytest.raises(AttributeError):
+            read(other)
