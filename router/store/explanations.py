@@ -19,7 +19,6 @@ from typing import Any, TypedDict
 import orjson
 
 from predictors.kernels import ids_as_base64
-from router.core.deciding import Decided
 from router.core.state import load_features
 from router.core.types import Considered, Decision, PromptFeatures
 from router.store.records import PREDICTION_FIELDS, RequestRecord, prediction_values
@@ -79,8 +78,8 @@ class Explanation(TypedDict):
 def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
     """The blob of a record, at most `max_bytes` long; None if nothing was decided. Above the limit the candidates with the
     worst scores are left out, never the chosen one. The reasons are made by a policy, so this may raise anything."""
-    rows = [_decided_row(state.decided, record) for state in record.undescribed]
-    if None in rows or record.decisions or record.refused is not None:
+    rows = _undescribed_rows(record)
+    if rows is None:
         record.describe()
         rows = _rows(record, _MAX_CANDIDATES)
     if not rows:
@@ -103,21 +102,30 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
             rows = _rows(record, max(1, min(most * max_bytes // len(blob), most - 1)))
 
 
-def _decided_row(decided: Decided, record: RequestRecord) -> _Row | None:
-    """The row of a decision that has not been made a `Decision`; None if it is not the usual one, among options alone."""
-    options, choice, at_s, loads = decided.options, decided.choice, decided.at_s, decided.loads
-    if decided.busy or decided.passed_over or not len(options) == len(loads) <= _MAX_CANDIDATES:
+def _undescribed_rows(record: RequestRecord) -> list[_Row] | None:
+    """The rows of decisions that have not been made a `Decision`, if all are; None also if one has more than options."""
+    if record.decisions or record.refused is not None:
         return None
-    rows = []
-    for option, score, reason, load in zip(options, choice.scores, choice.reasons, loads, strict=True):
-        candidate, prediction = option.candidate, option.prediction
-        if prediction is None:
-            values = None
-        else:
-            values = record.predicted if prediction is record.prediction else prediction_values(prediction)
-        rows.append((candidate.instance, candidate.model, score, reason, values, load_features(load, at_s)))
-    after_s = None if record.arrived_at is None else at_s - record.arrived_at
-    return decided.policy, after_s, choice.index, choice.propensity, 0, rows
+    found: list[_Row] = []
+    for state in record.undescribed:
+        decided = state.decided
+        options, choice, at_s, loads = decided.options, decided.choice, decided.at_s, decided.loads
+        if decided.busy or decided.passed_over or not len(options) == len(loads) <= _MAX_CANDIDATES:
+            return None
+        rows = []
+        for option, score, reason, load in zip(options, choice.scores, choice.reasons, loads, strict=True):
+            candidate, prediction = option.candidate, option.prediction
+            if prediction is None:
+                values = None
+            else:
+                values = (
+                    record.predicted if prediction is record.prediction else prediction_values(prediction)
+                )
+            features = load_features(load, at_s)
+            rows.append((candidate.instance, candidate.model, score, reason, values, features))
+        after_s = None if record.arrived_at is None else at_s - record.arrived_at
+        found.append((decided.policy, after_s, choice.index, choice.propensity, 0, rows))
+    return found
 
 
 def _rows(record: RequestRecord, keep: int) -> list[_Row]:

@@ -11,7 +11,7 @@ from router.store.entries import Row
 from router.store.faults import LostFileError, lost_file
 
 # sqlite3 asks for an adapter of each of these values. To find none takes it 2,500 instructions.
-sqlite3.register_adapter(type(None), {}.get)
+sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
 sqlite3.register_adapter(bool, int)
 sqlite3.register_adapter(bytes, bytes)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import orjson
 import pytest
 
-from router.core.state import LOAD_FEATURES
-from router.core.types import Candidate, Considered, Decision, Prediction, PromptFeatures
+from router.core.deciding import Decided
+from router.core.interfaces import Choice, Option
+from router.core.state import LOAD_FEATURES, Instance
+from router.core.types import Candidate, Considered, Decision, LoadReport, Prediction, PromptFeatures
 from router.store import explanations
 from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, decode, encode, kept
 from router.store.records import PREDICTION_FIELDS
@@ -39,6 +42,25 @@ def test_what_was_decided_comes_back(make_record: MakeRecord, make_decision: Mak
     assert candidate["load"]["pending_prefill_tokens"] == 512
     assert candidate["load"]["kv_usage"] == 0.25
     assert first["candidates_left_out"] == 0
+
+
+@pytest.mark.parametrize("passed_over", [(), ((Candidate("gpu-9", "llama", "up"), "no room"),)])
+@pytest.mark.parametrize("candidates", [2, 300])
+def test_a_decision_is_the_same_before_it_is_made_an_object(
+    make_record: MakeRecord, passed_over: tuple[tuple[Candidate, str], ...], candidates: int
+) -> None:
+    instance = Instance("gpu", "vllm", {})
+    options = [
+        Option(Candidate(f"gpu-{i}", "llama", "up"), instance, Prediction(ttft_s_p50=0.1 * i) if i else None)
+        for i in range(candidates)
+    ]
+    choice = Choice(1, [0.5 * i for i in range(candidates)], ["slower"] * candidates, 0.5)
+    loads = [(i, 1, 512, 4096, LoadReport(), 12.0) for i in range(candidates)]
+    decided = Decided("latency", 12.5, options, choice, (), passed_over, loads)
+    before, after = make_record(decisions=[]), make_record(decisions=[decided.decision])
+    before.undescribed = [SimpleNamespace(decided=decided, decision=decided.decision)]
+    before.set_prediction(options[1].prediction)
+    assert encode(before) == encode(after)
 
 
 def test_without_a_decision_there_is_nothing_to_keep(make_record: MakeRecord) -> None:
