@@ -1,6 +1,6 @@
 # cython: language_level=3, auto_pickle=False
-"""What `router.compiled` takes from here, and `Histogram`. `compiled_init`: a call of a class writes its arguments and defaults to their places.
-Whatever this does not understand, errors too, is left to Python's way."""
+"""What `router.compiled` takes from here, and `Histogram`. `compiled_init`: a call of a class writes its arguments and
+defaults to their places. Whatever this does not understand, errors too, is left to Python's way."""
 
 import dataclasses
 from operator import attrgetter
