@@ -14,17 +14,43 @@ from predictors.kernels.reference import relevance_network as reference_relevanc
 
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
 
-from predictors.kernels.native.arithmetic cimport add_product, add_row, add_row_of, add_steps, copy_row, gate, item, normalize, relu_all, silu_all, tanh_all, tanh_of, within
+from predictors.kernels.native.arithmetic cimport (
+    PARTS, PATCH_WORDS, add_product, add_row, add_row_of, add_steps, copy_first, copy_row, copy_row_of,
+    headway_place_words, headway_sum_grams, item, layer, mixture, normalize, read_patches, relu_all, silu_all, standardize, step,
+    take_words, tanh_all, tanh_of, within,
+)
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
 SOURCE = HEADWAY_SOURCE.decode()
 
-cdef object floats(object array):
-    return np.ascontiguousarray(array, np.float32)
+assert reference_length.PATCH == PATCH_WORDS and reference_length.COMPONENTS + 1 == PARTS
+
+
+cdef object zeros_of(tuple shape):
+    """They begin at a line of a cache, so that vectors of a matrix do not lie on two."""
+    cdef Py_ssize_t size = 1, each
+    for each in shape:
+        size *= each
+    room = np.zeros(size + 16, np.float32)
+    cdef Py_ssize_t first = -(room.ctypes.data // 4) % 16
+    return room[first:first + size].reshape(shape)
+
+
+cdef object floats(object array, Py_ssize_t columns=0):
+    """A copy with `columns`, of which the last ones are 0 (0: with its own)."""
+    *rows, given = np.shape(array)
+    found = zeros_of((*rows, max(given, columns)))
+    found[..., :given] = array
+    return found
+
+
+cdef Py_ssize_t whole(Py_ssize_t columns):
+    """So many and a few more, so that they are whole vectors."""
+    return (columns + 7) // 8 * 8
 
 
 cdef float[::1] zeros(Py_ssize_t size):
-    return np.zeros(max(size, 1), np.float32)[:size]
+    return zeros_of((max(size, 1),))[:size]
 
 
 cdef class LatencyNetwork:
@@ -61,11 +87,8 @@ cdef class LatencyNetwork:
         if state.shape[0] != 2 * hidden + self._width:
             raise ValueError("a state of another size")
         normalize[double](row, self._event_mean, self._event_by, self._clip, event)
-        copy_row(self._gate_bias, gates)
-        add_product(event, self._by_event, gates)
-        add_product(state[:hidden], self._by_hidden, gates)
-        tanh_all(gates)
-        gate(gates, state[hidden: 2 * hidden], state[:hidden])
+        layer(event, self._by_event, self._gate_bias, gates)
+        step(self._by_hidden, gates, &state[0], hidden)
         copy_row(self._join_bias, state[2 * hidden:])
         add_product(state[:hidden], self._join, state[2 * hidden:])
         return 0
@@ -218,57 +241,62 @@ cdef class LengthFleet:
 cdef class LengthNetwork:
     cdef object _weights
     cdef const int[::1] _gram_rows, _word_rows
-    cdef const float[:, ::1] _gram_table, _random_weight, _random_table, _step_input, _step_state, _dense, _trunk, _skip, _mix, _last
+    cdef const float[:, ::1] _gram_table, _random_weight, _random_table, _by_patch, _by_state, _dense, _trunk, _skip, _mix, _last
     cdef const float[:, ::1] _patches  # (PATCH x words, patch): the share of a word at a place in its patch, place by place
-    cdef Py_ssize_t _places, _places_words
-    cdef const float[::1] _random_bias, _patch_bias, _step_bias, _dense_bias, _trunk_bias, _skip_bias, _last_bias
+    cdef const float[::1] _random_bias, _patch_bias, _gate_bias, _dense_bias, _trunk_bias, _skip_bias, _last_bias
     cdef const double[::1] _mean, _by, _prior, _log_edges
     cdef double _strange, _familiar, _wide_share, _wide_scale
     cdef (double, double) _medians, _log_scales
     cdef double _most
-    cdef Py_ssize_t _components, _frequent
+    cdef Py_ssize_t _frequent, _words_in_table
     cdef unsigned int _pair_mask, _words
-    cdef unsigned int _tick
-    cdef unsigned int[::1] _seen
-    cdef int[::1] _counted
-    cdef float[::1] _factors, _log_counts, _random_features, _inputs, _patch, _gates, _state, _joined, _prompt, _mixed, _out
-    cdef double[::1] _weight_of, _middle_of, _scale_of
+    cdef unsigned char _tick
+    cdef bint _any_known
+    cdef unsigned char[::1] _seen
+    cdef unsigned int[::1] _ids
+    cdef int[::1] _counted, _rows
+    cdef float[::1] _known, _log_counts, _summed, _factors, _random_features, _inputs, _input_factors
+    cdef float[::1] _patch, _gates, _state, _joined, _of_head, _of_tail, _of_counts, _prompt, _mixed, _out
 
     def __init__(self, arrays):
         weights = self._weights = reference_length.LengthNetwork(arrays)
         of = weights.of
+        if len(weights.vocabulary.gram_rows) < reference_length.GRAMS or len(weights.vocabulary.word_rows) < reference_length.WORDS:
+            raise ValueError("a vocabulary of another size")
         self._gram_rows, self._word_rows = weights.vocabulary.gram_rows, weights.vocabulary.word_rows
         self._gram_table = floats(of["gram_table"])
         self._random_weight, self._random_bias, self._random_table = floats(of["random_weight"]), floats(of["random_bias"]), floats(of["random_table"])
-        places = reference_length.PATCH
         words, width = of["word_table"].shape
-        by_place = of["patch_weight"].reshape(places, width, -1)
-        self._patches = floats(np.einsum("wf,pfo->pwo", of["word_table"], by_place)).reshape(places * words, -1)
-        self._places, self._places_words = places, words
+        by_place = of["patch_weight"].reshape(PATCH_WORDS, width, -1)
+        self._patches = floats(np.einsum("wf,pfo->pwo", of["word_table"], by_place).reshape(PATCH_WORDS * words, -1))
+        self._words_in_table = words
         self._patch_bias = floats(of["patch_bias"])
-        self._step_input, self._step_state = floats(weights.step_input), floats(weights.step_state)
-        self._step_bias = floats(weights.step_bias)
+        self._by_patch, self._by_state = floats(weights.step_input), floats(weights.step_state)
+        self._gate_bias = floats(weights.step_bias)
         self._dense, self._dense_bias = floats(of["dense_weight"]), floats(of["dense_bias"])
         self._trunk, self._trunk_bias = floats(of["trunk_weight"]), floats(of["trunk_bias"])
         self._skip, self._skip_bias = floats(of["skip_weight"]), floats(of["skip_bias"])
-        self._mix, self._last, self._last_bias = floats(of["mix_prompt"]), floats(of["out_weight"]), floats(of["out_bias"])
+        outputs = whole(len(of["out_bias"]))
+        self._mix, self._last, self._last_bias = floats(of["mix_prompt"]), floats(of["out_weight"], outputs), floats(of["out_bias"], outputs)
         self._mean, self._by = of["input_mean"].astype(np.float64), of["input_scale"].astype(np.float64)
         self._strange, self._familiar = weights.strange, weights.familiar
         self._prior, self._log_edges = reference_length.PRIOR, reference_length.LOG_EDGES
         self._wide_share, self._wide_scale, self._most = reference_length.WIDE_SHARE, reference_length.WIDE_SCALE, reference_length.MOST_DEVIATION
         self._medians, self._log_scales = reference_length.LOG_MEDIAN_RANGE, reference_length.LOG_SCALE_RANGE
-        self._components, self._frequent = reference_length.COMPONENTS, reference_length.FREQUENT
+        self._frequent = reference_length.FREQUENT
         self._words, self._pair_mask = reference_length.WORDS, reference_length.PAIRS - 1
-        self._tick, self._seen = 0, np.zeros(len(of["gram_table"]), np.uint32)
+        self._tick, self._seen = 0, np.zeros(len(of["gram_table"]), np.uint8)
         self._counted = np.zeros(self._frequent + 1, np.int32)
-        self._factors, self._inputs = zeros(self._gram_table.shape[1]), zeros(len(of["input_mean"]))
-        self._log_counts, self._random_features = zeros(self._random_weight.shape[0]), zeros(self._random_weight.shape[1])
-        self._patch, self._gates = zeros(self._patch_bias.shape[0]), zeros(self._step_state.shape[1])
-        self._state = zeros(2 * self._step_state.shape[0])
+        counts, factors, hidden = len(of["random_weight"]), self._gram_table.shape[1] - 1, len(weights.step_state)
+        known = zeros_of((counts + factors + 1,))  # logarithms of counts, factors, and the weight of the grams
+        self._log_counts, self._summed, self._factors = known[:counts], known[counts:], known[counts:counts + factors]
+        self._known, self._inputs = known[:counts + factors], zeros(counts + factors)
+        self._random_features, self._input_factors = zeros(self._random_weight.shape[1]), self._inputs[counts:]
+        self._patch, self._gates, self._state = zeros(self._patch_bias.shape[0]), zeros(4 * hidden), zeros(2 * hidden)
         self._joined, self._prompt = zeros(self._trunk.shape[0]), zeros(self._trunk.shape[1])
-        self._mixed, self._out = zeros(self._mix.shape[1]), zeros(self._last.shape[1])
-        size = self._components + 1
-        self._weight_of, self._middle_of, self._scale_of = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._of_head, self._of_tail, self._of_counts = self._joined[:hidden], self._joined[hidden:2 * hidden], self._joined[2 * hidden:]
+        self._mixed, self._out = zeros(self._mix.shape[1]), zeros(outputs)
+        self._reserve(PATCH_WORDS)
 
     def fleet(self, table, spread):
         return LengthFleet(self._weights.fleet(table, spread))
@@ -279,7 +307,7 @@ cdef class LengthNetwork:
         found = np.empty((size, bins))
         cdef double[:, ::1] shares = found
         for n in range(size):
-            self._share(fleet, n, shares[n])
+            self._share(fleet, n, &shares[n, 0], bins)
         if familiar < self._familiar:
             weight = min(1.0, (self._familiar - familiar) / max(self._familiar - self._strange, 1e-6))
             for n in range(size):
@@ -287,126 +315,92 @@ cdef class LengthNetwork:
                     shares[n, i] = (1.0 - weight) * shares[n, i] + weight * self._prior[i]
         return found
 
+    cdef int _reserve(self, Py_ssize_t words) except -1:
+        self._ids, self._rows = np.zeros(words, np.uint32), np.zeros(words + 2 * PATCH_WORDS, np.int32)
+        return 0
+
     cdef double _read(self, features) except -1.0:
         """Fill `_prompt` from a prompt's features. The prompt's familiarity."""
         cdef tuple head = features[0], tail = features[1], counts = features[2]
-        cdef Py_ssize_t i, factors = self._factors.shape[0] - 1, first_factor, hidden = self._step_state.shape[0]
-        cdef double familiar = self._add_grams(head, tail)
-        cdef float total = self._factors[factors]
-        first_factor = len(counts) + self._frequent
-        if first_factor != self._log_counts.shape[0] or first_factor + factors != self._inputs.shape[0]:
+        cdef Py_ssize_t ahead = len(head), size = ahead + len(tail), given = len(counts), i
+        cdef double familiar
+        cdef float total
+        if given + self._frequent != self._log_counts.shape[0]:
             raise ValueError("counts of another number")
+        if size >= self._ids.shape[0]:
+            self._reserve(2 * size)
+        take_words(head, self._words, &self._ids[0])
+        take_words(tail, self._words, &self._ids[ahead])
+        self._summed[:] = 0.0
+        familiar = self._add_grams(size)
+        total = self._summed[self._factors.shape[0]]
         if self._any_known:
-            for i in range(factors):
+            for i in range(self._factors.shape[0]):
                 self._factors[i] /= sqrtf(total)
         self._counted[:] = 0
-        self._joined[:] = 0.0
-        self._run(head, self._joined[:hidden])
-        if len(tail):
-            self._run(tail, self._joined[hidden: 2 * hidden])
-        for i in range(len(counts)):
+        self._run(0, ahead, self._of_head)
+        if size > ahead:
+            self._run(ahead, size, self._of_tail)
+        else:
+            self._of_tail[:] = 0.0
+        for i in range(given):
             self._log_counts[i] = log1p(<double>counts[i])
         for i in range(self._frequent):
-            self._log_counts[len(counts) + i] = log1p(self._counted[i + 1]) if self._counted[i + 1] else 0.0
-        copy_row(self._random_bias, self._random_features)
-        add_product(self._log_counts, self._random_weight, self._random_features)
+            self._log_counts[given + i] = log1p(self._counted[i + 1]) if self._counted[i + 1] else 0.0
+        layer(self._log_counts, self._random_weight, self._random_bias, self._random_features)
         tanh_all(self._random_features)
-        add_product(self._random_features, self._random_table, self._factors[:factors])
-        for i in range(first_factor):
-            self._put(i, self._log_counts[i])
-        for i in range(factors):
-            self._put(first_factor + i, self._factors[i])
-        copy_row(self._dense_bias, self._joined[2 * hidden:])
-        add_product(self._inputs, self._dense, self._joined[2 * hidden:])
-        silu_all(self._joined[2 * hidden:])
-        copy_row(self._trunk_bias, self._prompt)
-        add_product(self._joined, self._trunk, self._prompt)
+        add_product(self._random_features, self._random_table, self._factors)
+        standardize(self._known, self._mean, self._by, self._most, self._inputs)
+        layer(self._inputs, self._dense, self._dense_bias, self._of_counts)
+        silu_all(self._of_counts)
+        layer(self._joined, self._trunk, self._trunk_bias, self._prompt)
         silu_all(self._prompt)
         add_row(self._skip_bias, self._prompt)
-        add_product(self._inputs[first_factor:], self._skip, self._prompt)
+        add_product(self._input_factors, self._skip, self._prompt)
         return familiar
 
-    cdef int _put(self, Py_ssize_t at, double value) except -1:
-        self._inputs[at] = within((value - self._mean[at]) * self._by[at], -self._most, self._most)
-        return 0
-
-    cdef bint _any_known
-
-    cdef double _add_grams(self, tuple head, tuple tail) except -1.0:
+    cdef double _add_grams(self, Py_ssize_t size) except -1.0:
         """Sum the rows of the known words and pairs, each once. The share of the pairs that are known (of a single word)."""
-        cdef Py_ssize_t ahead = len(head), size = ahead + len(tail), at, each
-        cdef int row
-        cdef int[2] known = [0, 0]  # words and pairs
-        cdef unsigned int[2] grams
-        cdef unsigned int word, before = 0
-        cdef const int[::1] rows = self._gram_rows
-        cdef unsigned int[::1] seen = self._seen
-        self._factors[:] = 0.0
-        self._any_known = False
+        cdef long[2] known = [0, 0]
+        cdef const float *table = &self._gram_table[0, 0]
         self._tick += 1
-        if self._tick == 0:  # after 2 ** 32 prompts
+        if self._tick == 0:  # after 256 prompts
             self._seen[:] = 0
             self._tick = 1
-        for at in range(size):
-            word = <unsigned int>(head[at] if at < ahead else tail[at - ahead])
-            if word >= self._words:
-                raise IndexError("a word beyond the vocabulary")
-            grams[0], grams[1] = word, self._words + ((before * 40503 + word * 9973) & self._pair_mask)
-            before = word
-            for each in range(2 if at else 1):
-                row = rows[grams[each]]
-                known[each] += row > 0
-                if row > 0 and seen[row] != self._tick:
-                    seen[row] = self._tick
-                    self._any_known = True
-                    add_row_of(self._gram_table, row, self._factors)
-        if size > 1:
-            return known[1] / <double>(size - 1)
-        return known[0]
+        if headway_sum_grams(
+            &self._ids[0], size, &self._gram_rows[0], self._words, self._pair_mask, &self._seen[0], self._tick, table,
+            self._gram_table.shape[0], &self._summed[0], self._summed.shape[0], known,
+        ):
+            raise IndexError("a row of another table")
+        self._any_known = known[0] + known[1] > 0
+        return known[1] / <double>(size - 1) if size > 1 else known[0]
 
-    cdef int _run(self, tuple words, float[::1] into) except -1:
-        """The LSTM over the patches of words. Counts frequent words."""
-        cdef Py_ssize_t size = len(words), places = self._places, hidden = self._step_state.shape[0], at, place, i
-        cdef float[::1] gates = self._gates, patch = self._patch, state = self._state[:hidden], cell = self._state[hidden:]
-        cdef const float[::1] patch_bias = self._patch_bias, step_bias = self._step_bias
-        cdef const float[:, ::1] patches = self._patches, step_input = self._step_input, step_state = self._step_state
-        cdef const int[::1] word_rows = self._word_rows
-        cdef int[::1] counted = self._counted
-        cdef unsigned int word
-        cdef int row
+    cdef int _run(self, Py_ssize_t first, Py_ssize_t end, float[::1] into) except -1:
+        """The LSTM over the patches of some words. Counts frequent words."""
+        cdef Py_ssize_t room = max((end - first + PATCH_WORDS - 1) // PATCH_WORDS, 1) * PATCH_WORDS
+        if headway_place_words(
+            &self._ids[first], end - first, &self._word_rows[0], self._words_in_table, self._frequent, &self._counted[0],
+            &self._rows[0], room,
+        ):
+            raise IndexError("a row of another table")
         self._state[:] = 0.0
-        for at in range(0, max(size, 1), places):
-            copy_row(patch_bias, patch)
-            for place in range(places):
-                row = 0
-                if at + place < size:
-                    word = <unsigned int>words[at + place]
-                    row = word_rows[word]
-                    if row <= self._frequent:
-                        counted[row] += 1
-                add_row_of(patches, place * self._places_words + row, patch)
-            silu_all(patch)
-            copy_row(step_bias, gates)
-            add_product(patch, step_input, gates)
-            add_product(state, step_state, gates)
-            tanh_all(gates)
-            gate(gates, cell, state)
-        copy_row(state, into)
-        return 0
+        read_patches(
+            self._patches, &self._rows[0], room, self._patch_bias, self._patch, self._by_patch, self._gate_bias,
+            self._by_state, self._gates, self._state,
+        )
+        return copy_first(self._state, into)
 
-    cdef int _share(self, LengthFleet fleet, Py_ssize_t n, double[::1] shares) except -1:
+    cdef int _share(self, LengthFleet fleet, Py_ssize_t n, double *shares, Py_ssize_t bins) except -1:
         """The mixture of one model, and its shares of the bins."""
-        cdef Py_ssize_t parts = self._components, edges = self._log_edges.shape[0], i, part
-        cdef const double[::1] log_edges = self._log_edges
-        cdef double[::1] weights = self._weight_of, middles = self._middle_of, scales = self._scale_of
-        cdef double centre = fleet._level[n], spread = fleet._spread[n], most, total = 0.0, mean = 0.0, below, before = 0.0
+        cdef double[PARTS] weights, middles, scales
+        cdef Py_ssize_t parts = PARTS - 1, i, part
+        cdef double centre = fleet._level[n], spread = fleet._spread[n], most, total = 0.0, mean = 0.0
         for i in range(self._prompt.shape[0]):
             centre += fleet._tilt[n, i] * self._prompt[i]
-        copy_row(fleet._mix[n], self._mixed)
+        copy_row_of(fleet._mix, n, self._mixed)
         add_product(self._prompt, self._mix, self._mixed)
         silu_all(self._mixed)
-        copy_row(self._last_bias, self._out)
-        add_product(self._mixed, self._last, self._out)
+        layer(self._mixed, self._last, self._last_bias, self._out)
         most = self._out[0]
         for part in range(1, parts):
             most = max(most, self._out[part])
@@ -425,19 +419,7 @@ cdef class LengthNetwork:
         scales[parts] = spread * self._wide_scale
         for part in range(parts + 1):
             middles[part] = within(middles[part], self._medians[0], self._medians[1])
-        total = 0.0
-        for i in range(1, edges):
-            below = 1.0
-            if i < edges - 1:
-                below = 0.0
-                for part in range(parts + 1):
-                    below += weights[part] / (1.0 + exp((middles[part] - log_edges[i]) / scales[part]))
-            shares[i - 1] = max(below - before, 1e-12)
-            total += shares[i - 1]
-            before = below
-        for i in range(edges - 1):
-            shares[i] /= total
-        return 0
+        return mixture(self._log_edges, weights, middles, scales, 1e-12, shares, bins)
 
 
 cdef double[::1] SEEN = np.zeros(SUMMARY), KNOWN = np.zeros(ESTIMATE)
