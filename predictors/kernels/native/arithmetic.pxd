@@ -1,6 +1,7 @@
 # Loops over raw memory. Each checks the lengths of all that it is given before it begins, so that nothing here or in the
 # modules that use it reads or writes beyond an array. All other code indexes with Cython's bounds checks on.
 
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GetItem
 from libc.string cimport memcpy
 
@@ -8,6 +9,17 @@ from libc.string cimport memcpy
 cdef inline double item(object row, Py_ssize_t at) except? -1.0:
     """A number of a tuple or of a named tuple."""
     return <object>PyTuple_GetItem(row, at)
+
+
+cdef inline void *data_of(object array, char kind, Py_ssize_t bytes) except NULL:
+    """The memory of a contiguous array of so many bytes, of doubles ("d") or floats ("f"). It has to outlive its use. A
+    memory view of it takes five times as long."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_ND | PyBUF_FORMAT)
+    PyBuffer_Release(&view)  # the array still holds it
+    if view.len != bytes or view.format[0] != kind:
+        raise ValueError("an array of another size or of other numbers")
+    return view.buf
 
 
 cdef extern from *:
@@ -230,6 +242,10 @@ cdef extern from *:
         }
     }
 
+    HEADWAY_WIDE static void headway_relu_all(float *x, long size) {
+        for (long i = 0; i < size; i++) x[i] = x[i] < 0.0f ? 0.0f : x[i];
+    }
+
     HEADWAY_WIDE static void headway_silu_all(float *x, long size) {
         for (long i = 0; i < size; i++) x[i] = x[i] * (0.5f * headway_tanh(0.5f * x[i]) + 0.5f);
     }
@@ -298,6 +314,7 @@ cdef extern from *:
     float tanh_of "headway_tanh"(float x) noexcept nogil
     void headway_tanh_all(float *x, long size) noexcept nogil
     void headway_silu_all(float *x, long size) noexcept nogil
+    void headway_relu_all(float *x, long size) noexcept nogil
 
 
 cdef inline int layer(const float[::1] x, const float[:, ::1] weights, const float[::1] bias, float[::1] into) except -1:
@@ -374,15 +391,6 @@ cdef inline int copy_row_of(const float[:, ::1] table, Py_ssize_t row, float[::1
     return 0
 
 
-cdef inline int add_row_of(const float[:, ::1] table, Py_ssize_t row, float[::1] into) except -1:
-    """into += table[row]"""
-    if not 0 <= row < table.shape[0] or table.shape[1] != into.shape[0]:
-        raise ValueError("a row of another table")
-    if into.shape[0]:
-        headway_add_row(&table[row, 0], &into[0], into.shape[0])
-    return 0
-
-
 cdef inline int add_steps(float by, const signed char[:, ::1] table, Py_ssize_t row, float[::1] into) except -1:
     """into += by * table[row]"""
     if not 0 <= row < table.shape[0] or table.shape[1] != into.shape[0]:
@@ -396,16 +404,6 @@ cdef inline void tanh_all(float[::1] x) noexcept:
     """Each value becomes its tanh."""
     if x.shape[0]:
         headway_tanh_all(&x[0], x.shape[0])
-
-
-cdef inline int step(const float[:, ::1] by_state, float[::1] gates, float *state, Py_ssize_t hidden) except -1:
-    """A step of an LSTM from its gates, in which all but the share of its state is. `state` has room for the state and the
-    cell."""
-    if by_state.shape[0] != hidden or by_state.shape[1] != 4 * hidden or gates.shape[0] != 4 * hidden:
-        raise ValueError("gates of another size")
-    if hidden:
-        headway_step(&by_state[0, 0], &gates[0], state, state + hidden, hidden)
-    return 0
 
 
 cdef inline int take_words(tuple words, unsigned int bound, unsigned int *into) except -1:
@@ -465,15 +463,6 @@ cdef inline int mixture(
     return 0
 
 
-cdef inline int smooth(const double[::1] counts, double[::1] into) except -1:
-    """into = counts, each with three neighbours on either side, weighed. Three zeros come before and after the counts."""
-    if counts.shape[0] != into.shape[0] + 6:
-        raise ValueError("counts of other bins")
-    if into.shape[0]:
-        headway_smooth(&counts[0], &into[0], into.shape[0])
-    return 0
-
-
 cdef inline void silu_all(float[::1] x) noexcept:
     """Each value x becomes x * sigmoid(x)."""
     if x.shape[0]:
@@ -482,12 +471,8 @@ cdef inline void silu_all(float[::1] x) noexcept:
 
 cdef inline void relu_all(float[::1] x) noexcept:
     """Each value below 0 becomes 0."""
-    cdef Py_ssize_t size = x.shape[0], i
-    if not size:
-        return
-    cdef float *out = &x[0]
-    for i in range(size):
-        out[i] = 0.0 if out[i] < 0.0 else out[i]
+    if x.shape[0]:
+        headway_relu_all(&x[0], x.shape[0])
 
 
 cdef inline double within(double x, double low, double high) noexcept nogil:

@@ -15,7 +15,7 @@ from cpython.tuple cimport PyTuple_GetItem
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 from libc.string cimport memcpy
 
-from predictors.kernels.native.arithmetic cimport item, smooth, within
+from predictors.kernels.native.arithmetic cimport data_of, headway_smooth, item, within
 from predictors.kernels.native.calibration cimport GroupCalibration, Offsets
 from predictors.kernels.native.estimates cimport Estimates, Known, Sources
 from predictors.kernels.native.histories cimport InstanceHistory
@@ -30,16 +30,37 @@ cdef object new_tuple = tuple.__new__
 cdef object NO_MEMORY_ROWS = reference_outputs.NO_MEMORY_ROWS
 cdef Py_ssize_t MOST_MODELLED = reference_outputs.MOST_MODELLED
 cdef long LEAST_OBSERVED = reference_outputs.LEAST_OBSERVED
-cdef const double[::1] EDGES = np.array(_EDGES)
-cdef Py_ssize_t BINS = _BINS
+cdef object empty = np.empty, float32 = np.float32
 #: Rows of a table: shares, P(Y <= left edge), density, E[Y; Y <= left edge].
 cdef enum:
-    SHARES, BELOW, DENSITY, BELOW_MEAN, ROWS
+    BINS = 68
+    SHARES = 0
+    BELOW = 1
+    DENSITY = 2
+    BELOW_MEAN = 3
+    ROWS = 4
+
+assert _BINS == BINS
+cdef double[BINS + 1] EDGES
+cdef double[BINS] MIDDLES, PER_WIDTH
 
 
-cdef Py_ssize_t edge_of(const double[:] edges, double value) except -2:
-    """The last edge that is not above the value; -1 below the first one, and for NaN as for infinity the last one."""
-    cdef Py_ssize_t low = 0, high = edges.shape[0], middle
+cdef int fill_bins() except -1:
+    cdef Py_ssize_t i
+    for i in range(BINS + 1):
+        EDGES[i] = _EDGES[i]
+    for i in range(BINS):
+        MIDDLES[i], PER_WIDTH[i] = (EDGES[i + 1] + EDGES[i]) / 2.0, 1.0 / (EDGES[i + 1] - EDGES[i])
+    return 0
+
+
+fill_bins()
+
+
+cdef Py_ssize_t edge_of(const double *edges, double value) noexcept:
+    """The last of BINS + 1 edges that is not above the value; -1 below the first one, and for NaN as for infinity the last
+    one."""
+    cdef Py_ssize_t low = 0, high = BINS + 1, middle
     while low < high:
         middle = (low + high) >> 1
         if value < edges[middle]:
@@ -50,66 +71,69 @@ cdef Py_ssize_t edge_of(const double[:] edges, double value) except -2:
 
 
 cdef class LengthTable:
-    cdef double[:, ::1] _of  # (ROWS, BINS + 1)
+    cdef double[ROWS][BINS + 1] _of
     cdef readonly double mean, p50, p90, p95
 
     def __init__(self, shares):
         self.take(shares)
 
     def take(self, shares):
-        cdef double[:, ::1] rows = np.empty((ROWS, BINS + 1))
         cdef const double[::1] given = np.ascontiguousarray(shares, np.float64)
+        cdef Py_ssize_t i
         if given.shape[0] != BINS:
             raise ValueError("shares of other bins")
-        rows[SHARES, :BINS] = given
-        self._take(rows)
+        for i in range(BINS):
+            self._of[SHARES][i] = given[i]
+        self._take()
 
-    cdef int _take(self, double[:, ::1] rows) except -1:
+    cdef int _take(self) except -1:
         """Become the distribution whose shares are filled in."""
-        cdef double below = 0.0, below_mean = 0.0
+        cdef double below = 0.0, below_mean = 0.0, share
         cdef Py_ssize_t i
         for i in range(BINS):
-            rows[BELOW, i], rows[BELOW_MEAN, i] = below, below_mean
-            below += rows[SHARES, i]
-            below_mean += rows[SHARES, i] * ((EDGES[i + 1] + EDGES[i]) / 2.0)
-            rows[DENSITY, i] = rows[SHARES, i] * (1.0 / (EDGES[i + 1] - EDGES[i]))
-        rows[SHARES, BINS] = rows[DENSITY, BINS] = 0.0
-        rows[BELOW, BINS], rows[BELOW_MEAN, BINS] = below, below_mean
-        self._of = rows
+            share = self._of[SHARES][i]
+            self._of[BELOW][i], self._of[BELOW_MEAN][i] = below, below_mean
+            self._of[DENSITY][i] = share * PER_WIDTH[i]
+            below += share
+            below_mean += share * MIDDLES[i]
+        self._of[SHARES][BINS] = self._of[DENSITY][BINS] = 0.0
+        self._of[BELOW][BINS], self._of[BELOW_MEAN][BINS] = below, below_mean
         self.mean = below_mean
         self.p50, self.p90, self.p95 = self.quantile(0.5), self.quantile(0.9), self.quantile(0.95)
         return 0
 
     @property
     def shares(self):
-        return np.asarray(self._of)[SHARES, :BINS]
+        return np.array(<double[:BINS]>&self._of[SHARES][0])
 
     @property
     def curve(self):
-        return np.asarray(self._of)[BELOW:DENSITY + 1]
+        return np.array(<double[:2, :BINS + 1]>&self._of[BELOW][0])
 
     def below(self, Py_ssize_t at):
-        return self._of[BELOW, at]
+        if not 0 <= at <= BINS:
+            raise IndexError("a bin that is not there")
+        return self._of[BELOW][at]
 
     cpdef double mean_below(self, double cap_tokens) except? -1.0:
-        cdef Py_ssize_t at = edge_of(EDGES, cap_tokens)
+        cdef Py_ssize_t at = edge_of(&EDGES[0], cap_tokens)
         cdef double inside
         if at >= BINS:
             return self.mean
         if at < 0:
             return cap_tokens
-        inside = (cap_tokens - EDGES[at]) * self._of[DENSITY, at]
+        inside = (cap_tokens - EDGES[at]) * self._of[DENSITY][at]
         return (
-            self._of[BELOW_MEAN, at] + inside * (EDGES[at] + cap_tokens) / 2
-            + (1.0 - self._of[BELOW, at] - inside) * cap_tokens
+            self._of[BELOW_MEAN][at] + inside * (EDGES[at] + cap_tokens) / 2
+            + (1.0 - self._of[BELOW][at] - inside) * cap_tokens
         )
 
     cpdef double quantile(self, double probability) except? -1.0:
-        cdef Py_ssize_t at = min(max(edge_of(self._of[BELOW], probability), 0), BINS - 1)
-        cdef double density = self._of[DENSITY, at]
+        cdef Py_ssize_t at = min(max(edge_of(&self._of[BELOW][0], probability), 0), BINS - 1)
+        cdef double density = self._of[DENSITY][at]
         if density <= 0.0:
             return EDGES[at]
-        return min(EDGES[at] + (probability - self._of[BELOW, at]) / density, EDGES[at + 1])
+        return min(EDGES[at] + (probability - self._of[BELOW][at]) / density, EDGES[at + 1])
 
 
 def answer_length(LengthTable table not None, cap, choices, LengthTable usual not None):
@@ -137,85 +161,82 @@ cdef object least(a, b):
     return b if b < a else a
 
 
+cdef double[BINS] SCALED, CORRECTED, EXPECTED  # of the call: none is interrupted
+cdef double[BINS + 6] COUNTS  # with three zeros before and after them
+
+
 cdef class LearnedLengths:
-    cdef double[::1] _seen, _expected, _scaled, _corrected, _work
-    cdef double[::1] _counts  # with three zeros before and after them
-    cdef double[::1] _ratio
+    cdef double[BINS] _seen, _expected, _ratio
     cdef double _weight
     cdef long _observed
     cdef readonly double evidence, log_scale
 
     def __init__(self):
-        self._seen, self._expected = np.zeros(BINS), np.zeros(BINS)
-        self._scaled, self._corrected, self._work = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
-        self._counts = np.zeros(BINS + 6)
-        self._ratio = np.ones(BINS)
+        cdef Py_ssize_t i
+        for i in range(BINS):
+            self._seen[i] = self._expected[i] = 0.0
+            self._ratio[i] = 1.0
         self._weight = self.evidence = self.log_scale = 0.0
         self._observed = 0
 
     @property
     def ratio(self):
-        return np.asarray(self._ratio)
+        return np.array(<double[:BINS]>&self._ratio[0])
 
     @property
     def weight(self):
         return 1.0 / (1.0 + exp(-(PRIOR_LOG_ODDS + self.evidence)))
 
-    def observe(self, const double[:] predicted, LengthTable online, tokens, bint censored):
-        cdef Py_ssize_t at = min(max(edge_of(EDGES, tokens), 0), BINS - 1), i
-        cdef double[::1] seen = self._seen, expected = self._expected, scaled = self._scaled, corrected = self._corrected
-        cdef double[::1] ratio = self._ratio, work = self._work
-        cdef double ours = 0.0, theirs = 0.0, above = 0.0, prior, rate, error
-        self._correct(predicted)
+    def observe(self, predicted, LengthTable online not None, tokens, bint censored):
+        cdef double count = tokens, ours = 0.0, theirs = 0.0, above = 0.0, prior, rate, error
+        cdef Py_ssize_t at = min(max(edge_of(&EDGES[0], count), 0), BINS - 1), i
+        self._correct(<const double *>data_of(predicted, c"d", BINS * sizeof(double)))
         if censored:
             for i in range(at, BINS):
-                ours += corrected[i]
-                theirs += online._of[SHARES, i]
+                ours += CORRECTED[i]
+                theirs += online._of[SHARES][i]
             above = max(ours, 1e-12)
         else:
-            ours, theirs = corrected[at], online._of[SHARES, at]
+            ours, theirs = CORRECTED[at], online._of[SHARES][at]
         self.evidence = within(
             EVIDENCE_MEMORY * self.evidence + log(max(ours, 1e-9) / max(theirs, 1e-9)), -MOST_EVIDENCE, MOST_EVIDENCE
         )
         if self._weight >= MAX_WEIGHT:
             for i in range(BINS):
-                seen[i] *= 0.5
-                expected[i] *= 0.5
+                self._seen[i] *= 0.5
+                self._expected[i] *= 0.5
             self._weight *= 0.5
         self._weight += 1.0
         for i in range(BINS):
-            expected[i] += scaled[i]
-            if censored and i >= at:
-                seen[i] += corrected[i] / above
-        if not censored:
-            seen[at] += 1.0
+            self._expected[i] += SCALED[i]
+        if censored:
+            for i in range(at, BINS):
+                self._seen[i] += CORRECTED[i] / above
+        else:
+            self._seen[at] += 1.0
         prior = INERTIA / self._weight
-        self._smooth(self._seen, prior, self._ratio)
-        self._smooth(self._expected, prior, self._work)
+        self._smooth(&self._seen[0], prior, &self._ratio[0])
+        self._smooth(&self._expected[0], prior, &EXPECTED[0])
         for i in range(BINS):
-            ratio[i] /= max(work[i], 1e-12)
+            self._ratio[i] /= max(EXPECTED[i], 1e-12)
         self._observed += 1
         rate = 1.0 / (min(self._observed, SCALE_MEMORY) + INERTIA)
-        error = log(max(<double>tokens, 1.0) / median_of(self._scaled))
+        error = log(max(count, 1.0) / median_of(&SCALED[0]))
         self.log_scale += rate * (max(error, 0.0) if censored else error)
 
-    cdef int _smooth(self, const double[::1] counts, double prior, double[::1] into) except -1:
+    cdef void _smooth(self, const double *counts, double prior, double *into) noexcept:
         """Each bin with three neighbours on either side, weighed, and with the prior of what is expected."""
-        cdef double[::1] expected = self._expected, smoothed = self._counts
         cdef Py_ssize_t i
         for i in range(BINS):
-            smoothed[i + 3] = (counts[i] + prior * expected[i]) / 16.0
-        return smooth(self._counts, into)
+            COUNTS[i + 3] = (counts[i] + prior * self._expected[i]) / 16.0
+        headway_smooth(&COUNTS[0], into, BINS)
 
-    cdef int _correct(self, const double[:] predicted) except -1:
-        """Fill `_scaled`, the prediction stretched by the scale, and `_corrected`, that by how often lengths came here."""
-        cdef double[::1] scaled = self._scaled, corrected = self._corrected, ratio = self._ratio
+    cdef void _correct(self, const double *predicted) noexcept:
+        """Fill SCALED, the prediction stretched by the scale, and CORRECTED, that by how often lengths came here."""
         cdef Py_ssize_t i, from_bin = 0
         cdef double total = 0.0, by, edge, below = 0.0, moved, before = 0.0
-        if predicted.shape[0] != BINS:
-            raise ValueError("shares of other bins")
         if fabs(self.log_scale) < LEAST_LOG_SCALE:
-            scaled[:] = predicted
+            memcpy(&SCALED[0], predicted, BINS * sizeof(double))
         else:
             by = exp(-self.log_scale)
             for i in range(1, BINS + 1):
@@ -234,14 +255,13 @@ cdef class LearnedLengths:
                     moved = below
                 else:
                     moved = below + (edge - EDGES[from_bin]) * predicted[from_bin] / (EDGES[from_bin + 1] - EDGES[from_bin])
-                scaled[i - 1] = moved - before + LEAST_SHARE
+                SCALED[i - 1] = moved - before + LEAST_SHARE
                 before = moved
         for i in range(BINS):
-            corrected[i] = scaled[i] * ratio[i]
-            total += corrected[i]
+            CORRECTED[i] = SCALED[i] * self._ratio[i]
+            total += CORRECTED[i]
         for i in range(BINS):
-            corrected[i] /= total
-        return 0
+            CORRECTED[i] /= total
 
 
 cdef double PRIOR_LOG_ODDS = lengths.PRIOR_LOG_ODDS, EVIDENCE_MEMORY = lengths.EVIDENCE_MEMORY
@@ -250,7 +270,7 @@ cdef double LEAST_LOG_SCALE = lengths.LEAST_LOG_SCALE, LEAST_SHARE = lengths.LEA
 cdef long SCALE_MEMORY = lengths.SCALE_MEMORY
 
 
-cdef double median_of(const double[::1] shares) except? -1.0:
+cdef double median_of(const double *shares) noexcept:
     cdef double half = 0.0, below = 0.0
     cdef Py_ssize_t i
     for i in range(BINS):
@@ -263,27 +283,23 @@ cdef double median_of(const double[::1] shares) except? -1.0:
     return max(1.0, 0.5 * (EDGES[min(i, BINS)] + EDGES[min(i + 1, BINS)]))
 
 
-def served_tables(learned, const double[:, :] predicted, online):
-    cdef Py_ssize_t size = predicted.shape[0], n, i
+def served_tables(learned, predicted, online):
+    cdef Py_ssize_t size = len(learned), n, i
+    cdef const double *shares = <const double *>data_of(predicted, c"d", size * BINS * sizeof(double))
     cdef LearnedLengths each
     cdef LengthTable usual, table
     cdef double weight
-    cdef double[::1] corrected
-    cdef double[:, ::1] of
-    cdef double[:, :, ::1] rows
-    if len(learned) != size or len(online) != size:
+    if len(online) != size:
         raise ValueError("columns of different lengths")
-    rows = np.empty((size, ROWS, BINS + 1))
     tables = []
     for n in range(size):
         each, usual = learned[n], online[n]
         weight = each.weight
-        each._correct(predicted[n])
-        corrected, of = each._corrected, usual._of
-        for i in range(BINS):
-            rows[n, SHARES, i] = weight * corrected[i] + (1.0 - weight) * of[SHARES, i]
+        each._correct(shares + n * BINS)
         table = LengthTable.__new__(LengthTable)
-        table._take(rows[n])
+        for i in range(BINS):
+            table._of[SHARES][i] = weight * CORRECTED[i] + (1.0 - weight) * usual._of[SHARES][i]
+        table._take()
         tables.append(table)
     return tables
 
@@ -293,7 +309,10 @@ cdef const double[:, :, ::1] NORMAL = np.ascontiguousarray(
     np.stack([each[:, :, 0] for each in (normal.MIDDLE, normal.TAIL, normal.FAR)])
 )
 cdef const double[::1] SCORES = np.array(levels.SCORES)  # normal scores of the quantiles
-cdef Py_ssize_t TAUS = len(levels.SCORES)
+cdef enum:
+    TAUS = 5
+
+assert len(levels.TAUS) == len(levels.SCORES) == TAUS
 cdef Py_ssize_t P10 = levels.P10, P50 = levels.P50, P90 = levels.P90, P95 = levels.P95
 cdef double LEAST_SPREAD = reference_quantiles.LEAST_SPREAD, MOST_LOG = reference_quantiles.MOST_LOG, APART = reference_quantiles.APART
 cdef double ROOT_HALF = sqrt(0.5)
@@ -341,87 +360,106 @@ cdef double loss_of(tuple quantiles, Py_ssize_t prediction, double actual) excep
     return loss / TAUS
 
 
-def served_quantiles(const float[:, :, ::1] raw, Estimates estimates, places, list weights, list offsets):
+cdef struct Raw:  # what the latency model gives of one candidate, TTFT and TPOT
+    float of[2][TAUS]
+
+
+cdef struct Served:  # what is made of it
+    double of[2][PREDICTIONS][TAUS]
+
+
+cdef struct Factors:
+    double of[2][3]
+
+
+cdef tuple served_arrays(Py_ssize_t size):
+    return empty((size, 2, PREDICTIONS, TAUS)), empty((size, 2, 3))
+
+
+def served_quantiles(raw, Estimates estimates, places, list weights, list offsets):
     """See `reference.served_quantiles`."""
-    cdef Py_ssize_t size = raw.shape[0], n
-    if not len(places) == len(weights) == len(offsets) == size or (size and (raw.shape[1] != 2 or raw.shape[2] != TAUS)):
+    cdef Py_ssize_t size = len(places), n
+    cdef const Raw *given = <const Raw *>data_of(raw, c"f", size * sizeof(Raw))
+    if not len(weights) == len(offsets) == size:
         raise ValueError("columns of different lengths")
-    quantiles, factors = np.empty((size, 2, PREDICTIONS, TAUS)), np.empty((size, 2, 3))
-    cdef double[:, :, :, ::1] found = quantiles
-    cdef double[:, :, ::1] factor = factors
+    quantiles, factors = served_arrays(size)
+    cdef Served *found = <Served *>data_of(quantiles, c"d", size * sizeof(Served))
+    cdef Factors *factor = <Factors *>data_of(factors, c"d", size * sizeof(Factors))
     for n in range(size):
-        serve(raw[n], estimates, places[n], weights[n], offsets[n], found[n], factor[n])
+        of_ttft, of_tpot = offsets[n]
+        serve(&given[n], estimates.at(places[n]), weights[n], of_ttft, of_tpot, &found[n], &factor[n])
     return quantiles, factors
 
 
 cdef int serve(
-    const float[:, ::1] raw, Estimates estimates, Py_ssize_t place, tuple weights, tuple offsets, double[:, :, ::1] found,
-    double[:, ::1] factor,
+    const Raw *raw, const Known *known, tuple weights, list of_ttft, list of_tpot, Served *served, Factors *factor
 ) except -1:
     """Those of one candidate."""
     cdef Py_ssize_t time, i
     cdef double spread, middle, deviation, p50, p95, share, bias
     cdef list offset
-    cdef Known *known = estimates.at(place)
-    cdef ModelWeight weight
     cdef ResidualWindow window
+    cdef (double *)[PREDICTIONS] found
     for time in range(2):
         window = <ResidualWindow>(known.tpot_errors if time else known.ttft_errors)
         bias = known.tpot_bias if time else known.ttft_bias
-        weight, offset = weights[time], offsets[time]
-        share = weight.value
+        offset = of_tpot if time else of_ttft
+        share = (<ModelWeight?>weights[time]).value
+        for i in range(PREDICTIONS):
+            found[i] = &served.of[time][i][0]
         for i in range(TAUS):
-            found[time, PHYSICAL, i] = at_share(window, LEVELS[i])
-            found[time, MODEL, i] = raw[time, i] + bias
-            found[time, SERVED, i] = share * found[time, MODEL, i] + (1.0 - share) * found[time, PHYSICAL, i]
-        p50 = found[time, SERVED, P50]
-        middle = 0.5 * (found[time, SERVED, P90] - found[time, SERVED, P10])
+            found[PHYSICAL][i] = at_share(window, LEVELS[i])
+            found[MODEL][i] = raw.of[time][i] + bias
+            found[SERVED][i] = share * found[MODEL][i] + (1.0 - share) * found[PHYSICAL][i]
+        p50 = found[SERVED][P50]
+        middle = 0.5 * (found[SERVED][P90] - found[SERVED][P10])
         for i in range(TAUS):
-            spread = at_least(middle if i == P50 else fabs(found[time, SERVED, i] - p50), LEAST_SPREAD)
-            found[time, SERVED, i] += <double>offset[i] * spread
-            if i > P50 and found[time, SERVED, i] < found[time, SERVED, i - 1]:
-                found[time, SERVED, i] = found[time, SERVED, i - 1]
-        if found[time, SERVED, P50] < found[time, SERVED, P10]:
-            found[time, SERVED, P10] = found[time, SERVED, P50]
-        p50, p95 = found[time, SERVED, P50], found[time, SERVED, P95]
+            spread = at_least(middle if i == P50 else fabs(found[SERVED][i] - p50), LEAST_SPREAD)
+            found[SERVED][i] += <double>offset[i] * spread
+            if i > P50 and found[SERVED][i] < found[SERVED][i - 1]:
+                found[SERVED][i] = found[SERVED][i - 1]
+        if found[SERVED][P50] < found[SERVED][P10]:
+            found[SERVED][P10] = found[SERVED][P50]
+        p50, p95 = found[SERVED][P50], found[SERVED][P95]
         deviation = (p95 - p50) / SCORES[P95]
         deviation = 1.0 if deviation > 1.0 else deviation
-        factor[time, 0] = exp(at_most(p50, MOST_LOG))
-        factor[time, 1] = exp(at_most(p95, MOST_LOG))
-        factor[time, 2] = exp(at_most(p50 + 0.5 * deviation * deviation, MOST_LOG))
+        factor.of[time][0] = exp(at_most(p50, MOST_LOG))
+        factor.of[time][1] = exp(at_most(p95, MOST_LOG))
+        factor.of[time][2] = exp(at_most(p50 + 0.5 * deviation * deviation, MOST_LOG))
     return 0
 
 
 cdef Field GROUP = Field("group"), HISTORY = Field("history"), KV_USAGE = Field("kv_usage")
 cdef Field PROFILE = Field("profile"), REPORT = Field("report"), WEIGHTS = Field("weights")
-cdef double[:, ::1] TARGET_ROWS = np.empty((TOGETHER, TARGETS))
-cdef double[::1] KNOWN = np.empty(ESTIMATE)
+cdef double[TOGETHER][TARGETS] TARGET_ROWS
+cdef double[ESTIMATE] KNOWN
+cdef Raw[TOGETHER] RAW
 
 
 def model_outputs(head, MemoryNetwork memory, of_all, Estimates estimates, instances, double now):
     """See `model_outputs.model_outputs`."""
     cdef list stats = (<Sources>of_all).stats if type(of_all) is Sources else of_all
-    cdef Py_ssize_t all_ = len(stats), size, begin, end, n, at
+    cdef Py_ssize_t all_ = len(stats), size, begin, end, n, at, width = 0
     cdef LatencyNetwork network = head if type(head) is LatencyNetwork else None
     cdef InstanceHistory history
     cdef GroupCalibration group
     cdef Known *known
-    cdef double[:, :, :, ::1] found
-    cdef double[:, :, ::1] factor
-    cdef float[:, :, ::1] raw
+    cdef Served *found
+    cdef Factors *factor
+    cdef float *held = NULL
     if not len(instances) == len(estimates) == all_:
         raise ValueError("columns of different lengths")
     places = estimates.soonest(MOST_MODELLED)
     size = len(places)
-    quantiles, factors = np.empty((size, 2, PREDICTIONS, TAUS)), np.empty((size, 2, 3))
-    predicted = np.empty((size, 2, TAUS), np.float32)
-    found, factor, raw = quantiles, factors, predicted
+    quantiles, factors = served_arrays(size)
+    found = <Served *>data_of(quantiles, c"d", size * sizeof(Served))
+    factor = <Factors *>data_of(factors, c"d", size * sizeof(Factors))
     cdef list rows = [-1] * all_, decides_ttft = [False] * all_, decides_tpot = [False] * all_, states
-    cdef float[:, ::1] held
     inputs = NO_MEMORY_ROWS
     if memory is not None:
-        inputs = np.empty((size, memory.row.shape[0]), np.float32)
-        held = inputs
+        width = memory.row.shape[0]
+        inputs = empty((size, width), float32)
+        held = <float *>data_of(inputs, c"f", size * width * sizeof(float))
     for begin in range(0, size, TOGETHER):
         end, states = min(begin + TOGETHER, size), []
         for n in range(begin, end):
@@ -436,18 +474,22 @@ def model_outputs(head, MemoryNetwork memory, of_all, Estimates estimates, insta
                 network.put(n - begin, history._state, TARGET_ROWS[n - begin])
             decides_ttft[at] = known.ttft_count >= LEAST_OBSERVED
             decides_tpot[at] = known.tpot_count >= LEAST_OBSERVED and read(PROFILE, of) is None
-            if memory is not None:
-                memory_row(known.memory_ratio, read(KV_USAGE, read(REPORT, instance)), TARGET_ROWS[n - begin], held[n])
+            if held != NULL:
+                memory_row(known.memory_ratio, read(KV_USAGE, read(REPORT, instance)), TARGET_ROWS[n - begin], held + n * width, width)
         if network is None:
-            predicted[begin:end] = head.quantiles(states, np.array(TARGET_ROWS[:end - begin]))
+            taken = np.array(<double[:end - begin, :TARGETS]>&TARGET_ROWS[0][0])
+            predicted = np.ascontiguousarray(head.quantiles(states, taken), float32)
+            memcpy(RAW, data_of(predicted, c"f", (end - begin) * sizeof(Raw)), (end - begin) * sizeof(Raw))
         else:
-            network.finish(raw[begin:end])
-    for n in range(size):
-        at = places[n]
-        of = stats[at]
-        group = read(GROUP, of)
-        offsets = (<Offsets?>group.offsets[0]).values, (<Offsets?>group.offsets[1]).values
-        serve(raw[n], estimates, at, read(WEIGHTS, of), offsets, found[n], factor[n])
+            network.finish(end - begin, TAUS, &RAW[0].of[0][0])
+        for n in range(begin, end):
+            at = places[n]
+            of = stats[at]
+            group = read(GROUP, of)
+            serve(
+                &RAW[n - begin], estimates.at(at), read(WEIGHTS, of), (<Offsets?>group.offsets[0]).values,
+                (<Offsets?>group.offsets[1]).values, &found[n], &factor[n],
+            )
     return new_tuple(ModelOutputs, (rows, quantiles, factors, memory, inputs, decides_ttft, decides_tpot))
 
 
@@ -484,16 +526,10 @@ cdef double score_of(double share) except? -1e300:
     return score if from_middle >= 0.0 else -score
 
 
-cdef enum:
-    MOST_TAUS = 8
-
-assert TAUS <= MOST_TAUS
-
-
 cdef struct Errors:
     # One distribution of log errors: a window of observed ones, or (NULL) the latency model's quantiles.
     PyObject *window
-    double quantiles[MOST_TAUS]
+    double quantiles[TAUS]
 
 
 cdef int read_quantiles(Errors *errors, const double[:, :, :] quantiles, Py_ssize_t row, Py_ssize_t time) except -1:
@@ -571,7 +607,7 @@ def p_miss(
         if answer is not last_answer:
             last_answer = answer
             table, most = <object>PyTuple_GetItem(answer, 0), <object>PyTuple_GetItem(answer, 1)  # `answer[0]` of a named tuple is slow
-            below, density = &table._of[BELOW, 0], &table._of[DENSITY, 0]
+            below, density = &table._of[BELOW][0], &table._of[DENSITY][0]
             cap = INFINITY if most is None else <double>most
             choices = item(answer, 2)
         seen = NULL
@@ -683,7 +719,7 @@ cdef Py_ssize_t cell_of(double tokens) noexcept:
 cdef int fill_cells() except -1:
     cdef Py_ssize_t cell
     for cell in range(CELLS):
-        CELL_EDGES[cell] = edge_of(EDGES, LEAST_TOKENS * 2.0 ** (cell >> CELL_BITS) * (1.0 + (cell % (1 << CELL_BITS)) / <double>(1 << CELL_BITS)))
+        CELL_EDGES[cell] = edge_of(&EDGES[0], LEAST_TOKENS * 2.0 ** (cell >> CELL_BITS) * (1.0 + (cell % (1 << CELL_BITS)) / <double>(1 << CELL_BITS)))
         if CELL_EDGES[cell] < 0 or cell_of(EDGES[CELL_EDGES[cell]]) > cell:
             raise ValueError("edges of other bins")
     return 0
@@ -696,7 +732,7 @@ cdef Py_ssize_t edge_near(double value) except -2:
     """`edge_of` a number of tokens, quickly."""
     cdef Py_ssize_t at
     if not LEAST_TOKENS <= value < MOST_TOKENS:
-        return edge_of(EDGES, value)
+        return edge_of(&EDGES[0], value)
     at = CELL_EDGES[cell_of(value)]
     while at < BINS and EDGES[at + 1] <= value:
         at += 1

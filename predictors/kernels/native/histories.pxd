@@ -1,4 +1,4 @@
-from predictors.kernels.native.networks cimport LatencyNetwork
+from predictors.kernels.native.networks cimport SUMMARY, LatencyNetwork
 
 cdef enum:
     EVENT_SIZE = 18
@@ -25,9 +25,9 @@ cdef class InstanceHistory:
     cdef Ring _first_8, _first_32, _arrivals, _ended
     cdef Recent _ttft[2]
     cdef Recent _ttft_error, _tpot, _tpot_error
-    cdef double[::1] _summary
+    cdef double[SUMMARY] _summary
 
-    cdef const double[::1] seen(self, instance) except *
+    cdef const double *seen(self, instance) except NULL
     cdef int _add(
         self, int kind, instance, double now, double size, double estimate, double cached, double error
     ) except -1

@@ -106,7 +106,6 @@ cdef class InstanceHistory:
         if network is not None:
             self.state = network.start()
             self._state = self.state
-        self._summary = np.empty(SUMMARY)
         self._step_s = 0.02
         self._first_8.room, self._first_32.room, self._arrivals.room, self._ended.room = 8, 32, 16, 16
 
@@ -199,11 +198,12 @@ cdef class InstanceHistory:
         return tuple(target_rows([self.summary(instance)], [estimate], now)[0].tolist())
 
     def summary(self, instance):
-        return tuple(self.seen(instance))
+        cdef const double *seen = self.seen(instance)
+        return tuple([seen[i] for i in range(SUMMARY)])
 
-    cdef const double[::1] seen(self, instance) except *:
+    cdef const double *seen(self, instance) except NULL:
         """The numbers of the summary. They stay the same until the next event."""
-        cdef double[::1] seen = self._summary
+        cdef double *seen = &self._summary[0]
         cdef Py_ssize_t waiting, i
         cdef double ahead
         if self._summarised:

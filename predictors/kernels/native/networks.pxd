@@ -7,15 +7,16 @@ cdef enum:
 
 cdef class LatencyNetwork:
     cdef const float[::1] _event_mean, _event_by, _gate_bias, _join_bias, _target_mean, _target_by, _middle_bias, _last_bias
-    cdef const float[:, ::1] _by_event, _by_hidden, _join, _by_target, _middle_left, _middle_right, _last, _widths
-    cdef float[::1] _event, _gates, _row, _out
-    cdef float[:, ::1] _first, _second  # of some candidates
-    cdef Py_ssize_t _hidden, _width
+    cdef const float[:, ::1] _by_event, _by_hidden, _join, _by_target, _middle, _last, _widths
+    cdef float[::1] _event, _gates, _row, _second
+    cdef float[:, ::1] _first  # of some candidates
+    cdef Py_ssize_t _events, _hidden, _width, _taus, _outputs
     cdef float _clip
 
+    cdef int _check(self, const float[::1] state) except -1
     cdef int advance(self, const double[::1] row, float[::1] state) except -1
-    cdef int put(self, Py_ssize_t n, const float[::1] state, const double[::1] target) except -1
-    cdef int finish(self, float[:, :, ::1] quantiles) except -1
+    cdef int put(self, Py_ssize_t n, const float[::1] state, const double *target) except -1
+    cdef int finish(self, Py_ssize_t size, Py_ssize_t taus, float *quantiles) except -1
 
 
 cdef class MemoryNetwork:
@@ -27,5 +28,5 @@ cdef class MemoryNetwork:
     cdef float ratio(self) except -1.0
 
 
-cdef int target_row(const double[::1] seen, const double[::1] known, double now, double[::1] row) except -1
-cdef int memory_row(double held, usage, const double[:] target, float[::1] row) except -1
+cdef int target_row(const double *seen, const double *known, double now, double *row) except -1
+cdef int memory_row(double held, usage, const double *target, float *row, Py_ssize_t size) except -1

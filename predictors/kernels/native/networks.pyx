@@ -13,11 +13,12 @@ from predictors.kernels.reference import prompt_encoder as reference_encoder
 from predictors.kernels.reference import relevance_network as reference_relevance
 
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
+from libc.string cimport memcpy
 
 from predictors.kernels.native.arithmetic cimport (
-    PARTS, PATCH_WORDS, add_product, add_row, add_row_of, add_steps, copy_first, copy_row, copy_row_of,
-    headway_place_words, headway_sum_grams, item, layer, mixture, normalize, read_patches, relu_all, silu_all, standardize, step,
-    take_words, tanh_all, tanh_of, within,
+    PARTS, PATCH_WORDS, add_product, add_row, add_steps, copy_first, copy_row, copy_row_of, headway_add_product,
+    headway_normal_of_doubles, headway_place_words, headway_relu_all, headway_step, headway_sum_grams, item, layer, mixture,
+    normalize, read_patches, relu_all, silu_all, standardize, take_words, tanh_all, tanh_of, within,
 )
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
@@ -44,6 +45,13 @@ cdef object floats(object array, Py_ssize_t columns=0):
     return found
 
 
+def fitting(array, *shape):
+    """The same for an array that must have this shape."""
+    if np.shape(array) != shape:
+        raise ValueError("weights that do not fit each other")
+    return floats(array)
+
+
 cdef Py_ssize_t whole(Py_ssize_t columns):
     """So many and a few more, so that they are whole vectors."""
     return (columns + 7) // 8 * 8
@@ -56,22 +64,23 @@ cdef float[::1] zeros(Py_ssize_t size):
 cdef class LatencyNetwork:
     def __init__(self, arrays):
         weights = reference_latency.LatencyNetwork(arrays)
-        self._event_mean, self._event_by = floats(weights.event_mean), floats(weights.event_by)
-        self._by_event, self._by_hidden = floats(weights.by_event), floats(weights.by_hidden)
-        self._gate_bias = floats(weights.gate_bias)
-        self._join, self._join_bias = floats(weights.join_encoding), floats(weights.join_bias)
-        self._target_mean, self._target_by = floats(weights.target_mean), floats(weights.target_by)
-        self._by_target = floats(weights.by_target)
-        half = len(weights.middle) // 2
-        self._middle_left, self._middle_right = floats(weights.middle[:, :half]), floats(weights.middle[:, half:])
-        self._middle_bias = floats(weights.middle_bias)
-        self._last, self._last_bias = floats(weights.last), floats(weights.last_bias)
-        self._widths, self._clip = floats(weights.widths), reference_latency.CLIP
-        self._hidden, self._width = self._by_hidden.shape[0], self._join.shape[1]
-        self._event, self._gates = zeros(self._by_event.shape[0]), zeros(4 * self._hidden)
-        self._row, self._out = zeros(self._by_target.shape[0]), zeros(self._last.shape[1])
-        self._first = np.zeros((TOGETHER, self._by_target.shape[1]), np.float32)
-        self._second = np.zeros((TOGETHER, self._width), np.float32)
+        hidden, width, taus = len(weights.by_hidden), len(weights.middle), weights.widths.shape[1]
+        outputs = whole(weights.last.shape[1])
+        self._hidden, self._width, self._taus, self._outputs, self._clip = hidden, width, taus, outputs, reference_latency.CLIP
+        self._events = len(weights.event_mean)
+        self._event_mean, self._event_by = fitting(weights.event_mean, self._events), fitting(weights.event_by, self._events)
+        self._by_event, self._by_hidden = fitting(weights.by_event, self._events, 4 * hidden), fitting(weights.by_hidden, hidden, 4 * hidden)
+        self._gate_bias = fitting(weights.gate_bias, 4 * hidden)
+        self._join, self._join_bias = fitting(weights.join_encoding, hidden, width), fitting(weights.join_bias, width)
+        self._target_mean, self._target_by = fitting(weights.target_mean, TARGETS), fitting(weights.target_by, TARGETS)
+        self._by_target = floats(weights.by_target, width + outputs)
+        self._middle, self._middle_bias = fitting(weights.middle, width, width), fitting(weights.middle_bias, width)
+        self._last, self._last_bias = floats(weights.last, outputs), floats(weights.last_bias, outputs)
+        self._widths = fitting(weights.widths, 2, taus)
+        if np.shape(self._by_target) != (TARGETS, width + outputs) or np.shape(self._last) != (width, outputs) or outputs < 2 * taus:
+            raise ValueError("weights that do not fit each other")
+        self._event, self._gates, self._row = zeros(self._events), zeros(4 * hidden), zeros(TARGETS)
+        self._first, self._second = zeros_of((TOGETHER, width + outputs)), zeros(width)
 
     def start(self):
         state = np.zeros(2 * self._hidden + self._width, np.float32)
@@ -81,69 +90,76 @@ cdef class LatencyNetwork:
     def step(self, tuple row, float[::1] state):
         self.advance(np.array(row, np.float64), state)
 
+    cdef int _check(self, const float[::1] state) except -1:
+        if state.shape[0] != 2 * self._hidden + self._width:
+            raise ValueError("a state of another size")
+        return 0
+
     cdef int advance(self, const double[::1] row, float[::1] state) except -1:
         cdef Py_ssize_t hidden = self._hidden
-        cdef float[::1] event = self._event, gates = self._gates
-        if state.shape[0] != 2 * hidden + self._width:
-            raise ValueError("a state of another size")
-        normalize[double](row, self._event_mean, self._event_by, self._clip, event)
-        layer(event, self._by_event, self._gate_bias, gates)
-        step(self._by_hidden, gates, &state[0], hidden)
-        copy_row(self._join_bias, state[2 * hidden:])
-        add_product(state[:hidden], self._join, state[2 * hidden:])
+        cdef float *encoding = &state[0] + 2 * hidden
+        self._check(state)
+        normalize[double](row, self._event_mean, self._event_by, self._clip, self._event)
+        layer(self._event, self._by_event, self._gate_bias, self._gates)
+        headway_step(&self._by_hidden[0, 0], &self._gates[0], &state[0], &state[hidden], hidden)
+        memcpy(encoding, &self._join_bias[0], self._width * sizeof(float))
+        headway_add_product(&state[0], &self._join[0, 0], encoding, hidden, self._width)
         return 0
 
     def quantiles(self, states, const double[:, ::1] rows):
         cdef Py_ssize_t size = rows.shape[0], begin, end, n
         cdef const float[::1] state
-        found = np.empty((size, 2, self._widths.shape[1]), np.float32)
+        found = np.empty((size, 2, self._taus), np.float32)
         cdef float[:, :, ::1] quantiles = found
-        if len(states) != size:
+        if len(states) != size or rows.shape[1] != TARGETS:
             raise ValueError("states and rows that do not fit")
         for begin in range(0, size, TOGETHER):
             end = min(begin + TOGETHER, size)
             for n in range(begin, end):
                 state = states[n]
-                self.put(n - begin, state, rows[n])
-            self.finish(quantiles[begin:end])
+                self.put(n - begin, state, &rows[n, 0])
+            self.finish(end - begin, self._taus, &quantiles[begin, 0, 0])
         return found
 
-    # Layer by layer for a few candidates, and the middle layer in two halves: weights that are used stay in the nearest cache.
-    cdef int put(self, Py_ssize_t n, const float[::1] state, const double[::1] target) except -1:
-        """The first layer of the next of a few candidates."""
-        cdef float[::1] row = self._row
-        if state.shape[0] != 2 * self._hidden + self._width:
-            raise ValueError("a state of another size")
-        normalize[double](target, self._target_mean, self._target_by, self._clip, row)
-        copy_row(state[2 * self._hidden:], self._first[n, :self._width])
-        copy_row(self._last_bias, self._first[n, self._width:])
-        add_product(row, self._by_target, self._first[n])
-        relu_all(self._first[n, :self._width])
+    # Layer by layer for a few candidates, so that weights that are used stay in the nearest cache.
+    cdef int put(self, Py_ssize_t n, const float[::1] state, const double *target) except -1:
+        """The first layer of the next of a few candidates. `target` has TARGETS numbers."""
+        cdef Py_ssize_t width = self._width, outputs = self._outputs
+        cdef float *first = &self._first[n, 0]
+        self._check(state)
+        headway_normal_of_doubles(target, &self._target_mean[0], &self._target_by[0], self._clip, &self._row[0], TARGETS)
+        memcpy(first, &state[2 * self._hidden], width * sizeof(float))
+        memcpy(first + width, &self._last_bias[0], outputs * sizeof(float))
+        headway_add_product(&self._row[0], &self._by_target[0, 0], first, TARGETS, width + outputs)
+        headway_relu_all(first, width)
         return 0
 
-    cdef int finish(self, float[:, :, ::1] quantiles) except -1:
-        """The other layers of all of them."""
-        cdef Py_ssize_t width = self._width, half = width // 2, taus = self._widths.shape[1], n, i, time
-        cdef float[::1] out = self._out
-        cdef float[:, ::1] first = self._first, second = self._second
+    cdef int finish(self, Py_ssize_t size, Py_ssize_t taus, float *quantiles) except -1:
+        """The other layers of all of them: 2 x `taus` quantiles of each."""
+        cdef Py_ssize_t width = self._width, n, i, time
+        cdef float *out
+        cdef float *first
+        cdef float *second = &self._second[0]
         cdef float median, above
-        for n in range(quantiles.shape[0]):
-            copy_row(self._middle_bias, second[n])
-            add_product(first[n, :width], self._middle_left, second[n, :half])
-        for n in range(quantiles.shape[0]):
-            add_product(first[n, :width], self._middle_right, second[n, half:])
-            relu_all(second[n])
-        for n in range(quantiles.shape[0]):
-            copy_row(first[n, width:], out)
-            add_product(second[n], self._last, out)
+        if taus != self._taus:
+            raise ValueError("quantiles of other probabilities")
+        for n in range(size):
+            first = &self._first[n, 0]
+            memcpy(second, &self._middle_bias[0], width * sizeof(float))
+            headway_add_product(first, &self._middle[0, 0], second, width, width)
+            headway_relu_all(second, width)
+            out = first + width
+            headway_add_product(second, &self._last[0, 0], out, width, self._outputs)
             for time in range(2):
-                median = out[time * taus]
-                quantiles[n, time, 1] = median
-                quantiles[n, time, 0] = median - softplus(out[time * taus + 1]) * self._widths[time, 0]
+                median = out[0]
+                quantiles[1] = median
+                quantiles[0] = median - softplus(out[1]) * self._widths[time, 0]
                 above = 0.0
                 for i in range(2, taus):
-                    above += softplus(out[time * taus + i])
-                    quantiles[n, time, i] = median + above * self._widths[time, i]
+                    above += softplus(out[i])
+                    quantiles[i] = median + above * self._widths[time, i]
+                quantiles += taus
+                out += taus
         return 0
 
 
@@ -155,9 +171,10 @@ cdef class MemoryNetwork:
     def __init__(self, arrays):
         weights = reference_latency.MemoryNetwork(arrays)
         self._mean, self._by = floats(weights.mean), floats(weights.by)
-        self._first, self._bias, self._last = floats(weights.first), floats(weights.first_bias), floats(weights.last)
+        hidden = whole(len(weights.first_bias))
+        self._first, self._bias, self._last = floats(weights.first, hidden), floats(weights.first_bias, hidden), floats(weights.last)
         self._clip = reference_latency.CLIP
-        self.row, self._normal, self._hidden = zeros(len(weights.mean)), zeros(len(weights.mean)), zeros(len(weights.first_bias))
+        self.row, self._normal, self._hidden = zeros(len(weights.mean)), zeros(len(weights.mean)), zeros(hidden)
 
     def predict(self, const float[:, :] rows):
         cdef Py_ssize_t n
@@ -180,8 +197,7 @@ cdef class MemoryNetwork:
         cdef float[::1] normal = self._normal, hidden = self._hidden
         cdef float logit = 0.0
         normalize[float](self.row, self._mean, self._by, self._clip, normal)
-        copy_row(self._bias, hidden)
-        add_product(normal, self._first, hidden)
+        layer(normal, self._first, self._bias, hidden)
         relu_all(hidden[:last])
         for i in range(last):
             logit += hidden[i] * self._last[i]
@@ -193,28 +209,34 @@ cdef class MemoryNetwork:
 def memory_rows(held, kv_usage, target_rows):
     """See `latency_networks.memory_rows`."""
     cdef const double[:, :] targets = np.asarray(target_rows, np.float64)
-    cdef Py_ssize_t size = targets.shape[0], n
+    cdef Py_ssize_t size = targets.shape[0], n, i
+    cdef double[TARGETS] target
+    if targets.shape[1] != TARGETS:
+        raise ValueError("a row of another size")
     if len(held) != size or len(kv_usage) != size:
         raise ValueError("columns of different lengths")
     found = np.empty((size, 3 + targets.shape[1]), np.float32)
     cdef float[:, ::1] rows = found
     for n in range(size):
-        memory_row(held[n], kv_usage[n], targets[n], rows[n])
+        for i in range(targets.shape[1]):
+            target[i] = targets[n, i]
+        memory_row(held[n], kv_usage[n], target, &rows[n, 0], rows.shape[1])
     return found
 
 
 cdef double LEAST_RATIO = reference_latency.LEAST_RATIO
 
 
-cdef int memory_row(double held, usage, const double[:] target, float[::1] row) except -1:
+cdef int memory_row(double held, usage, const double *target, float *row, Py_ssize_t size) except -1:
+    """`target` has TARGETS numbers, the row `size`."""
     cdef Py_ssize_t i
     known = usage is not None and usage == usage
+    if size != 3 + TARGETS:
+        raise ValueError("a row of another size")
     row[0] = logit_of(held, LEAST_RATIO)
     row[1] = logit_of(usage, LEAST_RATIO) if known else row[0]
     row[2] = known
-    if row.shape[0] != 3 + target.shape[0]:
-        raise ValueError("a row of another size")
-    for i in range(target.shape[0]):
+    for i in range(TARGETS):
         row[3 + i] = target[i]
     return 0
 
@@ -422,7 +444,8 @@ cdef class LengthNetwork:
         return mixture(self._log_edges, weights, middles, scales, 1e-12, shares, bins)
 
 
-cdef double[::1] SEEN = np.zeros(SUMMARY), KNOWN = np.zeros(ESTIMATE)
+cdef double[SUMMARY] SEEN
+cdef double[ESTIMATE] KNOWN
 
 
 def target_rows(summaries, estimates, double now):
@@ -440,12 +463,12 @@ def target_rows(summaries, estimates, double now):
             SEEN[i] = item(summary, i)
         for i in range(ESTIMATE):
             KNOWN[i] = item(estimate, i)
-        target_row(SEEN, KNOWN, now, rows[n])
+        target_row(SEEN, KNOWN, now, &rows[n, 0])
     return found
 
 
-cdef int target_row(const double[::1] seen, const double[::1] known, double now, double[::1] row) except -1:
-    """Of one summary and one estimate."""
+cdef int target_row(const double *seen, const double *known, double now, double *row) except -1:
+    """Of one summary and one estimate: TARGETS numbers."""
     cdef Py_ssize_t i, own, other
     cdef double log_ttft, log_tpot, log_step, ttft, by_ttft, cached, ahead, step_s, first, ended, arrival, gap_s
     step_s = known[12]
