@@ -37,7 +37,7 @@ def prompt_features(text: str) -> PromptFeatures:
         words, kinds = read_words(text)
         first, last = words[:HEAD_TOKENS], words[HEAD_TOKENS:]
     counts = (*_size_and_lines(text), len(first) + len(last), *kinds)
-    return PromptFeatures(tuple(first[:HEAD_TOKENS]), tuple(last[-TAIL_TOKENS:]), counts)
+    return PromptFeatures(first[:HEAD_TOKENS], last[-TAIL_TOKENS:], counts)
 
 
 def _size_and_lines(text: str) -> tuple[int, int]:

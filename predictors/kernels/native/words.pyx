@@ -5,9 +5,9 @@ from predictors.kernels.reference import words as reference
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.ref cimport PyObject
-from cpython.tuple cimport PyTuple_GET_ITEM
-from cpython.unicode cimport PyUnicode_DATA, PyUnicode_KIND, PyUnicode_READ
+from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_New, PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_1BYTE_KIND, PyUnicode_2BYTE_KIND, PyUnicode_DATA, PyUnicode_KIND
 
 from predictors.kernels.native.source cimport HEADWAY_SOURCE
 
@@ -31,11 +31,24 @@ cdef const unsigned char *SIXTY_FOUR = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklm
 cdef enum Kind:
     SPACE, SIGN, DIGIT, LETTER
 
+#: Ids whose objects are kept: prompts have many words in common.
+cdef enum:
+    KEPT = 1024
+
+ctypedef fused Sign:
+    unsigned char
+    unsigned short
+    Py_UCS4
+
 cdef Py_ssize_t MAX_WORD_CHARS = reference.MAX_WORD_CHARS
 cdef object word_id = reference.word_id
 cdef unsigned int[256] CRC
 cdef Kind[128] KINDS
+cdef unsigned char[128] SMALL  # of a letter, else 0
+cdef unsigned short[128] SIGN_IDS, NUMBER_IDS  # of single signs; of numbers of so many digits
 cdef bint[128] USUAL
+cdef PyObject *OBJECTS[KEPT]
+cdef unsigned short[KEPT] IDS  # of these objects
 
 
 cdef Kind kind_of(Py_UCS4 sign):
@@ -44,6 +57,18 @@ cdef Kind kind_of(Py_UCS4 sign):
     if sign.isalnum():
         return LETTER
     return SPACE if sign.isspace() and sign != u"\n" else SIGN
+
+
+cdef inline unsigned int with_sign(unsigned int crc, unsigned int sign) noexcept:
+    return CRC[(crc ^ sign) & 0xFF] ^ (crc >> 8)
+
+
+cdef unsigned short number_id(Py_ssize_t digits) except? 0:
+    cdef unsigned int crc = 0xFFFFFFFFu
+    cdef unsigned char sign
+    for sign in b"#%d" % digits:
+        crc = with_sign(crc, sign)
+    return ~crc & 0xFFFF
 
 
 cdef int make_tables() except -1:
@@ -56,6 +81,8 @@ cdef int make_tables() except -1:
         CRC[at] = value
     for at in range(128):
         KINDS[at] = kind_of(at)
+        SMALL[at] = ord(chr(at).lower()) if KINDS[at] == LETTER else 0
+        SIGN_IDS[at], NUMBER_IDS[at] = ~with_sign(0xFFFFFFFFu, at) & 0xFFFF, number_id(at)
         USUAL[at] = at in reference.USUAL_SIGNS
     return 0
 
@@ -63,61 +90,100 @@ cdef int make_tables() except -1:
 make_tables()
 
 
-cdef unsigned int number_id(Py_ssize_t digits) except? 0:
-    cdef unsigned int crc = 0xFFFFFFFFu
-    cdef unsigned char sign
-    for sign in b"#%d" % digits:
-        crc = CRC[(crc ^ sign) & 0xFF] ^ (crc >> 8)
-    return ~crc & 0xFFFF
+cdef Py_ssize_t read_signs(const Sign *signs, Py_ssize_t size, str text, unsigned short *ids, int *counts) except -1:
+    """Fill in the ids of the tokens, of which there are as many as is returned, and the counts. After the signs comes 0."""
+    cdef Py_ssize_t at = 0, start, limit, count = 0
+    cdef int digits = 0, usual = 0, capitals = 0, beyond = 0, questions = 0
+    cdef unsigned int crc, small
+    cdef Py_UCS4 sign
+    cdef Kind kind
+    cdef bint plain
+    while at < size:
+        sign = signs[at]
+        kind = KINDS[sign] if sign < 128 else kind_of(sign)
+        start = at
+        if kind == LETTER:
+            crc, plain, limit = 0xFFFFFFFFu, True, start + MAX_WORD_CHARS
+            while True:  # to the end of these letters
+                if sign < 128:
+                    small = SMALL[sign]
+                    if not small:
+                        break
+                    capitals += small != sign
+                    if at < limit:
+                        crc = with_sign(crc, small)
+                elif kind_of(sign) == LETTER:
+                    plain = False
+                    beyond += 1
+                    capitals += sign.isupper()
+                else:
+                    break
+                at += 1
+                sign = signs[at]
+            ids[count] = ~crc & 0xFFFF if plain else <unsigned short>word_id(text[start:at])
+            count += 1
+            continue
+        if kind == DIGIT:
+            while sign < 128 and KINDS[sign] == DIGIT or sign >= 128 and kind_of(sign) == DIGIT:
+                digits += sign < 128
+                beyond += sign >= 128
+                at += 1
+                sign = signs[at]
+            ids[count] = NUMBER_IDS[at - start] if at - start < 128 else number_id(at - start)
+            count += 1
+            continue
+        at += 1
+        if sign >= 128:
+            beyond += 1
+            capitals += sign.isupper()
+            if kind == SIGN:
+                ids[count] = word_id(text[start:at])
+                count += 1
+        elif kind == SIGN:
+            ids[count] = SIGN_IDS[sign]
+            count += 1
+            usual += USUAL[sign]
+            questions += sign == c"?"
+    counts[0], counts[1], counts[2], counts[3], counts[4] = digits, usual, capitals, beyond, questions
+    return count
+
+
+cdef inline PyObject *object_of(unsigned short number) except NULL:
+    """Its object, borrowed until the next call."""
+    cdef Py_ssize_t at = number % KEPT
+    cdef PyObject *before = OBJECTS[at]
+    if before == NULL or IDS[at] != number:
+        made = <object>number
+        Py_INCREF(made)
+        OBJECTS[at], IDS[at] = <PyObject *>made, number
+        Py_XDECREF(before)
+    return OBJECTS[at]
 
 
 def read_words(str text not None):
-    cdef list ids = []
-    cdef Py_ssize_t at = 0, start = 0
-    cdef int digits = 0, signs = 0, capitals = 0, beyond = 0, questions = 0
-    cdef unsigned int crc = 0, sign
-    cdef Py_UCS4 each
-    cdef Kind kind, kind_before = SPACE
-    cdef bint plain = True
-    text += " "  # it ends the last token
-    cdef Py_ssize_t size = len(text)
+    cdef Py_ssize_t size = len(text), count, at
+    cdef int[5] counts = [0, 0, 0, 0, 0]
     cdef int form = PyUnicode_KIND(text)
-    cdef void *signs_of = PyUnicode_DATA(text)
-    while at < size:
-        each = PyUnicode_READ(form, signs_of, at)
-        sign = each
-        kind = KINDS[sign] if sign < 128 else kind_of(each)
-        if kind != kind_before or kind == SIGN:  # the token before ends here
-            if kind_before == DIGIT:
-                ids.append(number_id(at - start))
-            elif kind_before != SPACE:
-                ids.append(~crc & 0xFFFF if plain else word_id(text[start:at]))
-            start, crc, plain, kind_before = at, 0xFFFFFFFFu, True, kind
-        if sign >= 128:
-            plain = False
-            beyond += 1
-            capitals += each.isupper()
-        elif kind == LETTER:
-            while True:  # to the end of these letters
-                if sign <= c"Z":
-                    capitals += 1
-                    sign += 32
-                if at - start < MAX_WORD_CHARS:
-                    crc = CRC[(crc ^ sign) & 0xFF] ^ (crc >> 8)
-                sign = PyUnicode_READ(form, signs_of, at + 1)  # there is always the space
-                if sign >= 128 or KINDS[sign] != LETTER:
-                    break
-                at += 1
-        elif kind == DIGIT:
-            digits += 1
-        elif kind == SIGN:
-            crc = CRC[(crc ^ sign) & 0xFF] ^ (crc >> 8)
-            if sign == c"?":
-                questions += 1
-            else:
-                signs += USUAL[sign]
-        at += 1
-    return ids, (digits, signs, capitals, beyond, questions)
+    cdef void *signs = PyUnicode_DATA(text)
+    cdef PyObject *word
+    cdef unsigned short *ids = <unsigned short *>PyMem_Malloc(size * sizeof(unsigned short) + 1)
+    if ids == NULL:
+        raise MemoryError
+    try:
+        if form == PyUnicode_1BYTE_KIND:
+            count = read_signs(<unsigned char *>signs, size, text, ids, counts)
+        elif form == PyUnicode_2BYTE_KIND:
+            count = read_signs(<unsigned short *>signs, size, text, ids, counts)
+        else:
+            count = read_signs(<Py_UCS4 *>signs, size, text, ids, counts)
+        words = PyTuple_New(count)
+        for at in range(count):
+            word = object_of(ids[at])
+            Py_XINCREF(word)
+            PyTuple_SET_ITEM(words, at, <object>word)
+    finally:
+        PyMem_Free(ids)
+    return words, (counts[0], counts[1], counts[2], counts[3], counts[4])
 
 
 def ids_as_base64(tuple head not None, tuple tail not None):

@@ -14,7 +14,7 @@ _DIGITS = b"0123456789"
 MAX_WORD_CHARS = 24
 
 
-def read_words(text: str) -> tuple[list[int], tuple[int, ...]]:
+def read_words(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The id of each word, number, single sign and line break, in 16 bits; and the counts of ASCII digits, of usual signs, of
     capitals, of characters that are not ASCII, and of question marks."""
     ascii_text = text.encode("ascii", "ignore")
@@ -27,7 +27,7 @@ def read_words(text: str) -> tuple[list[int], tuple[int, ...]]:
         len(text) - size,
         text.count("?"),
     )
-    return [word_id(token) for token in _TOKEN.findall(text)], counts
+    return tuple(word_id(token) for token in _TOKEN.findall(text)), counts
 
 
 def ids_as_base64(head: tuple[int, ...], tail: tuple[int, ...]) -> str:
