@@ -471,6 +471,7 @@ def model_outputs(head, MemoryNetwork memory, of_all, Estimates estimates, insta
             if network is None:
                 states.append(history.state)
             else:
+                history.encode()
                 network.put(n - begin, history._state, TARGET_ROWS[n - begin])
             decides_ttft[at] = known.ttft_count >= LEAST_OBSERVED
             decides_tpot[at] = known.tpot_count >= LEAST_OBSERVED and read(PROFILE, of) is None

@@ -104,10 +104,23 @@ cdef class InstanceHistory:
         self._network = network
         self.events, self._waiting = [], []
         if network is not None:
-            self.state = network.start()
-            self._state = self.state
+            self._array = network.start()
+            self._state = self._array
+        self._encoded = True
         self._step_s = 0.02
         self._first_8.room, self._first_32.room, self._arrivals.room, self._ended.room = 8, 32, 16, 16
+
+    @property
+    def state(self):
+        self.encode()
+        return self._array
+
+    cdef int encode(self) except -1:
+        """Bring the encoding of the state up to date, which only predictions read."""
+        if not self._encoded:
+            self._network.encode(self._state)
+            self._encoded = True
+        return 0
 
     def waits(self, double dispatched_at):
         self._waiting.append(dispatched_at)
@@ -192,6 +205,7 @@ cdef class InstanceHistory:
         if self._network is None:
             self.events.append(tuple(row))
             return 0
+        self._encoded = False
         return self._network.advance(row, self._state)
 
     def target(self, instance, estimate, double now):

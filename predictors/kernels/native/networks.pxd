@@ -15,6 +15,7 @@ cdef class LatencyNetwork:
 
     cdef int _check(self, const float[::1] state) except -1
     cdef int advance(self, const double[::1] row, float[::1] state) except -1
+    cdef int encode(self, float[::1] state) except -1
     cdef int put(self, Py_ssize_t n, const float[::1] state, const double *target) except -1
     cdef int finish(self, Py_ssize_t size, Py_ssize_t taus, float *quantiles) except -1
 

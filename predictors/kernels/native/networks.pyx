@@ -16,7 +16,7 @@ from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, r
 from libc.string cimport memcpy
 
 from predictors.kernels.native.arithmetic cimport (
-    PARTS, PATCH_WORDS, add_product, add_row, add_steps, copy_first, copy_row, copy_row_of, headway_add_product,
+    PARTS, PATCH_WORDS, add_product, add_row, add_steps, copy_first, copy_row, copy_row_of, data_of, headway_add_product,
     headway_normal_of_doubles, headway_place_words, headway_relu_all, headway_step, headway_sum_grams, item, layer, mixture,
     normalize, read_patches, relu_all, silu_all, standardize, take_words, tanh_all, tanh_of, within,
 )
@@ -43,6 +43,9 @@ cdef object floats(object array, Py_ssize_t columns=0):
     found = zeros_of((*rows, max(given, columns)))
     found[..., :given] = array
     return found
+
+
+cdef object empty = np.empty
 
 
 def fitting(array, *shape):
@@ -89,6 +92,7 @@ cdef class LatencyNetwork:
 
     def step(self, tuple row, float[::1] state):
         self.advance(np.array(row, np.float64), state)
+        self.encode(state)
 
     cdef int _check(self, const float[::1] state) except -1:
         if state.shape[0] != 2 * self._hidden + self._width:
@@ -96,14 +100,19 @@ cdef class LatencyNetwork:
         return 0
 
     cdef int advance(self, const double[::1] row, float[::1] state) except -1:
+        """All but the encoding, which `encode` brings up to date."""
         cdef Py_ssize_t hidden = self._hidden
-        cdef float *encoding = &state[0] + 2 * hidden
         self._check(state)
         normalize[double](row, self._event_mean, self._event_by, self._clip, self._event)
         layer(self._event, self._by_event, self._gate_bias, self._gates)
         headway_step(&self._by_hidden[0, 0], &self._gates[0], &state[0], &state[hidden], hidden)
+        return 0
+
+    cdef int encode(self, float[::1] state) except -1:
+        cdef float *encoding = &state[0] + 2 * self._hidden
+        self._check(state)
         memcpy(encoding, &self._join_bias[0], self._width * sizeof(float))
-        headway_add_product(&state[0], &self._join[0, 0], encoding, hidden, self._width)
+        headway_add_product(&state[0], &self._join[0, 0], encoding, self._hidden, self._width)
         return 0
 
     def quantiles(self, states, const double[:, ::1] rows):
@@ -326,15 +335,16 @@ cdef class LengthNetwork:
     def shares(self, features, LengthFleet fleet):
         cdef Py_ssize_t size = fleet._level.shape[0], bins = self._prior.shape[0], n, i
         cdef double familiar = self._read(features), weight
-        found = np.empty((size, bins))
-        cdef double[:, ::1] shares = found
+        found = empty((size, bins))
+        cdef double *shares = <double *>data_of(found, c"d", size * bins * sizeof(double))
         for n in range(size):
-            self._share(fleet, n, &shares[n, 0], bins)
+            self._share(fleet, n, shares + n * bins, bins)
         if familiar < self._familiar:
             weight = min(1.0, (self._familiar - familiar) / max(self._familiar - self._strange, 1e-6))
             for n in range(size):
                 for i in range(bins):
-                    shares[n, i] = (1.0 - weight) * shares[n, i] + weight * self._prior[i]
+                    shares[i] = (1.0 - weight) * shares[i] + weight * self._prior[i]
+                shares += bins
         return found
 
     cdef int _reserve(self, Py_ssize_t words) except -1:

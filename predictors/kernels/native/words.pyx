@@ -51,7 +51,7 @@ cdef PyObject *OBJECTS[KEPT]
 cdef unsigned short[KEPT] IDS  # of these objects
 
 
-cdef Kind kind_of(Py_UCS4 sign):
+cdef Kind kind_of(Py_UCS4 sign) noexcept:
     if sign.isdecimal():
         return DIGIT
     if sign.isalnum():
@@ -115,7 +115,7 @@ cdef Py_ssize_t read_signs(const Sign *signs, Py_ssize_t size, str text, unsigne
                 elif kind_of(sign) == LETTER:
                     plain = False
                     beyond += 1
-                    capitals += sign.isupper()
+                    capitals += 1 if sign.isupper() else 0
                 else:
                     break
                 at += 1
@@ -135,7 +135,7 @@ cdef Py_ssize_t read_signs(const Sign *signs, Py_ssize_t size, str text, unsigne
         at += 1
         if sign >= 128:
             beyond += 1
-            capitals += sign.isupper()
+            capitals += 1 if sign.isupper() else 0
             if kind == SIGN:
                 ids[count] = word_id(text[start:at])
                 count += 1
