@@ -107,7 +107,7 @@ cdef extern from *:
     HEADWAY_PRODUCT(headway_add_product_of_32, __attribute__((target("avx2"))), 32)
     HEADWAY_PRODUCT(headway_add_product_of_64, __attribute__((target("avx512f"))), 64)
     #endif
-    static void headway_add_product(const float *a, const float *weights, float *restrict out, long rows, long columns) {
+    CYTHON_UNUSED static void headway_add_product(const float *a, const float *weights, float *restrict out, long rows, long columns) {
     #ifdef HEADWAY_CLONES
         if (__builtin_cpu_supports("avx512f")) headway_add_product_of_64(a, weights, out, rows, columns);
         else if (__builtin_cpu_supports("avx2")) headway_add_product_of_32(a, weights, out, rows, columns);
@@ -177,7 +177,7 @@ cdef extern from *:
     }
 
     /* A step of an LSTM from its gates, in which all but the share of its state is. */
-    static void headway_step(const float *by_state, float *restrict gates, float *restrict state, float *restrict cell, long hidden) {
+    CYTHON_UNUSED static void headway_step(const float *by_state, float *restrict gates, float *restrict state, float *restrict cell, long hidden) {
         headway_add_product(state, by_state, gates, hidden, 4 * hidden);
         headway_tanh_all(gates, 4 * hidden);
         headway_gate(gates, cell, state, hidden);
@@ -187,7 +187,7 @@ cdef extern from *:
 
     /* sums += the rows of the known words and pairs, each once: `seen` has the tick of its last prompt. `known` counts the known
        words, and the known pairs. -1: a row of another table. */
-    static int headway_sum_grams(
+    CYTHON_UNUSED static int headway_sum_grams(
         const unsigned *words, long size, const int *rows, unsigned first_pair, unsigned mask, unsigned char *seen,
         unsigned char tick, const float *table, long table_rows, float *restrict sums, long columns, long *known
     ) {
@@ -213,7 +213,7 @@ cdef extern from *:
 
     /* The rows of the words of patches, of which the last may be filled up with unknown words (row 0). Counts frequent ones, and
        the others together. -1: a row of another table. */
-    static int headway_place_words(
+    CYTHON_UNUSED static int headway_place_words(
         const unsigned *words, long size, const int *rows, long table_rows, long frequent, int *counted, int *placed, long room
     ) {
         for (long at = 0; at < room; at++) {
@@ -270,7 +270,7 @@ cdef extern from *:
     }
 
     /* The shares of the bins between edges, at least `least` each. Nothing is below the first edge or above the last one. */
-    static void headway_mixture(
+    CYTHON_UNUSED static void headway_mixture(
         const double *edges, const double *weights, const double *middles, const double *scales, double least,
         double *restrict shares, long bins
     ) {
