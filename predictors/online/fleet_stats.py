@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from predictors.kernels import (
     Accuracy,
@@ -18,7 +19,9 @@ from predictors.kernels import (
 from predictors.kernels.step_costs import PrefillRate
 from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
-from predictors.online.model_lengths import Lengths
+from predictors.online.model_lengths import Lengths, ServedModels
+from router.compiled import compiled_init
+from router.core.option_columns import models_of
 from router.core.state import Instance
 from router.core.types import Candidate
 
@@ -26,6 +29,15 @@ from router.core.types import Candidate
 _PREFILL_HORIZON_S = 10.0
 #: The stats of so many rosters are kept.
 _MOST_KEPT = 64
+
+
+@compiled_init
+class Served(NamedTuple):
+    """Some candidates, their stats, and their models."""
+
+    candidates: Sequence[Candidate]
+    stats: Sources[CandidateStats]
+    models: ServedModels
 
 
 class FleetStats:
@@ -43,8 +55,9 @@ class FleetStats:
         self._prefills: dict[str, PrefillRate] = {}
         self._coverage: dict[str, Coverage] = {}
         self._groups: dict[tuple[str, str], GroupCalibration] = {}
-        #: By the identity of a roster's candidates, those candidates and their stats. What is kept keeps its identity.
-        self._kept: dict[int, tuple[Sequence[Candidate], Sources[CandidateStats]]] = {}
+        #: By the identity of a roster's candidates. What is kept keeps its identity.
+        self._kept: dict[int, Served] = {}
+        self._alone: dict[CandidateStats, Served] = {}
 
     def of(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         """The stats of a candidate. They start anew for a new candidate, and when its profile or speed changes."""
@@ -57,26 +70,48 @@ class FleetStats:
             self.changed()
         return stats
 
-    def of_all(
-        self, candidates: Sequence[Candidate], instances: Sequence[Instance]
-    ) -> Sources[CandidateStats]:
-        """`of` for each of them. Those of a roster, which are tuples and hold as long as the fleet, are looked up once."""
+    def of_one(self, candidate: Candidate, instance: Instance) -> Served:
+        """`of` for this one, with its model."""
+        stats = self.of(candidate, instance)
+        served = self._alone.get(stats)
+        if served is None or served.candidates[0] is not candidate:
+            candidates = (candidate,)
+            served = Served(candidates, Sources([stats], candidates), self.models_of(candidates))
+            self._alone[stats] = served
+        return served
+
+    def of_all(self, candidates: Sequence[Candidate], instances: Sequence[Instance]) -> Served:
+        """`of` for each of them, with their models. Those of a roster, which are tuples and hold as long as the fleet, are looked
+        up once."""
         lasts = candidates.__class__ is tuple
         if lasts and (kept := self._kept.get(id(candidates))) is not None:
-            return kept[1]
+            return kept
         found, missing = stats_of(self.candidates, candidates, instances)
         for at in missing:
             found[at] = self.of(candidates[at], instances[at])
-        sources = Sources(found, candidates)
+        served = Served(candidates, Sources(found, candidates), self.models_of(candidates))
         if lasts:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            self._kept[id(candidates)] = candidates, sources
-        return sources
+            self._kept[id(candidates)] = served
+        return served
+
+    def models_of(self, candidates: Sequence[Candidate]) -> ServedModels:
+        """The models of candidates."""
+        kept = self._kept.get(id(candidates)) if candidates.__class__ is tuple else None
+        if kept is not None:
+            return kept.models
+        models, relevance = models_of(candidates), self.models.relevance
+        return ServedModels(
+            models.items(),
+            [self.lengths.of(model, family) for model, family in models.items()],
+            () if relevance is None else [model for model in models if relevance.knows(model)],
+        )
 
     def changed(self) -> None:
         """The stats of a candidate, or the objects of one, are replaced."""
         self._kept.clear()
+        self._alone.clear()
 
     def _new(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         self.on_new(candidate)
@@ -150,6 +185,7 @@ class FleetStats:
             stats.weights = ModelWeight(), ModelWeight()
         for lengths in self.lengths.all():
             lengths.learned = LearnedLengths()
+        self.changed()
 
     def forget(self, instance: str) -> None:
         """Drop what was learned of an instance that left the fleet. Lengths belong to models and stay."""

@@ -4,12 +4,12 @@ counts prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from math import exp, log
 
 import numpy as np
 
-from predictors.kernels import LearnedLengths
+from predictors.kernels import LearnedLengths, LengthTable
 from predictors.kernels.length_bins import bin_of
 from predictors.online.length import LengthDistribution
 
@@ -55,13 +55,37 @@ class ModelLengths:
         each = output_tokens if choices <= 1 else round(output_tokens / choices)
         each = max(each, 1)
         censored = max_tokens is not None and each >= max_tokens
-        if predicted is not None:
-            self.learned.observe(predicted, self.output, each, censored)
-        at = bin_of(each)
         output = self.output
+        at = bin_of(each) if predicted is None else self.learned.observe(predicted, output, each, censored)
         if output.parent is not None:
             output.parent.observe_bin(at, censored)
         output.observe_bin(at, censored)
+
+
+class ServedModels:
+    """Some models with their families, and what is known of their answers, by column. `rated` are the names of those that the
+    relevance model knows."""
+
+    __slots__ = ("learned", "lengths", "models", "output", "rated")
+
+    def __init__(
+        self,
+        models: Iterable[tuple[str, str | None]],
+        lengths: Iterable[ModelLengths],
+        rated: Container[str],
+    ) -> None:
+        self.models = tuple(models)
+        self.lengths = list(lengths)
+        self.output: list[LengthTable] = [each.output for each in self.lengths]
+        self.learned = [each.learned for each in self.lengths]
+        self.rated = [model for model, _ in self.models if model in rated]
+
+    def without(self, known: Container[str]) -> ServedModels:
+        """Those that are not `known`."""
+        if all(model not in known for model, _ in self.models):
+            return self
+        both = [each for each in zip(self.models, self.lengths, strict=True) if each[0][0] not in known]
+        return ServedModels([model for model, _ in both], [lengths for _, lengths in both], self.rated)
 
 
 class Lengths:

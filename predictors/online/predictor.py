@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from predictors.kernels import (
-    LengthTable,
     Sources,
     analytic_estimates,
     answer_length,
@@ -31,8 +30,10 @@ from predictors.kernels import (
 from predictors.kernels.reference.answer_length import AnswerLength, output_cap
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.candidate_stats import CandidateStats
+from predictors.online.fleet_stats import Served
 from predictors.online.forecast import PromptForecast, Quality
 from predictors.online.learning import Learning
+from predictors.online.model_lengths import ServedModels
 from predictors.online.model_outputs import misses, model_outputs
 from predictors.online.prediction import Predictions
 from predictors.online.prompt_caches import PromptCaches
@@ -40,7 +41,7 @@ from predictors.online.qualities import Qualities
 from predictors.online.sharing import Sharing
 from predictors.online.tree_times import TreeTimes
 from router.core.interfaces import Option
-from router.core.option_columns import models_of, parts_of, set_predictions
+from router.core.option_columns import parts_of, set_predictions
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, Request
 
@@ -54,9 +55,6 @@ class OnlinePredictor:
         self.stats = learning.stats
         self._caches = learning.learner(PromptCaches)
         self._qualities = learning.learner(Qualities)
-        #: The last roster's candidates, which do not change, and their models with their families.
-        self._roster: Sequence[Candidate] = ()
-        self._families: dict[str, str | None] = {}
         #: Sends observations to other replicas and receives theirs.
         self.sharing = Sharing(learning)
         #: The learners, by class (`predictors.online.learners`).
@@ -91,19 +89,21 @@ class OnlinePredictor:
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """The prediction if the request were dispatched to `candidate` at `now`. Changes nothing that is learned."""
-        (prediction,) = self._predictions(request, [candidate], [instance], now).each(0, 1)
+        served = self.stats.of_one(candidate, instance)
+        (prediction,) = self._predictions(request, served, (instance,), now).each(0, 1)
         return prediction
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> Predictions:
         """Give every option its prediction. Each model runs once for all of them. The same values by column are returned."""
         candidates, instances = parts_of(options)
-        found = self._predictions(request, candidates, instances, now)
+        served = self.stats.of_all(candidates, instances)
+        found = self._predictions(request, served, instances, now)
         set_predictions(options, found)
         return found
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """Expected quality by candidate, the same as that of `predict_all`."""
-        forecast = self._forecast(request, candidates)
+        forecast = self._forecast(request, self.stats.models_of(candidates))
         return [self._qualities.of(each, forecast)[0] for each in candidates]
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
@@ -116,11 +116,11 @@ class OnlinePredictor:
 
     # --- the prediction ----------------------------------------------------------------------------
     def _predictions(
-        self, request: Request, candidates: Sequence[Candidate], instances: Sequence[Instance], now: float
+        self, request: Request, served: Served, instances: Sequence[Instance], now: float
     ) -> Predictions:
         """One for each candidate at its instance."""
-        forecast = self._forecast(request, candidates)
-        stats = self.stats.of_all(candidates, instances)
+        candidates, stats, models = served
+        forecast = self._forecast(request, models)
         answers, qualities = self._by_model(request, candidates, stats, forecast)
         cached = [0.0] * len(stats)
         if request.prefix or request.session is not None:
@@ -153,34 +153,26 @@ class OnlinePredictor:
 
         return by_model(candidates, stats, both)
 
-    def _forecast(self, request: Request, candidates: Sequence[Candidate]) -> PromptForecast | None:
-        """The forecast for the candidates' models, computed once a request."""
+    def _forecast(self, request: Request, served: ServedModels) -> PromptForecast | None:
+        """The forecast for these models, computed once a request."""
         features, models = request.features, self.stats.models
         if features is None or not request.decodes or (models.length is None and models.relevance is None):
             return None
         forecast: PromptForecast | None = request.forecast
         if forecast is None:
             forecast = request.forecast = PromptForecast()
-        tables_of = forecast.tables
-        if candidates is not self._roster:
-            self._roster, self._families = (), models_of(candidates)
-            if candidates.__class__ is tuple:
-                self._roster = candidates
-        fresh = {model: family for model, family in self._families.items() if model not in tables_of}
-        if not fresh:
+        elif not (served := served.without(forecast.tables)).models:
             return forecast
-        pairs = list(fresh.items())
-        lengths = [self.stats.lengths.of(model, family) for model, family in pairs]
-        tables: list[LengthTable] = [each.output for each in lengths]
+        tables = served.output
         if models.length is not None:
-            shares = models.length.shares(features, pairs)
-            tables = served_tables([each.learned for each in lengths], shares, tables)
-            for at, model in enumerate(
-                fresh
-            ):  # the end of an iteration over an array takes 4,000 instructions
+            shares = models.length.shares(features, served.models)
+            tables = served_tables(served.learned, shares, tables)
+        for at, (model, _) in enumerate(served.models):
+            forecast.tables[model] = tables[at]
+            if models.length is not None:
                 forecast.predicted[model] = shares[at]
-        forecast.tables.update(zip(fresh, tables, strict=True))
-        self._qualities.predict(forecast, features, list(fresh))
+        if served.rated:
+            self._qualities.predict(forecast, features, served.rated)
         return forecast
 
     # --- beside the protocol ---------------------------------------------------------------------

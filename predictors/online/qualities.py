@@ -44,22 +44,22 @@ class Qualities(Learner[AnswerJudged]):
         self._waiting: dict[str, deque[AnswerJudged]] = {}
 
     def predict(self, forecast: PromptForecast, features: PromptFeatures, models: Sequence[str]) -> None:
-        """Add the relevance model's predictions for these models to the forecast."""
+        """Add the relevance model's predictions for these models, which it knows, to the forecast."""
         relevance = self.stats.models.relevance
-        known = [] if relevance is None else [model for model in models if relevance.knows(model)]
-        if relevance is not None and known:
-            means, deviations, forecast.cluster, forecast.trust = relevance.quality(features, known)
-            for model, mean, deviation in zip(known, means.tolist(), deviations.tolist(), strict=True):
+        if relevance is not None:
+            means, deviations, forecast.cluster, forecast.trust = relevance.quality(features, models)
+            for model, mean, deviation in zip(models, means.tolist(), deviations.tolist(), strict=True):
                 forecast.learned[model] = Learned(mean, deviation)
 
     def of(self, candidate: Candidate, forecast: PromptForecast | None) -> Quality:
         """The final quality."""
         model, prior = candidate.model, candidate.quality
-        if forecast is None:
-            return self._corrected(model, (prior, None), None) if self._feedback else (prior, None)
+        if forecast is None or model not in forecast.learned:
+            cluster = None if forecast is None else forecast.cluster
+            return self._corrected(model, (prior, None), cluster) if self._feedback else (prior, None)
         found = forecast.quality.get((model, prior))
         if found is None:
-            expected = blended(prior, forecast.learned.get(model), forecast.trust)
+            expected = blended(prior, forecast.learned[model], forecast.trust)
             found = forecast.quality[model, prior] = self._corrected(model, expected, forecast.cluster)
         return found
 
@@ -78,7 +78,9 @@ class Qualities(Learner[AnswerJudged]):
         priors = [prior for prior in stated.values() if prior is not None]
         forecast = PromptForecast()
         features = PromptFeatures(observation.head, observation.tail, observation.counts)
-        self.predict(forecast, features, [model])
+        relevance = self.stats.models.relevance
+        if relevance is not None and relevance.knows(model):
+            self.predict(forecast, features, [model])
         expected, _ = blended(fmean(priors) if priors else None, forecast.learned.get(model), forecast.trust)
         if expected is not None:
             self._feedback.setdefault(model, QualityFeedback()).observe(

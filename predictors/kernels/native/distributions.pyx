@@ -223,6 +223,7 @@ cdef class LearnedLengths:
         rate = 1.0 / (min(self._observed, SCALE_MEMORY) + INERTIA)
         error = log(max(count, 1.0) / median_of(&SCALED[0]))
         self.log_scale += rate * (max(error, 0.0) if censored else error)
+        return at
 
     cdef void _smooth(self, const double *counts, double prior, double *into) noexcept:
         """Each bin with three neighbours on either side, weighed, and with the prior of what is expected."""

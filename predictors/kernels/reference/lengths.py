@@ -128,9 +128,9 @@ class LearnedLengths:
         """The weight of the learned model in [0, 1]; the rest is the histogram's."""
         return 1.0 / (1.0 + exp(-(PRIOR_LOG_ODDS + self.evidence)))
 
-    def observe(self, predicted: np.ndarray, online: LengthTable, tokens: int, censored: bool) -> None:
+    def observe(self, predicted: np.ndarray, online: LengthTable, tokens: int, censored: bool) -> int:
         """Learn from an answer of `tokens`, for which the model had predicted the shares `predicted` (BINS,). `censored`: it
-        stopped at its cap."""
+        stopped at its cap. Returns its bin."""
         at = bin_of(tokens)
         scaled, corrected = self.corrected(predicted)
         if censored:
@@ -157,6 +157,7 @@ class LearnedLengths:
         rate = 1.0 / (min(self._observed, SCALE_MEMORY) + INERTIA)
         error = log(max(tokens, 1) / _median(scaled))
         self.log_scale += rate * (max(error, 0.0) if censored else error)
+        return at
 
     def corrected(self, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(BINS,) twice: the prediction stretched by the scale, and the same corrected by the observed frequencies."""

@@ -526,7 +526,7 @@ def test_objects_made_by_column() -> None:
     columns: list[list[Any]] = [[1, "a", None], [2.5, [], ()]]
     for kind in (_Slots, type("_Dict", (), {}), type("_Both", (_Slots,), {})):
         for each_with in (estimates.each_with, estimates_in_python.each_with):
-            made: list[Any] = each_with(kind, ["one", "two"], columns, 4, 7)
+            made: list[Any] = each_with(kind, ("one", "two"), columns, 4, 7)
             assert [type(each) for each in made] == [kind] * 3
             assert [(each._at, each.one, each.two) for each in made] == [
                 (4, 1, 2.5),
@@ -534,11 +534,11 @@ def test_objects_made_by_column() -> None:
                 (6, None, ()),
             ]
     with pytest.raises(TypeError):
-        estimates.each_with(_OfAnother, ["one", "two"], columns, 0, 3)
+        estimates.each_with(_OfAnother, ("one", "two"), columns, 0, 3)
     with pytest.raises(TypeError):
-        estimates.each_with(int, ["one"], columns[:1], 0, 3)
+        estimates.each_with(int, ("one",), columns[:1], 0, 3)
     with pytest.raises(ValueError, match="different lengths"):
-        estimates.each_with(_Slots, ["one"], columns[:1], 0, 2)
+        estimates.each_with(_Slots, ("one",), columns[:1], 0, 2)
 
 
 # --- what does not fit ---------------------------------------------------------------------------------
@@ -674,13 +674,14 @@ def test_what_is_known_of_a_roster_is_kept_until_it_changes() -> None:
     candidates = tuple(Candidate(name, "m", "m") for name in "ab")
     instances = tuple(Instance(each.instance, "vllm", {"m": each}) for each in candidates)
     stats = FleetStats(UNTRAINED)
-    known = stats.of_all(candidates, instances)
-    assert stats.of_all(candidates, instances) is known
+    served = stats.of_all(candidates, instances)
+    assert stats.of_all(candidates, instances) is served
+    known = served.stats
     assert list(known) == [stats.of(*each) for each in zip(candidates, instances, strict=True)]
     stats.forget("b")
-    anew = stats.of_all(candidates, instances)
+    anew = stats.of_all(candidates, instances).stats
     assert (anew[0] is known[0], anew[1] is known[1]) == (True, False)
-    assert stats.of_all(list(candidates), instances) is not anew
+    assert stats.of_all(list(candidates), instances).stats is not anew
 
 
 def test_what_is_known_of_candidates() -> None:
@@ -689,7 +690,7 @@ def test_what_is_known_of_candidates() -> None:
     candidates = [Candidate(name, "m", "m") for name in "abcd"]
     instances = [Instance(each.instance, "vllm", {"m": each}, profiles={"m": of}) for each in candidates]
     stats = FleetStats(UNTRAINED)
-    known = list(stats.of_all(candidates, instances))
+    known = list(stats.of_all(candidates, instances).stats)
     instances[1].speed = 2.0
     instances[2].profiles = {}
     del stats.candidates["d", "m"]
