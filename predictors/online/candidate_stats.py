@@ -49,6 +49,7 @@ class PendingTtft:
         self.stats = stats
         self.prediction = prediction
         self.dispatched_at = dispatched_at
+        OnlinePrediction.complete(prediction)
         estimate = prediction.estimate
         window = stats.ttft.windows[estimate.ttft_stratum]
         self.physical = window.median, window.p95  # residuals that the physical estimate predicted

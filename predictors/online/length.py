@@ -35,7 +35,7 @@ class LengthDistribution(LengthTable):
         super().__init__(_PRIOR if parent is None else parent.shares)
         self.parent = parent
         self.observed = 0  # number of answers so far
-        self._counts = np.zeros(BINS)
+        self._counts = [0.0] * BINS
         self._censored: dict[int, float] = {}  # not spread yet: 1 / P(Y > left edge), summed by bin
         self._weight = 0.0
         self._stale = 0
@@ -49,7 +49,7 @@ class LengthDistribution(LengthTable):
         self.observed += 1
         if self._weight >= _MAX_WEIGHT:
             self._refresh()
-            self._counts /= 2
+            self._counts = [count / 2 for count in self._counts]
             self._weight /= 2
         self._weight += 1.0
         above = 1.0 - self.below(at) if censored else 0.0
@@ -65,7 +65,7 @@ class LengthDistribution(LengthTable):
         """Spread the weight of capped answers over the bins above their caps, by the shares known so far."""
         weights = np.zeros(BINS)
         weights[list(self._censored)] = list(self._censored.values())
-        self._counts += self.shares * np.cumsum(weights)
+        self._counts = (self._counts + self.shares * np.cumsum(weights)).tolist()
         self._censored.clear()
 
     def _refresh(self) -> None:
@@ -73,5 +73,5 @@ class LengthDistribution(LengthTable):
             self._spread_censored()
         borrowed = _PRIOR if self.parent is None else self.parent.shares
         scale = 1.0 / (self._weight + _BORROWED_WEIGHT)
-        self.take((self._counts + _BORROWED_WEIGHT * borrowed) * scale)
+        self.take((np.array(self._counts) + _BORROWED_WEIGHT * borrowed) * scale)
         self._stale = 0

@@ -16,8 +16,9 @@ from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
 
-#: Rows of arrays, read at once: the quantiles of one time, and the factors of one candidate.
-_QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
+#: The quantiles of one time. Rows of arrays, read at once: those of both times, and the factors of one candidate.
+_OF_ONE = len(PREDICTIONS) * len(TAUS)
+_QUANTILES = Struct(f"{2 * _OF_ONE}d")
 _FACTORS = Struct("6d")
 
 
@@ -89,21 +90,6 @@ class Predictions:
         """Expected quality."""
         return [quality for quality, _ in self.qualities]
 
-    def factors(self, at: int) -> tuple[Sequence[float], Sequence[float]]:
-        """The factors (median, 95 % quantile, mean) of actual to physical TTFT and TPOT, of one candidate."""
-        row = self.outputs.rows[at]
-        if row < 0:
-            return self.estimates.factors(at)
-        factors = _FACTORS.unpack_from(self.outputs.factors, row * _FACTORS.size)  # type: ignore[arg-type]
-        return factors[:3], factors[3:]
-
-    def memory_ratio(self, at: int) -> float:
-        """The mean share of KV memory in use, of one candidate."""
-        of = self.outputs
-        if of.memory is None or of.rows[at] < 0:
-            return self.estimates.memory_ratio(at)
-        return of.memory.predict_one(of.memory_rows, of.rows[at])
-
     def each(self, first: int, end: int) -> list[OnlinePrediction]:
         """Those of the candidates from `first` until before `end`."""
         estimates, of, costs, size = self.estimates, self.outputs, self._costs, end - first
@@ -121,10 +107,11 @@ class Predictions:
 
 #: What a prediction is given, and what it reads when it is needed.
 _LATER = frozenset((
-    "e2e_s_p50", "e2e_s_p95", "engine_ttft_s", "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "ttft_s_p95", "waited_s",
+    "e2e_s_p50", "e2e_s_p95", "engine_ttft_s", "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "tpot_quantiles", "ttft_quantiles",
+    "ttft_s_p95", "waited_s",
 ))  # fmt: skip
 _fields_of = attrgetter(*[each.name for each in fields(Prediction)])
-_NAMES = ["answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"]
+_NAMES = "answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"
 
 
 class OnlinePrediction(Prediction):
@@ -132,14 +119,16 @@ class OnlinePrediction(Prediction):
 
     It keeps the `estimate`, the time at which it was made (`made_at`), TPOT before shrinking (`raw_tpot_s`) and the
     answer's length (None: nothing is decoded). `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of
-    actual to physical times.
+    actual to physical times. `ttft_quantiles` and `tpot_quantiles` are those of the log errors of physical times at TAUS, of each
+    of PREDICTIONS one after another, empty if the latency model did not predict.
 
     One is made for each candidate of each request, so it holds the few values that policies read; the others are read from
     `Predictions` when they are needed.
     """
 
     __slots__ = (
-        "_at", "_of", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "raw_tpot_s", "trees", "waited_s",
+        "_at", "_of", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "raw_tpot_s", "tpot_quantiles", "trees",
+        "ttft_quantiles", "waited_s",
     )  # fmt: skip
 
     _at: int
@@ -150,6 +139,8 @@ class OnlinePrediction(Prediction):
     of_tpot: Sequence[float]
     of_ttft: Sequence[float]
     raw_tpot_s: float
+    tpot_quantiles: tuple[float, ...]
+    ttft_quantiles: tuple[float, ...]
     trees: TreeForecast | None  # set if the policy is `predicted_latency`
     waited_s: float  # since the request's arrival
 
@@ -162,14 +153,34 @@ class OnlinePrediction(Prediction):
             return NotImplemented
         return _fields_of(self) == _fields_of(other)
 
-    def quantiles(self, time: int) -> tuple[float, ...]:
-        """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
-        Empty if the latency model did not predict."""
-        row = self._of.outputs.rows[self._at]
+    def complete(self) -> None:
+        """Read the values that few predictions need at once, before they are read singly."""
+        if type(self) is OnlinePrediction:
+            return
+        self.__class__ = OnlinePrediction  # first, because each read of a class with `__getattr__` is slow
+        of, at = self._of, self._at
+        del self._of  # its arrays are needed no more
+        estimates, outputs = of.estimates, of.outputs
+        row, memory = outputs.rows[at], outputs.memory
+        self.estimate = estimates.estimate(at)
+        self.raw_tpot_s = estimates.raw_tpot_s(at)
         if row < 0:
-            return ()
-        quantiles, begin = self._of.outputs.quantiles, (2 * row + time) * _QUANTILES.size
-        return _QUANTILES.unpack_from(quantiles, begin)  # type: ignore[arg-type]
+            self.of_ttft, self.of_tpot = estimates.factors(at)
+            self.ttft_quantiles = self.tpot_quantiles = ()
+        else:
+            factors = _FACTORS.unpack_from(outputs.factors, row * _FACTORS.size)  # type: ignore[arg-type]
+            self.of_ttft, self.of_tpot = factors[:3], factors[3:]
+            quantiles = _QUANTILES.unpack_from(outputs.quantiles, row * _QUANTILES.size)  # type: ignore[arg-type]
+            self.ttft_quantiles, self.tpot_quantiles = quantiles[:_OF_ONE], quantiles[_OF_ONE:]
+        if row < 0 or memory is None:
+            self.memory_ratio = estimates.memory_ratio(at)
+        else:
+            self.memory_ratio = memory.predict_one(outputs.memory_rows, row)
+        self.quality, self.quality_sd = of.qualities[at]
+        self.waited_s, self.made_at = of.waited_s, of.made_at
+        self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
+            self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
+        )
 
     @property
     def output_tokens_p50(self) -> float:
@@ -191,19 +202,8 @@ class _Unread(OnlinePrediction):
     __slots__ = ()
 
     def __getattr__(self: Any, name: str) -> Any:
-        """The first read of one of the values that few predictions need. It fetches all of them."""
+        """The first read of one of the values that few predictions need."""
         if name not in _LATER:
             raise AttributeError(name)
-        of, at = self._of, self._at
-        estimates = of.estimates
-        self.estimate = estimates.estimate(at)
-        self.of_ttft, self.of_tpot = of.factors(at)
-        self.raw_tpot_s = estimates.raw_tpot_s(at)
-        self.memory_ratio = of.memory_ratio(at)
-        self.quality, self.quality_sd = of.qualities[at]
-        self.waited_s, self.made_at = of.waited_s, of.made_at
-        self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
-            self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
-        )
-        self.__class__ = OnlinePrediction
+        OnlinePrediction.complete(self)
         return getattr(self, name)

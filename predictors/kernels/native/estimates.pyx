@@ -31,13 +31,13 @@ cdef extern from "Python.h":
     object PyType_GenericAlloc(type kind, Py_ssize_t items)
 
 
-cdef dict WRITTEN = {}  # by name, the fields that `each_with` writes
+cdef dict WRITTEN = {}  # by their names, the fields that `each_with` writes
 
 
-cdef Field written(str name):
-    if name not in WRITTEN:
-        WRITTEN[name] = Field(name)
-    return WRITTEN[name]
+cdef list written(tuple names):
+    if names not in WRITTEN:
+        WRITTEN[names] = [Field(name) for name in names]
+    return WRITTEN[names]
 
 
 cdef Field AWAITING = Field("awaiting_first_token"), CONSTANTS_OF = Field("constants"), CONTEXT = Field("context_tokens")
@@ -266,12 +266,15 @@ def answer_times(estimate, answer, double waited_s, of_ttft, of_tpot):
     )
 
 
-def each_with(kind, list names, list columns, Py_ssize_t first, Py_ssize_t end):
+def each_with(kind, tuple names, list columns, Py_ssize_t first, Py_ssize_t end):
     """See `estimates.each_with`."""
     cdef Py_ssize_t at, i, width = len(names)
-    cdef list column, fields = [written(name) for name in names], found = []
-    if len(columns) != width or any([len(column) != end - first for column in columns]):
+    cdef list column, fields = written(names), found = []
+    if len(columns) != width:
         raise ValueError("columns of different lengths")
+    for column in columns:
+        if len(column) != end - first:
+            raise ValueError("columns of different lengths")
     if kind.__new__ is not object.__new__:
         raise TypeError("a kind of objects that is made in its own way")
     for at in range(first, end):

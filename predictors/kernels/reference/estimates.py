@@ -29,6 +29,7 @@ import numpy as np
 from predictors.kernels.reference.answer_length import AnswerLength
 from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
 from predictors.kernels.step_costs import PrefillRate, StepCosts
+from router.compiled import compiled_init
 from router.core.state import Instance
 from router.core.types import Candidate
 
@@ -66,6 +67,7 @@ class CandidateErrors(Protocol):
     def shrinkage(self) -> Shrinkage: ...
 
 
+@compiled_init
 class Estimate(NamedTuple):
     """The analytic estimate of TTFT and TPOT in seconds, and its online correction.
 
@@ -224,7 +226,9 @@ def answer_times(
     return engine_ttft_s, ttft_s_p95, e2e_s_p50, e2e_s_p50 + late_s
 
 
-def each_with(kind: type[T], names: list[str], columns: list[list[Any]], first: int, end: int) -> list[T]:
+def each_with(
+    kind: type[T], names: tuple[str, ...], columns: list[list[Any]], first: int, end: int
+) -> list[T]:
     """An object of a kind, not initialised, for each place from `first` until before `end`: with its place `_at` and the values
     of some columns by name."""
     found = []
