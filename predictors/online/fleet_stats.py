@@ -61,12 +61,13 @@ class FleetStats:
 
     def of(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         """The stats of a candidate. They start anew for a new candidate, and when its profile or speed changes."""
-        stats = self.candidates.get((instance.name, candidate.model))
+        key = instance.name, candidate.model
+        stats = self.candidates.get(key)
         profile = instance.profiles.get(candidate.model)
         if stats is None or stats.profile is not profile or stats.costs.speed != instance.speed:
             if stats is not None:
                 stats.pending.clear()  # attempts that were predicted with the other profile are not used to learn TTFT
-            stats = self.candidates[instance.name, candidate.model] = self._new(candidate, instance)
+            stats = self.candidates[key] = self._new(key, candidate, instance)
             self.changed()
         return stats
 
@@ -113,12 +114,12 @@ class FleetStats:
         self._kept.clear()
         self._alone.clear()
 
-    def _new(self, candidate: Candidate, instance: Instance) -> CandidateStats:
+    def _new(self, key: tuple[str, str], candidate: Candidate, instance: Instance) -> CandidateStats:
         self.on_new(candidate)
-        name, model = instance.name, candidate.model
+        name, model = key
         group = model, instance.hardware or name
         return CandidateStats(
-            (name, model),
+            key,
             instance,
             instance.profiles.get(model),
             self.lengths.of(model, candidate.family),

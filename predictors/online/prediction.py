@@ -153,7 +153,7 @@ class OnlinePrediction(Prediction):
             return NotImplemented
         return _fields_of(self) == _fields_of(other)
 
-    def complete(self) -> None:
+    def complete(self: Any) -> None:
         """Read the values that few predictions need at once, before they are read singly."""
         if type(self) is OnlinePrediction:
             return
@@ -168,9 +168,9 @@ class OnlinePrediction(Prediction):
             self.of_ttft, self.of_tpot = estimates.factors(at)
             self.ttft_quantiles = self.tpot_quantiles = ()
         else:
-            factors = _FACTORS.unpack_from(outputs.factors, row * _FACTORS.size)  # type: ignore[arg-type]
+            factors = _FACTORS.unpack_from(outputs.factors, row * _FACTORS.size)
             self.of_ttft, self.of_tpot = factors[:3], factors[3:]
-            quantiles = _QUANTILES.unpack_from(outputs.quantiles, row * _QUANTILES.size)  # type: ignore[arg-type]
+            quantiles = _QUANTILES.unpack_from(outputs.quantiles, row * _QUANTILES.size)
             self.ttft_quantiles, self.tpot_quantiles = quantiles[:_OF_ONE], quantiles[_OF_ONE:]
         if row < 0 or memory is None:
             self.memory_ratio = estimates.memory_ratio(at)
