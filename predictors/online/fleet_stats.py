@@ -58,6 +58,7 @@ class FleetStats:
         #: By the identity of a roster's candidates. What is kept keeps its identity.
         self._kept: dict[int, Served] = {}
         self._alone: dict[CandidateStats, Served] = {}
+        self._served: dict[tuple[tuple[str, str | None], ...], ServedModels] = {}
 
     def of(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         """The stats of a candidate. They start anew for a new candidate, and when its profile or speed changes."""
@@ -99,20 +100,22 @@ class FleetStats:
 
     def models_of(self, candidates: Sequence[Candidate]) -> ServedModels:
         """The models of candidates."""
-        kept = self._kept.get(id(candidates)) if candidates.__class__ is tuple else None
-        if kept is not None:
-            return kept.models
-        models, relevance = models_of(candidates), self.models.relevance
-        return ServedModels(
-            models.items(),
-            [self.lengths.of(model, family) for model, family in models.items()],
-            () if relevance is None else [model for model in models if relevance.knows(model)],
-        )
+        models = tuple(models_of(candidates).items())
+        found = self._served.get(models)
+        if found is None:
+            relevance = self.models.relevance
+            lengths = [self.lengths.of(model, family) for model, family in models]
+            rated = [model for model, _ in models if relevance is not None and relevance.knows(model)]
+            if len(self._served) >= _MOST_KEPT:
+                self._served.clear()
+            found = self._served[models] = ServedModels(models, lengths, rated)
+        return found
 
     def changed(self) -> None:
         """The stats of a candidate, or the objects of one, are replaced."""
         self._kept.clear()
         self._alone.clear()
+        self._served.clear()
 
     def _new(self, key: tuple[str, str], candidate: Candidate, instance: Instance) -> CandidateStats:
         self.on_new(candidate)

@@ -66,26 +66,26 @@ class ServedModels:
     """Some models with their families, and what is known of their answers, by column. `rated` are the names of those that the
     relevance model knows."""
 
-    __slots__ = ("learned", "lengths", "models", "output", "rated")
+    __slots__ = ("learned", "lengths", "models", "names", "output", "rated")
 
     def __init__(
         self,
-        models: Iterable[tuple[str, str | None]],
-        lengths: Iterable[ModelLengths],
-        rated: Container[str],
+        models: tuple[tuple[str, str | None], ...],
+        lengths: list[ModelLengths],
+        rated: list[str],
     ) -> None:
-        self.models = tuple(models)
-        self.lengths = list(lengths)
-        self.output: list[LengthTable] = [each.output for each in self.lengths]
-        self.learned = [each.learned for each in self.lengths]
-        self.rated = [model for model, _ in self.models if model in rated]
+        self.models = models
+        self.names = frozenset([model for model, _ in models])
+        self.lengths = lengths
+        self.output: list[LengthTable] = [each.output for each in lengths]
+        self.learned = [each.learned for each in lengths]
+        self.rated = rated
 
     def without(self, known: Container[str]) -> ServedModels:
         """Those that are not `known`."""
-        if all(model not in known for model, _ in self.models):
-            return self
         both = [each for each in zip(self.models, self.lengths, strict=True) if each[0][0] not in known]
-        return ServedModels([model for model, _ in both], [lengths for _, lengths in both], self.rated)
+        rated = [model for model in self.rated if model not in known]
+        return ServedModels(tuple([model for model, _ in both]), [lengths for _, lengths in both], rated)
 
 
 class Lengths:

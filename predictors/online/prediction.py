@@ -16,9 +16,8 @@ from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
 
-#: The quantiles of one time. Rows of arrays, read at once: those of both times, and the factors of one candidate.
-_OF_ONE = len(PREDICTIONS) * len(TAUS)
-_QUANTILES = Struct(f"{2 * _OF_ONE}d")
+#: Rows of arrays, read at once: the quantiles of one time, and the factors of one candidate.
+_QUANTILES = Struct(f"{len(PREDICTIONS) * len(TAUS)}d")
 _FACTORS = Struct("6d")
 
 
@@ -107,8 +106,7 @@ class Predictions:
 
 #: What a prediction is given, and what it reads when it is needed.
 _LATER = frozenset((
-    "e2e_s_p50", "e2e_s_p95", "engine_ttft_s", "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "tpot_quantiles", "ttft_quantiles",
-    "ttft_s_p95", "waited_s",
+    "e2e_s_p50", "e2e_s_p95", "engine_ttft_s", "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "outputs", "raw_tpot_s", "ttft_s_p95", "waited_s",
 ))  # fmt: skip
 _fields_of = attrgetter(*[each.name for each in fields(Prediction)])
 _NAMES = "answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"
@@ -119,16 +117,15 @@ class OnlinePrediction(Prediction):
 
     It keeps the `estimate`, the time at which it was made (`made_at`), TPOT before shrinking (`raw_tpot_s`) and the
     answer's length (None: nothing is decoded). `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of
-    actual to physical times. `ttft_quantiles` and `tpot_quantiles` are those of the log errors of physical times at TAUS, of each
-    of PREDICTIONS one after another, empty if the latency model did not predict.
+    actual to physical times.
 
     One is made for each candidate of each request, so it holds the few values that policies read; the others are read from
     `Predictions` when they are needed.
     """
 
     __slots__ = (
-        "_at", "_of", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "raw_tpot_s", "tpot_quantiles", "trees",
-        "ttft_quantiles", "waited_s",
+        "_at", "_of", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "outputs", "raw_tpot_s", "trees",
+        "waited_s",
     )  # fmt: skip
 
     _at: int
@@ -138,9 +135,8 @@ class OnlinePrediction(Prediction):
     made_at: float
     of_tpot: Sequence[float]
     of_ttft: Sequence[float]
+    outputs: ModelOutputs
     raw_tpot_s: float
-    tpot_quantiles: tuple[float, ...]
-    ttft_quantiles: tuple[float, ...]
     trees: TreeForecast | None  # set if the policy is `predicted_latency`
     waited_s: float  # since the request's arrival
 
@@ -159,19 +155,17 @@ class OnlinePrediction(Prediction):
             return
         self.__class__ = OnlinePrediction  # first, because each read of a class with `__getattr__` is slow
         of, at = self._of, self._at
-        del self._of  # its arrays are needed no more
-        estimates, outputs = of.estimates, of.outputs
+        del self._of  # most of it is needed no more
+        self.outputs = outputs = of.outputs
+        estimates = of.estimates
         row, memory = outputs.rows[at], outputs.memory
         self.estimate = estimates.estimate(at)
         self.raw_tpot_s = estimates.raw_tpot_s(at)
         if row < 0:
             self.of_ttft, self.of_tpot = estimates.factors(at)
-            self.ttft_quantiles = self.tpot_quantiles = ()
         else:
             factors = _FACTORS.unpack_from(outputs.factors, row * _FACTORS.size)
             self.of_ttft, self.of_tpot = factors[:3], factors[3:]
-            quantiles = _QUANTILES.unpack_from(outputs.quantiles, row * _QUANTILES.size)
-            self.ttft_quantiles, self.tpot_quantiles = quantiles[:_OF_ONE], quantiles[_OF_ONE:]
         if row < 0 or memory is None:
             self.memory_ratio = estimates.memory_ratio(at)
         else:
@@ -181,6 +175,15 @@ class OnlinePrediction(Prediction):
         self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
             self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
         )
+
+    def quantiles(self, time: int) -> tuple[float, ...]:
+        """Those of log errors to the physical TTFT (`time` 0) or TPOT (1) at TAUS, of each of PREDICTIONS one after another.
+        Empty if the latency model did not predict."""
+        row = self.outputs.rows[self._at]
+        if row < 0:
+            return ()
+        begin = (2 * row + time) * _QUANTILES.size
+        return _QUANTILES.unpack_from(self.outputs.quantiles, begin)  # type: ignore[arg-type]
 
     @property
     def output_tokens_p50(self) -> float:

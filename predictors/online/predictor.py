@@ -161,8 +161,10 @@ class OnlinePredictor:
         forecast: PromptForecast | None = request.forecast
         if forecast is None:
             forecast = request.forecast = PromptForecast()
-        elif not (served := served.without(forecast.tables)).models:
+        elif forecast.tables.keys() >= served.names:
             return forecast
+        else:
+            served = served.without(forecast.tables)
         tables = served.output
         if models.length is not None:
             shares = models.length.shares(features, served.models)

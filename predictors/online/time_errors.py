@@ -103,7 +103,7 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
                 estimate.ttft_stratum,
                 residual,
                 *entry.physical,
-                entry.prediction.ttft_quantiles,
+                entry.prediction.quantiles(0),
             )
         return None
 
@@ -152,7 +152,7 @@ class TpotErrors(Learner[TpotError]):
             log(tpot_s / estimate.tpot_s),
             prediction.raw_tpot_s,
             tpot_s,
-            prediction.tpot_quantiles,
+            prediction.quantiles(1),
         )
 
     def apply(self, observation: TpotError, now: float) -> None:

@@ -95,7 +95,7 @@ class _Predictor(OnlinePredictor):
         windows = stats.ttft.windows[known.ttft_stratum], stats.tpot.windows[known.tpot_stratum]
         bases = np.log([[known.ttft_s], [known.tpot_s]])
         found = {PHYSICAL: bases + [window.quantiles(TAUS) for window in windows]}
-        modelled = np.array([prediction.ttft_quantiles, prediction.tpot_quantiles])
+        modelled = np.array([prediction.quantiles(time) for time in range(2)])
         if modelled.size:
             by_prediction = modelled.reshape(2, len(PREDICTIONS), len(TAUS)).transpose(1, 0, 2)
             found[SERVED], _, found[MODEL] = bases + by_prediction
