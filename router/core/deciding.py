@@ -97,11 +97,7 @@ class Decider:
         generator unchanged: it draws what the next real decision would."""
         policy = self.policies[request.policy]
         if (policy.predicts or dry) and not predicted(options):
-            columns = self.predictor.predict_all(request, options, now)
-            if columns is None:
-                options = list(options)
-            elif options.__class__ is not Options:
-                options = Options(options, columns)
+            options = self._predict(request, options, now)
         if request.seed is not None:
             rng = Random(request.seed)
         elif dry:
@@ -130,14 +126,21 @@ class Decider:
         if not isinstance(policy, SecondLooker):
             return None
         if options:
-            self.predictor.predict_all(request, options, now)
+            options = self._predict(request, options, now)
         rng = self._rng if request.seed is None else Random(request.seed)
         choice = policy.reconsider(request, answer, options, rng)
         return None if choice is None else Decided(request.policy, now, options, choice, (), passed_over)
 
     def refused(self, request: Request, options: Sequence[Option]) -> None:
         """None of `options`, which have predictions, meets the hard SLO of a request."""
-        self.policies[request.policy].refused(request, options)
+        self.policies[request.policy].refused(request, options if predicted(options) else list(options))
+
+    def _predict(self, request: Request, options: Sequence[Option], now: float) -> Sequence[Option]:
+        """The same options with predictions; `Options` only if the predictor has columns."""
+        columns = self.predictor.predict_all(request, options, now)
+        if columns is None:
+            return list(options)
+        return options if options.__class__ is Options else Options(options, columns)
 
     def complete(self, request: Request, decided: Decided) -> Prediction:
         """Add what the choice did not need; returns the prediction of the chosen option."""

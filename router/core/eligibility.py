@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from router.compiled import compiled_init
 from router.core.errors import Refusal, invalid_request
 from router.core.money.account import OVER_BUDGET, RequestMoney
-from router.core.option_columns import all_free
+from router.core.option_columns import doubtful
 from router.core.options import Option, Options, Roster
 from router.core.refusals import insufficient_quota
 from router.core.state import Instance
@@ -85,27 +85,27 @@ def eligible(
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     most_tokens = request.prompt_tokens + (request.max_tokens or 0)
-    if (
-        roster.candidates
-        and not (needs or tried or bounded or floor is not None)
-        and need_tokens <= roster.shortest_context
-        and most_tokens <= roster.shortest_context
-        and all_free(roster.instances)
+    candidates, instances = roster.candidates, roster.instances
+    looked_at: Sequence[int] = range(len(candidates))
+    if not (needs or tried or bounded or floor is not None) and (
+        max(need_tokens, most_tokens) <= roster.shortest_context
     ):
-        return Eligible(Options(roster=roster), [], [], None)
-    free: list[Option] = []
+        looked_at = doubtful(instances)
+    gone: list[int] = []  # the places of those that are not free
     busy: list[Option] = []
     starting: list[Option] = []
     out: list[tuple[Candidate, str]] = []
     unmet: set[Need] = set()
     able = not needs
-    fits = good = affordable = False
+    fits = good = affordable = len(looked_at) < len(candidates)
     over_budget = False  # some candidate is too expensive only for the key's budgets
     poor: set[tuple[str, str]] = set()
     best_quality = None
     if floor is not None:
         poor, best_quality = _below(request, floor, roster, qualities)
-    for candidate, instance in zip(roster.candidates, roster.instances, strict=True):
+    for at in looked_at:
+        candidate, instance = candidates[at], instances[at]
+        gone.append(at)
         if needs:
             missing = [need for need in needs if need.capability in instance.unsupported]
             if missing:
@@ -138,8 +138,9 @@ def eligible(
         elif free_slots(instance, now) < 1:
             busy.append(Option(candidate, instance))
         else:
-            free.append(Option(candidate, instance))
-    if request.max_tokens is not None:
+            gone.pop()
+    free: Sequence[Option] = Options(roster=roster.without(gone) if gone else roster)
+    if request.max_tokens is not None and most_tokens > roster.shortest_context:
         free, busy = _roomy(free, busy, most_tokens, out)
     refusal = None
     if not free and not busy:
@@ -179,8 +180,8 @@ def _below(
 
 
 def _roomy(
-    free: list[Option], busy: list[Option], tokens: int, out: list[tuple[Candidate, str]]
-) -> tuple[list[Option], list[Option]]:
+    free: Sequence[Option], busy: list[Option], tokens: int, out: list[tuple[Candidate, str]]
+) -> tuple[Sequence[Option], list[Option]]:
     """The options whose context holds the prompt and `max_tokens` of output, or all options if there are none. An engine
     refuses a larger `max_tokens`, even if the answer would be short."""
 

@@ -55,17 +55,18 @@ def loads_of(options: Sequence[Option]) -> Sequence[Load]:
     return [load_of(instance) for instance in parts_of(options)[1]]
 
 
-def all_free(instances: Sequence[Instance]) -> bool:
-    """Whether all of these take requests without limits, as mostly."""
-    return not any(
-        not instance.healthy
+def doubtful(instances: Sequence[Instance]) -> list[int]:
+    """The places of the instances that may be full or out of service. All others can take a request."""
+    return [
+        at
+        for at, instance in enumerate(instances)
+        if not instance.healthy
         or instance.draining
         or instance.ejected_for
         or instance.returned_at is not None
         or (instance.max_concurrency is not None and instance.in_flight >= instance.max_concurrency)
         or instance.report.waiting
-        for instance in instances
-    )
+    ]
 
 
 def prefills_s(
@@ -163,9 +164,9 @@ def _profiles_of(options: Sequence[Option]) -> Sequence[EngineProfile | None]:
 WHY_NOT_NATIVE = why_not({"router.native.options": SOURCES})
 if WHY_NOT_NATIVE is None:
     from router.native.options import (  # type: ignore[no-redef]  # noqa: F401
-        all_free,
         any_promised,
         delays_s,
+        doubtful,
         each_kind,
         hourly_usd,
         later_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol, overload
 
@@ -30,9 +31,9 @@ class Roster(NamedTuple):
     its model there (None: unknown). `shortest_context` is that of all candidates in tokens (inf: all unknown). It holds as long as
     the fleet: an instance's candidates, profiles and speed change only with it."""
 
-    candidates: tuple[Candidate, ...]
-    instances: tuple[Instance, ...]
-    profiles: tuple[EngineProfile | None, ...]
+    candidates: Sequence[Candidate]
+    instances: Sequence[Instance]
+    profiles: Sequence[EngineProfile | None]
     shortest_context: float
 
     @classmethod
@@ -45,6 +46,18 @@ class Roster(NamedTuple):
             tuple([instance.profiles.get(candidate.model) for candidate, instance in members]),
             min(contexts, default=math.inf),
         )
+
+    def without(self, places: Sequence[int]) -> Roster:
+        """The roster but for the candidates at these places, in order. It holds only as long as the decision, so its columns are
+        lists: nobody keeps what belongs to them."""
+        candidates: list[Candidate] = []
+        instances: list[Instance] = []
+        profiles: list[EngineProfile | None] = []
+        for before, end in pairwise((-1, *places, len(self.candidates))):
+            candidates += self.candidates[before + 1 : end]
+            instances += self.instances[before + 1 : end]
+            profiles += self.profiles[before + 1 : end]
+        return Roster(candidates, instances, profiles, self.shortest_context)
 
 
 class PredictionColumns(Protocol):

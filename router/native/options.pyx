@@ -55,7 +55,7 @@ cdef class Options:
 
     cdef public object columns
     cdef readonly object roster
-    cdef tuple _candidates, _instances, _profiles  # of the roster
+    cdef object _candidates, _instances, _profiles  # of the roster
     cdef list _made
     cdef Py_ssize_t _singly
 
@@ -244,7 +244,9 @@ def loads_of(options):
     return Loads(instances_of(options))
 
 
-def all_free(instances):
+def doubtful(instances):
+    cdef list found = []
+    cdef Py_ssize_t at = 0
     for instance in instances:
         most = read(MOST, instance)
         if (
@@ -252,8 +254,9 @@ def all_free(instances):
             or read(RETURNED_AT, instance) is not None or (most is not None and read(IN_FLIGHT, instance) >= most)
             or read(WAITING, read(REPORT, instance))
         ):
-            return False
-    return True
+            found.append(at)
+        at += 1
+    return found
 
 
 cdef inline object profile_of(option, instance):

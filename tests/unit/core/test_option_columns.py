@@ -78,7 +78,7 @@ def test_each_loop(python: Any, found: list[tuple[Candidate, Instance]], data: s
     both("models_of", candidates)
     assert list(compiled.loads_of(options)) == python["loads_of"](options)
     both("any_promised", options)
-    both("all_free", instances)
+    both("doubtful", instances)
     tokens = st.none() | st.floats(0.0, 5000.0)
     lengths = data.draw(st.lists(tokens, min_size=len(options), max_size=len(options)))
     prompt_tokens = data.draw(st.integers(0, 9000))
