@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple, Protocol, overload
 
@@ -48,16 +48,13 @@ class Roster(NamedTuple):
         )
 
     def without(self, places: Sequence[int]) -> Roster:
-        """The roster but for the candidates at these places, in order. It holds only as long as the decision, so its columns are
+        """The roster but for the candidates at these places. It holds only as long as the decision, so its columns are
         lists: nobody keeps what belongs to them."""
-        candidates: list[Candidate] = []
-        instances: list[Instance] = []
-        profiles: list[EngineProfile | None] = []
-        for before, end in pairwise((-1, *places, len(self.candidates))):
-            candidates += self.candidates[before + 1 : end]
-            instances += self.instances[before + 1 : end]
-            profiles += self.profiles[before + 1 : end]
-        return Roster(candidates, instances, profiles, self.shortest_context)
+        kept = [True] * len(self.candidates)
+        for at in places:
+            kept[at] = False
+        columns = self.candidates, self.instances, self.profiles
+        return Roster(*[list(compress(column, kept)) for column in columns], self.shortest_context)
 
 
 class PredictionColumns(Protocol):

@@ -19,6 +19,7 @@ BOUNDED = {
     "RoundRobinCursor._last": "tests/unit/policies/test_policies.py: 1024",
     "ResidualWindow._recent": "a window",
     "Metrics._series": "known names only, and MAX_SERIES",
+    "Metrics._found": "known names only, and MAX_SERIES",
     "Totals._amounts": "known keys, policies and models, by day",
 }
 OURS = ("router.", "policies.", "predictors.", "backends.")
