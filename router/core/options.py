@@ -53,8 +53,12 @@ class Roster(NamedTuple):
         kept = [True] * len(self.candidates)
         for at in places:
             kept[at] = False
-        columns = self.candidates, self.instances, self.profiles
-        return Roster(*[list(compress(column, kept)) for column in columns], self.shortest_context)
+        return Roster(
+            list(compress(self.candidates, kept)),
+            list(compress(self.instances, kept)),
+            list(compress(self.profiles, kept)),
+            self.shortest_context,
+        )
 
 
 class PredictionColumns(Protocol):
