@@ -31,14 +31,14 @@ class LengthDistribution(LengthTable):
     observations, not after each.
     """
 
-    __slots__ = ("_at", "_censored", "_counts", "_stale", "_weight", "observed", "parent")
+    __slots__ = ("_censored", "_counts", "_stale", "_view", "_weight", "observed", "parent")
 
     def __init__(self, parent: LengthDistribution | None = None) -> None:
         super().__init__(_PRIOR if parent is None else parent.shares)
         self.parent = parent
         self.observed = 0  # number of answers so far
         self._counts = np.zeros(BINS)
-        self._at: Any = self._counts.data  # the same numbers: one of them in fewer steps
+        self._view: Any = self._counts.data  # the same memory: a number is read and written in fewer steps
         self._censored: dict[int, float] = {}  # not spread yet: 1 / P(Y > left edge), summed by bin
         self._weight = 0.0
         self._stale = 0
@@ -59,7 +59,7 @@ class LengthDistribution(LengthTable):
         if above > 1e-9:
             self._censored[at] = self._censored.get(at, 0.0) + 1.0 / above
         else:
-            self._at[at] += 1.0
+            self._view[at] += 1.0
         self._stale = stale = self._stale + 1
         if stale >= _MOST_LAG or stale > self.observed * _LAG:
             self._refresh()
