@@ -126,9 +126,8 @@ class SseScanner:
         self._format = event_format or EventFormat()
         # The template of the events that may follow the last one that was parsed.
         self._field = ""
-        self._head = (
-            b""  # what the events begin with that a collector got; of such an event only the rest is parsed
-        )
+        #: What the events begin with that a collector got; of such an event only the rest is parsed.
+        self._head = b""
         self._before = b""  # an event up to its text; empty if there is none
         self._after = b""  # and from the text's closing quote on, with the blank line
         self._seam = b""  # between two of its kind
