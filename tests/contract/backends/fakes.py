@@ -94,21 +94,28 @@ class FakeEngine:
 
     async def __aenter__(self) -> Self:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls, limit=2**25)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls, limit=2**25)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"https://localhost:{port}" if self.tls else f"http://127.0.0.1:{port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for _ in range(3):  # turns of the loop: a connection that it just accepted gets its task
+            await asyncio.sleep(0)
         self._server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Closes the connection with its task, though the task be cancelled before its first step."""
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         served = 0
         try:
@@ -135,9 +142,6 @@ class FakeEngine:
             self.disconnects.set()
         except asyncio.CancelledError:
             pass  # the test is over
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
 
     async def _watch(self, reader: asyncio.StreamReader, script: asyncio.Future[None]) -> None:
         """End a script whose client has gone."""
