@@ -270,7 +270,7 @@ cdef class LengthFleet:
 
 
 cdef class LengthNetwork:
-    cdef object _weights
+    cdef object _layers
     cdef const int[::1] _gram_rows, _word_rows
     cdef const float[:, ::1] _gram_table, _random_weight, _random_table, _by_patch, _by_state, _dense, _trunk, _skip, _mix, _last
     cdef const float[:, ::1] _patches  # (PATCH x words, patch): the share of a word at a place in its patch, place by place
@@ -290,7 +290,8 @@ cdef class LengthNetwork:
     cdef float[::1] _patch, _gates, _state, _joined, _of_head, _of_tail, _of_counts, _prompt, _mixed, _out
 
     def __init__(self, arrays):
-        weights = self._weights = reference_length.LengthNetwork(arrays)
+        weights = reference_length.LengthNetwork(arrays)
+        self._layers = weights.layers
         of = weights.of
         if len(weights.vocabulary.gram_rows) < reference_length.GRAMS or len(weights.vocabulary.word_rows) < reference_length.WORDS:
             raise ValueError("a vocabulary of another size")
@@ -330,7 +331,7 @@ cdef class LengthNetwork:
         self._reserve(PATCH_WORDS)
 
     def fleet(self, table, spread):
-        return LengthFleet(self._weights.fleet(table, spread))
+        return LengthFleet(self._layers.fleet(table, spread))
 
     def shares(self, features, LengthFleet fleet):
         cdef Py_ssize_t size = fleet._level.shape[0], bins = self._prior.shape[0], n, i
@@ -642,7 +643,7 @@ cdef class RelevanceHeads:
 
 
 cdef class RelevanceNetwork:
-    cdef object _weights
+    cdef object _all_heads
     cdef const float[:, ::1] _centres, _counts, _given
     cdef const float[::1] _given_bias
     cdef float[::1] _likeness, _near_by, _found, _last_input
@@ -650,7 +651,8 @@ cdef class RelevanceNetwork:
     cdef Py_ssize_t _units, _size
 
     def __init__(self, arrays):
-        weights = self._weights = reference_relevance.RelevanceNetwork(arrays)
+        weights = reference_relevance.RelevanceNetwork(arrays)
+        self._all_heads = weights.all_heads
         self._centres = floats(weights.prototypes.centres.T)
         self._counts = floats(weights.prototypes.counts)
         self._low, self._high = weights.prototypes.near
@@ -662,7 +664,7 @@ cdef class RelevanceNetwork:
         self._sharpness, self._half_evidence = reference_relevance.SHARPNESS, reference_relevance.HALF_EVIDENCE
 
     def heads(self, scale, heads):
-        return RelevanceHeads(self._weights.heads(scale, heads))
+        return RelevanceHeads(self._all_heads.of(scale, heads))
 
     def quality(self, const float[::1] vector, list options):
         cdef Py_ssize_t nearest = 0, first_score = self._given.shape[0], units = self._units, i, scores, tasks, size

@@ -127,6 +127,27 @@ class LengthFleet:
     spread: np.ndarray
 
 
+class FleetLayers:
+    """The layers that see only the models. The compiled network keeps them, but no second copy of the others."""
+
+    def __init__(self, of: Mapping[str, np.ndarray]) -> None:
+        self._level, self._level_bias = of["level_weight"], of["level_bias"]
+        self._tilt, self._tilt_bias = of["tilt_weight"], of["tilt_bias"]
+        self._mix, self._mix_bias = of["mix_model"], of["mix_bias"]
+
+    def fleet(self, table: np.ndarray, spread: np.ndarray) -> LengthFleet:
+        """From the embeddings (M, ...) of some models, and how much each widens its distribution (M,)."""
+        table = table.astype(np.float32)
+        if len(table) != len(spread):
+            raise ValueError("embeddings and spreads of different models")
+        return LengthFleet(
+            (table @ self._level + self._level_bias)[:, 0],
+            table @ self._tilt + self._tilt_bias,
+            table @ self._mix + self._mix_bias,
+            spread.astype(np.float64)[:, None],
+        )
+
+
 class LengthNetwork:
     """The network with its weights, by the names of `predictors.learned.length_model`. Raises ValueError, IndexError or
     TypeError for arrays that do not fit together."""
@@ -136,6 +157,8 @@ class LengthNetwork:
             key: array.astype(np.float32) if array.dtype.kind == "f" else array
             for key, array in arrays.items()
         }
+        self.layers = FleetLayers(values)
+        self.fleet = self.layers.fleet
         self.vocabulary = Vocabulary.of(values["grams"], values["words"])
         self.strange, self.familiar = map(float, values["familiar"])
         # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2: with halved gates, one tanh serves all four.
@@ -144,18 +167,6 @@ class LengthNetwork:
         self.step_input, self.step_bias = values["lstm_input"] * half, values["lstm_bias"] * half
         self.step_state = np.ascontiguousarray(values["lstm_state"] * half)
         self._first_factor = len(values["input_mean"]) - values["gram_table"].shape[1] + 1
-
-    def fleet(self, table: np.ndarray, spread: np.ndarray) -> LengthFleet:
-        """From the embeddings (M, ...) of some models, and how much each widens its distribution (M,)."""
-        of, table = self.of, table.astype(np.float32)
-        if len(table) != len(spread):
-            raise ValueError("embeddings and spreads of different models")
-        return LengthFleet(
-            (table @ of["level_weight"] + of["level_bias"])[:, 0],
-            table @ of["tilt_weight"] + of["tilt_bias"],
-            table @ of["mix_model"] + of["mix_bias"],
-            spread.astype(np.float64)[:, None],
-        )
 
     def shares(self, features: PromptFeatures, fleet: LengthFleet) -> np.ndarray:
         """(M, bins) shares of the length bins for each model. Rows sum to 1, and all shares are above 0."""

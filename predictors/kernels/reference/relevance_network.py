@@ -49,6 +49,33 @@ class RelevanceHeads:
     shifts: np.ndarray  # what moves each over to the option's scale
 
 
+class AllHeads:
+    """The arrays of all heads, by the names of `predictors.learned.relevance`."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        # The network and the tasks side by side share one product.
+        self._out = np.ascontiguousarray(np.concatenate([arrays["out"], arrays["task_departures"]]).T)
+        self._out_bias = arrays["out_bias"]
+        self._departures = np.ascontiguousarray(arrays["departures"].T)
+        self._counts = arrays["centre_counts"]
+        self._prior = arrays["head_prior"]
+        self._scale = arrays["head_scale"].astype(np.int64)
+        self._shift = arrays["scale_shift"]
+
+    def of(self, scale: int, heads: np.ndarray) -> RelevanceHeads:
+        """The heads (M,) of some models, on a scale."""
+        scales = self._scale[heads]
+        return RelevanceHeads(
+            scale,
+            scales,
+            self._out[heads],
+            self._out_bias[heads],
+            self._departures[heads] * self._counts.T[scales],
+            self._prior[heads],
+            self._shift[scales] - self._shift[scale],
+        )
+
+
 class RelevanceNetwork:
     """The experts with their weights, by the names of `predictors.learned.relevance`."""
 
@@ -59,25 +86,8 @@ class RelevanceNetwork:
         self.units = len(arrays["hidden_bias"])
         self.given = np.concatenate([arrays["hidden"], arrays["task_weights"]], axis=1)
         self.given_bias = np.concatenate([arrays["hidden_bias"], arrays["task_bias"]])
-        self._out = np.ascontiguousarray(np.concatenate([arrays["out"], arrays["task_departures"]]).T)
-        self._out_bias = arrays["out_bias"]
-        self._departures = np.ascontiguousarray(arrays["departures"].T)
-        self._prior = arrays["head_prior"]
-        self._scale = arrays["head_scale"].astype(np.int64)
-        self._shift = arrays["scale_shift"]
-
-    def heads(self, scale: int, heads: np.ndarray) -> RelevanceHeads:
-        """The heads (M,) of some models, on a scale."""
-        scales = self._scale[heads]
-        return RelevanceHeads(
-            scale,
-            scales,
-            self._out[heads],
-            self._out_bias[heads],
-            self._departures[heads] * self.prototypes.counts.T[scales],
-            self._prior[heads],
-            self._shift[scales] - self._shift[scale],
-        )
+        self.all_heads = AllHeads(arrays)
+        self.heads = self.all_heads.of
 
     def quality(
         self, vector: np.ndarray, options: Sequence[RelevanceHeads]
