@@ -23,7 +23,8 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 
 from backends.engine.hardware import (
     ATTENTION_MEMORY_SHARE,
@@ -52,6 +53,8 @@ TENSOR_DEGREES = (1, 2, 4, 8)
 PIPELINE_DEGREES = (1, 2, 4, 8)
 #: GPUs of the largest instance with a profile.
 MOST_GPUS = 16
+#: What stands before the kind of GPU in a profile's name: pipeline stages and tensor parallel GPUs.
+_DEGREES = re.compile(r"^(?:pp\d+x)?(?:\d+x)?")
 _VLLM_MEMORY_SHARE = 0.9  # vLLM's gpu_memory_utilization
 _VLLM_RESERVE_BYTES = 2.0e9  # activations and CUDA graphs on each GPU, assumed
 _OLLAMA_MEMORY_SHARE = 0.95
@@ -74,16 +77,24 @@ class UnknownProfile(KeyError):
         return self.message
 
 
-class ProfileNames(list[str]):
-    """The names of the catalog. Those of unlike stages are too many to list, but are in it too where there is a profile."""
+class ProfileNames(Collection[str]):
+    """The names of the catalog, sorted; its profiles are made when they are listed. Names of unlike stages are too many to
+    list, but are in it too where there is a profile."""
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and find(name) is not None
 
+    def __iter__(self) -> Iterator[str]:
+        pairs = itertools.product(MODELS, HARDWARE)
+        return iter(sorted(itertools.chain.from_iterable(itertools.starmap(_profiles, pairs))))
 
-def names() -> list[str]:
-    """All names of the catalog, sorted."""
-    return ProfileNames(sorted(_profiles()))
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def names() -> ProfileNames:
+    """All names of the catalog."""
+    return ProfileNames()
 
 
 def name_of(model: str, hardware: str, tensor: int = 1, pipeline: int = 1) -> str:
@@ -94,10 +105,10 @@ def name_of(model: str, hardware: str, tensor: int = 1, pipeline: int = 1) -> st
 
 def find(name: str) -> EngineProfile | None:
     """The profile of this name, if there is one."""
-    found = _profiles().get(name)
+    found = _listed(name)
     if found is None:
         name = _canonical(name)
-        found = _profiles().get(name) or (_unlike(name) if "+" in name else None)
+        found = _listed(name) or (_unlike(name) if "+" in name else None)
     return found
 
 
@@ -105,7 +116,7 @@ def profile(name: str) -> EngineProfile:
     """The profile of this name. Raises UnknownProfile, which is a KeyError."""
     found = find(name)
     if found is None:
-        raise UnknownProfile(name, difflib.get_close_matches(name, _profiles(), n=5, cutoff=0.5))
+        raise UnknownProfile(name, difflib.get_close_matches(name, names(), n=5, cutoff=0.5))
     return found
 
 
@@ -172,19 +183,27 @@ def whole_profile(model: ModelSpec, hardware: HardwareSpec, gpus: int, weights: 
     return _vllm_profile(model, hardware, gpus, 1, weights)
 
 
+def _listed(name: str) -> EngineProfile | None:
+    """The profile of a name in the catalog's own form, if there is one."""
+    model, _, text = _split(name)
+    hardware = _DEGREES.sub("", text)
+    if model not in MODELS or hardware not in HARDWARE:
+        return None
+    return _profiles(model, hardware).get(name)
+
+
 @functools.cache
-def _profiles() -> dict[str, EngineProfile]:
-    found: dict[str, EngineProfile] = {}
-    for model, hardware in itertools.product(MODELS.values(), HARDWARE.values()):
-        formats = VLLM_WEIGHTS if hardware.runs_quantized else (None,)
-        made = [
-            _vllm_profile(model, hardware, tensor, pipeline, weights)
-            for weights, pipeline, tensor in itertools.product(formats, PIPELINE_DEGREES, TENSOR_DEGREES)
-            if pipeline * tensor <= MOST_GPUS
-        ]
-        made += [_llamacpp_profile(model, hardware, each) for each in QUANTIZATIONS.values()]
-        found |= {one.name: one for one in made if one.kv_capacity_tokens >= MIN_CONTEXT_TOKENS}
-    return found
+def _profiles(model_name: str, hardware_name: str) -> dict[str, EngineProfile]:
+    """The profiles of a model on one kind of GPU, by name."""
+    model, hardware = MODELS[model_name], HARDWARE[hardware_name]
+    formats = VLLM_WEIGHTS if hardware.runs_quantized else (None,)
+    made = [
+        _vllm_profile(model, hardware, tensor, pipeline, weights)
+        for weights, pipeline, tensor in itertools.product(formats, PIPELINE_DEGREES, TENSOR_DEGREES)
+        if pipeline * tensor <= MOST_GPUS
+    ]
+    made += [_llamacpp_profile(model, hardware, each) for each in QUANTIZATIONS.values()]
+    return {one.name: one for one in made if one.kv_capacity_tokens >= MIN_CONTEXT_TOKENS}
 
 
 def _parts(name: str) -> tuple[str, str | None, str]:

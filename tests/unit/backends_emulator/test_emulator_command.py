@@ -21,7 +21,7 @@ def run(*arguments: str) -> int:
 
 def test_list_names_all_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--list") == 0
-    assert capsys.readouterr().out.split() == names()
+    assert capsys.readouterr().out.split() == list(names())
 
 
 @pytest.mark.parametrize(

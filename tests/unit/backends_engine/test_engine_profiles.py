@@ -62,7 +62,7 @@ def test_the_fleet_that_users_expect_is_there() -> None:
         "qwen2.5-32b@a100-80g",
     }
     assert expected <= set(names())
-    assert names() == sorted(set(names()))
+    assert list(names()) == sorted(set(names()))
 
 
 def test_weights_that_do_not_fit_have_no_profile() -> None:
