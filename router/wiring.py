@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import backends
 import policies
@@ -53,11 +54,12 @@ from router.gateway.telemetry.sources import Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.request.tokenizer import PromptTokenizer
-from router.scaling.actuator import Actuator
-from router.scaling.loop import ScalingLoop, create_scaler
-from router.scaling.processes import Processes
 from router.store.queries import Store
 from router.store.state import MemoryState, State
+
+if TYPE_CHECKING:
+    from router.scaling.actuator import Actuator
+    from router.scaling.loop import ScalingLoop
 
 logger = logging.getLogger("headway")
 
@@ -223,6 +225,8 @@ def read_again(read: Callable[[], FleetConfig]) -> FleetConfig:
     """The fleet file as it is now. Raises ConfigError, also for pools that could not be scaled."""
     config = read()
     if config.scaling.pools:
+        from router.scaling.loop import create_scaler
+
         create_scaler(config)
     return config
 
@@ -315,8 +319,13 @@ def create_scaling(
     config = gateway.config.scaling
     if not config.pools:
         return None
+    from router.scaling.actuator import Actuator
+    from router.scaling.loop import ScalingLoop
+
     actuator = Actuator(gateway)
     if config.actuator == "processes":
+        from router.scaling.processes import Processes
+
         actuator = Processes(gateway, make_backend, environment)
     elif config.actuator == "kubernetes":
         actuator = create_deployments(gateway, environment)

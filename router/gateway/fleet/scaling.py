@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from policies.scaling.types import Observation
 from router.config import ScalingConfig
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
+
+if TYPE_CHECKING:
+    from policies.scaling.types import Observation
 
 #: Share of its concurrency at which a replica is well used and has room for bursts.
 TARGET_UTILISATION = 0.7
