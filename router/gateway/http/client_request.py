@@ -237,7 +237,9 @@ class ClientRequest:
         self._end(self._head(status, headers, b"content-length: %d\r\n\r\n" % len(body), sent))
 
     def begin(self, status: int, headers: bytes, data: bytes) -> None:
-        """Begin a stream with its head and first bytes."""
+        """Begin a stream with its head and first bytes. It may stay open for long, so the request's headers are dropped."""
+        self.headers.clear()
+        self.by_name.clear()
         if not self._chunked:
             head = self._head(status, headers, b"\r\n", data)
         elif data:

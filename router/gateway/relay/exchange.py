@@ -22,8 +22,9 @@ from router.store.records import RequestRecord
 class Exchange:
     """What the client sent and how to answer it.
 
-    `api` is "chat", "completions" or "embeddings"; `body` is OpenAI-shaped, without `routing`. `headers` are extra response
-    headers, `reservation` is what it has taken of its key's limits (None: no key).
+    `api` is "chat", "completions" or "embeddings"; `body` is OpenAI-shaped, without `routing`, and empty from the first bytes
+    of a streamed answer on. `headers` are extra response headers, `reservation` is what it has taken of its key's limits
+    (None: no key).
     """
 
     api: str

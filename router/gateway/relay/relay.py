@@ -306,6 +306,7 @@ class Relay:
     # --- the response --------------------------------------------------------------------------------
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
         """The status line and the first bytes of a streamed answer."""
+        self._exchange.body = {}  # no attempt follows, and a prompt may be long
         headers = self._head(self._exchange.codec.stream_type, attempt.dispatch)
         self._client.begin(200, headers + b"cache-control: no-cache\r\n", data)
 

@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from router.gateway.http import server as http_server
+from router.gateway.relay.exchange import Exchange
 from tests.integration.gateway.live import bearer, key, live, post, vllm
 from tests.metrics_page import metrics_text
 
@@ -198,6 +199,16 @@ async def test_the_body_of_a_refused_request_is_let_go(closed):
     (connection,) = closed.server.server_state.connections
     assert connection.cycle._parts == []
     client.close()
+
+
+async def test_an_open_stream_keeps_neither_its_prompt_nor_its_headers(tmp_path):
+    async with live(tmp_path, vllm("a", speed=0.2)) as gw, gw.stream(ignore_eos=True) as response:
+        await response.content.readany()
+        (connection,) = gw.server.server_state.connections
+        client = connection.cycle
+        assert (client.headers, client.by_name) == ([], {})
+        bodies = [each.body for each in gc.get_objects() if type(each) is Exchange]
+        assert [body for body in bodies if body.get("stream")] == []
 
 
 async def test_who_leaves_in_the_turn_of_its_arrival_frees_its_slot(tmp_path, monkeypatch):
