@@ -11,7 +11,6 @@ LATER = (
     "alembic",
     "fastapi",
     "policies.scaling",
-    "prometheus_client",
     "router.scaling",
     "sqlalchemy.dialects.postgresql",
     "sqlalchemy.orm",
