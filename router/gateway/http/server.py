@@ -285,6 +285,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
         if isinstance(cycle, ClientRequest):
+            cycle.paused = self.flow.write_paused  # since it arrived, the client may have read
             # It arrived while another one was answered, which is still at its end.
             self.loop.call_soon(cycle.start)
         else:

@@ -18,6 +18,7 @@ import pytest_asyncio
 from router.gateway.http import server as http_server
 from router.gateway.relay.exchange import Exchange
 from tests.integration.gateway.live import bearer, key, live, post, vllm
+from tests.integration.gateway.staged import says, staged
 from tests.metrics_page import metrics_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -324,6 +325,24 @@ async def test_bodies_sent_ahead_are_bounded_in_bytes(slow):
 async def test_a_few_requests_ahead_are_answered_in_order(slow):
     answer = await slow.raw(GET * 8 + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
     assert statuses(answer) == [200] * 9
+
+
+async def test_a_stream_goes_on_that_was_asked_for_while_its_client_was_behind(tmp_path):
+    """What the client had not read then was of the answer before."""
+    long = says(*["x" * 200_000] * 40)
+    request = post(json.dumps(CHAT | {"stream": True, "max_tokens": 4000}).encode())
+    async with staged(tmp_path, long, says("One ", "two.", gap_s=1.0), engines="a") as (gw, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", gw.port, limit=1 << 20)
+        writer.write(request)
+        connections = gw.server.server_state.connections
+        await gw.until(lambda: any(each.flow.write_paused for each in connections))
+        writer.write(request)
+        await gw.until(lambda: any(each.pipeline for each in connections))
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                while not (await reader.readline()).startswith(b"data: [DONE]"):
+                    pass
+        writer.close()
 
 
 # --- clients that do not read ----------------------------------------------------------------------------
