@@ -160,7 +160,7 @@ class SseScanner:
             if batch is not None:
                 return batch
         mark = self._null_finish
-        if mark is not None and data.endswith(b"\n\n"):
+        if mark is not None and data.endswith(b"}\n\n"):
             count = data.count(b"\n\n")
             if (
                 data.count(mark) == count
@@ -292,11 +292,11 @@ class SseScanner:
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
             if self._collector is None:
+                written = self._renamed_event(event, payload)
                 if counts is not None and self._hides_usage and payload.pop("usage", None) is not None:
                     payload["model"] = self._model
-                    out.append(b"data: " + orjson.dumps(payload))
-                else:
-                    out.append(self._renamed_event(event, payload))
+                    written = b"data: " + orjson.dumps(payload)
+                out.append(written)
             else:
                 self._collector.take_event(payload, len(event))
             if not self.started:  # all of it is held back until the first token

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.scanning import SseScanner
+from backends.sse_events import objects
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Batch
 
@@ -83,6 +84,7 @@ def test_blank_lines_between_events_say_nothing(blank: bytes) -> None:
     for cut in range(len(stream) + 1):
         result = Result([text("a"), stream[:cut], stream[cut:], DONE])
         assert (result.tokens, result.error, result.scanner.done) == (5, None, True)
+        assert all(batch.data.endswith(b"}\n\n") for batch in result.batches)  # and no line end more
 
 
 def test_the_role_chunk_is_no_token() -> None:
@@ -144,6 +146,13 @@ def test_usage_on_every_chunk_is_passed_on_and_kept() -> None:
     assert result.usage == {"prompt_tokens": 5, "completion_tokens": 3}
     assert result.data.count(b'"usage"') == 3
     assert result.tokens == 3
+
+
+def test_the_model_s_name_is_changed_also_after_an_event_without_its_usage() -> None:
+    counted = event({"content": "x"}, usage=COUNTS)
+    result = Result([counted, text("a"), text("b"), DONE], hides_usage=True)
+    assert [json["model"] for json in objects(result.data)] == ["fleet"] * 3
+    assert b"usage" not in result.data
 
 
 def test_usage_of_zeros_is_unknown() -> None:
