@@ -306,7 +306,7 @@ class SseScanner:
                     break
             if is_token:
                 tokens += 1
-                if self._collector is None:
+                if self._collector is None and "timings" not in payload:  # else each has counts
                     self._learn(event)
                 self.started = True
             self._before = b""

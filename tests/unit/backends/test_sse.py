@@ -167,6 +167,12 @@ def test_usage_from_llama_server_s_timings() -> None:
     assert result.usage == {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
 
 
+def test_timings_in_every_event_are_all_read() -> None:
+    """A client may leave at any of them."""
+    told = [event({"content": "x"}, timings={"prompt_n": 6, "predicted_n": n}) for n in range(1, 5)]
+    assert Result(told).usage == {"prompt_tokens": 6, "completion_tokens": 4, "total_tokens": 10}
+
+
 def test_comments_are_left_out() -> None:
     result = Result([b": ping\n\n", text("a"), b": ping\n\n", text("b") + b":\n\n" + text("c"), DONE])
     assert result.data == (text("a") + text("b") + text("c")).replace(b"engine", b"fleet")
