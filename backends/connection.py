@@ -142,8 +142,8 @@ class Connection:
             self._hold_back(len(data))
 
     def _hold_back(self, read_bytes: int) -> None:
-        """Stop reading while too much is unread, or for a turn of the event loop."""
-        if self.closed or self._paused or self._transport is None:
+        """Stop reading while too much is unread, or for a turn of the event loop. After a complete answer nothing comes."""
+        if self.closed or self._paused or self._complete or self._transport is None:
             return
         if self._unread > HIGH_WATER_BYTES:
             if self.draining:
@@ -151,7 +151,7 @@ class Connection:
                 return
             self._paused = True
             self._transport.pause_reading()
-        elif read_bytes >= _LARGE_READ_BYTES and not self._complete:
+        elif read_bytes >= _LARGE_READ_BYTES:
             self._paused = True
             self._transport.pause_reading()
             self.loop.call_soon(self._read_on)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from backends import json_calls
+from backends.connection import HIGH_WATER_BYTES
 from backends.http1 import Origin, request_head, secrets_in
 from backends.json_calls import json_answer
 from backends.pool import Pool
@@ -117,6 +118,30 @@ async def test_a_released_answer_that_goes_on_is_dropped() -> None:
         connection.release()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert (pool.idle_connections, pool.busy_connections) == (0, 0)
+
+
+async def test_after_an_answer_with_a_long_rest_the_next_one_is_read() -> None:
+    rest = b"x" * (HIGH_WATER_BYTES // 2 - 100)
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.number:
+            await hello(exchange)
+            return
+        await exchange.head()
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            await exchange.chunk(rest)
+        await asyncio.sleep(0.05)
+        await exchange.raw(
+            b"c8\r\n%b\r\n0\r\n\r\n" % (b"x" * 200)
+        )  # it ends in the read that passes the mark
+
+    async with pooled(script) as (engine, pool, head):
+        (await post(pool, head)).release()
+        while not pool.idle_connections:  # noqa: ASYNC110 (a test may poll)
+            await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(ask(pool, head), 5) == {"hello": None}
+        assert engine.connections == 1
 
 
 async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
