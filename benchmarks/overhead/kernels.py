@@ -1,6 +1,5 @@
 """`python -m benchmarks.overhead.kernels`: microseconds of each kernel of the predictors, in NumPy and compiled, with the
-shipped models. `--onnx` adds ONNX Runtime for two of them, if `onnx` and `onnxruntime` are installed (Headway does not need
-them).
+shipped models.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ _ESTIMATE = Estimate(0.2, 0.01, 0, 0, 0.1, 0.0, 9, 9, 200.0, 0.0, 180.0, 0.0, 0.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--onnx", action="store_true", help="measure ONNX Runtime too")
-    args = parser.parse_args()
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(kernels.description())
     numpy = dict(steps(in_numpy))
     compiled = {}
@@ -43,9 +40,6 @@ def main() -> None:
     for name, step in numpy.items():
         ours = f"{least_us(compiled[name]):8.1f}" if name in compiled else f"{'-':>8}"
         print(f"{name:56} {least_us(step):8.1f} {ours}")
-    if args.onnx:
-        for name, step in onnx_steps():
-            print(f"{name:56} {least_us(step):8.1f}")
 
 
 def least_us(step: Callable[[], object]) -> float:
@@ -125,84 +119,6 @@ def _candidates(of: Callable[[str], Any], latency: Any, memory: Any, count: int)
         memory.predict(of("memory_rows")(held, reported, rows))
 
     return run
-
-
-def onnx_steps() -> Iterator[tuple[str, Callable[[], object]]]:
-    """The LSTM step and the dense part of the length network as ONNX graphs, on one thread."""
-    import onnx
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
-
-    def session(
-        nodes: list[Any], weights: dict[str, np.ndarray], inputs: dict[str, int], outputs: list[str]
-    ) -> Any:
-        graph = helper.make_graph(
-            nodes,
-            "kernel",
-            [
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
-                for name, size in inputs.items()
-            ],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, None]) for name in outputs],
-            [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-        onnx.checker.check_model(model)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-
-    node = helper.make_node
-    net = in_numpy("LatencyNetwork")(weights_of("latency"))
-    hidden = len(net.by_hidden)
-    step = session(
-        [
-            node("Sub", ["row", "mean"], ["centred"]), node("Mul", ["centred", "by"], ["scaled"]),
-            node("Clip", ["scaled", "low", "high"], ["event"]),
-            node("Gemm", ["event", "by_event", "bias"], ["given"]), node("MatMul", ["state", "by_hidden"], ["kept"]),
-            node("Add", ["given", "kept"], ["sums"]), node("Tanh", ["sums"], ["gates"]),
-            node("Split", ["gates"], ["i", "f", "g", "o"], axis=1),
-            *(part for name in "ifo" for part in (
-                node("Mul", [name, "half"], [name + "h"]), node("Add", [name + "h", "half"], [name + "s"]))),
-            node("Mul", ["fs", "cell"], ["fc"]), node("Mul", ["is", "g"], ["ig"]), node("Add", ["fc", "ig"], ["new_cell"]),
-            node("Tanh", ["new_cell"], ["shown"]), node("Mul", ["os", "shown"], ["new_state"]),
-            node("Gemm", ["new_state", "join", "join_bias"], ["encoding"]),
-        ],
-        {
-            "mean": net.event_mean, "by": net.event_by, "low": np.array(-4.0), "high": np.array(4.0),
-            "by_event": net.by_event, "by_hidden": net.by_hidden, "bias": net.gate_bias, "half": np.array(0.5),
-            "join": net.join_encoding, "join_bias": net.join_bias,
-        },
-        {"row": len(net.event_mean), "state": hidden, "cell": hidden},
-        ["new_state", "new_cell", "encoding"],
-    )  # fmt: skip
-    given = {
-        "row": np.zeros((1, len(net.event_mean)), np.float32),
-        "state": np.zeros((1, hidden), np.float32),
-        "cell": np.zeros((1, hidden), np.float32),
-    }
-    yield "ONNX Runtime: LSTM step, one event", lambda: step.run(None, given)
-    weights = weights_of("length")
-    dense = session(
-        [
-            node("Gemm", ["inputs", "dense", "dense_bias"], ["first"]), node("Sigmoid", ["first"], ["gate"]),
-            node("Mul", ["first", "gate"], ["second"]), node("Concat", ["words", "second"], ["joined"], axis=1),
-            node("Gemm", ["joined", "trunk", "trunk_bias"], ["third"]), node("Sigmoid", ["third"], ["gate3"]),
-            node("Mul", ["third", "gate3"], ["prompt"]), node("Gemm", ["prompt", "mix", "mix_bias"], ["fourth"]),
-            node("Sigmoid", ["fourth"], ["gate4"]), node("Mul", ["fourth", "gate4"], ["mixed"]),
-            node("Gemm", ["mixed", "out", "out_bias"], ["found"]),
-        ],
-        {
-            "dense": weights["dense_weight"], "dense_bias": weights["dense_bias"], "trunk": weights["trunk_weight"],
-            "trunk_bias": weights["trunk_bias"], "mix": weights["mix_prompt"], "mix_bias": weights["mix_bias"],
-            "out": weights["out_weight"], "out_bias": weights["out_bias"],
-        },
-        {"inputs": len(weights["input_mean"]), "words": 2 * len(weights["lstm_state"])},
-        ["found"],
-    )  # fmt: skip
-    sizes = {"inputs": len(weights["input_mean"]), "words": 2 * len(weights["lstm_state"])}
-    words = {name: np.zeros((1, size), np.float32) for name, size in sizes.items()}
-    yield "ONNX Runtime: length network without words and LSTM", lambda: dense.run(None, words)
 
 
 if __name__ == "__main__":
