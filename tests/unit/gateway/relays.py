@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from router.core.errors import UpstreamError
 from router.core.interfaces import Batch, Call, Sink
-from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.types import Request
 from router.gateway.codecs.openai.codec import OpenAICodec
@@ -23,13 +21,13 @@ from tests import virtual_time
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 
-#: What an engine does after some seconds: it says a word, or breaks off.
-Step = tuple[float, bytes | UpstreamError]
+#: A word that an engine says after some seconds.
+Step = tuple[float, bytes]
 
 
 class Engine:
-    """A backend: each call follows the script to its end. `calls` are those that were sent, `aborted` counts those that were
-    given up. `opens` says after how many seconds a request is sent (None: never)."""
+    """A backend: each call follows the script to its end. `calls` are those that were sent. `opens` says after how many
+    seconds a request is sent (None: never)."""
 
     kind = "vllm"
     busy = 0
@@ -37,7 +35,6 @@ class Engine:
     def __init__(self, *steps: Step, opens: float | None = 0.0) -> None:
         self.steps = steps
         self.calls: list[Call] = []
-        self.aborted = 0
         self.opens = opens
 
     def start(self, call: Call, sink: Sink) -> ScriptedCall:
@@ -51,7 +48,6 @@ class ScriptedCall:
         self._sink = sink
         self._steps = iter(engine.steps)
         self._ended = False
-        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         if engine.opens is not None:
             self._later(engine.opens, self._open)
@@ -71,29 +67,21 @@ class ScriptedCall:
         else:
             self._step(what)
 
-    def _step(self, what: bytes | UpstreamError | None) -> None:
-        if isinstance(what, UpstreamError):
-            self._ended = True
-            self._sink.failed(what)
-        elif what is None:
-            self._sink.take(Batch(END, 0, None, "stop"))
-            if not self._ended:
-                self._ended = True
-                self._sink.ended(None)
-        else:
-            self._paused = self._sink.take(Batch(TOKEN % what, 1))
-            if not self._paused and not self._ended:
+    def _step(self, what: bytes | None) -> None:
+        if what is not None:
+            if not self._sink.take(Batch(TOKEN % what, 1)) and not self._ended:
                 self._next()
-
-    def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._next()
-
-    def abort(self) -> None:
+            return
+        self._sink.take(Batch(END, 0, None, "stop"))
         if not self._ended:
             self._ended = True
-            self._engine.aborted += 1
+            self._sink.ended(None)
+
+    def resume(self) -> None:
+        raise AssertionError("no client here is slow")
+
+    def abort(self) -> None:
+        self._ended = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -142,28 +130,6 @@ class Client:
         return [part.split(b'"')[0] for part in self.written.split(b'"content":"')[1:]]
 
 
-class Purse:
-    """A key's reservation: the budgets answer `grow` from `answers` (nothing when those are used up), each after a
-    second."""
-
-    def __init__(self, funding: Funding, *answers: float) -> None:
-        self.funding = funding
-        self.answers = list(answers)
-        self.asked: list[float] = []
-        self.closed: list[tuple[float, float, int | None]] = []
-
-    def grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
-        self.asked.append(usd)
-        granted = self.answers.pop(0) if self.answers else 0.0
-        asyncio.get_running_loop().call_later(1.0, then, granted, granted)
-
-    def close(self, reserved_usd: float, spent_usd: float, used_tokens: int | None = None) -> None:
-        self.closed.append((reserved_usd, spent_usd, used_tokens))
-
-    def cancel(self) -> None:
-        self.close(self.funding.reserved_usd, 0.0, 0)
-
-
 @dataclass
 class Relayed:
     """One request on its way. `records` are those that were finished: one, at the end."""
@@ -177,23 +143,13 @@ class Relayed:
         """Its client leaves."""
         self.client.on_left()
 
-    def shut_down(self) -> None:
-        """The server has no patience left."""
-        self.client.on_shutdown()
-
     @property
     def record(self) -> RequestRecord:
         (record,) = self.records
         return record
 
 
-def start(
-    runner: Runner,
-    engines: Mapping[str, Engine],
-    request: Request,
-    *,
-    reservation: Purse | None = None,
-) -> Relayed:
+def start(runner: Runner, engines: Mapping[str, Engine], request: Request) -> Relayed:
     """Bring a request in."""
     records: list[RequestRecord] = []
     finished = asyncio.Event()
@@ -210,7 +166,7 @@ def start(
         finish=finish,
     )
     record = RequestRecord(id=request.id, received_at=0.0, api="chat", arrived_at=request.arrived_at)
-    exchange = Exchange("chat", {}, OpenAICodec(False), request, record, [], reservation)  # type: ignore[arg-type]
+    exchange = Exchange("chat", {}, OpenAICodec(False), request, record, [], None)
     client = Client()
     Relay(services, exchange, client).start()  # type: ignore[arg-type]
     return Relayed(runner, client, finished, records)
@@ -221,14 +177,13 @@ def relayed(
     engines: Mapping[str, Engine],
     request: Request,
     *later: tuple[float, Callable[[Relayed], Any]],
-    reservation: Purse | None = None,
 ) -> Relayed:
     """One request from its arrival to its record; at each time of `later` something is done to it."""
 
     async def main() -> Relayed:
         loop = asyncio.get_running_loop()
         runner = Runner(scheduler, loop.time)
-        found = start(runner, engines, request, reservation=reservation)
+        found = start(runner, engines, request)
         for at, what in later:
             loop.call_at(at, what, found)
         await found.finished.wait()

@@ -9,17 +9,15 @@ import pytest
 from router.core import attempts
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import FailureKind, Tick
-from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Outcome, Price, Slo
 from router.gateway.relay.attempt import failure_of
 from tests.unit.core.test_hedging import Hopeful
 from tests.unit.core.worlds import Fixed, instance, request
 from tests.unit.core.worlds import scheduler as driven
-from tests.unit.gateway.relays import Client, Engine, Purse, Relayed, relayed, saying
+from tests.unit.gateway.relays import Client, Engine, Relayed, relayed, saying
 
 PRICE = Price(1.0, 2.0)
-USD = 1e-6
 
 
 def scheduler(*names: str, predictor: Fixed | None = None, **settings: Any) -> Scheduler:
@@ -60,55 +58,6 @@ def test_an_answer_is_passed_on_as_it_comes_and_recorded() -> None:
     assert idle(s)
 
 
-@pytest.mark.parametrize("at_s", [0.2, 1.0])
-def test_a_client_that_leaves_ends_the_work(at_s: float) -> None:
-    s, engine = scheduler("a"), Engine(*saying(b"one", b"two", after_s=0.5))
-    found = relayed(s, {"a": engine}, request(), (at_s, lambda found: found.leave()))
-    assert (found.record.outcome, found.record.e2e_s) == (Outcome.CLIENT_CANCELLED, at_s)
-    assert (engine.aborted, found.client.left, found.client.on_left) == (1, True, None)
-    assert found.record.cost_usd == pytest.approx(PRICE.cost_usd(100, int(at_s >= 0.5)))
-    assert idle(s)
-
-
-@pytest.mark.parametrize(("at_s", "status"), [(0.2, 503), (1.0, 200)])
-def test_a_shutdown_ends_a_request_with_an_error(at_s: float, status: int) -> None:
-    s, engine = scheduler("a"), Engine(*saying(b"one", b"two", after_s=0.5))
-    found = relayed(s, {"a": engine}, request(), (at_s, lambda found: found.shut_down()))
-    assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "shutdown")
-    assert (found.client.status, engine.aborted) == (status, 1)
-    assert b"shutting down" in found.client.written
-    assert b"[DONE]" not in found.client.written
-    assert idle(s)
-
-
-def test_a_failure_that_the_client_has_not_seen_goes_to_another_engine() -> None:
-    s = scheduler("a", "b")
-    engines = {"a": Engine((0.5, UpstreamError("broken"))), "b": Engine(*saying(b"b"))}
-    found = relayed(s, engines, request())
-    assert (found.record.outcome, found.record.instance, found.record.attempts) == (Outcome.OK, "b", 2)
-    assert [each.error for each in found.record.attempt_records] == ["broken", None]
-    assert found.client.words() == [b"b"]
-    assert idle(s)
-
-
-def test_a_failure_that_the_client_has_seen_ends_its_answer() -> None:
-    s = scheduler("a", "b")
-    engines = {"a": Engine((0.0, b"a"), (0.5, UpstreamError("broken"))), "b": Engine(*saying(b"b"))}
-    found = relayed(s, engines, request())
-    assert (found.record.outcome, found.record.attempts) == (Outcome.BACKEND_ERROR, 1)
-    assert found.client.words() == [b"a"]
-    assert b"upstream_error" in found.client.written
-
-
-def test_a_non_streaming_answer_is_one_of_a_single_engine() -> None:
-    s = scheduler("a", "b")
-    engines = {"a": Engine((0.0, b"a"), (0.5, UpstreamError("broken"))), "b": Engine(*saying(b"b", b"c"))}
-    found = relayed(s, engines, request(client_streams=False))
-    assert (found.record.outcome, found.record.attempts, found.record.instance) == (Outcome.OK, 2, "b")
-    assert b'"content":"bc"' in found.client.written
-    assert found.record.cost_usd == pytest.approx(PRICE.cost_usd(100, 1) + PRICE.cost_usd(100, 2))
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -126,26 +75,7 @@ def test_what_kind_of_failure_an_error_is(error: UpstreamError, kind: FailureKin
         assert (failure.param, failure.code) == ("top_k", "bad")
 
 
-# --- two attempts -------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("first_s", "winner", "loser"), [(0.9, "a", "b"), (3.0, "b", "a")])
-def test_the_first_token_decides_between_two(first_s: float, winner: str, loser: str) -> None:
-    s = hedging("a", "b")
-    engines = {
-        "a": Engine(*saying(b"a", b"a", after_s=first_s)),
-        "b": Engine(*saying(b"b", b"b", after_s=1.0)),
-    }
-    found = relayed(s, engines, request(**HEDGED))
-    record = found.record
-    assert (record.outcome, record.instance, record.hedged) == (Outcome.OK, winner, True)
-    assert found.client.words() == [winner.encode()] * 2
-    assert (engines[winner].aborted, engines[loser].aborted) == (0, 1)
-    hows = {each.instance: each.ended_how for each in record.attempt_records}
-    assert hows == {winner: EndedHow.OK, loser: EndedHow.HEDGE_LOST}
-    assert record.cost_usd == pytest.approx(PRICE.cost_usd(100, 2) + PRICE.cost_usd(100, 0))
-    assert record.propensity is None  # of two draws
-    assert idle(s)
-
-
+# --- attempts that are not sent yet -------------------------------------------------------------------
 def test_a_loser_that_waits_for_its_engine_is_given_up_at_once() -> None:
     """There is no connection to its engine yet, so nothing was sent that is to be paid."""
     s = hedging("a", "b")
@@ -161,50 +91,6 @@ def test_an_attempt_that_is_given_up_before_it_is_sent_calls_nobody() -> None:
     found = relayed(s, {"a": engine}, request(), (0.5, lambda found: found.leave()))
     assert (found.record.outcome, found.record.cost_usd) == (Outcome.CLIENT_CANCELLED, 0.0)
     assert engine.calls == []
-
-
-# --- money --------------------------------------------------------------------------------------------
-def purse(reserved: float, *answers: float, step: float = 4.0) -> Purse:
-    """So many millionths of a USD are reserved; the prompt's bound is 400 tokens, an output token costs 2."""
-    return Purse(Funding(reserved * USD, 1.0, step * USD, 1.0), *(each * USD for each in answers))
-
-
-def test_an_attempt_is_sent_when_its_money_is_there() -> None:
-    s, engine, reservation = scheduler("a"), Engine(*saying(b"a")), purse(400, 100)
-    found = relayed(s, {"a": engine}, request(), reservation=reservation)
-    assert (found.record.outcome, found.record.ttft_s) == (Outcome.OK, 1.0)
-    assert reservation.closed == [(pytest.approx(500 * USD), pytest.approx(102 * USD), 101)]
-
-
-def test_budgets_that_give_nothing_refuse_a_request_that_nobody_was_sent() -> None:
-    s, engine, reservation = scheduler("a"), Engine(*saying(b"a")), purse(400)
-    found = relayed(s, {"a": engine}, request(), reservation=reservation)
-    assert (found.record.outcome, found.client.status) == (Outcome.REJECTED_BUDGET, 429)
-    assert b"insufficient_quota" in found.client.written
-    assert (engine.calls, reservation.closed) == ([], [(pytest.approx(400 * USD), 0.0, 0)])
-    assert idle(s)
-
-
-def test_a_stream_waits_for_money_and_goes_on_with_it() -> None:
-    s, engine = scheduler("a"), Engine(*saying(*b"a b c d e f".split()))
-    reservation = purse(406, 100)
-    found = relayed(s, {"a": engine}, request(), reservation=reservation)
-    assert (found.record.outcome, found.record.output_tokens) == (Outcome.OK, 6)
-    assert found.client.words() == b"a b c d e f".split()
-    (closed,) = reservation.closed
-    assert closed == (pytest.approx(506 * USD), pytest.approx(112 * USD), 106)
-
-
-def test_an_answer_is_cut_where_its_money_ends() -> None:
-    s, engine = scheduler("a"), Engine(*saying(*b"a b c d e f".split()))
-    reservation = purse(406)
-    found = relayed(s, {"a": engine}, request(), reservation=reservation)
-    record = found.record
-    assert (record.outcome, record.finish_reason) == (Outcome.BUDGET_EXHAUSTED_MID_DECODE, "length")
-    assert found.client.words() == [b"a", b"b", b"c"]
-    assert b'"finish_reason":"length"' in found.client.written
-    assert (engine.aborted, record.cost_usd <= 406 * USD) == (1, True)
-    assert idle(s)
 
 
 # --- faults of ours -----------------------------------------------------------------------------------
