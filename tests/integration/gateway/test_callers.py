@@ -12,6 +12,12 @@ OTHERS = [
     "/v1/routing/x", "/api/tags", "/api/version", "/admin/fleet", "/admin/requests", "/nothing",
 ]  # fmt: skip
 
+OF_PROXIES = [
+    "forwarded", "x_forwarded_for", "x_forwarded_host", "x_forwarded_proto", "x_real_ip", "via", "cf_ray",
+    "cf_connecting_ip", "true_client_ip", "x_envoy_external_address", "x_original_host", "x_client_ip",
+    "x_cluster_client_ip", "fastly_client_ip", "x_amzn_trace_id",
+]  # fmt: skip
+
 
 def request(method: str, path: str, body: bytes = b"", **headers: str | list[str]) -> bytes:
     """A request with exactly these headers (a list: the header as often)."""
@@ -126,7 +132,7 @@ async def test_what_comes_through_a_proxy_is_not_local(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
         here = f"127.0.0.1:{gw.port}"
         assert await status_of(gw, "GET", "/admin/fleet", host=here) == 200
-        for header in ("x_forwarded_for", "forwarded", "via", "x_real_ip", "x_forwarded_proto", "cf_ray"):
+        for header in OF_PROXIES:
             assert await status_of(gw, "GET", "/admin/fleet", host=here, **{header: "x"}) == 401
         nginx = f"GET /admin/fleet HTTP/1.0\r\nHost: {here}\r\nConnection: close\r\n\r\n"  # as it comes
         assert (await gw.raw(nginx.encode())).split(b" ", 2)[1] == b"401"

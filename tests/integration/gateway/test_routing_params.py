@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.integration.gateway.live import MODELS, bearer, events, key, live, ollama, vllm
+from tests.integration.gateway.live import bearer, events, key, live, ollama, vllm
 from tests.metrics_page import metrics_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -42,20 +42,6 @@ async def test_names_and_suffixes(shared, asked, model, policy):
     assert {line["model"] for line in lines} == {asked}
 
 
-async def test_precedence_body_headers_suffix_default(shared):
-    async def policy(**body):
-        status, _, answer = await shared.chat(**body)
-        assert status == 200, answer
-        return answer["headway"]["policy"]
-
-    headers = {"x-headway-policy": "price"}
-    assert await policy() == "latency"
-    assert await policy(model="auto:slo") == "slo"
-    assert await policy(model="auto:slo", headers=headers) == "price"
-    assert await policy(model="auto:slo", headers=headers, routing={"policy": "lmetric"}) == "lmetric"
-    assert await policy(headers=headers, routing={"policy": None}) == "price"
-
-
 async def test_every_header_is_read(shared):
     headers = {
         "X-Headway-Policy": "round_robin",
@@ -78,21 +64,6 @@ async def test_every_header_is_read(shared):
     _, answered, _ = await shared.chat(headers=llm_d)
     row = await shared.row(answered["x-request-id"])
     assert (row["slo_ttft_s"], row["slo_tpot_s"], row["slo_e2e_s"]) == (0.7, 0.09, None)
-
-
-async def test_a_given_slo_replaces_the_default_as_a_whole(tmp_path):
-    models = [MODELS[0] | {"slo": {"ttft_ms": 2000, "tpot_ms": 80}}]
-    async with live(tmp_path, vllm("a"), models=models, defaults={"on_miss": "reject"}) as gw:
-
-        async def slo(routing):
-            status, headers, _ = await gw.chat(routing=routing)
-            assert status == 200
-            row = await gw.row(headers["x-request-id"])
-            return row["slo_ttft_s"], row["slo_tpot_s"], row["slo_e2e_s"], row["slo_met"]
-
-        assert await slo({}) == (2.0, 0.08, None, True)
-        assert await slo({"slo": {"e2e_ms": 9000}}) == (None, None, 9.0, True)
-        assert await slo({"slo": {}}) == (None, None, None, None)
 
 
 async def test_the_answers_headers_and_its_headway_object(shared):

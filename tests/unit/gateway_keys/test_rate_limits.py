@@ -81,27 +81,6 @@ async def test_three_a_minute_are_three_at_once() -> None:
     await key.refused(120.0)
 
 
-async def test_tokens_are_reserved_and_settled() -> None:
-    key = Limited(tokens_per_minute=600)
-    reservation, headers = await key.admit(0.0, tokens=500)
-    assert headers["x-ratelimit-remaining-tokens"] == "100"
-    assert headers["x-ratelimit-reset-tokens"] == "50s"
-    refusal, _ = await key.refused(0.0, tokens=200)
-    assert refusal.retry_after_s == pytest.approx(10.0)
-    reservation.close(0.0, 0.0, 100)
-    reservation.close(0.0, 0.0, 100)  # only once
-    _, headers = await key.admit(0.0, tokens=200)
-    assert headers["x-ratelimit-remaining-tokens"] == "300"
-
-
-async def test_a_request_that_was_never_sent_costs_no_tokens() -> None:
-    key = Limited(tokens_per_minute=600)
-    reservation, _ = await key.admit(0.0, tokens=600)
-    reservation.cancel()
-    _, headers = await key.admit(0.0, tokens=0)
-    assert headers["x-ratelimit-remaining-tokens"] == "600"
-
-
 async def test_more_than_was_reserved_is_a_debt() -> None:
     key = Limited(tokens_per_minute=600)
     reservation, _ = await key.admit(0.0, tokens=100)
@@ -110,14 +89,6 @@ async def test_more_than_was_reserved_is_a_debt() -> None:
     assert refusal.retry_after_s == pytest.approx(42.0)
     assert headers["x-ratelimit-remaining-tokens"] == "0"
     await key.admit(42.0, tokens=20)
-
-
-async def test_an_estimate_beyond_the_capacity_takes_all_of_it() -> None:
-    key = Limited(tokens_per_minute=600)
-    _, headers = await key.admit(0.0, tokens=1e9)
-    assert headers["x-ratelimit-remaining-tokens"] == "0"
-    refusal, _ = await key.refused(0.0, tokens=1)
-    assert refusal.retry_after_s == pytest.approx(0.1)
 
 
 async def test_a_request_refused_for_tokens_takes_no_request_where_none_are_left() -> None:
