@@ -12,7 +12,7 @@ import contextlib
 import math
 import re
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,28 +111,20 @@ def _output(path: str) -> Iterator[BinaryIO]:
 
 
 async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: BinaryIO) -> int:
-    async with contextlib.aclosing(_read(url, extract)) as batches:
-        with contextlib.closing(form(extract.table, out)) as writer:
-            return await _write(batches, writer, extract.table.name)
-
-
-async def _read(url: str, extract: Extract) -> AsyncGenerator[tuple[Rows, int | None]]:
-    """Batches of rows, with the total number of rows (None if stderr is not a terminal). Raises StoreError if the database
-    does not answer."""
+    """Write the rows; returns their number. Raises StoreError if the database does not answer, and writes nothing if it
+    cannot be opened."""
+    written = 0
     async with reading(parse_url(url)) as engine:
         total = await extract.count(engine) if sys.stderr.isatty() else None
-        async for rows in extract.batches(engine):
-            yield rows, total
-
-
-async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Parquet | Csv, name: str) -> int:
-    written = 0
-    with progress_bar(TimeRemainingColumn()) as bar:
-        task = bar.add_task(name, total=None)
-        async for rows, total in batches:
-            out.write(rows)
-            written += len(rows)
-            bar.update(task, completed=written, total=total)
+        with (
+            contextlib.closing(form(extract.table, out)) as writer,
+            progress_bar(TimeRemainingColumn()) as bar,
+        ):
+            task = bar.add_task(extract.table.name, total=total)
+            async for rows in extract.batches(engine):
+                writer.write(rows)
+                written += len(rows)
+                bar.update(task, completed=written)
     return written
 
 
