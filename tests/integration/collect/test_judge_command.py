@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from router import cli
+from tests.commands import refusal_of
 from tests.data_files import put
 from tests.integration.collect.conftest import Engines
 from tests.servers.judge import judging
@@ -189,8 +190,4 @@ def test_bad_input_is_one_line(
 ) -> None:
     options = {"--url": "http://127.0.0.1:1", "--model": "flow", "--answers": str(answers)} | given
     words = [word for option, value in options.items() for word in (option, value) if word is not None]
-    assert cli.main(["judge", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("headway judge: ")
-    assert error in told
-    assert len(told.splitlines()) == 1
+    assert error in refusal_of(capsys, "judge", *words)

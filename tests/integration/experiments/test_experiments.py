@@ -26,6 +26,7 @@ from benchmarks.experiments.report import Section
 from benchmarks.workloads.format import WorkloadError
 from predictors.training.latency_fit import Settings
 from router.cli import main
+from tests.commands import refusal_of
 from tests.data_files import put
 from tests.integration.collect.conftest import Engines, engines
 from tests.unit.benchmarks.parsed import assert_stands_alone
@@ -148,10 +149,7 @@ def test_a_real_engine_is_asked_less_by_default(
 def test_bad_input_is_one_line(
     words: Sequence[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["experiment", *words, "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert reason in error
+    assert reason in refusal_of(capsys, "experiment", *words, "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -179,8 +177,9 @@ def test_a_folder_that_cannot_be_written_costs_no_time(
 ) -> None:
     monkeypatch.setattr(heterogeneity, "sections", lambda *_: pytest.fail("it began"))
     (tmp_path / "file").touch()
-    assert main(["experiment", "heterogeneity", "--out", str(tmp_path / "file" / "out")]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    assert "cannot write" in refusal_of(
+        capsys, "experiment", "heterogeneity", "--out", tmp_path / "file" / "out"
+    )
 
 
 # --- on data of the published form --------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from predictors.learned.artifact import ArtifactError
 from router.cli import main
 from router.replay_decisions import replay
+from tests.commands import refusal_of
 from tests.integration.gateway.live import bearer, key, live, vllm
 
 SECRET = "the prompt is secret"
@@ -87,8 +88,7 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
     event = json.loads(lines[at])
     for damaged in (["FleetChanged", 1, [[]]], [event[0], "now", *event[2:]]):
         log.write_text("".join([*lines[:at], json.dumps(damaged) + "\n"]))
-        assert main(["replay-decisions", str(log)]) == 2
-        assert "a value is missing or of another kind" in capsys.readouterr().err
+        assert "a value is missing or of another kind" in refusal_of(capsys, "replay-decisions", log)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,7 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
 def test_what_is_no_log_is_refused(tmp_path, capsys, text, reason):
     log = tmp_path / "log"
     log.write_bytes(text)
-    assert main(["replay-decisions", str(log)]) == 2
-    assert reason in capsys.readouterr().err
+    assert reason in refusal_of(capsys, "replay-decisions", log)
     assert main(["replay-decisions", str(tmp_path / "none")]) == 2
 
 
@@ -120,8 +119,7 @@ def test_predictors_that_cannot_be_loaded_are_told_as_such(tmp_path, capsys, mon
     header = {"headway_decisions": 1, "version": "0", "seed": 1, "predictors": "p", "directory": None}
     log = tmp_path / "log"
     log.write_text(json.dumps(header | {"confidence": 0.9, "ttft_weight": 1.0, "targets": []}) + "\n")
-    assert main(["replay-decisions", str(log)]) == 2
-    assert capsys.readouterr().err.endswith("None: damaged\n")
+    assert refusal_of(capsys, "replay-decisions", log).endswith("None: damaged\n")
 
 
 async def test_a_log_ends_at_its_size(tmp_path, caplog):

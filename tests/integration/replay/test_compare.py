@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 from router.cli import main
+from tests.commands import refusal_of
 
 from .conftest import SseServer
 
@@ -146,16 +147,14 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     assert run(*words) == 0
     assert server.seen == []  # all there: nothing is sent
     capsys.readouterr()
-    assert run(*words, "--speed", "2") == 2
-    assert "made with another speed" in capsys.readouterr().err
+    assert "made with another speed" in refusal_of(capsys, "compare", *words, "--speed", "2")
 
 
 def test_a_refused_policy_is_told_before_the_run(
     server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.known_policies = frozenset({"fast"})
-    assert run(*words) == 2
-    assert "refuses policy 'slow': HTTP 400, unknown policy slow" in capsys.readouterr().err
+    assert "refuses policy 'slow': HTTP 400, unknown policy slow" in refusal_of(capsys, "compare", *words)
     report = orjson.loads((tmp_path / "out/report.json").read_bytes())
     assert [one["name"] for one in report["runs"]] == ["fast@own"]  # what was finished is kept
     assert not report["complete"]
@@ -189,7 +188,8 @@ def test_bad_input_is_one_line_and_exit_2(
         "--out": str(tmp_path / "out"),
         **change,
     }
-    assert run(*(word for name, value in options.items() if value is not None for word in (name, value))) == 2
-    told = capsys.readouterr().err
-    assert reason in told
-    assert told.count("\n") == 1
+    assert reason in refusal_of(
+        capsys,
+        "compare",
+        *(word for name, value in options.items() if value is not None for word in (name, value)),
+    )

@@ -13,6 +13,7 @@ import pytest
 from backends.emulator import EmulatedInstance, start_all
 from backends.engine.profiles import names
 from router.cli import main
+from tests.commands import refusal_of
 
 
 def run(*arguments: str) -> int:
@@ -43,10 +44,7 @@ def test_list_names_all_profiles(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_input_is_one_line(
     arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert says in error
+    assert says in refusal_of(capsys, "emulate", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +67,7 @@ def test_bad_config_is_one_line(
 ) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(text)
-    assert run("--config", str(path)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert says in error
+    assert says in refusal_of(capsys, "emulate", "--config", path)
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,10 +75,7 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert run("--profile", "llama-3.1-8b@a100-80g", "--port", port) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "in use" in error
+        assert "in use" in refusal_of(capsys, "emulate", "--profile", "llama-3.1-8b@a100-80g", "--port", port)
 
 
 async def test_one_that_cannot_listen_stops_those_before_it() -> None:

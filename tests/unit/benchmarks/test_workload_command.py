@@ -14,6 +14,7 @@ from benchmarks.workloads.format import WorkloadError, read, read_header, write
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 from router.cli import main
+from tests.commands import refusal_of
 
 
 def run(*words: str) -> int:
@@ -163,17 +164,12 @@ def test_bad_input_is_one_line_and_exit_2(
     words = tuple(
         word.replace("{trace}", str(trace)).replace("{one}", str(tmp_path / "one.csv")) for word in words
     )
-    assert run("build", *words, "--out", str(tmp_path / "w.jsonl")) == 2
-    told = capsys.readouterr()
-    assert reason in told.err
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    assert reason in refusal_of(capsys, "workload", "build", *words, "--out", tmp_path / "w.jsonl")
     assert not (tmp_path / "w.jsonl").exists()
 
 
 def test_show_of_no_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("show", str(tmp_path / "nothing")) == 2
-    assert "cannot read" in capsys.readouterr().err
+    assert "cannot read" in refusal_of(capsys, "workload", "show", tmp_path / "nothing")
 
 
 def test_sets_without_texts_cannot_give_prompts(trace: Path) -> None:

@@ -16,6 +16,7 @@ from benchmarks.calibrate import measure
 from benchmarks.calibrate.measured import read_file, write_file
 from benchmarks.calibrate.profile import read_profiles
 from router.core.profile import EngineProfile
+from tests.commands import refusal_of
 from tests.unit.benchmarks_calibrate.made import calibrate, level
 
 
@@ -94,12 +95,8 @@ def test_wrong_input_is_one_line(
     measurement: Path, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"file": str(measurement), "folder": str(measurement.parent)}
-    assert calibrate(*(word.format(**places) for word in words)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert printed.err.startswith("headway calibrate: ")
-    assert told.format(**places) in printed.err
+    line = (word.format(**places) for word in words)
+    assert told.format(**places) in refusal_of(capsys, "calibrate", *line)
 
 
 def test_too_little_to_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,10 +106,7 @@ def test_too_little_to_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         ((1, 4), 5, "5 requests with an E2E in the fitted levels; give 20 at least"),
     ):
         write_file(path, [level(rate, count) for rate in rates], {})
-        assert calibrate(str(path), "--evaluations", "1") == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert told in printed.err
+        assert told in refusal_of(capsys, "calibrate", path, "--evaluations", 1)
 
 
 # --- measuring -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from router import cli
+from tests.commands import refusal_of
 
 FLEET = """\
 models: [{name: m}]
@@ -89,6 +90,5 @@ def test_a_data_set_is_never_written_over(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "dataset.json").write_text("{}", encoding="utf-8")
-    assert cli.main(["collect", *[word for part in given.values() for word in part]]) == 2
-    assert "already" in capsys.readouterr().err
+    assert "already" in refusal_of(capsys, "collect", *[word for part in given.values() for word in part])
     assert (tmp_path / "out" / "dataset.json").read_text(encoding="utf-8") == "{}"

@@ -16,6 +16,7 @@ from predictors.training import dataset
 from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run
 from router import cli
 from router.core.types import PromptFeatures
+from tests.commands import refusal_of
 from tests.data_files import put
 from tests.unit.benchmarks_datasets.published import prompts
 
@@ -173,11 +174,7 @@ def test_bad_input_is_one_line(
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     if environment is not None:
         monkeypatch.setenv("HEADWAY_DATA", environment)
-    assert cli.main(["dataset", "release", "--out", "new", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("headway dataset: ")
-    assert error in told
-    assert len(told.splitlines()) == 1
+    assert error in refusal_of(capsys, "dataset", "release", "--out", "new", *words)
 
 
 def test_the_command_takes_the_data_folder(

@@ -16,6 +16,7 @@ from predictors.learned.artifact import Artifact, load, save
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, joined, write
 from router import cli
+from tests.commands import refusal_of
 from tests.unit.benchmarks_training.made import answers, log
 
 KIND = KINDS["relevance"]
@@ -38,14 +39,6 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(*words: str | Path) -> int:
     return cli.main(["evaluate", *map(str, words)])
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    assert evaluate(*words) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    return shown.err
 
 
 def test_held_out_is_what_training_held_out(
@@ -126,11 +119,21 @@ def test_near_copies_of_training_prompts_are_left_out_of_a_separate_test_set(
 def test_baselines_must_not_have_seen_the_data(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected)
+    told = refusal_of(
+        capsys, "evaluate", "--artifact", artifacts, "--data", collected, "--train-data", collected
+    )
     assert "--train-data has near copies of them: 160." in told
     assert "nothing in the data" in told
-    told = refused(
-        capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected, "--held-out"
+    told = refusal_of(
+        capsys,
+        "evaluate",
+        "--artifact",
+        artifacts,
+        "--data",
+        collected,
+        "--train-data",
+        collected,
+        "--held-out",
     )
     assert "leave out --train-data" in told
 
@@ -139,21 +142,23 @@ def test_an_option_that_applies_to_nothing_is_refused(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--artifact", artifacts, "--data", collected, "--since", "3")
-    assert "--since: goes with a gateway's database" in refused(capsys, *words)
+    assert "--since: goes with a gateway's database" in refusal_of(capsys, "evaluate", *words)
     words = ("--artifact", artifacts, "--data", collected, "--out", __file__)
-    assert f"--out {__file__}: must be a folder" in refused(capsys, *words)
+    assert f"--out {__file__}: must be a folder" in refusal_of(capsys, "evaluate", *words)
 
 
 def test_an_artifact_that_is_none_is_refused(
     artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ("--data", collected)
-    assert "No such file" in refused(capsys, "--artifact", tmp_path / "none.headway.npz", *data)
-    assert "no artifact in this folder" in refused(capsys, "--artifact", tmp_path, *data)
+    assert "No such file" in refusal_of(
+        capsys, "evaluate", "--artifact", tmp_path / "none.headway.npz", *data
+    )
+    assert "no artifact in this folder" in refusal_of(capsys, "evaluate", "--artifact", tmp_path, *data)
     (tmp_path / "cut").mkdir()
     whole = (artifacts / "relevance.headway.npz").read_bytes()
     (tmp_path / "cut" / "relevance.headway.npz").write_bytes(whole[: len(whole) // 2])
-    told = refused(capsys, "--artifact", tmp_path / "cut", *data)
+    told = refusal_of(capsys, "evaluate", "--artifact", tmp_path / "cut", *data)
     assert "relevance.headway.npz: not a whole artifact of Headway" in told
 
 
@@ -162,26 +167,32 @@ def test_an_artifact_of_other_features_is_refused_by_name(
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, features=(*artifact.features, "colour")), tmp_path)
-    assert "(colour): train it anew" in refused(capsys, "--artifact", path, "--data", collected)
+    assert "(colour): train it anew" in refusal_of(
+        capsys, "evaluate", "--artifact", path, "--data", collected
+    )
     path = save(replace(artifact, kind="weather"), tmp_path)
-    assert "a weather artifact, which this version does not know" in refused(
-        capsys, "--artifact", path, "--data", collected
+    assert "a weather artifact, which this version does not know" in refusal_of(
+        capsys, "evaluate", "--artifact", path, "--data", collected
     )
     path = save(replace(artifact, arrays={}), tmp_path)
-    refused(capsys, "--artifact", path, "--data", collected)
+    refusal_of(capsys, "evaluate", "--artifact", path, "--data", collected)
 
 
 def test_data_that_tell_nothing_are_refused(
     artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = artifacts / "relevance.headway.npz"
-    assert "no such file or folder" in refused(capsys, "--artifact", path, "--data", tmp_path / "none")
+    assert "no such file or folder" in refusal_of(
+        capsys, "evaluate", "--artifact", path, "--data", tmp_path / "none"
+    )
     write(log(), tmp_path / "log")
-    assert "nothing in the data that a relevance" in refused(
-        capsys, "--artifact", path, "--data", tmp_path / "log"
+    assert "nothing in the data that a relevance" in refusal_of(
+        capsys, "evaluate", "--artifact", path, "--data", tmp_path / "log"
     )
     write(Dataset(prompts=(MADE.prompts[0],)), tmp_path / "prompt")
-    assert "nothing in the data" in refused(capsys, "--artifact", path, "--data", tmp_path / "prompt")
+    assert "nothing in the data" in refusal_of(
+        capsys, "evaluate", "--artifact", path, "--data", tmp_path / "prompt"
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +216,7 @@ def test_what_was_held_out_is_not_known_once_the_data_have_grown(
     path = save(Artifact(kind, KINDS[kind].feature_names(), {"a": np.ones(1)}, about), tmp_path)
     grown = joined([before, replace(more, runs=tuple(replace(run, source="levels") for run in more.runs))])
     write(grown, tmp_path / "grown")
-    told = refused(capsys, "--artifact", path, "--data", tmp_path / "grown", "--held-out")
+    told = refusal_of(capsys, "evaluate", "--artifact", path, "--data", tmp_path / "grown", "--held-out")
     assert f"the {kind} artifact was trained on other data" in told
 
 
@@ -214,10 +225,10 @@ def test_what_does_not_say_what_was_held_out(
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, about={}), tmp_path)
-    assert "does not say what was held out" in refused(
-        capsys, "--artifact", path, "--data", collected, "--held-out"
+    assert "does not say what was held out" in refusal_of(
+        capsys, "evaluate", "--artifact", path, "--data", collected, "--held-out"
     )
     path = save(replace(artifact, about={**artifact.about, "final": True}), tmp_path)
-    assert "was trained on everything" in refused(
-        capsys, "--artifact", path, "--data", collected, "--held-out"
+    assert "was trained on everything" in refusal_of(
+        capsys, "evaluate", "--artifact", path, "--data", collected, "--held-out"
     )

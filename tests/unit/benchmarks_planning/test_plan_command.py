@@ -14,6 +14,7 @@ from benchmarks.planning.report import table
 from benchmarks.simulator import open_fleet
 from router import cli
 from router.config import load
+from tests.commands import refusal_of
 from tests.unit.benchmarks_planning.made import plan_files
 
 SLO = ("--slo", "ttft_ms=1500,tpot_ms=80")
@@ -24,13 +25,6 @@ BRIEF = ("--limit", "60", "--time-s", "1", "--jobs", "1")
 def files(tmp_path: Path) -> tuple[str, ...]:
     pool = "{gpu: l4, gpus: 2, node_gpus: 2, usd_per_hour: 0.7}"
     return plan_files(tmp_path, pool, "{name: llama-3.2-1b}, {name: llama-3.2-3b}")
-
-
-def refused(capsys: pytest.CaptureFixture[str], line: list[str], status: int = 2) -> str:
-    assert cli.main(["plan", *line]) == status
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
 
 
 def test_a_plan_from_rates_to_a_fleet_file(
@@ -67,7 +61,7 @@ def test_a_model_of_a_low_rate_has_no_request_in_some_draws(
         "llama-3.2-1b",
         "llama-3.2-3b",
     }
-    said = refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--limit", "1"])
+    said = refusal_of(capsys, "plan", *files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--limit", "1")
     assert "--rates: a draw has no request: give a larger --limit" in said
 
 
@@ -98,7 +92,8 @@ def test_the_infeasible_is_explained(
     if "bf16" in models:
         (tmp_path / "cluster.yaml").write_text("pools: [{gpu: t4, gpus: 1}]")
     name = models.partition("name: ")[2].partition("}")[0].partition(",")[0]
-    said = refused(capsys, [*files, "--rates", f"{name}=1", *SLO, *BRIEF], status=1)
+    assert cli.main(["plan", *files, "--rates", f"{name}=1", *SLO, *BRIEF]) == 1
+    said = capsys.readouterr().err
     assert limit in said
     assert "enough would be" in said
 
@@ -156,7 +151,8 @@ def planned(bound: dict[str, float | None], *, span_s: float) -> dict[str, Any]:
 
 def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     line = [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--budget-usd-per-hour", "0.7"]
-    said = refused(capsys, line, status=1)
+    assert cli.main(["plan", *line]) == 1
+    said = capsys.readouterr().err
     assert (
         said
         == "headway plan: no placement of all models costs at most 0.7 USD an hour; the cheapest costs 1.4\n"
@@ -179,7 +175,7 @@ def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.Captu
 def test_bad_input_is_one_line(
     files: tuple[str, ...], capsys: pytest.CaptureFixture[str], line: list[str], message: str
 ) -> None:
-    said = refused(capsys, [*files, *line])
+    said = refusal_of(capsys, "plan", *files, *line)
     assert said.count("\n") == 1
     assert message in said
 
@@ -204,7 +200,7 @@ def test_a_wrong_cluster_file(
     files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(text)
-    assert message in refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
+    assert message in refusal_of(capsys, "plan", *files, "--rates", "llama-3.2-1b=1", *SLO)
 
 
 def test_an_out_that_cannot_be_written_is_refused_before_the_search(
@@ -215,8 +211,8 @@ def test_an_out_that_cannot_be_written_is_refused_before_the_search(
 ) -> None:
     monkeypatch.setattr("benchmarks.planning.command.inputs", None)  # what would be called next
     line = [*files, "--rates", "llama-3.2-1b=1", *SLO, "--out"]
-    assert "--out" in refused(capsys, [*line, str(tmp_path / "models.yaml")])
-    assert "cannot write" in refused(capsys, [*line, str(tmp_path / "models.yaml" / "plan")])
+    assert "--out" in refusal_of(capsys, "plan", *line, tmp_path / "models.yaml")
+    assert "cannot write" in refusal_of(capsys, "plan", *line, tmp_path / "models.yaml" / "plan")
 
 
 def test_models_that_do_not_go_together_are_refused_with_the_name_of_their_file(
@@ -225,7 +221,7 @@ def test_models_that_do_not_go_together_are_refused_with_the_name_of_their_file(
     (tmp_path / "models.yaml").write_text(
         "models: [{name: llama-3.2-1b, aliases: [small]}, {name: llama-3.2-3b, aliases: [small]}]"
     )
-    said = refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
+    said = refusal_of(capsys, "plan", *files, "--rates", "llama-3.2-1b=1", *SLO)
     reason = "models[1].aliases[0]: alias 'small' already stands for 'llama-3.2-1b'"
     assert said == f"headway: {tmp_path / 'models.yaml'}: {reason}\n"
 
@@ -276,17 +272,19 @@ def test_a_prompt_goes_only_where_the_cache_holds_it(
 def test_a_batch_that_cannot_be_planned_is_refused(
     pools: str, tokens: list[int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused(capsys, list(batch_files(tmp_path, pools, tokens)))
+    assert message in refusal_of(capsys, "plan", *batch_files(tmp_path, pools, tokens))
 
 
 def test_a_batch_has_no_prompt_beyond_the_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = batch_files(tmp_path, "{gpu: l4, gpus: 1}", [500, 8192], ", context_tokens: 8192")
-    assert "llama-3.2-1b takes prompts of less than 8192 tokens, not 8192" in refused(capsys, list(line))
+    assert "llama-3.2-1b takes prompts of less than 8192 tokens, not 8192" in refusal_of(
+        capsys, "plan", *line
+    )
 
 
 def test_a_batch_is_for_gpus_that_run_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = batch_files(tmp_path, "{gpu: t4, gpus: 1}", [500], ", weights: bf16")
-    said = refused(capsys, list(line))
+    said = refusal_of(capsys, "plan", *line)
     assert said == "headway plan: llama-3.2-1b: bf16 needs compute capability 8.0, t4 has 7.5\n"
 
 
@@ -303,7 +301,7 @@ def test_a_batch_takes_no_option_that_it_would_not_heed(
         ("--config", "fleet.yaml"),
         SLO,
     ):
-        said = refused(capsys, [*line, name, value])
+        said = refusal_of(capsys, "plan", *line, name, value)
         assert said == f"headway plan: --batch does not go with {name}\n"
 
 

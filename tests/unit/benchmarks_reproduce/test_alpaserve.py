@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from router.cli import main
+from tests.commands import refusal_of
 
 LARGE = [
     {"name": "llama-2-70b", "weights_gb_fp16": 137.95},
@@ -110,20 +111,17 @@ def test_data_that_cannot_be_used(
     data: Path, change: Any, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(data / "alpaserve_cases.json")
-    assert main(["reproduce", "alpaserve", "--data", str(data)]) == 2
-    error = capsys.readouterr().err
-    assert problem in error
-    assert error.count("\n") == 1
+    assert problem in refusal_of(capsys, "reproduce", "alpaserve", "--data", data)
 
 
 def test_what_is_missing_is_said(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
-    assert main(["reproduce", "alpaserve"]) == 2
-    assert "set HEADWAY_DATA" in capsys.readouterr().err
-    assert main(["reproduce", "alpaserve", "--data", str(data), "--cases", "9"]) == 2
-    assert "--cases: no case 9" in capsys.readouterr().err
+    assert "set HEADWAY_DATA" in refusal_of(capsys, "reproduce", "alpaserve")
+    assert "--cases: no case 9" in refusal_of(
+        capsys, "reproduce", "alpaserve", "--data", data, "--cases", "9"
+    )
 
 
 needs_data = pytest.mark.skipif(not os.environ.get("HEADWAY_DATA"), reason="needs the published cases")

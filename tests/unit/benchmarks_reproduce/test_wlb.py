@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.reproduce.wlb import UNREACHABLE, rows_of
 from router.cli import main
+from tests.commands import refusal_of
 
 ATTENTION = "tp,cp,tokens,attn_fwd_ms\n1,1,1024,1.0\n1,1,2048,3.0\n2,1,1024,0.8\n2,1,2048,1.5\n"
 
@@ -66,8 +67,7 @@ def test_a_row_that_comes_out_otherwise_is_an_error(
 def test_without_its_files_it_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reproduce", "wlb", "--data", str(tmp_path)]) == 2
-    assert "wlb_attention_profile_a100_80gb.csv" in capsys.readouterr().err
+    assert "wlb_attention_profile_a100_80gb.csv" in refusal_of(capsys, "reproduce", "wlb", "--data", tmp_path)
 
 
 @pytest.mark.skipif(not os.environ.get("HEADWAY_DATA"), reason="needs the published cases")

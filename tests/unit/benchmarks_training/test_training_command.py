@@ -16,6 +16,7 @@ from predictors.learned.artifact import load
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write
 from router import cli
+from tests.commands import refusal_of
 from tests.data_files import put
 from tests.records import keep
 from tests.unit.benchmarks_datasets.test_records_as_data import record
@@ -114,19 +115,13 @@ def test_a_log_alone_is_enough(database: Path) -> None:
 
 
 def test_old_rows_are_left_out(database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(capsys, "memory", "--from-store", database, "--since", "1", "--out", tmp_path / "out")
+    told = refusal_of(
+        capsys, "train", "memory", "--from-store", database, "--since", "1", "--out", tmp_path / "out"
+    )
     assert "nothing in the data" in told or "no " in told
 
 
 # --- what cannot be learned from ----------------------------------------------------------------------
-def refused(capsys: pytest.CaptureFixture[str], kind: str, *words: str | Path) -> str:
-    assert train(kind, *words) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    return shown.err
-
-
 def damaged(folder: Path, data: Dataset, table: str, line: str) -> Path:
     write(data, folder)
     put(folder / f"{table}.jsonl.gz", line + "\n")
@@ -138,13 +133,17 @@ def test_what_is_no_data_is_refused(
 ) -> None:
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     out = ("--out", tmp_path / "out")
-    assert "nothing to read" in refused(capsys, "relevance", *out)
-    assert "no such file or folder" in refused(capsys, "relevance", "--data", tmp_path / "none", *out)
+    assert "nothing to read" in refusal_of(capsys, "train", "relevance", *out)
+    assert "no such file or folder" in refusal_of(
+        capsys, "train", "relevance", "--data", tmp_path / "none", *out
+    )
     (tmp_path / "empty").mkdir()
-    assert "neither a data set" in refused(capsys, "relevance", "--data", tmp_path / "empty", *out)
+    assert "neither a data set" in refusal_of(
+        capsys, "train", "relevance", "--data", tmp_path / "empty", *out
+    )
     (tmp_path / "note.txt").write_text("no database\n" * 50, encoding="utf-8")
-    assert "note.txt" in refused(capsys, "latency", "--data", tmp_path / "note.txt", *out)
-    told = refused(capsys, "relevance", "--data", tmp_path / "empty", "--sets", "zeroval", *out)
+    assert "note.txt" in refusal_of(capsys, "train", "latency", "--data", tmp_path / "note.txt", *out)
+    told = refusal_of(capsys, "train", "relevance", "--data", tmp_path / "empty", "--sets", "zeroval", *out)
     assert "no set 'zeroval': there are zeroeval" in told
 
 
@@ -154,10 +153,10 @@ def test_tables_that_are_wrong_are_refused_with_their_line(
     out = ("--out", tmp_path / "out")
     nan = '{"run": "log-0", "model": "m", "dispatched_s": NaN, "prompt_tokens": 3}'
     folder = damaged(tmp_path / "nan", log(), "attempts", nan)
-    told = refused(capsys, "latency", "--data", folder, *out)
+    told = refusal_of(capsys, "train", "latency", "--data", folder, *out)
     assert "attempts.jsonl.gz, line 1: dispatched_s is not a finite number" in told
     folder = damaged(tmp_path / "missing", log(), "attempts", '{"run": "log-0", "model": "m"}')
-    assert "line 1: dispatched_s is missing" in refused(capsys, "latency", "--data", folder, *out)
+    assert "line 1: dispatched_s is missing" in refusal_of(capsys, "train", "latency", "--data", folder, *out)
 
 
 def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -165,9 +164,9 @@ def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     write(answers(2), tmp_path / "two")
     write(log(attempts=1), tmp_path / "one")
     for kind, folder in (("length", "two"), ("relevance", "two"), ("latency", "one"), ("memory", "one")):
-        assert "too little data" in refused(capsys, kind, "--data", tmp_path / folder, *out)
-    assert "nothing in the data that a latency" in refused(
-        capsys, "latency", "--data", tmp_path / "two", *out
+        assert "too little data" in refusal_of(capsys, "train", kind, "--data", tmp_path / folder, *out)
+    assert "nothing in the data that a latency" in refusal_of(
+        capsys, "train", "latency", "--data", tmp_path / "two", *out
     )
 
 
@@ -184,7 +183,7 @@ def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_options_out_of_range(
     capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path, words: tuple[str, str], message: str
 ) -> None:
-    assert message in refused(capsys, "relevance", "--data", collected, "--out", tmp_path, *words)
+    assert message in refusal_of(capsys, "train", "relevance", "--data", collected, "--out", tmp_path, *words)
 
 
 @pytest.mark.parametrize(
@@ -206,21 +205,21 @@ def test_an_option_that_applies_to_nothing_is_refused(
     words: tuple[str, ...],
     message: str,
 ) -> None:
-    assert message in refused(capsys, kind, "--data", collected, "--out", tmp_path, *words)
+    assert message in refusal_of(capsys, "train", kind, "--data", collected, "--out", tmp_path, *words)
 
 
 def test_a_base_share_needs_data_to_take_it_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("--from-store", "gateway.db", "--base-share", "0.1", "--out", tmp_path)
-    assert "--base-share: goes with --data" in refused(capsys, "latency", *words)
+    assert "--base-share: goes with --data" in refusal_of(capsys, "train", "latency", *words)
     words = ("--from-store", "gateway.db", "--sets", "zeroeval", "--out", tmp_path)
-    assert "--sets: goes with a folder of public sets" in refused(capsys, "latency", *words)
+    assert "--sets: goes with a folder of public sets" in refusal_of(capsys, "train", "latency", *words)
 
 
 def test_a_place_that_cannot_be_written_is_told_before_training(
     capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("here", encoding="utf-8")
-    told = refused(capsys, "relevance", "--data", collected, "--out", tmp_path / "file")
+    told = refusal_of(capsys, "train", "relevance", "--data", collected, "--out", tmp_path / "file")
     assert f"headway train: --out {tmp_path / 'file'}: must be a folder" in told
 
 
@@ -232,7 +231,7 @@ def test_what_is_not_installed_is_told_with_its_extra(
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    told = refused(capsys, "relevance", "--data", tmp_path, "--out", tmp_path)
+    told = refusal_of(capsys, "train", "relevance", "--data", tmp_path, "--out", tmp_path)
     assert re.fullmatch(
         rf"headway: train needs {module}[\w.]*: make dev, or \S+/bin/pip install -e '\.\[train\]', in Headway's checkout\n",
         told,

@@ -13,6 +13,7 @@ from router.config import ConfigError
 from router.store.database import StoreError
 from router.store.queries import Store
 from router.store_arguments import add_store_arguments, store_of
+from tests.commands import refusal_of
 
 COMMANDS = (
     ("db", "version"),
@@ -33,13 +34,13 @@ def test_every_command_takes_a_url(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'records.db'}"
-    assert main([*command, "--store", url]) == 2
-    assert f"no database at {tmp_path / 'records.db'}" in capsys.readouterr().err
+    assert f"no database at {tmp_path / 'records.db'}" in refusal_of(capsys, *command, "--store", url)
     asyncio.run(_made(url))
     assert main([*command, "--store", url]) == (2 if command[0] == "explain" else 0)
     assert "no database" not in capsys.readouterr().err
-    assert main([*command, "--password-env", "PW", *(("--config", "x") * (command[0] != "explain"))]) == 2
-    assert "--password-env goes with --store" in capsys.readouterr().err
+    assert "--password-env goes with --store" in refusal_of(
+        capsys, *command, "--password-env", "PW", *(("--config", "x") * (command[0] != "explain"))
+    )
 
 
 async def _made(url: str) -> None:
