@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import aiohttp
 import pytest
 from emulator_profiles import QUICK, SLOW, emulated
 
@@ -12,12 +11,6 @@ from backends.emulator import EmulatedInstance, serve
 from tests.virtual_time import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 @pytest.fixture

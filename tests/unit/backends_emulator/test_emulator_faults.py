@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from emulator_client import CHAT, ask
 from emulator_profiles import QUICK, SLOW, emulated
 
 from backends.emulator import EmulatedInstance, serve
@@ -24,15 +25,8 @@ OLLAMA = {
 }
 
 
-async def arm(http: aiohttp.ClientSession, instance: EmulatedInstance, **fault: Any) -> list[dict[str, Any]]:
-    async with http.post(f"{instance.url}/emulator/fault", json=fault) as answer:
-        assert answer.status == 200
-        return (await answer.json())["armed"]
-
-
-async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[int, str]:
-    async with http.post(url, json=body) as answer:
-        return answer.status, await answer.text()
+async def arm(instance: EmulatedInstance, **fault: Any) -> None:
+    assert (await ask(instance, "/emulator/fault", fault)).status == 200
 
 
 async def drain(answer: aiohttp.ClientResponse, into: bytearray) -> None:
@@ -61,52 +55,47 @@ async def state_of(port: int, wanted: str) -> str:
     return found
 
 
-async def test_a_status_is_given_as_often_as_asked(
-    vllm: EmulatedInstance, http: aiohttp.ClientSession
-) -> None:
-    await arm(http, vllm, kind="status", count=2, status=502)
-    url = f"{vllm.url}/v1/chat/completions"
-    assert [(await ask(http, url, VLLM))[0] for _ in range(3)] == [502, 502, 200]
+async def test_a_status_is_given_as_often_as_asked(vllm: EmulatedInstance) -> None:
+    await arm(vllm, kind="status", count=2, status=502)
+    assert [(await ask(vllm, CHAT, VLLM)).status for _ in range(3)] == [502, 502, 200]
 
 
-async def test_errors_of_vllm(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    url = f"{vllm.url}/v1/chat/completions"
-    await arm(http, vllm, kind="error_before_first_token")
-    status, text = await ask(http, url, {**VLLM, "stream": True})
-    error, done, _ = text.split("\n\n")
-    assert (status, done) == (200, "data: [DONE]")
-    assert json.loads(error.removeprefix("data: "))["error"]["code"] == 500
-    await arm(http, vllm, kind="error_mid_stream", after_tokens=3)
-    status, text = await ask(http, url, {**VLLM, "stream": True})
-    assert status == 200
-    assert text.count('"content":') - 1 <= 3
-    assert '"finish_reason":"length"' not in text
-    assert text.split("\n\n")[-3].startswith('data: {"error":')
-    await arm(http, vllm, kind="error_mid_stream", after_tokens=3)
-    assert (await ask(http, url, VLLM))[0] == 500
+async def test_errors_of_vllm(vllm: EmulatedInstance) -> None:
+    await arm(vllm, kind="error_before_first_token")
+    answer = await ask(vllm, CHAT, {**VLLM, "stream": True})
+    error, done = answer.events
+    assert (answer.status, done) == (200, "[DONE]")
+    assert json.loads(error)["error"]["code"] == 500
+    await arm(vllm, kind="error_mid_stream", after_tokens=3)
+    answer = await ask(vllm, CHAT, {**VLLM, "stream": True})
+    assert answer.status == 200
+    assert answer.text.count('"content":') - 1 <= 3
+    assert '"finish_reason":"length"' not in answer.text
+    assert answer.events[-2].startswith('{"error":')
+    await arm(vllm, kind="error_mid_stream", after_tokens=3)
+    assert (await ask(vllm, CHAT, VLLM)).status == 500
     await until(lambda: vllm.app.state()["running"] == 0)
 
 
-async def test_streams_that_end_too_soon(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    url = f"{vllm.url}/v1/chat/completions"
-    await arm(http, vllm, kind="truncate_without_done", after_tokens=2)
-    status, text = await ask(http, url, {**VLLM, "stream": True})
-    assert status == 200
-    assert "Emulated" in text
-    assert "[DONE]" not in text
-    await arm(http, vllm, kind="cut_mid_stream", after_tokens=2)
+async def test_streams_that_end_too_soon(vllm: EmulatedInstance) -> None:
+    await arm(vllm, kind="truncate_without_done", after_tokens=2)
+    answer = await ask(vllm, CHAT, {**VLLM, "stream": True})
+    assert answer.status == 200
+    assert "Emulated" in answer.text
+    assert "[DONE]" not in answer.text
+    await arm(vllm, kind="cut_mid_stream", after_tokens=2)
     with pytest.raises(aiohttp.ClientError):
-        await ask(http, url, {**VLLM, "stream": True})
-    await arm(http, vllm, kind="cut_mid_stream", after_tokens=2)
+        await ask(vllm, CHAT, {**VLLM, "stream": True})
+    await arm(vllm, kind="cut_mid_stream", after_tokens=2)
     with pytest.raises(aiohttp.ClientError):
-        await ask(http, url, VLLM)
-    assert (await ask(http, url, VLLM))[0] == 200
+        await ask(vllm, CHAT, VLLM)
+    assert (await ask(vllm, CHAT, VLLM)).status == 200
 
 
 @pytest.mark.parametrize("kind", ["hang_before_first_token", "hang_mid_stream"])
 async def test_a_hang_is_silence_on_an_open_connection(vllm: EmulatedInstance, kind: str) -> None:
     async with aiohttp.ClientSession() as http:
-        await arm(http, vllm, kind=kind, after_tokens=2)
+        await arm(vllm, kind=kind, after_tokens=2)
         answer = await http.post(f"{vllm.url}/v1/chat/completions", json={**VLLM, "stream": True})
         seen = bytearray()
         with pytest.raises(TimeoutError):
@@ -117,27 +106,24 @@ async def test_a_hang_is_silence_on_an_open_connection(vllm: EmulatedInstance, k
     await until(lambda: not vllm.app.live)
 
 
-async def test_errors_of_ollama(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    native, openai = f"{ollama_server.url}/api/chat", f"{ollama_server.url}/v1/chat/completions"
-    await arm(http, ollama_server, kind="error_before_first_token")
-    status, text = await ask(http, native, OLLAMA)
-    assert (status, list(json.loads(text))) == (500, ["error"])
-    await arm(http, ollama_server, kind="error_mid_stream", after_tokens=2)
-    status, text = await ask(http, native, OLLAMA)
-    lines = [json.loads(line) for line in text.splitlines()]
-    assert (status, list(lines[-1])) == (200, ["error"])
-    assert not any(line.get("done") for line in lines)
-    await arm(http, ollama_server, kind="error_mid_stream", after_tokens=2)
-    status, text = await ask(http, openai, {**OLLAMA, "stream": True})
-    last = json.loads(text.strip().split("\n\n")[-1].removeprefix("data: "))
-    assert (status, last["choices"][0]["delta"]) == (200, {"content": ""})
-    assert "[DONE]" not in text
+async def test_errors_of_ollama(ollama_server: EmulatedInstance) -> None:
+    await arm(ollama_server, kind="error_before_first_token")
+    answer = await ask(ollama_server, "/api/chat", OLLAMA)
+    assert (answer.status, list(answer.json)) == (500, ["error"])
+    await arm(ollama_server, kind="error_mid_stream", after_tokens=2)
+    answer = await ask(ollama_server, "/api/chat", OLLAMA)
+    assert (answer.status, list(answer.lines[-1])) == (200, ["error"])
+    assert not any(line.get("done") for line in answer.lines)
+    await arm(ollama_server, kind="error_mid_stream", after_tokens=2)
+    answer = await ask(ollama_server, CHAT, {**OLLAMA, "stream": True})
+    last = json.loads(answer.events[-1])
+    assert (answer.status, last["choices"][0]["delta"]) == (200, {"content": ""})
+    assert "[DONE]" not in answer.text
 
 
 async def test_refused_connections_come_back(vllm: EmulatedInstance) -> None:
     port = vllm.port
-    async with aiohttp.ClientSession() as http:
-        await arm(http, vllm, kind="refuse_connections", for_s=2.0)
+    await arm(vllm, kind="refuse_connections", for_s=2.0)
     await asyncio.sleep(0.05)  # asyncio leaves a connection open that it accepts while its server closes
     assert await state_of(port, "refused") == "refused"
     assert await state_of(port, "open") == "open"
@@ -149,7 +135,7 @@ async def test_a_kill_resets_streams_and_a_start_revives() -> None:
         url, port = f"{instance.url}/v1/chat/completions", instance.port
         answer = await http.post(url, json={**VLLM, "stream": True})
         await answer.content.readany()
-        await arm(http, instance, kind="kill")
+        await arm(instance, kind="kill")
         with pytest.raises(aiohttp.ClientError):
             await drain(answer, bytearray())
         answer.close()
@@ -158,29 +144,22 @@ async def test_a_kill_resets_streams_and_a_start_revives() -> None:
         await instance.start()
         assert instance.port == port
         assert instance.app.state()["running"] == 0
-        async with http.get(f"{instance.url}/health") as health:
-            assert health.status == 200
+        assert (await ask(instance, "/health")).status == 200
 
 
-async def test_health_and_the_fault_route(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    await arm(http, vllm, kind="unhealthy", for_s=60)
-    async with http.get(f"{vllm.url}/health") as answer:
-        assert answer.status == 503
-    await arm(http, vllm, kind="status", count=None)
-    fault = f"{vllm.url}/emulator/fault"
-    async with http.get(fault) as answer:
-        assert [item["kind"] for item in (await answer.json())["armed"]] == ["status"]
-    async with http.delete(fault) as answer:
-        assert (await answer.json())["armed"] == []
-    async with http.get(f"{vllm.url}/health") as answer:
-        assert answer.status == 200
+async def test_health_and_the_fault_route(vllm: EmulatedInstance) -> None:
+    await arm(vllm, kind="unhealthy", for_s=60)
+    assert (await ask(vllm, "/health")).status == 503
+    await arm(vllm, kind="status", count=None)
+    fault = "/emulator/fault"
+    assert [item["kind"] for item in (await ask(vllm, fault)).json["armed"]] == ["status"]
+    assert (await ask(vllm, fault, method="DELETE")).json["armed"] == []
+    assert (await ask(vllm, "/health")).status == 200
     for bad in ({"kind": "nope"}, {"kind": "status", "count": 0}, {"kind": "status", "colour": 1}, []):
-        async with http.post(fault, json=bad) as answer:
-            assert answer.status == 400
-            assert (await answer.json())["error"][:1].isalpha()
-            assert (await answer.json())["error"]
-    async with http.get(f"{vllm.url}/emulator/state") as answer:
-        assert (await answer.json())["kind"] == "vllm"
+        answer = await ask(vllm, fault, bad)
+        assert answer.status == 400
+        assert answer.json["error"][:1].isalpha()
+    assert (await ask(vllm, "/emulator/state")).json["kind"] == "vllm"
 
 
 @pytest.mark.parametrize(

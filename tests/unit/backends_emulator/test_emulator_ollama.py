@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import aiohttp
 import ollama
 import openai
 import pytest
+from emulator_client import CHAT, ask
 from emulator_profiles import QUICK, SLOW, emulated
 
 from backends.emulator import EmulatedInstance, serve
@@ -23,29 +23,22 @@ def wish(tokens: int, **more: Any) -> dict[str, Any]:
 
 
 async def post(
-    http: aiohttp.ClientSession, instance: EmulatedInstance, path: str, body: dict[str, Any]
+    instance: EmulatedInstance, path: str, body: dict[str, Any]
 ) -> tuple[int, list[dict[str, Any]]]:
-    async with http.post(instance.url + path, json=body) as answer:
-        text = await answer.text()
-        return answer.status, [json.loads(line) for line in text.splitlines()]
+    answer = await ask(instance, path, body)
+    return answer.status, answer.lines
 
 
-async def loaded(http: aiohttp.ClientSession, instance: EmulatedInstance) -> list[dict[str, Any]]:
-    async with http.get(f"{instance.url}/api/ps") as answer:
-        return (await answer.json())["models"]
+async def loaded(instance: EmulatedInstance) -> list[dict[str, Any]]:
+    return (await ask(instance, "/api/ps")).json["models"]
 
 
-async def test_a_chat_stream_has_ollamas_shape(
-    ollama_server: EmulatedInstance, http: aiohttp.ClientSession
-) -> None:
-    async with http.post(
-        f"{ollama_server.url}/api/chat", json={"model": "tiny", "messages": MESSAGES, **wish(7)}
-    ) as answer:
-        assert answer.status == 200
-        assert answer.headers["Content-Type"] == "application/x-ndjson"
-        text = await answer.text()
-    *chunks, last = [json.loads(line) for line in text.splitlines()]
-    assert text.endswith("\n")
+async def test_a_chat_stream_has_ollamas_shape(ollama_server: EmulatedInstance) -> None:
+    answer = await ask(ollama_server, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(7)})
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    *chunks, last = answer.lines
+    assert answer.text.endswith("\n")
     assert all(set(chunk) == {"model", "created_at", "message", "done"} for chunk in chunks)
     assert "".join(chunk["message"]["content"] for chunk in chunks) == "Emulated text, not a model's"
     assert last["message"] == {"role": "assistant", "content": ""}
@@ -136,72 +129,68 @@ async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
 )
 async def test_refusals(
     ollama_server: EmulatedInstance,
-    http: aiohttp.ClientSession,
     path: str,
     body: dict[str, Any],
     status: int,
     text: str,
 ) -> None:
-    found, (error,) = await post(http, ollama_server, path, body)
+    found, (error,) = await post(ollama_server, path, body)
     assert found == status
     assert set(error) == {"error"}
     assert text in error["error"]
 
 
-async def test_odd_requests(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    url = ollama_server.url
-    async with http.get(f"{url}/") as answer:
-        assert (answer.status, await answer.text()) == (200, "Ollama is running")
-    async with http.head(f"{url}/api/version") as answer:
-        assert answer.status == 200
-    async with http.post(f"{url}/api/chat", data=b"") as answer:
-        assert (answer.status, await answer.json()) == (400, {"error": "missing request body"})
-    async with http.post(f"{url}/api/chat", data=b"{") as answer:
-        assert answer.status == 400
-    async with http.get(f"{url}/nowhere") as answer:
-        assert (answer.status, await answer.text()) == (404, "404 page not found")
-    async with http.get(f"{url}/", headers={"Host": "evil.example.com"}) as answer:
-        assert (answer.status, await answer.read()) == (403, b"")
+async def test_odd_requests(ollama_server: EmulatedInstance) -> None:
+    for path, options, status, text in (
+        ("/", {}, 200, "Ollama is running"),
+        ("/api/version", {"method": "HEAD"}, 200, ""),
+        ("/api/chat", {"method": "POST", "data": b""}, 400, '{"error":"missing request body"}'),
+        ("/api/chat", {"method": "POST", "data": b"{"}, 400, None),
+        ("/nowhere", {}, 404, "404 page not found"),
+        ("/", {"headers": {"Host": "evil.example.com"}}, 403, ""),
+    ):
+        answer = await ask(ollama_server, path, **options)
+        assert (answer.status, answer.text) == (status, answer.text if text is None else text)
 
 
-async def test_load_and_unload(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    assert await loaded(http, ollama_server) == []
-    status, (answer,) = await post(http, ollama_server, "/api/chat", {"model": "tiny", "messages": []})
+async def test_load_and_unload(ollama_server: EmulatedInstance) -> None:
+    assert await loaded(ollama_server) == []
+    status, (answer,) = await post(ollama_server, "/api/chat", {"model": "tiny", "messages": []})
     assert (status, answer["done_reason"], answer["done"]) == (200, "load", True)
-    (entry,) = await loaded(http, ollama_server)
+    (entry,) = await loaded(ollama_server)
     assert (entry["name"], entry["context_length"]) == ("tiny:latest", 2048)
     body = {"model": "tiny", "prompt": "", "keep_alive": 0}
-    status, (answer,) = await post(http, ollama_server, "/api/generate", body)
+    status, (answer,) = await post(ollama_server, "/api/generate", body)
     assert (status, answer["done_reason"]) == (200, "unload")
-    assert await loaded(http, ollama_server) == []
+    assert await loaded(ollama_server) == []
 
 
-async def test_keep_alive_ends(http: aiohttp.ClientSession) -> None:
+async def test_keep_alive_ends() -> None:
     # A hundred times as fast: keep-alive stays wall time.
     async with serve(emulated("o", "ollama", {"tiny": QUICK}, speed=100)) as (instance,):
         for keep, stays in (("1h", True), (-1, True), (0, False), ("30ms", False)):
             body = {"model": "tiny", "messages": MESSAGES, "keep_alive": keep, **wish(2)}
-            assert (await post(http, instance, "/api/chat", body))[0] == 200
+            assert (await post(instance, "/api/chat", body))[0] == 200
             if keep == -1:
-                assert (await loaded(http, instance))[0]["expires_at"].startswith("23")
+                assert (await loaded(instance))[0]["expires_at"].startswith("23")
             await asyncio.sleep(0.1 if keep == "30ms" else 0)
-            assert bool(await loaded(http, instance)) is stays, keep
+            assert bool(await loaded(instance)) is stays, keep
 
 
-async def test_another_num_ctx_reloads_after_those_that_run(http: aiohttp.ClientSession) -> None:
+async def test_another_num_ctx_reloads_after_those_that_run() -> None:
     async with serve(emulated("o", "ollama", {"tiny": replace(SLOW, overhead_s=0.01)})) as (instance,):
         state = instance.app.state
         long = asyncio.create_task(
-            post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(60)})
+            post(instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(60)})
         )
         await until(lambda: state()["running"] == 1)
         other = asyncio.create_task(
-            post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2, num_ctx=512)})
+            post(instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2, num_ctx=512)})
         )
         await until(lambda: state()["waiting"] == 1)
         # Whoever comes after waits behind the reload, though the loaded runner would suit.
         third = asyncio.create_task(
-            post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2)})
+            post(instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2)})
         )
         await until(lambda: state()["waiting"] == 2)
         assert not other.done()
@@ -209,25 +198,23 @@ async def test_another_num_ctx_reloads_after_those_that_run(http: aiohttp.Client
         assert (await other)[1][-1]["load_duration"] > 50_000_000
         assert (await third)[1][-1]["eval_count"] == 2
         assert state()["loads_total"] == 3
-        assert (await loaded(http, instance))[0]["context_length"] == 2048
+        assert (await loaded(instance))[0]["context_length"] == 2048
 
 
-async def test_long_prompts_are_cut_silently(
-    ollama_server: EmulatedInstance, http: aiohttp.ClientSession
-) -> None:
+async def test_long_prompts_are_cut_silently(ollama_server: EmulatedInstance) -> None:
     messages = [{"role": "user", "content": "x" * 8000}]
     body = {"model": "tiny", "messages": messages, **wish(20, num_ctx=256)}
-    status, found = await post(http, ollama_server, "/api/chat", body)
+    status, found = await post(ollama_server, "/api/chat", body)
     assert status == 200
     assert found[-1]["prompt_eval_count"] == 256 - 20
     assert found[-1]["eval_count"] == 20
 
 
-async def test_slots_bound_what_runs(http: aiohttp.ClientSession) -> None:
+async def test_slots_bound_what_runs() -> None:
     async with serve(emulated("o", "ollama", {"tiny": SLOW}, num_parallel=1)) as (instance,):
         state = instance.app.state
         bodies = {"model": "tiny", "messages": MESSAGES, **wish(500)}
-        tasks = [asyncio.create_task(post(http, instance, "/api/chat", bodies)) for _ in range(3)]
+        tasks = [asyncio.create_task(post(instance, "/api/chat", bodies)) for _ in range(3)]
         await until(lambda: (state()["running"], state()["waiting"]) == (1, 2))
         for task in tasks:
             task.cancel()
@@ -235,24 +222,24 @@ async def test_slots_bound_what_runs(http: aiohttp.ClientSession) -> None:
         await until(lambda: (state()["running"], state()["waiting"]) == (0, 0))
 
 
-async def test_a_full_queue_is_busy(http: aiohttp.ClientSession) -> None:
+async def test_a_full_queue_is_busy() -> None:
     never = replace(QUICK, load_s=1000.0)
     async with serve(emulated("o", "ollama", {"tiny": never}, max_queue=1)) as (instance,):
         body = {"model": "tiny", "messages": MESSAGES}
-        first = asyncio.create_task(post(http, instance, "/api/chat", body))
+        first = asyncio.create_task(post(instance, "/api/chat", body))
         await until(lambda: instance.app.state()["waiting"] == 1)
-        status, (error,) = await post(http, instance, "/api/chat", body)
+        status, (error,) = await post(instance, "/api/chat", body)
         assert (status, error["error"]) == (
             503,
             "server busy, please try again.  maximum pending requests exceeded",
         )
-        status, (error,) = await post(http, instance, "/v1/chat/completions", body)
+        status, (error,) = await post(instance, "/v1/chat/completions", body)
         assert (status, error["error"]["type"], error["error"]["code"]) == (503, "api_error", None)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
 
 
-async def test_openai_endpoints(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+async def test_openai_endpoints(ollama_server: EmulatedInstance) -> None:
     async with openai.AsyncOpenAI(base_url=f"{ollama_server.url}/v1", api_key="any", max_retries=0) as client:
         messages: Any = MESSAGES
         plain = await client.chat.completions.create(model="tiny", messages=messages, max_tokens=6)
@@ -276,13 +263,10 @@ async def test_openai_endpoints(ollama_server: EmulatedInstance, http: aiohttp.C
         assert len((await client.embeddings.create(model="tiny", input="x")).data[0].embedding) == 256
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(model="nope", messages=messages)
-    status, (error,) = await post(
-        http, ollama_server, "/v1/chat/completions", {"model": "tiny", "messages": []}
-    )
+    status, (error,) = await post(ollama_server, CHAT, {"model": "tiny", "messages": []})
     assert (status, error["error"]["message"]) == (400, "[] is too short - 'messages'")
     body = {"model": "tiny", "prompt": "x", "stream": True, "stream_options": {"include_usage": True}}
-    async with http.post(f"{ollama_server.url}/v1/completions", json=body) as answer:
-        events = [line[6:] for line in (await answer.text()).split("\n\n") if line]
+    events = (await ask(ollama_server, "/v1/completions", body)).events
     zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     assert json.loads(events[0])["usage"] == zero
     assert json.loads(events[-2])["usage"]["completion_tokens"] > 0

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from emulator_client import CHAT, ask
 from emulator_profiles import QUICK, SLOW, emulated
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,16 +28,9 @@ def wish(tokens: int | dict[str, int]) -> dict[str, Any]:
     return {"vllm_xargs": {"emulate_output_tokens": tokens}}
 
 
-async def events(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[int, list[str]]:
-    async with http.post(url, json=body) as answer:
-        text = await answer.text()
-        return answer.status, [line[6:] for line in text.split("\n\n") if line]
-
-
-async def scrape(http: aiohttp.ClientSession, instance: EmulatedInstance) -> dict[str, Any]:
-    async with http.get(f"{instance.url}/metrics") as answer:
-        assert answer.status == 200
-        return {family.name: family for family in text_string_to_metric_families(await answer.text())}
+async def scrape(instance: EmulatedInstance) -> dict[str, Any]:
+    page = (await ask(instance, "/metrics")).text
+    return {family.name: family for family in text_string_to_metric_families(page)}
 
 
 def value(families: dict[str, Any], name: str) -> float:
@@ -45,11 +39,11 @@ def value(families: dict[str, Any], name: str) -> float:
     return next(sample.value for sample in family.samples if sample.name == name)
 
 
-async def test_a_chat_stream_has_vllms_shape(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+async def test_a_chat_stream_has_vllms_shape(vllm: EmulatedInstance) -> None:
     body = chat("x" * 40, stream=True, stream_options={"include_usage": True}, **wish(7))
-    status, found = await events(http, f"{vllm.url}/v1/chat/completions", body)
-    assert status == 200
-    assert found[-1] == "[DONE]"
+    answer = await ask(vllm, CHAT, body)
+    found = answer.events
+    assert (answer.status, found[-1]) == (200, "[DONE]")
     chunks = [json.loads(item) for item in found[:-1]]
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -63,16 +57,14 @@ async def test_a_chat_stream_has_vllms_shape(vllm: EmulatedInstance, http: aioht
     assert text == "Emulated text, not a model's"
 
 
-async def test_several_models_share_one_engine(http: aiohttp.ClientSession) -> None:
+async def test_several_models_share_one_engine() -> None:
     async with serve(emulated("v", "vllm", {"base": SLOW, "adapter": SLOW})) as (instance,):
-        async with http.get(f"{instance.url}/v1/models") as answer:
-            assert [card["id"] for card in (await answer.json())["data"]] == ["base", "adapter"]
+        cards = (await ask(instance, "/v1/models")).json["data"]
+        assert [card["id"] for card in cards] == ["base", "adapter"]
         bodies = [{**chat(**wish(2)), "model": model} for model in ("base", "adapter", "other")]
-        answers = asyncio.gather(
-            *(http.post(f"{instance.url}/v1/chat/completions", json=body) for body in bodies)
-        )
+        answers = asyncio.gather(*(ask(instance, CHAT, body) for body in bodies))
         await until(lambda: instance.app.state()["running"] == 2)
-        found = [(answer.status, (await answer.json()).get("model")) for answer in await answers]
+        found = [(answer.status, answer.json.get("model")) for answer in await answers]
         assert found == [(200, "base"), (200, "adapter"), (404, None)]
 
 
@@ -185,26 +177,25 @@ async def test_completions_echo_batches_and_logprobs(vllm: EmulatedInstance) -> 
         assert [len(entry.top_logprobs) for entry in content] == [3, 3, 3, 3]
 
 
-async def test_lengths_are_bounded(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    async def ask(**more: Any) -> tuple[int, str]:
-        async with http.post(f"{vllm.url}/v1/chat/completions", json=chat(**more)) as answer:
-            found = await answer.json()
-            return found["usage"]["completion_tokens"], found["choices"][0]["finish_reason"]
+async def test_lengths_are_bounded(vllm: EmulatedInstance) -> None:
+    async def made(**more: Any) -> tuple[int, str]:
+        found = (await ask(vllm, CHAT, chat(**more))).json
+        return found["usage"]["completion_tokens"], found["choices"][0]["finish_reason"]
 
-    assert await ask(max_tokens=5, **wish(50)) == (5, "length")
-    assert await ask(max_completion_tokens=5, max_tokens=9, **wish(50)) == (5, "length")
-    assert await ask(max_tokens=50, **wish(5)) == (5, "stop")
-    assert await ask(max_tokens=50, ignore_eos=True, **wish(5)) == (50, "length")
-    assert await ask(max_tokens=50, min_tokens=8, **wish(5)) == (8, "stop")
-    assert await ask(**wish({"quick-1b": 6, "x": 9})) == (6, "stop")
-    assert await ask(**wish({"tiny": 4, "quick-1b": 6})) == (4, "stop")
-    assert await ask(content="x" * 4 * 4090, **wish(100)) == (6, "length")
+    assert await made(max_tokens=5, **wish(50)) == (5, "length")
+    assert await made(max_completion_tokens=5, max_tokens=9, **wish(50)) == (5, "length")
+    assert await made(max_tokens=50, **wish(5)) == (5, "stop")
+    assert await made(max_tokens=50, ignore_eos=True, **wish(5)) == (50, "length")
+    assert await made(max_tokens=50, min_tokens=8, **wish(5)) == (8, "stop")
+    assert await made(**wish({"quick-1b": 6, "x": 9})) == (6, "stop")
+    assert await made(**wish({"tiny": 4, "quick-1b": 6})) == (4, "stop")
+    assert await made(content="x" * 4 * 4090, **wish(100)) == (6, "length")
 
 
-async def test_usage_on_every_chunk_when_asked(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+async def test_usage_on_every_chunk_when_asked(vllm: EmulatedInstance) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = chat(stream=True, stream_options=options, **wish(4))
-    _, found = await events(http, f"{vllm.url}/v1/chat/completions", body)
+    found = (await ask(vllm, CHAT, body)).events
     counts = [json.loads(item)["usage"]["completion_tokens"] for item in found[:-1]]
     assert counts[0] == 0
     assert counts[-1] == counts[-2] == 4
@@ -249,34 +240,29 @@ async def test_usage_on_every_chunk_when_asked(vllm: EmulatedInstance, http: aio
 )
 async def test_refusals(
     vllm: EmulatedInstance,
-    http: aiohttp.ClientSession,
     path: str,
     body: dict[str, Any],
     status: int,
     param: str,
 ) -> None:
-    async with http.post(vllm.url + path, json=body) as answer:
-        assert answer.status == status
-        error = (await answer.json())["error"]
-    assert (error["code"], error["param"]) == (status, param)
+    answer = await ask(vllm, path, body)
+    error = answer.json["error"]
+    assert (answer.status, error["code"], error["param"]) == (status, status, param)
     assert error["message"]
     assert error["type"] in {"BadRequestError", "Bad Request", "NotFoundError"}
 
 
-async def test_odd_requests(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    url = f"{vllm.url}/v1/chat/completions"
+async def test_odd_requests(vllm: EmulatedInstance) -> None:
     for data, kind in (
         (b"{not json", "application/json"),
         (b"[]", "application/json"),
         (b"{}", "text/plain"),
     ):
-        async with http.post(url, data=data, headers={"content-type": kind}) as answer:
-            assert answer.status == 400
-            assert (await answer.json())["error"]["code"] == 400
-    async with http.get(f"{vllm.url}/nowhere") as answer:
-        assert (answer.status, await answer.json()) == (404, {"detail": "Not Found"})
-    async with http.get(url) as answer:
-        assert (answer.status, await answer.json()) == (405, {"detail": "Method Not Allowed"})
+        answer = await ask(vllm, CHAT, method="POST", data=data, headers={"content-type": kind})
+        assert (answer.status, answer.json["error"]["code"]) == (400, 400)
+    for path, status, detail in (("/nowhere", 404, "Not Found"), (CHAT, 405, "Method Not Allowed")):
+        answer = await ask(vllm, path)
+        assert (answer.status, answer.json) == (status, {"detail": detail})
     reader, writer = await asyncio.open_connection("127.0.0.1", vllm.port)
     writer.write(b"NONSENSE\r\n\r\n")
     assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
@@ -284,17 +270,13 @@ async def test_odd_requests(vllm: EmulatedInstance, http: aiohttp.ClientSession)
     await writer.wait_closed()
 
 
-async def test_a_named_tool_and_prompt_logprobs(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+async def test_a_named_tool_and_prompt_logprobs(vllm: EmulatedInstance) -> None:
     named = {"type": "function", "function": {"name": "add"}}
-    async with http.post(
-        f"{vllm.url}/v1/chat/completions", json=chat(tools=TOOLS, tool_choice=named)
-    ) as answer:
-        choice = (await answer.json())["choices"][0]
+    choice = (await ask(vllm, CHAT, chat(tools=TOOLS, tool_choice=named))).json["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
     body = chat("x" * 12, prompt_logprobs=1, **wish(2))
-    async with http.post(f"{vllm.url}/v1/chat/completions", json=body) as answer:
-        logprobs = (await answer.json())["prompt_logprobs"]
+    logprobs = (await ask(vllm, CHAT, body)).json["prompt_logprobs"]
     assert logprobs[0] is None
     assert [len(entry) for entry in logprobs[1:]] == [1, 1]
     assert next(iter(logprobs[1].values()))["decoded_token"] == "xxxx"
@@ -337,24 +319,19 @@ async def test_pipelined_requests_are_answered_in_order(vllm: EmulatedInstance) 
     await writer.wait_closed()
 
 
-async def test_small_routes(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
-    async with http.get(f"{vllm.url}/v1/models") as answer:
-        assert answer.headers["Server"] == "headway-emulator"
-        (card,) = (await answer.json())["data"]
+async def test_small_routes(vllm: EmulatedInstance) -> None:
+    answer = await ask(vllm, "/v1/models")
+    assert answer.headers["Server"] == "headway-emulator"
+    (card,) = answer.json["data"]
     assert (card["id"], card["owned_by"], card["max_model_len"]) == ("tiny", "vllm", 4096)
     for path in ("/health", "/ping"):
-        async with http.get(vllm.url + path) as answer:
-            assert (answer.status, await answer.read()) == (200, b"")
-    async with http.get(f"{vllm.url}/version") as answer:
-        assert "emulator" in (await answer.json())["version"]
-    async with http.post(f"{vllm.url}/tokenize", json={"model": "tiny", "prompt": "x" * 41}) as answer:
-        found = await answer.json()
+        answer = await ask(vllm, path)
+        assert (answer.status, answer.text) == (200, "")
+    assert "emulator" in (await ask(vllm, "/version")).json["version"]
+    found = (await ask(vllm, "/tokenize", {"model": "tiny", "prompt": "x" * 41})).json
     assert (found["count"], len(found["tokens"]), found["max_model_len"]) == (11, 11, 4096)
-    headers = {"X-Request-Id": "mine-7"}
-    async with http.post(
-        f"{vllm.url}/v1/completions", json={"model": "tiny", "prompt": "x"}, headers=headers
-    ) as answer:
-        assert (await answer.json())["id"] == "cmpl-mine-7"
+    body, headers = {"model": "tiny", "prompt": "x"}, {"X-Request-Id": "mine-7"}
+    assert (await ask(vllm, "/v1/completions", body, headers=headers)).json["id"] == "cmpl-mine-7"
 
 
 async def test_embeddings(vllm: EmulatedInstance) -> None:
@@ -367,26 +344,20 @@ async def test_embeddings(vllm: EmulatedInstance) -> None:
     assert len(plain.data[0].embedding) == 8
 
 
-async def test_the_key_guards_v1_only(http: aiohttp.ClientSession) -> None:
+async def test_the_key_guards_v1_only() -> None:
     async with serve(emulated("v", "vllm", {"tiny": QUICK}, api_key="secret")) as (instance,):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
-            async with http.get(f"{instance.url}/v1/models", headers=headers) as answer:
-                assert (answer.status, await answer.json()) == (401, {"error": "Unauthorized"})
-        async with http.get(
-            f"{instance.url}/v1/models", headers={"Authorization": "Bearer secret"}
-        ) as answer:
-            assert answer.status == 200
-        async with http.get(f"{instance.url}/metrics") as answer:
-            assert answer.status == 200
+            answer = await ask(instance, "/v1/models", headers=headers)
+            assert (answer.status, answer.json) == (401, {"error": "Unauthorized"})
+        headers = {"Authorization": "Bearer secret"}
+        assert (await ask(instance, "/v1/models", headers=headers)).status == 200
+        assert (await ask(instance, "/metrics")).status == 200
 
 
-async def test_metrics_count_what_happened(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+async def test_metrics_count_what_happened(vllm: EmulatedInstance) -> None:
     for tokens in (5, 9):
-        async with http.post(
-            f"{vllm.url}/v1/chat/completions", json=chat("x" * 80, max_tokens=20, **wish(tokens))
-        ) as answer:
-            assert answer.status == 200
-    families = await scrape(http, vllm)
+        assert (await ask(vllm, CHAT, chat("x" * 80, max_tokens=20, **wish(tokens)))).status == 200
+    families = await scrape(vllm)
     assert len(families) == 39
     assert value(families, "vllm:prompt_tokens_total") == 40
     assert value(families, "vllm:generation_tokens_total") == 14
@@ -403,38 +374,30 @@ async def test_metrics_count_what_happened(vllm: EmulatedInstance, http: aiohttp
     assert running == {"engine": "0", "model_name": "tiny"}
 
 
-async def test_a_shared_prefix_is_found_in_the_cache(
-    vllm: EmulatedInstance, http: aiohttp.ClientSession
-) -> None:
+async def test_a_shared_prefix_is_found_in_the_cache(vllm: EmulatedInstance) -> None:
     shared = "s" * 64 * 8
     for tail in ("one", "two"):
-        async with http.post(
-            f"{vllm.url}/v1/chat/completions", json=chat(shared + tail, **wish(2))
-        ) as answer:
-            assert answer.status == 200
-    families = await scrape(http, vllm)
+        assert (await ask(vllm, CHAT, chat(shared + tail, **wish(2)))).status == 200
+    families = await scrape(vllm)
     assert value(families, "vllm:prefix_cache_hits_total") == 128
     assert value(families, "vllm:prefix_cache_queries_total") == 2 * 129
 
 
-async def test_a_cached_prefix_shortens_the_first_token(http: aiohttp.ClientSession) -> None:
+async def test_a_cached_prefix_shortens_the_first_token() -> None:
     # A millisecond a token: 129 tokens take 130 ms of the model's time, the one left after a hit takes 2.
     profile = replace(QUICK, per_token_s=0.001)
     async with serve(emulated("v", "vllm", {"tiny": profile}, speed=100)) as (instance,):
         sums = []
         for tail in ("one", "two"):
-            body = chat("s" * 512 + tail, **wish(1))
-            async with http.post(f"{instance.url}/v1/chat/completions", json=body) as answer:
-                assert answer.status == 200
-            sums.append(value(await scrape(http, instance), "vllm:time_to_first_token_seconds_sum"))
+            assert (await ask(instance, CHAT, chat("s" * 512 + tail, **wish(1)))).status == 200
+            sums.append(value(await scrape(instance), "vllm:time_to_first_token_seconds_sum"))
     assert sums == pytest.approx([0.0013, 0.00132])
 
 
-async def test_speed_scales_wall_time_in_metrics(http: aiohttp.ClientSession) -> None:
+async def test_speed_scales_wall_time_in_metrics() -> None:
     async with serve(emulated("v", "vllm", {"tiny": SLOW}, speed=100)) as (instance,):
-        async with http.post(f"{instance.url}/v1/chat/completions", json=chat(**wish(11))) as answer:
-            assert answer.status == 200
-        families = await scrape(http, instance)
+        assert (await ask(instance, CHAT, chat(**wish(11)))).status == 200
+        families = await scrape(instance)
     # 10 gaps of 0.2 s of the model, at a hundred times its speed
     assert value(families, "vllm:inter_token_latency_seconds_sum") == pytest.approx(0.02)
 
@@ -484,22 +447,17 @@ async def test_a_slow_reader_gets_everything_merged_and_costs_no_memory() -> Non
 
 
 @pytest.mark.parametrize("in_stream", [True, False])
-async def test_load_shedding(in_stream: bool, http: aiohttp.ClientSession) -> None:
+async def test_load_shedding(in_stream: bool) -> None:
     instance = emulated("v", "vllm", {"tiny": SLOW}, max_num_queued_reqs=1, shed_in_stream=in_stream)
-    async with serve(instance):
-        url = f"{instance.url}/v1/chat/completions"
-        first = await http.post(url, json=chat(stream=True, max_tokens=3000, ignore_eos=True))
-        async with http.post(url, json=chat(stream=True)) as answer:
-            text = await answer.text()
-            assert answer.status == (200 if in_stream else 503)
-            assert "Retry-After" not in answer.headers
-        if in_stream:
-            event, done, _ = text.split("\n\n")
-            assert json.loads(event.removeprefix("data: "))["error"]["code"] == 503
-            assert done == "data: [DONE]"
-        else:
-            assert json.loads(text)["error"]["code"] == 503
-        families = await scrape(http, instance)
+    async with serve(instance), aiohttp.ClientSession() as http:
+        first = await http.post(instance.url + CHAT, json=chat(stream=True, max_tokens=3000, ignore_eos=True))
+        answer = await ask(instance, CHAT, chat(stream=True))
+        assert answer.status == (200 if in_stream else 503)
+        assert "Retry-After" not in answer.headers
+        error, *rest = answer.events if in_stream else [answer.text]
+        assert json.loads(error)["error"]["code"] == 503
+        assert rest == ["[DONE]"] * in_stream
+        families = await scrape(instance)
         assert value(families, "vllm:admission_rejections_total") == 1
         first.close()
 
