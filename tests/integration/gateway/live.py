@@ -96,13 +96,22 @@ class Live:
             yield response
             response.close()
 
-    async def get(self, path: str, **kwargs: Any) -> tuple[int, Any]:
-        async with self.http.get(self.url + path, **kwargs) as response:
+    async def send(self, method: str, path: str, **kwargs: Any) -> tuple[int, Any]:
+        """One request and its answer: status, JSON."""
+        async with self.http.request(method, self.url + path, **kwargs) as response:
             return response.status, await response.json()
 
+    async def get(self, path: str, **kwargs: Any) -> tuple[int, Any]:
+        return await self.send("GET", path, **kwargs)
+
     async def post(self, path: str, body: Any, **kwargs: Any) -> tuple[int, Any]:
-        async with self.http.post(self.url + path, json=body, **kwargs) as response:
-            return response.status, await response.json()
+        return await self.send("POST", path, json=body, **kwargs)
+
+    async def patch(self, path: str, body: Any, **kwargs: Any) -> tuple[int, Any]:
+        return await self.send("PATCH", path, json=body, **kwargs)
+
+    async def delete(self, path: str, **kwargs: Any) -> tuple[int, Any]:
+        return await self.send("DELETE", path, **kwargs)
 
     async def metrics(self) -> str:
         """The page of metrics."""

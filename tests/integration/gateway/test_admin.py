@@ -47,18 +47,16 @@ async def test_an_instance_is_added_and_taken_out(tmp_path):
             # Without an admin key nobody may have a secret of the environment sent to a URL of theirs.
             secret = entry(extra, name="c", api_key_env="PATH")
             assert (await gw.post("/admin/instances", secret))[0] == 401
-            async with gw.http.post(f"{gw.url}/admin/instances", data=b"{") as response:
-                assert response.status in (400, 422)
+            assert (await gw.send("POST", "/admin/instances", data=b"{"))[0] in (400, 422)
             assert set(gw.instances) == {"a", "b"}
             seen = set()
             for _ in range(4):
                 _, headers, _ = await gw.chat(model="small:round_robin")
                 seen.add(headers["x-headway-instance"])
             assert seen == {"a", "b"}
-            async with gw.http.delete(f"{gw.url}/admin/instances/b") as response:
-                assert response.status == 200
-            async with gw.http.delete(f"{gw.url}/admin/instances/b") as response:
-                assert (response.status, (await response.json())["error"]["code"]) == (404, "not_found")
+            assert (await gw.delete("/admin/instances/b"))[0] == 200
+            status, answer = await gw.delete("/admin/instances/b")
+            assert (status, answer["error"]["code"]) == (404, "not_found")
             assert set(gw.instances) == {"a"}
             assert (await gw.chat(model="small:round_robin"))[1]["x-headway-instance"] == "a"
     finally:
@@ -70,9 +68,8 @@ async def test_a_stream_under_way_survives_its_instance_being_taken_out(tmp_path
     async with live(tmp_path, vllm("a", speed=1.0), vllm("b")) as gw:
         async with gw.stream(model="small", max_tokens=80, ignore_eos=True) as response:
             name = response.headers["x-headway-instance"]
-            path = f"{gw.url}/admin/instances/{name}" + ("?drain=true" if drain else "")
-            async with gw.http.delete(path) as answer:
-                assert answer.status == 200
+            path = f"/admin/instances/{name}" + ("?drain=true" if drain else "")
+            assert (await gw.delete(path))[0] == 200
             if drain and name == "a":
                 assert gw.instances[name].draining
                 assert gw.instances[name].in_flight == 1
@@ -91,8 +88,7 @@ async def test_a_stream_under_way_survives_its_instance_being_taken_out(tmp_path
 async def test_a_drained_instance_may_be_added_again(tmp_path):
     async with live(tmp_path, vllm("a"), vllm("b")) as gw:
         for _ in range(2):
-            async with gw.http.delete(f"{gw.url}/admin/instances/b?drain=true") as response:
-                assert response.status == 200
+            assert (await gw.delete("/admin/instances/b?drain=true"))[0] == 200
             await gw.until(lambda: "b" not in gw.instances)
             assert (await gw.post("/admin/instances", entry(gw.engines["b"])))[0] == 201
             await gw.until(lambda: gw.instances["b"].healthy)
@@ -279,8 +275,7 @@ async def test_the_admin_key(tmp_path):
         assert (await gw.post("/admin/reload", {}))[0] == 401
         assert (await gw.post("/admin/plan/batch", {"prompts": [{"tokens": 1}]}))[0] == 401
         assert (await gw.post("/admin/instances", {}))[0] == 401
-        async with gw.http.delete(f"{gw.url}/admin/instances/a") as response:
-            assert response.status == 401
+        assert (await gw.delete("/admin/instances/a"))[0] == 401
         assert (await gw.chat(headers=bearer("open up")))[0] == 401  # it is no client key
 
 

@@ -48,10 +48,8 @@ async def traffic(gw) -> None:
             headers=bearer(f"key-{ids.index(request_id) % 2}"),
         )
     root = bearer("root")
-    async with gw.http.patch(f"{gw.url}/admin/targets", json={"attainment": 0.9}, headers=root) as answer:
-        assert answer.status == 200
-    async with gw.http.delete(f"{gw.url}/admin/instances/b?drain=true", headers=root) as answer:
-        assert answer.status == 200
+    assert (await gw.patch("/admin/targets", {"attainment": 0.9}, headers=root))[0] == 200
+    assert (await gw.delete("/admin/instances/b?drain=true", headers=root))[0] == 200
     await asyncio.gather(*map(ask, range(40, 60)))
     await gw.until(lambda: not gw.gateway.runner.scheduler.live)
 

@@ -10,11 +10,7 @@ COST = {"quality": 0.5, "quality_slack": 0.02, "attainment": 0.9, "window_reques
 
 ROOT = {"HEADWAY_ADMIN_KEY": "root"}
 ADMIN = bearer("root")
-
-
-async def patch(gw, headers=None, **body):
-    async with gw.http.patch(f"{gw.url}/admin/targets", json=body, headers=headers) as response:
-        return response.status, await response.json()
+TARGETS = "/admin/targets"
 
 
 def by_key(answer):
@@ -26,7 +22,7 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
     async with live(tmp_path, vllm("a"), environment=ROOT, **sections) as gw:
         asked = gw.gateway.runner.scheduler.policies["cost"]._targets  # what the policy really asks
         of_file = {None: (0.5, 0.9), "one": (0.7, 0.9), "two": (0.5, 0.8), "three": (0.5, 0.9)}
-        status, answer = await gw.get("/admin/targets", headers=ADMIN)
+        status, answer = await gw.get(TARGETS, headers=ADMIN)
         assert (status, by_key(answer)) == (200, of_file)
         assert {each["window_requests"] for each in answer["targets"]} == {100}
         assert not any(each["changed"] for each in answer["targets"])
@@ -36,7 +32,9 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
             0.5,
         )
 
-        status, answer = await patch(gw, ADMIN, attainment=0.99)  # the fleet, and who has none of its own
+        status, answer = await gw.patch(
+            TARGETS, {"attainment": 0.99}, headers=ADMIN
+        )  # the fleet, and who has none of its own
         assert status == 200
         assert by_key(answer) == {
             None: (0.5, 0.99),
@@ -44,8 +42,8 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
             "two": (0.5, 0.8),
             "three": (0.5, 0.99),
         }
-        await patch(gw, ADMIN, key="two")  # changes nothing
-        _, answer = await patch(gw, ADMIN, key="one", quality=None)
+        await gw.patch(TARGETS, {"key": "two"}, headers=ADMIN)  # changes nothing
+        _, answer = await gw.patch(TARGETS, {"key": "one", "quality": None}, headers=ADMIN)
         assert by_key(answer)["one"] == (None, 0.99)
         assert [each["key"] for each in answer["targets"] if each["changed"]] == [None, "one"]
         assert (asked("one").quality, asked("three").attainment) == (None, 0.99)
@@ -57,7 +55,7 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
 
         gw.fleet["scheduling"]["cost"] = COST | {"quality": 0.55}
         assert (await gw.post("/admin/reload", {}, headers=ADMIN))[0] == 200
-        _, answer = await gw.get("/admin/targets", headers=ADMIN)
+        _, answer = await gw.get(TARGETS, headers=ADMIN)
         assert by_key(answer) == of_file | {None: (0.55, 0.9), "two": (0.55, 0.8), "three": (0.55, 0.9)}
         assert not any(each["changed"] for each in answer["targets"])
         assert asked("two").quality == 0.55
@@ -65,9 +63,9 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
 
 async def test_what_cost_holds_is_told(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
-        assert (await gw.get("/admin/targets"))[1]["targets"][0]["prices"] is None
+        assert (await gw.get(TARGETS))[1]["targets"][0]["prices"] is None
         assert (await gw.chat(routing={"policy": "cost", "slo": {"e2e_ms": 60_000}}))[0] == 200
-        (fleet,) = (await gw.get("/admin/targets"))[1]["targets"]
+        (fleet,) = (await gw.get(TARGETS))[1]["targets"]
         prices = fleet["prices"]
         assert prices["wished_quality"] == prices["reachable_quality"] - 0.005  # half of the slack
         assert prices["reached_quality"] == prices["reachable_quality"]  # there is one model
@@ -77,7 +75,7 @@ async def test_what_cost_holds_is_told(tmp_path):
 
 async def test_what_is_no_target(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
-        before = await gw.get("/admin/targets")
+        before = await gw.get(TARGETS)
         for body, expected in (
             ({"key": "nobody", "quality": 0.5}, 404),
             ({"quality": 1.5}, 400),
@@ -85,16 +83,16 @@ async def test_what_is_no_target(tmp_path):
             ({"attainment": "high"}, 400),
             ({"window_requests": 5}, 400),
         ):
-            status, answer = await patch(gw, **body)
+            status, answer = await gw.patch(TARGETS, body)
             assert (status, bool(answer["error"]["message"])) == (expected, True), body
-        assert await gw.get("/admin/targets") == before
+        assert await gw.get(TARGETS) == before
 
 
 async def test_targets_are_the_operators(tmp_path):
     async with live(
         tmp_path, vllm("a"), auth={"admin_key_env": "ADMIN", "keys": KEYS}, environment={"ADMIN": "secret"}
     ) as gw:
-        assert (await gw.get("/admin/targets"))[0] == 401
-        assert (await gw.get("/admin/targets", headers=bearer("one")))[0] == 401
-        assert (await patch(gw, quality=0.1))[0] == 401
-        assert (await gw.get("/admin/targets", headers=bearer("secret")))[0] == 200
+        assert (await gw.get(TARGETS))[0] == 401
+        assert (await gw.get(TARGETS, headers=bearer("one")))[0] == 401
+        assert (await gw.patch(TARGETS, {"quality": 0.1}))[0] == 401
+        assert (await gw.get(TARGETS, headers=bearer("secret")))[0] == 200

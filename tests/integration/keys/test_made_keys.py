@@ -58,11 +58,6 @@ async def make(gw, name, *, by=ROOT, **settings):
     return body["key"]
 
 
-async def delete(gw, path, secret):
-    async with gw.http.delete(gw.url + path, headers=bearer(secret)) as response:
-        return response.status, await response.json()
-
-
 async def chats(gw, secret, **body):
     return (await gw.chat(headers=bearer(secret), **body))[0]
 
@@ -91,11 +86,14 @@ async def test_a_key_is_shown_once_works_at_once_and_is_kept_as_its_hash(tmp_pat
             assert [each.id async for each in client.models.list()] == ["llama-3.1-8b", "qwen2.5-7b"]
         _, listed = await gw.get("/admin/keys", **ADMIN)
         stored = await gw.gateway.keys.table.rows()
-        assert await delete(gw, "/admin/keys/team-b", ROOT) == (
+        assert await gw.delete("/admin/keys/team-b", headers=bearer(ROOT)) == (
             200,
             {"name": "team-b", "revoked": ["team-b"]},
         )
-        assert await delete(gw, "/admin/keys/team-b", ROOT) == (200, {"name": "team-b", "revoked": []})
+        assert await gw.delete("/admin/keys/team-b", headers=bearer(ROOT)) == (
+            200,
+            {"name": "team-b", "revoked": []},
+        )
         status, _, refused = await gw.chat(headers=bearer(secret))
         assert (status, refused["error"]["code"]) == (401, "invalid_api_key")
         assert await chats(gw, "top") == 200
@@ -111,7 +109,7 @@ async def test_keys_and_what_they_spent_outlive_the_gateway(tmp_path, store_url)
         secret = await make(gw, "team-b", models=["qwen2.5-7b"])
         gone = await make(gw, "gone", by="top")
         assert await chats(gw, gone) == 200
-        await delete(gw, "/admin/keys/gone", ROOT)
+        await gw.delete("/admin/keys/gone", headers=bearer(ROOT))
         spent_usd = sum(row["cost_usd"] or 0.0 for row in await gw.rows())
     async with gateway(tmp_path, url=store_url) as gw:
         assert await chats(gw, secret) == 200
@@ -137,7 +135,7 @@ async def test_the_first_key_closes_an_open_gateway_for_good(tmp_path):
         status, second = await gw.post("/admin/keys", {"name": "second"}, **ADMIN)
         assert "note" not in second
         for name in ("first", "second"):
-            await delete(gw, f"/admin/keys/{name}", ROOT)
+            await gw.delete(f"/admin/keys/{name}", headers=bearer(ROOT))
         assert (await gw.chat())[0] == 401  # no key is left, and nobody is let in
 
 
@@ -147,7 +145,7 @@ async def test_without_the_admin_key_nobody_gets_at_the_keys(tmp_path):
             assert (await gw.get("/admin/keys", headers=headers))[0] == 401
             assert (await gw.get("/admin/spend", headers=headers))[0] == 401
             assert (await gw.post("/admin/keys", {"name": "x"}, headers=headers))[0] == 401
-        assert (await delete(gw, "/admin/keys/top", "top"))[0] == 401
+        assert (await gw.delete("/admin/keys/top", headers=bearer("top")))[0] == 401
         assert await chats(gw, ROOT) == 401
         assert (await gw.get("/v1/keys/self", headers=bearer(ROOT)))[0] == 401
 
@@ -186,15 +184,15 @@ async def test_a_holder_makes_sees_and_revokes_its_own_and_nothing_else(tmp_path
         assert (own["name"], own["budget_usd"], own["max_priority"]) == ("below", 0.5, 1)
         assert "mine" not in json.dumps(own)  # nor any other key's name
         # Of others' keys and of none it hears the same.
-        unknown = (await delete(gw, "/v1/keys/nobody", "top"))[1]
+        unknown = (await gw.delete("/v1/keys/nobody", headers=bearer("top")))[1]
         for name in ("theirs", "other", "top", "nobody"):
-            assert await delete(gw, f"/v1/keys/{name}", "top") == (404, unknown)
+            assert await gw.delete(f"/v1/keys/{name}", headers=bearer("top")) == (404, unknown)
             if name != "top":
                 status, told = await gw.get(f"/v1/spend?key={name}", headers=bearer("top"))
                 assert (status, told) == (404, unknown)
         status, told = await gw.post("/v1/keys", {"name": "x"}, headers=bearer(below))
         assert (status, told["error"]["code"]) == (403, "permission_denied")
-        assert await delete(gw, "/v1/keys/mine", "top") == (
+        assert await gw.delete("/v1/keys/mine", headers=bearer("top")) == (
             200,
             {"name": "mine", "revoked": ["below", "mine"]},
         )
@@ -208,11 +206,11 @@ async def test_holders_change_keys_at_a_bounded_rate(tmp_path, monkeypatch):
     async with gateway(tmp_path, keys=[*KEYS, key("other", makes_keys=True)]) as gw:
         mine = await make(gw, "mine", by="top", makes_keys=True)
         await make(gw, "below", by=mine)
-        assert (await delete(gw, "/v1/keys/below", "top"))[0] == 200
+        assert (await gw.delete("/v1/keys/below", headers=bearer("top")))[0] == 200
         for holder in ("top", mine):
             status, told = await gw.post("/v1/keys", {"name": "more"}, headers=bearer(holder))
             assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert (await delete(gw, "/v1/keys/mine", "top"))[0] == 429
+        assert (await gw.delete("/v1/keys/mine", headers=bearer("top")))[0] == 429
         await make(gw, "theirs", by="other")
         await make(gw, "operators")
 
@@ -305,7 +303,7 @@ async def test_the_files_key_wins_over_the_tables(tmp_path, caplog):
         assert "key team-b is in the fleet file and in the table" in caplog.text
         assert await chats(gw, secret) == 401
         assert await chats(gw, "team-b") == 200
-        status, told = await delete(gw, "/admin/keys/team-b", ROOT)
+        status, told = await gw.delete("/admin/keys/team-b", headers=bearer(ROOT))
         assert (status, told["error"]["code"]) == (409, "in_fleet_file")
 
 
@@ -391,7 +389,7 @@ async def test_all_gateways_of_one_database_know(tmp_path, store_url):
         assert await chats(one, secret) == 200
         await two.until(lambda: two.gateway.rules.tenants.get("team-b") is not None)
         assert await chats(two, secret) == 200
-        await delete(two, "/admin/keys/team-b", ROOT)
+        await two.delete("/admin/keys/team-b", headers=bearer(ROOT))
         await one.until(lambda: not one.gateway.rules.tenants.alive("team-b"))
         assert await chats(one, secret) == 401
 
@@ -559,7 +557,7 @@ async def test_a_restart_over_a_table_that_lost_its_keys_opens_nothing(tmp_path,
 async def test_a_restored_table_gives_no_revoked_key_back(tmp_path):
     async with gateway(tmp_path, keys=[]) as gw:
         secret = await make(gw, "team-a")
-        await delete(gw, "/admin/keys/team-a", ROOT)
+        await gw.delete("/admin/keys/team-a", headers=bearer(ROOT))
         assert await chats(gw, secret) == 401
         await run_sql(
             tmp_path / "headway.db", "UPDATE keys SET revoked_at = NULL, changed_at = changed_at + 1"

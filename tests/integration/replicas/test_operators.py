@@ -15,18 +15,6 @@ SECRETS = {"ADMIN": "open up", "ENGINE_KEY": "of the engine"}
 AS_ADMIN = {"headers": bearer("open up")}
 
 
-async def delete(gw, name, query=""):
-    async with gw.http.delete(
-        f"{gw.url}/admin/instances/{name}{query}", headers=bearer("open up")
-    ) as response:
-        return response.status
-
-
-async def patch(gw, **body):
-    async with gw.http.patch(f"{gw.url}/admin/targets", json=body, headers=bearer("open up")) as response:
-        return response.status
-
-
 async def test_changes_hold_everywhere_and_for_who_starts_later(tmp_path, redis, caplog):
     extra = vllm("x")
     await extra.start()
@@ -40,9 +28,11 @@ async def test_changes_hold_everywhere_and_for_who_starts_later(tmp_path, redis,
             ] == 201
             await fleet.until(lambda: "x" in two.instances)
             assert (await two.post("/admin/instances", entry(extra), **AS_ADMIN))[0] == 409
-            assert await delete(two, "a") == 200
+            assert (await two.delete("/admin/instances/a", **AS_ADMIN))[0] == 200
             await fleet.until(lambda: set(one.instances) == {"b", "x"})
-            assert await patch(one, key="sesame", quality=0.9) == 200
+            assert (await one.patch("/admin/targets", {"key": "sesame", "quality": 0.9}, **AS_ADMIN))[
+                0
+            ] == 200
             await fleet.until(lambda: two.gateway.targets.scopes["sesame"].quality == 0.9)
             status, _ = await one.post(
                 "/admin/instances", entry(extra, name="y", serves={"no": "x"}), **AS_ADMIN
@@ -74,7 +64,7 @@ async def test_changes_hold_everywhere_and_for_who_starts_later(tmp_path, redis,
             ) as response:
                 name = response.headers["x-headway-instance"]
                 await fleet.until(lambda: two.instances[name].in_flight == 1)
-                assert await delete(two, name, "?drain=true") == 200
+                assert (await two.delete(f"/admin/instances/{name}?drain=true", **AS_ADMIN))[0] == 200
                 await fleet.until(lambda: all(gw.instances[name].draining for gw in fleet.gateways))
                 other = "a" if name == "b" else "b"
                 for gw in fleet.gateways:
@@ -137,8 +127,7 @@ async def test_without_redis_a_replica_serves_and_changes_are_refused(tmp_path, 
         status, answer = await gw.post("/admin/reload", {})
         assert (status, answer["error"]["code"]) == (503, "state_unavailable")
         assert "nothing was changed" in answer["error"]["message"]
-        async with gw.http.delete(f"{gw.url}/admin/instances/a") as response:
-            assert response.status == 503
+        assert (await gw.delete("/admin/instances/a"))[0] == 503
         gw.fleet["defaults"] = {"policy": "price"}
         await gw.gateway.changes.reload()  # on SIGHUP: this process
         assert gw.gateway.config.defaults.policy == "price"
