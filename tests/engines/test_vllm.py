@@ -95,15 +95,7 @@ def served(request: pytest.FixtureRequest, engine: Engine) -> Served:
     return Served(str(request.param), engine.url, MODEL)
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        suite.check_a_wrong_key,
-        suite.check_a_bad_field,
-        suite.check_usage_on_every_chunk,
-        suite.check_two_choices,
-    ],
-)
+@suite.AS_VLLM
 async def test_as_vllm_does(check: Check, served: Served, backend: Backend) -> None:
     await check(served, backend)
 

@@ -204,5 +204,10 @@ async def check_two_choices(served: Served, backend: Backend) -> None:
     assert 2 <= usage["completion_tokens"] <= 8
 
 
+AS_VLLM = pytest.mark.parametrize(
+    "check", [check_a_wrong_key, check_a_bad_field, check_usage_on_every_chunk, check_two_choices]
+)
+
+
 def events_of(batches: Sequence[Batch]) -> list[Any]:
     return list(objects(b"".join(batch.data for batch in batches)))

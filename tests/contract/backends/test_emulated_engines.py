@@ -58,15 +58,7 @@ def served(emulated: tuple[EmulatedInstance, Served]) -> Served:
     return emulated[1]
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        suite.check_a_wrong_key,
-        suite.check_a_bad_field,
-        suite.check_usage_on_every_chunk,
-        suite.check_two_choices,
-    ],
-)
+@suite.AS_VLLM
 @pytest.mark.parametrize(
     "emulated", [kind.name for kind in KINDS.values() if kind.emulator == "vllm"], indirect=True
 )
