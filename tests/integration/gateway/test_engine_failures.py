@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.backends.fakes import Exchange
 from tests.integration.gateway.live import bearer, events, fault, key, live, ollama, vllm
-from tests.integration.gateway.staged import staged
+from tests.integration.gateway.staged import DONE, event, staged
 
 MID_STREAM = ["error_mid_stream", "truncate_without_done", "cut_mid_stream"]
 
@@ -142,6 +142,32 @@ async def test_a_failure_after_the_200_is_one_error_event(tmp_path, kind, kind_o
             lines = [json.loads(line) for line in (await response.text()).splitlines()]
         assert list(lines[-1]) == ["error"]
         assert not any(line.get("done") for line in lines)
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/responses"])
+async def test_calls_of_a_failed_attempt_are_not_mixed_into_the_next(tmp_path, path):
+    def calls(name, *further):
+        call = {"index": 0, "id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        delta = {"role": "assistant", "tool_calls": [call, *further]}
+        data = event(choices=[{"index": 0, "delta": delta, "finish_reason": None}])
+
+        async def script(exchange: Exchange) -> None:
+            await exchange.begin(data)
+            await exchange.chunk(event(finish="tool_calls") + DONE)
+            await exchange.end()
+
+        return script
+
+    body = {"model": "small", "stream": True}
+    body |= {"input": "Hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "Hi"}]}
+    async with (
+        staged(tmp_path, calls("lost", 3), calls("kept")) as (gw, _),
+        gw.http.post(gw.url + path, json=body) as response,
+    ):
+        text = await response.text()
+        assert (await gw.row(response.headers["x-request-id"]))["attempts"] == 2
+    assert '"name":"kept"' in text
+    assert "lost" not in text
 
 
 @pytest.mark.parametrize("kind_of_fault", MID_STREAM)

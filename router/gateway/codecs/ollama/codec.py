@@ -53,6 +53,8 @@ class OllamaCodec:
         self._lines = NdjsonStream(endpoint, model)
 
     def first(self, data: bytes) -> bytes:
+        # A new stream: an earlier attempt may have failed on its first events.
+        self._lines = NdjsonStream(self._endpoint, self._model)
         return self._lines.feed(data)
 
     def events(self, data: bytes) -> bytes:
