@@ -36,8 +36,10 @@ class Pool:
         idle_timeout_s: float = 60.0,
         idle_connection_s: float = IDLE_CONNECTION_S,
         drain_s: float = DRAIN_S,
+        kind: type[Connection] = Connection,
     ) -> None:
         self._origin = origin
+        self._kind = kind
         self._tls = tls if origin.tls else None
         self._connect_timeout_s = connect_timeout_s
         self._idle_connection_s = idle_connection_s
@@ -78,7 +80,7 @@ class Pool:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
-                    lambda: Connection(self, loop), self._origin.host, self._origin.port, ssl=self._tls
+                    lambda: self._kind(self, loop), self._origin.host, self._origin.port, ssl=self._tls
                 )
         except TimeoutError as error:
             raise UpstreamTimeout("no connection to the engine in time", unreachable=True) from error

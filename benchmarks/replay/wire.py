@@ -12,16 +12,15 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 from urllib.parse import urlsplit
 
-from backends.http1 import ConnectionLost
+from backends.http1 import ConnectionLost, Origin
+from backends.pool import Pool
 from backends.scanning import Connection
 from benchmarks.replay.stream import StreamMeter
-from router.core.errors import UpstreamError
+from router.core.errors import UpstreamError, UpstreamTimeout
 
-#: Idle connections go before servers drop them (vLLM's and uvicorn's keep-alive is 5 s).
-KEEPALIVE_S = 2.0
 CONNECT_TIMEOUT_S = 30.0
 _BODY_LIMIT_BYTES = 16 << 20
 _WANTED_HEADERS = frozenset(("x-request-id", "retry-after", "x-should-retry", "content-type"))
@@ -43,8 +42,8 @@ class Answer:
 class _Connection(Connection):
     """A connection as the gateway has them, whose answer is stamped and metered where the socket is read."""
 
-    def __init__(self, wire: Wire, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(wire, loop)
+    def __init__(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(pool, loop)
         self._begin(StreamMeter())
 
     def _begin(self, meter: StreamMeter) -> None:
@@ -131,31 +130,24 @@ class Wire:
 
     def __init__(self, url: str, headers: Mapping[str, str], *, timeout_s: float, reuse: bool) -> None:
         """`timeout_s` bounds one answer from its sending on; `reuse` False takes a new connection each time."""
-        parts = urlsplit(url)
-        self._host = parts.hostname or ""
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._port = parts.port or (443 if self._tls else 80)
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        origin = Origin.parse(url)
         lines = [
-            f"POST {parts.path or '/'} HTTP/1.1",
-            f"host: {host}" if parts.port is None else f"host: {host}:{parts.port}",
+            f"POST {urlsplit(url).path or '/'} HTTP/1.1",
+            f"host: {origin.authority}",
             *(f"{name}: {value}" for name, value in headers.items()),
             *([] if reuse else ["connection: close"]),
         ]
         self._head = "\r\n".join(lines).encode("latin-1")
         self._timeout_s = timeout_s
         self._reuse = reuse
-        self._idle: list[_Connection] = []
-        self._all: set[_Connection] = set()
+        tls = ssl.create_default_context() if origin.tls else None
+        self._pool = Pool(origin, tls=tls, connect_timeout_s=CONNECT_TIMEOUT_S, kind=_Connection)
 
     async def __aenter__(self) -> Wire:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for connection in list(self._all):
-            connection.abort()
-        # One turn of the loop lets the transports close.
-        await asyncio.sleep(0)
+        await self._pool.aclose()
 
     async def post(self, body: bytes, request_id: str, meter: StreamMeter) -> Answer:
         """One exchange. A reused connection that turns out to be closed is replaced once."""
@@ -164,44 +156,17 @@ class Wire:
             request_id.encode("ascii", "replace").replace(b"\r", b"").replace(b"\n", b""),
             len(body),
         )
-        connection = self._take_idle()
+        connection = cast("_Connection | None", self._pool.take_idle() if self._reuse else None)
         if connection is not None:
             answer = await connection.exchange(head, body, meter, self._timeout_s)
             if answer.error is None or not connection.untouched or answer.error.startswith("no complete"):
                 return answer
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
-                    lambda: _Connection(self, loop), self._host, self._port, ssl=self._tls
-                )
-        except TimeoutError:
+            connection = cast("_Connection", await self._pool.connect())
+        except UpstreamTimeout:
             return Answer(error=f"no connection within {CONNECT_TIMEOUT_S:g} s")
-        except OSError as error:
-            return Answer(error=f"connection failed: {error.strerror or type(error).__name__}")
-        self._all.add(connection)
+        except UpstreamError as error:
+            cause = error.__cause__
+            reason = (isinstance(cause, OSError) and cause.strerror) or type(cause).__name__
+            return Answer(error=f"connection failed: {reason}")
         return await connection.exchange(head, body, meter, self._timeout_s)
-
-    def _take_idle(self) -> _Connection | None:
-        oldest = time.perf_counter() - KEEPALIVE_S
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.closed and (connection.idle_since or 0.0) > oldest:
-                return connection
-            connection.close_idle()
-        return None
-
-    # --- used by connections
-    def keep(self, connection: Any) -> None:
-        """Its answer has come to its end."""
-        if self._reuse:
-            connection.idle_since = time.perf_counter()
-            self._idle.append(connection)
-        else:
-            connection.close_idle()
-
-    def forget(self, connection: Any) -> None:
-        """It is closed."""
-        self._all.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
