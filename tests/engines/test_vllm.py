@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -21,6 +20,7 @@ import pytest
 import backends
 from router.core.errors import UpstreamError
 from router.core.interfaces import Backend
+from router.listening import free_port
 from tests.contract.backends import engine_suite as suite
 from tests.contract.backends.dialects import read_all, stream
 from tests.contract.backends.engine_suite import (  # noqa: F401 (collected here)
@@ -50,12 +50,6 @@ MODEL = "engine-model"
 class Engine:
     process: subprocess.Popen[bytes]
     url: str
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

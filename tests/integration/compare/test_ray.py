@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,14 +16,9 @@ import pytest
 
 from benchmarks.compare.cluster import run_on_ray
 from benchmarks.workloads.format import WorkloadError
+from router.listening import free_port
 
 SCENARIO = ("--scenario", "split-prices", "--small", "--policies", "price,round_robin", "--rates", "10")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

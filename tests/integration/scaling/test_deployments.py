@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from router.listening import free_port
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, serving
 from tests.integration.scaling.cluster import NAME, NAMESPACE, OneDeployment, one_deployment
@@ -29,9 +29,7 @@ INSTANCE = {
 async def scaled(
     tmp_path: Path, *, replicas: int = 0, **pool: Any
 ) -> AsyncIterator[tuple[OneDeployment, Live]]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     async with one_deployment(port) as (cluster, server):
         cluster.deployment["spec"]["replicas"] = replicas
         while cluster.ready < replicas:  # noqa: ASYNC110 (a test may poll)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -13,6 +12,7 @@ import pytest
 from backends.emulator import EmulatedInstance, start_all
 from backends.engine.profiles import names
 from router.cli import main
+from router.listening import listen
 from tests.commands import refusal_of
 
 
@@ -71,18 +71,14 @@ def test_bad_config_is_one_line(
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with listen("127.0.0.1", 0) as taken:
         port = str(taken.getsockname()[1])
         assert "in use" in refusal_of(capsys, "emulate", "--profile", "llama-3.1-8b@a100-80g", "--port", port)
 
 
 async def test_one_that_cannot_listen_stops_those_before_it() -> None:
     first = EmulatedInstance("a", "vllm", {"m": "llama-3.1-8b@a100-80g"})
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with listen("127.0.0.1", 0) as taken:
         second = EmulatedInstance("b", "vllm", {"m": "llama-3.1-8b@a100-80g"}, port=taken.getsockname()[1])
         with pytest.raises(OSError, match="in use"):
             await start_all([first, second])
