@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+import policies
 from benchmarks.compare import pool
 from benchmarks.compare.runs import KeptRuns
 from benchmarks.scaling.cases import CASES, TUNING
@@ -52,6 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scalers", nargs="+", choices=GRIDS, default=list(USUAL))
     parser.add_argument("--draws", type=int, default=5, metavar="N", help="reported draws (default 5)")
     parser.add_argument("--tuning", type=int, default=2, metavar="N", help="draws of the sweeps (default 2)")
+    parser.add_argument(
+        "--policy",
+        default="least_load",
+        choices=policies.POLICIES,
+        help="the policy that places the requests",
+    )
     parser.add_argument("--jobs", type=int, default=pool.cores(), metavar="N")
     args = parser.parse_args(argv)
     try:
@@ -70,7 +77,9 @@ def experiment(args: argparse.Namespace) -> dict[str, Any]:
     tuning = range(TUNING, TUNING + args.tuning)
 
     def trials(case: str, scaler: str, settings: Mapping[str, Any], draws: Iterable[int]) -> list[Trial]:
-        return [Trial(case, draw, scaler, INSTANCES[case], settings, args.data) for draw in draws]
+        return [
+            Trial(case, draw, scaler, INSTANCES[case], settings, args.data, args.policy) for draw in draws
+        ]
 
     swept = [
         trial
@@ -144,7 +153,7 @@ def _unique(all_settings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _key(trial: Trial) -> str:
     settings = ",".join(f"{name}={value:g}" for name, value in sorted(trial.settings.items()))
-    return f"{trial.case}#{trial.draw} {trial.scaler}({settings})/{trial.instances}"
+    return f"{trial.case}#{trial.draw} {trial.scaler}({settings})/{trial.instances} {trial.policy}"
 
 
 if __name__ == "__main__":

@@ -20,13 +20,11 @@ from router.config import FleetConfig, load
 from router.scaling.pools import scaling_pools
 
 ORACLE = "oracle"
-#: The policy that places the requests.
-POLICY = "least_load"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A workload's draw, a scaler and its settings; the pool has at most `instances`."""
+    """A workload's draw, a scaler and its settings; the pool has at most `instances`, and `policy` places the requests."""
 
     case: str
     draw: int
@@ -34,6 +32,7 @@ class Trial:
     instances: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     data: Path | None = None
+    policy: str = "least_load"
 
 
 def run(trial: Trial) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def run(trial: Trial) -> dict[str, Any]:
     pools, fleet = scaling_pools(config), open_fleet(config)
     result = simulate(
         fleet,
-        arrivals(found.requests, fleet, policy=POLICY, model=model.name),
+        arrivals(found.requests, fleet, policy=trial.policy, model=model.name),
         seed=trial.draw,
         scaling=Scaling(
             _scaler(trial, found, pools), pools, fleet.places, config.scaling.interval_s, found.epoch_s
