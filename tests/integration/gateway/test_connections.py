@@ -327,6 +327,7 @@ async def test_a_few_requests_ahead_are_answered_in_order(slow):
     assert statuses(answer) == [200] * 9
 
 
+@pytest.mark.real_time  # the kernel takes its time with what a client has not read
 async def test_a_stream_goes_on_that_was_asked_for_while_its_client_was_behind(tmp_path):
     """What the client had not read then was of the answer before."""
     long = says(*["x" * 200_000] * 40)
