@@ -59,7 +59,7 @@ def test_a_url_that_is_none_is_refused_with_one_line(url: str) -> None:
 
 
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name == "redis" or name.startswith("redis.")]:
+    for name in ["redis", *(name for name in sys.modules if name.startswith("redis."))]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"\.\[redis\]"):
         wiring.create_state(fleet("{url: 'redis://h'}"), {}, "run")
