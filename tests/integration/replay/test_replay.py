@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import orjson
@@ -83,23 +84,24 @@ async def test_requests_go_at_their_own_times_whatever_became_of_the_others(serv
         if len(rows) == 5:
             stop.set()
 
+    began = time.perf_counter()
     async with asyncio.timeout(20):
         # Not to its end: the silent one is dropped.
         assert not await pace.replay(requests, Target(server.url), on_row=on_row, stop=stop)
     assert {row.id for row in rows} == {"r1", "r2", "r3", "r4", "r5"}
     arrived = {seen.id: seen.at for seen in server.seen}
-    first = arrived["r0"]
     for index in range(6):
         # Not before its time; how late is a matter of the machine.
-        assert arrived[f"r{index}"] - first >= index * 0.05 - 0.04
+        assert arrived[f"r{index}"] - began >= index * 0.05
 
 
 async def test_speed_compresses_time_and_measures_in_the_workloads_clock(server: SseServer) -> None:
     server.first_token_s["p"] = 0.05
     requests = [request("a", 0.0), request("b", 2.0)]
+    began = time.perf_counter()
     rows = await replayed(requests, Target(server.url, policy="p", speed=10.0))
     arrived = {seen.id: seen.at for seen in server.seen}
-    assert 0.15 <= arrived["b"] - arrived["a"] < 2.0
+    assert 0.2 <= arrived["b"] - began < 2.0
     assert rows["b"].ttft_s >= 0.5
     assert rows["b"].scheduled_s == 2.0
     assert rows["b"].sent_s >= 2.0
