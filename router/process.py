@@ -43,6 +43,7 @@ class Process:
             for task in list(self._server.server_state.tasks):
                 task.cancel()
         else:
+            self.gateway.draining = True  # the next signal may be handled in this turn of the event loop
             self._tasks.start(self._drain(), "drain")
 
     def hang_up(self) -> None:
@@ -59,8 +60,7 @@ class Process:
         return True
 
     async def _drain(self) -> None:
-        """Accept no new requests, end what no client waits for, wait for the open ones, then stop the server."""
-        self.gateway.draining = True
+        """End what no client waits for, wait for the open requests, then stop the server."""
         await self.gateway.tasks.stop()
         loop = asyncio.get_running_loop()
         until = loop.time() + DRAIN_S

@@ -106,10 +106,11 @@ class Supervisor:
 
     def stop(self) -> None:
         """Make all workers drain and stop; a second call stops them at once."""
-        limit_s = END_LIMIT_S if self._stopping.is_set() else DRAIN_LIMIT_S
+        again = self._stopping.is_set()
+        limit_s = END_LIMIT_S if again else DRAIN_LIMIT_S
         self._stopping.set()
-        for slot in self._slots:
-            slot.signal(signal.SIGTERM)
+        for slot in self._slots:  # a second SIGTERM would be lost if the worker has not yet heard the first
+            slot.signal(signal.SIGINT if again else signal.SIGTERM)
         asyncio.get_running_loop().call_later(limit_s, self._kill)
 
     def _kill(self) -> None:
