@@ -292,7 +292,7 @@ class SseScanner:
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
             if self._collector is None:
-                written = self._renamed_event(event, payload)
+                written = self._renamed_event(event, payload)  # also learns how the engine writes the name
                 if counts is not None and self._hides_usage and payload.pop("usage", None) is not None:
                     payload["model"] = self._model
                     written = b"data: " + orjson.dumps(payload)
@@ -306,7 +306,8 @@ class SseScanner:
                     break
             if is_token:
                 tokens += 1
-                if self._collector is None and "timings" not in payload:  # else each has counts
+                # Of a stream with timings each event is parsed, for its counts.
+                if self._collector is None and "timings" not in payload:
                     self._learn(event)
                 self.started = True
             self._before = b""
