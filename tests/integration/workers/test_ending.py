@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -50,6 +52,37 @@ async def test_streams_under_way(tmp_path, redis_url, how):
             assert await ending == (0 if how == "drained" else -signal.SIGKILL)
         await until(lambda: not any(map(is_running, workers)))
         assert await gw.process.stdout.read() == b""  # it said once that it listens
+
+
+async def test_workers_that_hear_both_signals_in_one_turn_end_at_once(tmp_path, redis_url):
+    async with engine_at(2.0) as engine, AsyncExitStack() as stack:
+        gw = await stack.enter_async_context(serving(write_fleet(tmp_path, redis_url, engine)))
+        body = CHAT | {"stream": True, "max_tokens": 4000, "ignore_eos": True}
+        url = f"{gw.url}/v1/chat/completions"
+        streams = [await stack.enter_async_context(gw.http.post(url, json=body)) for _ in range(10)]
+        workers = gw.workers()
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        await until(lambda: all(status(worker, "State") == "T" for worker in workers))
+        for forwarded in (signal.SIGTERM, signal.SIGINT):
+            gw.process.send_signal(signal.SIGTERM)
+            await until(lambda number=forwarded: all(pending(worker, number) for worker in workers))
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        for each in streams:
+            assert (await lines(each))[-1]["error"]["code"] == "no_instance"
+        assert await gw.process.wait() == 0
+
+
+def pending(pid: int, number: int) -> bool:
+    """Whether the signal waits for a process."""
+    return bool(int(status(pid, "ShdPnd"), 16) >> (number - 1) & 1)
+
+
+def status(pid: int, field: str) -> str:
+    """The first word of a field of what the kernel says of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
 
 
 async def unready(gw) -> None:
