@@ -58,10 +58,12 @@ class LocalFallback:
     def take(self, claim: Claim, now: float) -> Grant:
         """Take everything from this replica's share, or nothing."""
         shares = [self._share(bucket, now) for bucket, _ in claim.takes]
-        # An amount above the share's capacity passes when the share is full: it would never fit.
+        before = [amount for _, amount in claim.before] or [0.0] * len(shares)
+        # An amount above the share's capacity passes when the share is full but for what this request took before: it would
+        # never fit.
         takes = [
-            (share.part, share.level, min(amount, share.part.capacity))
-            for share, (_, amount) in zip(shares, claim.takes, strict=True)
+            (share.part, share.level, min(amount, share.part.capacity - taken))
+            for share, (_, amount), taken in zip(shares, claim.takes, before, strict=True)
         ]
         grant = decide(
             claim, takes, lambda budget: self._left_usd((budget.key, budget.period), budget.limit_usd)

@@ -60,12 +60,13 @@ class Level(NamedTuple):
 
 class Claim(NamedTuple):
     """What one request needs: an amount of each bucket, and `reserve_usd` of each budget, or what is left of it, but at
-    least `least_usd`."""
+    least `least_usd`. `before` is what the same request took of the same buckets earlier (empty: nothing)."""
 
     takes: Sequence[tuple[Bucket, float]] = ()
     budgets: Sequence[Budget] = ()
     reserve_usd: float = 0.0
     least_usd: float = 0.0
+    before: Sequence[tuple[Bucket, float]] = ()
 
 
 class Grant(NamedTuple):

@@ -92,9 +92,11 @@ class BudgetAdmission:
         if quote is None and not account.tokens:
             return
         takes = [(each, min(max(0.0, tokens), each.capacity) - taken) for each, taken in reservation.tokens]
-        claim = Claim(takes)
+        before = reservation.tokens
+        claim = Claim(takes, before=before)
         if quote is not None:
-            claim = Claim(takes, reservation.budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
+            reserve_usd = min(quote.first_usd, _MOST_USD)
+            claim = Claim(takes, reservation.budgets, reserve_usd, quote.least_usd, before)
         grant = await self.state.take(claim, self.clock())
         _add_headers(account, takes, grant, headers)
         reservation.tokens = [

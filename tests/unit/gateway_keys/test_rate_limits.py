@@ -14,15 +14,14 @@ from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.keys.tenants import Tenants, key_of
 from router.store.keys import StoredKey
-from router.store.state import MemoryState
+from router.store.redis_state import RedisState
+from router.store.state import MemoryState, State
 
 
 class Limited:
     """A key `team-a` of the fleet file and, below it, `made` of the table."""
 
-    def __init__(
-        self, *, made: dict[str, Any] | None = None, state: MemoryState | None = None, **settings: Any
-    ):
+    def __init__(self, *, made: dict[str, Any] | None = None, state: State | None = None, **settings: Any):
         digest = hashlib.sha256(b"a").hexdigest()
         row = StoredKey("made", hashlib.sha256(b"b").hexdigest(), "team-a", json.dumps(made or {}), 1.0)
         self._tenants = Tenants([key_of("team-a", digest, settings)], [row])
@@ -132,3 +131,14 @@ async def test_new_settings_of_a_key_refill_nothing() -> None:
     await Limited(requests_per_minute=1, state=state).refused(0.0)
     _, headers = await Limited(state=state).admit(0.0)  # no limit any more
     assert headers == {}
+
+
+async def test_without_redis_more_tokens_than_the_share_holds_pass_when_it_is_full() -> None:
+    alone = RedisState(
+        "redis://127.0.0.1:1", name="n", run_id="r", timeout_s=0.25, interval_s=0.02, replicas=2
+    )
+    key = Limited(state=alone, tokens_per_minute=600)
+    _, headers = await key.admit(0.0, 500.0)
+    assert headers["x-ratelimit-remaining-tokens"] == "0"
+    refusal, _ = await key.refused(0.0, 500.0)
+    assert refusal.code == "rate_limit_exceeded"
