@@ -46,13 +46,15 @@ class LocalFallback:
         self.since = now
 
     def _share(self, bucket: Bucket, now: float) -> _Share:
-        share = self._shares.get(bucket.name)
+        share, n = self._shares.get(bucket.name), self._replicas
+        part = Bucket(bucket.name, bucket.capacity / n, bucket.refill_per_s / n)
         if share is None:
-            n = self._replicas
             _, level, at = self._levels.get(bucket.name, (bucket, bucket.capacity, now))
-            part = Bucket(bucket.name, bucket.capacity / n, bucket.refill_per_s / n)
             share = self._shares[bucket.name] = _Share(bucket, part, level / n, level / n, at)
         share.advance(now)
+        if share.whole != bucket:  # the key has another limit since a reload
+            share.whole, share.part = bucket, part
+            share.advance(now)
         return share
 
     def take(self, claim: Claim, now: float) -> Grant:

@@ -356,6 +356,13 @@ async def test_workers_that_start_without_redis_share_what_one_may_take():
             assert [grant.given for grant in requests] == [True, False, False]  # two of the four
 
 
+async def test_a_limit_that_changes_while_redis_is_away_holds_at_once():
+    state = RedisState("redis://127.0.0.1:1", name="n", run_id="r", timeout_s=0.25, interval_s=0.02)
+    for limit, given in ((10.0, True), (2.0, True), (2.0, True), (2.0, False), (5.0, False)):
+        one = Claim([(Bucket("b", limit, 0.001), 1.0)])
+        assert (await state.take(one, 0.0)).given is given
+
+
 async def test_a_rate_is_not_granted_afresh_in_each_interruption(server):
     bucket = Bucket("requests:k", 30.0, 0.001)
     one = Claim([(bucket, 1.0)], [], 0.0, 0.0)
