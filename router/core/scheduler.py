@@ -228,6 +228,9 @@ class Scheduler:
         if not request.client_streams:
             request = streaming.as_sent(request, event.funding, self.settings, self._rng)
         state = RequestState(request, self._arrivals, RequestMoney(request, event.funding))
+        if now >= request.expires_at:  # its body, or its key's limits, took all its time
+            self._expire(state, now)
+            return
         # A returning instance has more slots as time passes, and there may be room for deferred requests. Requests that
         # already wait get these first.
         if self._waiting.states and (self.fleet.returning() or self._waiting.due(state.models, now)):

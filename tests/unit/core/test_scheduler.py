@@ -272,6 +272,14 @@ def test_expired_in_the_queue():
     assert s.queue_depth == 0
 
 
+def test_a_request_whose_time_has_passed_at_its_arrival_is_not_sent() -> None:
+    s = scheduler(instance("a"))
+    settlement = finished(s.handle(Arrived(request(expires_at=5.0)), 5.0))
+    assert (settlement.outcome, settlement.attempts) == (Outcome.EXPIRED_IN_QUEUE, ())
+    assert settlement.refusal.code == "ttft_timeout"
+    assert (settlement.queue_wait_s, settlement.e2e_s, s.live) == (5.0, 5.0, 0)
+
+
 def test_a_hard_slo_is_taken_on_only_with_the_configured_confidence():
     predictor = Fixed({"a": 0.5, "b": 0.05})
     s = scheduler(instance("a"), instance("b"), predictor=predictor, confidence=0.9)
