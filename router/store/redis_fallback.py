@@ -7,11 +7,12 @@ Redis is back, the amounts taken meanwhile are subtracted from its buckets. Mone
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.store.redis_ledger import Ledger, Name
-from router.store.state import Bucket, Claim, Grant, decide
+from router.store.state import Bucket, Budget, Claim, Grant, decide
 
 #: By bucket: its level and the time of that.
 Levels = Mapping[str, tuple[Bucket, float, float]]
@@ -67,18 +68,20 @@ class LocalFallback:
             (share.part, share.level, min(amount, share.part.capacity - taken))
             for share, (_, amount), taken in zip(shares, claim.takes, before, strict=True)
         ]
-        grant = decide(
-            claim, takes, lambda budget: self._left_usd((budget.key, budget.period), budget.limit_usd)
-        )
+        grant = decide(claim, takes, self._left_usd)
         if grant.given:
             for share, (_, amount) in zip(shares, claim.takes, strict=True):
                 share.level -= amount
             self._ledger.reserve(claim.budgets, grant.reserved_usd)
         return grant
 
-    def _left_usd(self, name: Name, limit_usd: float) -> float:
+    def _left_usd(self, budget: Budget) -> float:
+        name = budget.key, budget.period
         gone_usd, own_then_usd = self._used.get(name, (0.0, 0.0))
-        return (limit_usd - gone_usd) / self._replicas - (self._ledger.own_usd(name) - own_then_usd)
+        share_usd = (budget.limit_usd - gone_usd) / self._replicas
+        if budget.whole:
+            share_usd = math.ceil(share_usd)  # else nobody might have one
+        return share_usd - (self._ledger.own_usd(name) - own_then_usd)
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
         """More was spent of budgets by others than was known."""

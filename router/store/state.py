@@ -42,11 +42,13 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Money that a key may spend in one period. `period` is a day (`2026-11-22`, UTC) or `total`."""
+    """Money that a key may spend in one period. `period` is a day (`2026-11-22`, UTC) or `total`. `whole`: it is reserved in
+    whole units only, as slots are."""
 
     key: str
     period: str
     limit_usd: float
+    whole: bool = False
 
 
 class Level(NamedTuple):

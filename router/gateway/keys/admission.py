@@ -22,7 +22,7 @@ from router.core.money.reservation import Funding
 from router.core.refusals import insufficient_quota
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.reservation import KeyReservation
-from router.store.state import SLACK, TOTAL, Bucket, Budget, Claim, Grant, State
+from router.store.state import TOTAL, Bucket, Budget, Claim, Grant, State
 
 #: USD by (key, period) and run, as the store returns it.
 Spent = Mapping[tuple[str, str], Mapping[str, float]]
@@ -77,7 +77,7 @@ class BudgetAdmission:
         if account.requests or account.tokens or slots:
             reservation.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]
             takes = [*((each, 1.0) for each in account.requests), *reservation.tokens]
-            grant = await self.state.take(Claim(takes, slots, 1.0, SLACK), self.clock())
+            grant = await self.state.take(Claim(takes, slots, 1.0, 1.0), self.clock())
             reservation.slot = grant.reserved_usd
             _add_headers(account, takes, grant, headers)
         return reservation

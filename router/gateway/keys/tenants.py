@@ -197,7 +197,7 @@ class Tenants:
             requests=_buckets(chain, "requests"),
             tokens=_buckets(chain, "tokens"),
             slots=tuple(
-                Budget(f"{each.name}/slots", TOTAL, float(each.max_concurrency))
+                Budget(f"{each.name}/slots", TOTAL, float(each.max_concurrency), whole=True)
                 for each in chain
                 if each.max_concurrency is not None
             ),

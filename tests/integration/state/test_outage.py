@@ -363,6 +363,22 @@ async def test_a_limit_that_changes_while_redis_is_away_holds_at_once():
         assert (await state.take(one, 0.0)).given is given
 
 
+async def test_a_key_has_no_more_slots_than_it_may_when_redis_is_back(server):
+    one = Claim((), (Budget("k/slots", TOTAL, 3.0, whole=True),), 1.0, 1.0)
+    async with replicas(server.url, 2) as started:
+        server.kill()
+        held = []
+        for each in started:
+            while (await each.state.take(one, 0)).given:
+                held.append(each)
+        assert held == [started[0]] * 2 + [started[1]] * 2  # its half of three, rounded up
+        server.start()
+        await back(started)
+        for more in (False, True):  # one has ended: three are under way; another one has
+            held.pop(0).state.settle(one.budgets, 1.0, 0.0)
+            assert (await started[0].state.take(one, 0)).given is more
+
+
 async def test_a_rate_is_not_granted_afresh_in_each_interruption(server):
     bucket = Bucket("requests:k", 30.0, 0.001)
     one = Claim([(bucket, 1.0)], [], 0.0, 0.0)
