@@ -13,6 +13,7 @@ import base64
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -65,7 +66,7 @@ class Header:
 
 
 class DecisionLog:
-    """Writes a log, up to `max_bytes`; then it stops with a warning."""
+    """Writes a log, up to `max_bytes` or to an error such as a full disk; then it stops with a warning."""
 
     def __init__(self, path: Path, header: Header, max_bytes: float) -> None:
         """Raises OSError."""
@@ -78,16 +79,22 @@ class DecisionLog:
         """One event has been handled (`Runner.on_event`)."""
         if self._file is None:
             return
-        self._write([type(event).__name__, now, _event(event), *map(_instruction, instructions)])
-        if self._left <= 0:
-            logger.warning("the decision log %s has reached its size: it ends here", self._path)
+        try:
+            self._write([type(event).__name__, now, _event(event), *map(_instruction, instructions)])
+        except OSError as error:  # the requests go on
+            logger.warning("the decision log %s cannot be written: it ends here (%s)", self._path, error)
             self.close()
+        else:
+            if self._left <= 0:
+                logger.warning("the decision log %s has reached its size: it ends here", self._path)
+                self.close()
 
     def close(self) -> None:
         """Flush and close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # a line that did not fit is tried again
+                file.close()
 
     def _write(self, value: Any) -> None:
         assert self._file is not None  # noqa: S101 (both callers look)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -87,6 +88,17 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
     for damaged in (["FleetChanged", 1, [[]]], [event[0], "now", *event[2:]]):
         log.write_text("".join([*lines[:at], json.dumps(damaged) + "\n"]))
         assert "a value is missing or of another kind" in refusal_of(capsys, "replay-decisions", log)
+
+
+async def test_a_full_disk_ends_the_log_and_no_request(tmp_path, caplog):
+    sections = {"observability": {"decision_log": str(tmp_path / "decisions.jsonl")}}
+    async with live(tmp_path, vllm("a"), **sections) as gw:
+        log = gw.gateway.runner.on_event.__self__
+        log.close()
+        log._file = Path("/dev/full").open("w")  # noqa: SIM115 (the log closes it)
+        assert (await gw.chat())[0] == 200
+        assert gw.instances["a"].in_flight == 0
+    assert caplog.text.count("cannot be written: it ends here") == 1
 
 
 @pytest.mark.parametrize(
