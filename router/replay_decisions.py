@@ -73,7 +73,7 @@ def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
                 if replayed != logged.instructions:
                     differences.append((line, logged.instructions, replayed))
                 instances.clear()
-                instances.update(scheduler.instances)
+                instances.update(scheduler.known_instances)
         except ArtifactError:
             raise
         except ODD_SHAPES as error:

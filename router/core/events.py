@@ -167,7 +167,7 @@ class PeerLoadReported(NamedTuple):
 
 class FleetChanged(NamedTuple):
     """The fleet consists of `instances` from now on. An instance object that stays keeps its counters. Attempts at a
-    removed instance continue to their end."""
+    removed instance continue to their end; until then `Scheduler.known_instances` has its object for its return."""
 
     instances: tuple[Instance, ...]
     settings: SchedulerSettings

@@ -99,6 +99,7 @@ class Scheduler:
         self._targets = targets
         self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
         self._open = OpenRequests()
+        self._departed: dict[str, Instance] = {}  # `known_instances` that are not in the fleet
         self._arrivals = 0
         self._hedged = 0
         self._now = 0.0
@@ -141,6 +142,12 @@ class Scheduler:
     def instances(self) -> dict[str, Instance]:
         """By name."""
         return self.fleet.instances
+
+    @property
+    def known_instances(self) -> dict[str, Instance]:
+        """By name: the instances, and those that have left the fleet with attempts under way. One of these that comes back keeps
+        its work, so its object must be used again."""
+        return {**self._departed, **self.instances}
 
     @property
     def queue_depth(self) -> int:
@@ -371,8 +378,14 @@ class Scheduler:
         return True
 
     def _fleet_changed(self, event: FleetChanged, now: float) -> bool:
-        before = self.instances
+        before, known = self.instances, self.known_instances
         self._placer.fleet = Fleet(event.instances)
+        for name, instance in self.instances.items():
+            if self._departed.get(name) is instance:
+                instance.joins()
+        self._departed = {
+            name: each for name, each in known.items() if name not in self.instances and each.own.in_flight
+        }
         for name in before.keys() - self.instances.keys():
             self._postponed.append((self.predictor.forget, (name,)))
         self.settings = self._placer.settings = event.settings

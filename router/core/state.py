@@ -205,6 +205,14 @@ class Instance:
         self.elsewhere, self.replicas = elsewhere, replicas
         self.recount()
 
+    def joins(self) -> None:
+        """Begin like a new instance, with the attempts of this replica that have been under way since it left the fleet."""
+        self.healthy, self.draining, self.starting = True, False, False
+        self.probe_failures = self.probe_successes = self.connect_failures = 0
+        self.request_failures, self.ejected_for, self.returned_at = {}, {}, None
+        self.report, self.reported_at = LoadReport(), None
+        self.shares(Work(), 1)
+
     def freed(self, now: float) -> None:
         """Record that a slot became free at `now`."""
         if self.released_at is not None:

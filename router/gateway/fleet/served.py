@@ -142,11 +142,10 @@ class ServedFleet:
 
     def _install(self, prepared: PreparedFleet) -> list[Backend]:
         """Returns the adapters that are no longer used."""
-        scheduler, config, backends = self._runner.scheduler, prepared.config, prepared.backends
+        known = self._runner.scheduler.known_instances
+        config, backends = prepared.config, prepared.backends
         instances = [
-            scheduler.instances[each.name]
-            if same
-            else instance_of(each, candidates, self._profile, scheduler.instances.get(each.name))
+            known[each.name] if same else instance_of(each, candidates, self._profile, known.get(each.name))
             for each, candidates, same in prepared.plan
         ]
         instances += placeholders(config, self._profile)

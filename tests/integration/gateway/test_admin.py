@@ -85,6 +85,20 @@ async def test_a_stream_under_way_survives_its_instance_being_taken_out(tmp_path
         await gw.until(lambda: name not in gw.instances)
 
 
+async def test_an_instance_that_is_added_again_still_has_its_streams(tmp_path):
+    settings = {"max_concurrency": 1}
+    async with live(tmp_path, vllm("a", speed=1.0), instance={"a": settings}) as gw:
+        async with gw.stream(model="small", max_tokens=80, ignore_eos=True) as response:
+            assert (await gw.delete("/admin/instances/a"))[0] == 200
+            assert (await gw.post("/admin/instances", entry(gw.engines["a"], **settings)))[0] == 201
+            waits = asyncio.create_task(gw.chat(model="small", max_tokens=2))
+            await gw.until(lambda: gw.gateway.runner.scheduler.queue_depth)
+            assert gw.instances["a"].in_flight == 1
+            assert events(await response.text())[-1] == "[DONE]"
+        assert (await waits)[0] == 200
+        assert gw.instances["a"].in_flight == 0
+
+
 async def test_a_drained_instance_may_be_added_again(tmp_path):
     async with live(tmp_path, vllm("a"), vllm("b")) as gw:
         for _ in range(2):

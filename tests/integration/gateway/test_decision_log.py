@@ -51,6 +51,11 @@ async def traffic(gw) -> None:
     root = bearer("root")
     assert (await gw.patch("/admin/targets", {"attainment": 0.9}, headers=root))[0] == 200
     assert (await gw.delete("/admin/instances/b?drain=true", headers=root))[0] == 200
+    async with gw.stream(max_tokens=400, ignore_eos=True, headers=bearer("key-0")) as response:
+        path = f"/admin/instances/{response.headers['x-headway-instance']}"
+        assert (await gw.delete(path, headers=root))[0] == 200
+        assert (await gw.post("/admin/reload", {}, headers=root))[0] == 200  # it is back, with its stream
+        await ask(41)
     await asyncio.gather(*map(ask, range(40, 60)))
     await gw.until(lambda: not gw.gateway.runner.scheduler.live)
 
