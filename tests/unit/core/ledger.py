@@ -115,12 +115,15 @@ class Ledger:
 
     @property
     def waiting(self) -> set[str]:
-        """Requests that have no attempt: those in the queue."""
-        funded = {name for name, _ in self._funding}
+        """Requests that have no attempt, or only one that lost to another that has failed, and whose end is not reported yet:
+        those in the queue."""
+        funded, queued = {name for name, _ in self._funding}, self.scheduler._waiting.states
         return {
             name
             for name, entry in self.entries.items()
-            if not entry.under_way and not entry.checking and name not in funded
+            if (not entry.under_way or (entry.ending and name in queued))
+            and not entry.checking
+            and name not in funded
         }
 
     # --- what happens --------------------------------------------------------------------------------
