@@ -151,12 +151,21 @@ def sound_answer(answer: dict[str, Any], call: Call) -> dict[str, Any]:
             if type(each.get("index")) is not int:
                 each["index"] = number
         else:
-            if not isinstance(each.get("message"), _MESSAGE):
+            message = each.get("message")
+            if not isinstance(message, _MESSAGE) or not _are_calls((message or {}).get("tool_calls")):
                 raise _unknown_shape()
             each["finish_reason"] = finish_reason(each.get("finish_reason"))
     if answer.get("usage") is not None:
         answer["usage"] = sound_usage(answer["usage"]) or {}
     return answer
+
+
+def _are_calls(value: Any) -> bool:
+    """Whether a message's tool calls have the right shape."""
+    return value is None or (
+        isinstance(value, list)
+        and all(isinstance(each, dict) and isinstance(each.get("function"), _MESSAGE) for each in value)
+    )
 
 
 def _inputs(value: Any) -> int:

@@ -51,6 +51,16 @@ async def test_an_answer_without_a_choice_goes_to_the_next_instance(tmp_path, an
         assert (await gw.row(headers["x-request-id"]))["attempts"] == 2
 
 
+@pytest.mark.parametrize("calls", [{"a": 1}, [None], [{"function": "f"}]])
+async def test_calls_of_an_unknown_shape_are_no_answer(tmp_path, calls):
+    one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
+    odd = {"choices": [{"message": {"role": "assistant", "tool_calls": calls}}]}
+    async with staged(tmp_path, whole(odd), whole(spoken()), **one) as (gw, _):
+        body = {"model": "small", "messages": [{"role": "user", "content": "Hello"}], "stream": False}
+        code, said = await gw.post("/api/chat", body)
+        assert (code, said["message"]["content"], said["headway"]["attempts"]) == (200, "Hi there.", 2)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_end_mark_alone_is_no_answer(tmp_path, stream):
     async with staged(tmp_path, only(DONE), says("Hi.")) as (gw, _):
