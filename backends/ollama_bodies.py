@@ -121,9 +121,10 @@ def _generating_body(
     switches = body.get("chat_template_kwargs")
     if isinstance(switches, dict) and type(switches.get("enable_thinking")) is bool:
         request.setdefault("think", switches["enable_thinking"])
-    if body.get("logprobs"):
+    logprobs = body.get("logprobs")
+    if logprobs or (call.api == "completions" and type(logprobs) is int):  # 0: of the generated tokens alone
         request["logprobs"] = True
-        top = body.get("top_logprobs", body["logprobs"] if call.api == "completions" else None)
+        top = body.get("top_logprobs", logprobs if call.api == "completions" else None)
         if type(top) is int:
             request["top_logprobs"] = top
     return request
@@ -300,7 +301,9 @@ def logprobs_of(tokens: list[Any], api: str) -> dict[str, Any]:
     """OpenAI's log probabilities: a list of tokens for chats, parallel lists for completions."""
     items = [token for token in tokens if isinstance(token, dict)]
     if api == "chat":
-        return {"content": items, "refusal": None}
+        # OpenAI's clients read these members of every token; Ollama omits them where they are empty.
+        empty: dict[str, Any] = {"bytes": None, "top_logprobs": []}
+        return {"content": [empty | item for item in items], "refusal": None}
     return {
         "tokens": [item.get("token") for item in items],
         "token_logprobs": [item.get("logprob") for item in items],

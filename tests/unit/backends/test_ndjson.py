@@ -91,9 +91,15 @@ def test_a_last_line_with_text() -> None:
 def test_logprobs() -> None:
     made = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0}]}]
     (chat, _), *_ = scan([line(message={"content": "a"}, logprobs=made, done=False), done()])
-    assert chat["logprobs"] == {"content": made, "refusal": None}
+    assert chat["logprobs"] == {"content": [{"bytes": None} | made[0]], "refusal": None}
     (text, _), *_ = scan([line(response="a", logprobs=made, done=False), line(done=True)], "completions")
     assert text["logprobs"] == {"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{"b": -1.0}]}
+
+
+def test_log_probabilities_have_the_members_that_clients_read() -> None:
+    made = [{"token": "a", "logprob": 0.0}]
+    (chat, _), *_ = scan([line(message={"content": "a"}, logprobs=made, done=False), done()])
+    assert chat["logprobs"]["content"] == [{"token": "a", "logprob": 0.0, "bytes": None, "top_logprobs": []}]
 
 
 def test_errors() -> None:

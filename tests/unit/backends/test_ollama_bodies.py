@@ -125,6 +125,9 @@ def test_formats(wanted: object, expected: object) -> None:
 def test_reasoning_effort_and_logprobs() -> None:
     body = native_body(call(messages=HI, reasoning_effort="none", logprobs=True, top_logprobs=2), None)
     assert (body["think"], body["logprobs"], body["top_logprobs"]) == (False, True, 2)
+    assert "logprobs" not in native_body(call(messages=HI, logprobs=False), None)
+    body = native_body(call("completions", prompt="x", logprobs=0), None)  # of the generated tokens alone
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 0)
     assert native_body(call(messages=HI, reasoning_effort="high"), None)["think"] == "high"
     for think in (True, False):
         switches = {"enable_thinking": think, "thinking": think}
