@@ -100,7 +100,9 @@ def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:
 
 def method_not_allowed() -> Refusal:
     """The path has no such method."""
-    return Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
+    return Refusal(
+        405, "method_not_allowed", "This path does not take this method.", Outcome.REJECTED_INVALID
+    )
 
 
 def draining() -> Refusal:

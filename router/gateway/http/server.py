@@ -29,6 +29,7 @@ from backends.writes import together
 from router.config import FleetConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
+from router.gateway.codecs.ollama.catalog import error_body
 from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.http.client_request import ClientRequest, Handler
 
@@ -71,6 +72,7 @@ class GatewayProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits, and with the hot paths beside ASGI."""
 
     _current: RequestResponseCycle | ClientRequest | None = None  # the request that is answered now
+    url = b""  # of the incoming request
     _in_head = False
     _upgraded = False  # the client now speaks another protocol, which is ignored
     _overhead = 0  # bytes of the incoming request, minus the framing that its body allows
@@ -356,8 +358,11 @@ class GatewayProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         dropping = self._current is None and cycle is not None and cycle.response_complete and cycle.more_body
         if not self._answering and not dropping:
-            code = "server_overloaded" if status == 503 else "invalid_request"
-            body = openai_error(Refusal(status, code, message, Outcome.REJECTED_INVALID))
+            if self.url.startswith(b"/api/"):
+                body = error_body(message)
+            else:
+                code = "server_overloaded" if status == 503 else "invalid_request"
+                body = openai_error(Refusal(status, code, message, Outcome.REJECTED_INVALID))
             self.transport.write(
                 b"%bcontent-type: application/json\r\nconnection: close\r\n%bcontent-length: %d\r\n\r\n%b"
                 % (STATUS_LINE[status], b"retry-after: 1\r\n" if status == 503 else b"", len(body), body)

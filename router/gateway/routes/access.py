@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.config import ConfigError
 from router.core.errors import Refusal, invalid_request
+from router.core.refusals import method_not_allowed
 from router.core.types import Outcome
 from router.explain import described_candidates
 from router.gateway.codecs.ollama.catalog import refusal_body
@@ -94,7 +95,7 @@ def admin_router(gateway: Gateway, prefix: str = "/admin") -> APIRouter:
     return APIRouter(prefix=prefix, tags=["admin"], dependencies=[Depends(allowed)])
 
 
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+_HTTP_CODES = {413: "request_too_large"}
 
 
 def refusal_response(request: Request, refusal: Refusal) -> Response:
@@ -137,6 +138,10 @@ def _refusal_of(request: Request, error: Exception) -> Refusal:
             error.status_code == 400
         ):  # FastAPI cannot read the body: a number of thousands of digits, or bytes that are no text
             return invalid_request("The body is not valid JSON, or holds a number that is too large.")
+        if error.status_code == 404:
+            return not_found("There is no such path.")
+        if error.status_code == 405:
+            return method_not_allowed()
         code = _HTTP_CODES.get(error.status_code, "invalid_request")
         return Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
     if isinstance(error, ConfigError):

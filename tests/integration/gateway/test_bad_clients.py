@@ -197,6 +197,19 @@ async def test_other_methods_and_paths(shared):
             assert (await response.json())["error"]["code"] in ("not_found", "method_not_allowed")
     assert (await shared.get("/v1/nothing"))[0] == 404
     assert isinstance((await shared.get("/api/nothing"))[1]["error"], str)
+    assert (await shared.get("/v1/completions"))[1]["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
+async def test_bad_framing_is_told_in_the_form_of_the_api(shared, path):
+    many = b"POST %b HTTP/1.1\r\nhost: localhost\r\n%b\r\n" % (path.encode(), b"x-more: 1\r\n" * 300)
+    head, _, body = (await shared.raw(many)).partition(b"\r\n\r\n")
+    error = json.loads(body)["error"]
+    assert head.startswith(b"HTTP/1.1 431 ")
+    if path.startswith("/api/"):
+        assert error == "The request has too many headers."
+    else:
+        assert error["type"] == "invalid_request_error"
 
 
 async def test_expect_100_continue(shared):
