@@ -252,6 +252,8 @@ class _Choice:
             self.message.setdefault("role", value)
         elif isinstance(value, str):
             self.texts.setdefault(name, []).append(value)
+        elif name == "content" and isinstance(value, list):
+            self._add_parts(value)
         elif name == "tool_calls" and isinstance(value, list):
             for piece in value:
                 merge_tool_call(self.calls, piece)
@@ -266,6 +268,19 @@ class _Choice:
             self.message[name] = _merged(self.message.get(name), value)
         else:
             self.message[name] = _merged(self.message.get(name), value)
+
+    def _add_parts(self, parts: list[Any]) -> None:
+        """Add a list of parts to the content, after the text so far: Mistral's API sends reasoning so."""
+        content = self.message.setdefault("content", [])
+        if not isinstance(content, list):
+            raise UpstreamError("the engine sent an event of an unknown shape")
+        pieces = self.texts.get("content")
+        if pieces:
+            text = "".join(pieces)
+            pieces.clear()
+            if text:
+                content.append({"type": "text", "text": text})
+        content += parts
 
     def result(self, chat: bool) -> dict[str, Any]:
         joined = {name: "".join(pieces) for name, pieces in self.texts.items()}
@@ -282,6 +297,9 @@ class _Choice:
             spoken = {name: "".join(pieces) for name, pieces in self.audio.items()}
             self.message["audio"] = {**self.message.get("audio", {}), **spoken}
         content = joined.pop("content", None)
+        parts = self.message.get("content")
+        if content and isinstance(parts, list):
+            parts.append({"type": "text", "text": content})
         refusal = joined.pop("refusal", None) or None
         if not content and (self.calls or self.function_call or refusal):
             content = None
@@ -340,15 +358,28 @@ def _arguments_chars(call: dict[str, Any]) -> int:
     return len(arguments) if isinstance(arguments, str) else 0
 
 
+def _begins_another(call: dict[str, Any], piece: dict[str, Any]) -> bool:
+    """Whether a piece with a call's index is of another call. A new id alone does not tell: some engines write one into
+    every piece."""
+    if piece.get("id") in (None, "", call["id"]):
+        return False
+    function, before = piece.get("function"), call.get("function")
+    named = isinstance(function, dict) and function.get("name")
+    return bool(named and isinstance(before, dict) and before.get("name"))
+
+
 def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
     """Merge one piece of a `tool_calls` delta into the calls so far, by its index: id and type stay as first
     given, name and arguments are concatenated. A piece without an index begins a call if it has a new id, and
-    else belongs to the last one."""
+    else belongs to the last one. Some engines give all calls the same index: there a piece with a new id and a name begins
+    a call."""
     piece = _object(delta)
     index = piece.get("index")
     call: dict[str, Any] | None = None
     if isinstance(index, int):
-        call = next((one for one in calls if one["index"] == index), None)
+        call = next((one for one in reversed(calls) if one["index"] == index), None)
+        if call is not None and _begins_another(call, piece):
+            call = None
     else:
         index = len(calls)
         if calls and piece.get("id") in (None, "", calls[-1]["id"]):

@@ -167,6 +167,31 @@ def test_tool_calls_without_an_index() -> None:
     ]
 
 
+def test_tool_calls_that_all_have_the_same_index() -> None:
+    """A new id and a name begin a call; a new id alone does not."""
+    pieces = (("A", "f", "{"), ("other", None, "}"), ("B", "g", "["), (None, None, "]"))
+    deltas = [{"index": 0, "id": a, "function": {"name": b, "arguments": c}} for a, b, c in pieces]
+    said = message(*[chunk({"tool_calls": [delta]}) for delta in deltas])
+    assert [(one["id"], one["function"]) for one in said["tool_calls"]] == [
+        ("A", {"name": "f", "arguments": "{}"}),
+        ("B", {"name": "g", "arguments": "[]"}),
+    ]
+
+
+def test_content_in_parts_keeps_the_text_beside_it() -> None:
+    """Mistral's API sends reasoning as parts and the answer as text."""
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
+    texts = [chunk({"content": text}) for text in ("b", "c")]
+    assembler = Assembler("chat")
+    for event in (chunk({"content": "a"}), chunk({"content": [thought]}), *texts):
+        assembler.feed(event)
+    assert assembler.result()["choices"][0]["message"]["content"] == [
+        {"type": "text", "text": "a"},
+        thought,
+        {"type": "text", "text": "bc"},
+    ]
+
+
 def test_custom_tool_calls_keep_their_type() -> None:
     said = message(
         chunk(

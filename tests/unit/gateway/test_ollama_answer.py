@@ -222,6 +222,24 @@ def test_a_refusal_is_content() -> None:
     assert line["message"]["content"] == "no"
 
 
+def test_content_in_parts_is_text_and_thinking() -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
+        {"type": "text", "text": "Hi"},
+    ]
+    (line,) = parsed(chat_stream().feed(chunk({"content": parts})))
+    assert line["message"] == {"role": "assistant", "content": "Hi", "thinking": "Hm"}
+    answer = {"choices": [{"message": {"role": "assistant", "content": parts}}]}
+    assert non_streaming("chat", "m", answer, None)["message"] == line["message"]
+
+
+def test_arguments_of_a_call_may_be_an_object() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    answer = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+    (made,) = non_streaming("chat", "m", answer, None)["message"]["tool_calls"]
+    assert made["function"]["arguments"] == {"x": 1}
+
+
 def test_line_ends_of_either_kind() -> None:
     event = chunk({"content": "a"})
     said = chat_stream().feed(event.replace(b"\n", b"\r\n") + event)

@@ -148,6 +148,15 @@ def test_text_inside_a_call_comes_after_it() -> None:
     assert (output[0]["arguments"], output[1]["content"][0]["text"]) == ('{"a":1}', "Wait")
 
 
+def test_content_in_parts_is_reasoning_and_text() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
+    batches = [chunk({"content": [thought]}), chunk({"content": "Hi"})]
+    events = streamed(*batches)
+    output = events[-1]["response"]["output"]
+    assert [part["text"] for item in output for part in item["content"]] == ["Hm", "Hi"]
+    assert whole(*batches)["output"] == output
+
+
 def test_an_answer_that_was_cut() -> None:
     for last, kind in (({"content": "x"}, "message"), (call(0, '{"a', id="x", name="f"), "function_call")):
         batches = [chunk({"reasoning": "Hm"}) + chunk(last), chunk({}, "length")]

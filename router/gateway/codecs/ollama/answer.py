@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
+from router.gateway.codecs.content import texts_of
+
 #: A path of the API, after /api/.
 Endpoint = Literal["chat", "generate", "embed", "embeddings"]
 
@@ -83,9 +85,17 @@ def written(
     return {"message": said} if chat else said
 
 
-def thinking_of(texts: Mapping[str, Any]) -> str:
-    """The reasoning in a message or delta."""
-    return next((value for name in THINKING if (value := texts.get(name))), "")
+def said_by(texts: Mapping[str, Any]) -> tuple[str, str]:
+    """The text and the reasoning of a message, a delta, or a completion."""
+    content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
+    thinking: Any = ""
+    for name in THINKING:
+        if thinking := texts.get(name):
+            break
+    if type(content) is not str or type(thinking) is not str:
+        content, thoughts = texts_of(content)
+        thinking = texts_of(thinking)[0] or thoughts
+    return content, thinking
 
 
 def tool_calls_of(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -94,10 +104,12 @@ def tool_calls_of(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     complete = []
     for number, call in enumerate(calls):
         function = call.get("function") or {}
-        try:
-            arguments = orjson.loads(function.get("arguments") or "{}")
-        except orjson.JSONDecodeError:
-            continue
+        arguments = function.get("arguments") or "{}"
+        if isinstance(arguments, str):  # some engines send an object
+            try:
+                arguments = orjson.loads(arguments)
+            except orjson.JSONDecodeError:
+                continue
         if not isinstance(arguments, dict) or not function.get("name"):
             continue
         one: dict[str, Any] = {"id": call["id"]} if call.get("id") else {}
@@ -117,7 +129,9 @@ def logprobs_of(given: Any) -> list[dict[str, Any]]:
     if isinstance(given.get("content"), list):
         fields = ("token", "logprob", "bytes", "top_logprobs")
         return [
-            {name: item[name] for name in fields if item.get(name) is not None}
+            {
+                name: item[name] for name in fields if item.get(name) not in (None, [])
+            }  # as Ollama, no empty lists
             for item in given["content"]
             if isinstance(item, dict)
         ]
@@ -139,10 +153,10 @@ def non_streaming(
     """The answer of a request that did not stream, from an OpenAI answer with its `usage`."""
     choice: Mapping[str, Any] = (answer.get("choices") or [{}])[0]
     texts: Mapping[str, Any] = choice.get("message") or choice
-    content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
+    content, thinking = said_by(texts)
     chat = endpoint == "chat"
     calls = tool_calls_of(texts.get("tool_calls") or []) if chat else []
-    into = _stamped(model) | written(chat, content, thinking_of(texts), calls)
+    into = _stamped(model) | written(chat, content, thinking, calls)
     if logprobs := logprobs_of(choice.get("logprobs")):
         into["logprobs"] = logprobs
     return done(into, answer.get("usage"), choice.get("finish_reason"), headway)

@@ -18,7 +18,7 @@ from router.gateway.codecs.ollama.answer import (
     done,
     logprobs_of,
     rfc3339,
-    thinking_of,
+    said_by,
     tool_calls_of,
     written,
 )
@@ -126,8 +126,8 @@ class NdjsonStream:
         self._template = event_template(event, choice, texts)
         if self._template is not None and self._template.field not in ("content", "text", *THINKING):
             self._template = None
-        content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
-        line = self._line(start, content, thinking_of(texts), logprobs_of(choice.get("logprobs")))
+        content, thinking = said_by(texts)
+        line = self._line(start, content, thinking, logprobs_of(choice.get("logprobs")))
         pieces = texts.get("tool_calls")
         for piece in pieces if isinstance(pieces, list) else ():
             merge_tool_call(self._calls, piece)

@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from router.gateway.codecs.content import texts_of
+
 #: Where engines put a model's reasoning, the newer name first.
 THINKING = ("reasoning", "reasoning_content")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -186,12 +188,13 @@ def non_streaming_response(
 def _output(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
     said: Mapping[str, Any] = choice.get("message") or {}
     output: list[dict[str, Any]] = []
-    thoughts = next((text for name in THINKING if (text := said.get(name))), None)
+    content, thoughts = texts_of(said.get("content"))
+    thoughts = next((text for name in THINKING if (text := texts_of(said.get(name))[0])), thoughts)
     if thoughts:
         item = item_id("rs", ids, 0)
         output.append(reasoning_item(item, "completed", [reasoning_part(thoughts)]))
     parts = []
-    if content := said.get("content"):
+    if content:
         annotations = annotations_of(said.get("annotations"))
         parts.append(text_part(content, logprobs_of(choice.get("logprobs")), annotations))
     if refusal := said.get("refusal"):

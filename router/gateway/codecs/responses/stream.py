@@ -17,6 +17,7 @@ from backends.assemble import merge_tool_call
 from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
+from router.gateway.codecs.content import texts_of
 from router.gateway.codecs.responses.answer import (
     THINKING,
     annotations_of,
@@ -188,10 +189,12 @@ class ResponsesStream:
         self._template = event_template(event, choice, delta)
         if self._template is not None and self._template.field not in _TEXTS:
             self._template = None
-        thoughts = next((text for name in THINKING if (text := delta.get(name))), None)
-        if isinstance(thoughts, str):
-            self._say("reasoning_text", _escaped(thoughts), out)
         content, logprobs = delta.get("content"), logprobs_of(choice.get("logprobs"))
+        thoughts = next((text for name in THINKING if (text := delta.get(name))), None)
+        if isinstance(content, list):
+            content, thoughts = texts_of(content)
+        if isinstance(thoughts, str) and thoughts:
+            self._say("reasoning_text", _escaped(thoughts), out)
         if isinstance(content, str) and content:
             self._say("output_text", _escaped(content), out, logprobs)
         if annotations := annotations_of(delta.get("annotations")):
