@@ -93,7 +93,10 @@ def strings(body: Mapping[str, Any], name: str) -> list[str]:
 
 def wants_json(body: Mapping[str, Any]) -> bool:
     form = body.get("response_format")
-    return isinstance(form, Mapping) and form.get("type") in {"json_object", "json_schema"}
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if kind is not None and not isinstance(kind, str):
+        raise validation("response_format", "Input should be a valid string")
+    return kind in {"json_object", "json_schema"}
 
 
 def wanted_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -211,6 +211,7 @@ async def test_usage_on_every_chunk_when_asked(vllm: EmulatedInstance) -> None:
         ("/v1/chat/completions", chat(stream=True, prompt_logprobs=1), 400, "prompt_logprobs"),
         ("/v1/chat/completions", chat(stream_options={"include_usage": True}), 400, "stream_options"),
         ("/v1/chat/completions", chat(top_logprobs=2), 400, "top_logprobs"),
+        ("/v1/chat/completions", chat(response_format={"type": {}}), 400, "response_format"),
         ("/v1/chat/completions", chat(n=0), 400, "n"),
         ("/v1/chat/completions", chat(max_tokens="many"), 400, "max_tokens"),
         ("/v1/chat/completions", chat(tool_choice="required"), 400, "tool_choice"),
