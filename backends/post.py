@@ -3,8 +3,8 @@
 
     idle connection, else connect -> send -> head -> body -> given back | closed
 
-A reused connection that dies before the first byte of its answer (the engine's keep-alive ran out just then) is replaced
-once by a fresh one. An answer whose status is not 2xx is read and becomes the engine's error.
+A reused connection that dies at once, before the first byte of its answer (the engine's keep-alive ran out just then), is
+replaced once by a fresh one. An answer whose status is not 2xx is read and becomes the engine's error.
 
 `backends.native` has this module compiled; `backends.scanning` chooses.
 """
@@ -23,6 +23,9 @@ from router.core.raw_json import dumps
 from .connection import Connection
 
 MAX_ERROR_BYTES = 256 * 1024
+#: A connection that the engine's keep-alive closes under a request dies within this time. After it the engine may have
+#: worked on the request, which is not sent to it again.
+_KEEP_ALIVE_RACE_S = 1.0
 #: The event loop runs between encoding and writing a larger body.
 _LARGE_BYTES = 1024 * 1024
 
@@ -57,7 +60,7 @@ class Post:
         "_parts",
         "_pool",
         "_request_id",
-        "_reused",
+        "_resend_until",
         "_size",
     )
 
@@ -74,7 +77,7 @@ class Post:
         self._follower = follower
         self._connection: Connection | None = None
         self._later: asyncio.Task[Any] | asyncio.Handle | None = None
-        self._reused = False
+        self._resend_until = 0.0  # only a request on a reused connection is sent again
         self._parts: list[bytes] = []  # of a body that is read as a whole
         self._size = 0
 
@@ -106,7 +109,7 @@ class Post:
         if connection is None:
             self._connect()
         else:
-            self._reused = True
+            self._resend_until = connection.loop.time() + _KEEP_ALIVE_RACE_S
             self._send(connection)
 
     def _start_large(self) -> None:
@@ -168,8 +171,9 @@ class Post:
     def _lost(self, connection: Connection, error: UpstreamError) -> None:
         """The connection failed before the answer's head was here."""
         self.abort()
-        if self._reused and isinstance(error, ConnectionLost) and not connection.answering:
-            self._reused = False
+        again = connection.loop.time() < self._resend_until
+        if again and isinstance(error, ConnectionLost) and not connection.answering:
+            self._resend_until = 0.0
             self._connect()
         else:
             self._follower.failed(error)

@@ -11,7 +11,7 @@ cdef class Post:
     cdef object _pool
     cdef bytes _body, _head
     cdef str _request_id
-    cdef bint _reused
+    cdef double _resend_until
     cdef list _parts
     cdef Py_ssize_t _size
 

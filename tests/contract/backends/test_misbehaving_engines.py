@@ -221,6 +221,21 @@ async def test_a_connection_closed_just_when_it_is_reused(dialect: Dialect) -> N
     assert engine.connections == 2
 
 
+async def test_a_request_that_an_engine_worked_on_is_not_sent_again(dialect: Dialect) -> None:
+    async def script(exchange: Exchange) -> None:
+        if exchange.number == 1:
+            await asyncio.sleep(5.0)
+            exchange.drop()
+            return
+        await exchange.events(dialect.text("a"), dialect.end(1))
+
+    async with dialect.over(script) as (engine, backend):
+        await streamed(backend, chat())
+        with pytest.raises(UpstreamError):
+            await streamed(backend, chat())
+    assert len(engine.requests) == 2
+
+
 async def test_a_fresh_connection_that_dies_is_not_tried_again(dialect: Dialect) -> None:
     async def script(exchange: Exchange) -> None:
         exchange.drop()
