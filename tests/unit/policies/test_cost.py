@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from random import Random
 from statistics import fmean
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -16,28 +17,14 @@ from backends.engine.profiles import profile
 from policies.cost import LeastSpend
 from policies.quality_price_estimator import Offer, QualityPriceEstimator
 from router.core.interfaces import Option
-from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Request, Slo, Targets
+from router.core.types import Candidate, Request, Slo, Targets
+from tests.unit.policies import made_options
 
 SLO = Slo(e2e_s=1.0)
 
 
-def option(
-    name: str,
-    *,
-    model: str | None = None,
-    quality: float | None = 0.5,
-    cost: float | None = 1.0,
-    miss: float | None = None,
-    e2e: float = 1.0,
-    slots: int | None = None,
-    running: int = 0,
-) -> Option:
-    candidate = Candidate(name, model or name, model or name)
-    served = {candidate.model: candidate}
-    instance = Instance(name, "vllm", served, max_concurrency=slots, in_flight=running)
-    prediction = Prediction(quality=quality, cost_usd=cost, p_miss=miss, e2e_s_mean=e2e)
-    return Option(candidate, instance, prediction)
+def option(name: str, model: str | None = None, **given: Any) -> Option:
+    return made_options.option(name, model or name, **{"quality": 0.5, "cost": 1.0, "e2e": 1.0} | given)
 
 
 def request(number: int = 0, key: str | None = None, slo: Slo | None = None) -> Request:
@@ -117,14 +104,14 @@ def test_first_request_takes_the_cheapest_option_that_is_good_enough() -> None:
 
 
 def test_replicas_are_taken_by_expected_time_then_name() -> None:
-    replicas = [option("b", model="m", e2e=2.0), option("c", model="m"), option("a", model="m")]
+    replicas = [option("b", "m", e2e=2.0), option("c", "m"), option("a", "m")]
     choice = policy().choose(request(), replicas, Random(0))
     assert choice.index == 2
     assert list(choice.alternatives) == [0, 1]
 
 
 def test_a_likely_miss_costs_the_answer_again() -> None:
-    options = [option("late", model="m", cost=1.0, miss=0.5), option("sure", model="m", cost=1.2, miss=0.0)]
+    options = [option("late", "m", cost=1.0, miss=0.5), option("sure", "m", cost=1.2, miss=0.0)]
     assert pick(policy(), request(slo=SLO), options).candidate.instance == "sure"
 
 
@@ -141,12 +128,12 @@ def test_unknown_prices_and_qualities_come_last() -> None:
 def test_repeated_attempts_make_an_instance_more_expensive() -> None:
     spender = policy()
     for number in range(40):
-        failing, sound = option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)
+        failing, sound = option("failing", "m", cost=1.0), option("sound", "m", cost=1.1)
         request_ = request(number)
         pick(spender, request_, [failing])
         pick(spender, request_, [sound])  # repeated there
         spender.ended(request_, sound.candidate, None, 0.0)
-    options = [option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)]
+    options = [option("failing", "m", cost=1.0), option("sound", "m", cost=1.1)]
     assert pick(spender, request(99), options).candidate.instance == "sound"
 
 
@@ -346,7 +333,7 @@ def test_quality_settles_within_500_requests_after_a_change_of_the_fleet() -> No
 def test_prices_fall_again_under_light_load() -> None:
     spender = policy(attainment=0.95)
     closed_loop(spender, [8, 8, 1, 1], 600)
-    options = [option("cheap", model="m", cost=1.0, slots=10), option("dear", model="m", cost=4.0, slots=60)]
+    options = [option("cheap", "m", cost=1.0, slots=10), option("dear", "m", cost=4.0, slots=60)]
     assert pick(spender, request(10**6, slo=SLO), options).candidate.instance == "cheap"
 
 
@@ -421,7 +408,7 @@ def test_free_answers_are_chosen_by_misses_and_then_by_quality() -> None:
 
 
 def test_a_request_stays_away_where_it_would_break_the_promises_of_others() -> None:
-    crowded, quiet = option("crowded", model="m", e2e=1.0), option("quiet", model="m", cost=1.1, e2e=2.0)
+    crowded, quiet = option("crowded", "m", e2e=1.0), option("quiet", "m", cost=1.1, e2e=2.0)
     for each in (crowded, quiet):
         each.instance.profiles["m"] = profile("llama-3.1-8b@l4")
         each.prediction = replace(each.prediction, tpot_s=0.04)  # type: ignore[type-var]

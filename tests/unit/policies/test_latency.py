@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import exp
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,30 +15,17 @@ from policies.latency import LeastLatency
 from policies.settings import PolicySettings
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
-from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Request, Slo
+from router.core.types import Prediction, Request, Slo
+from tests.unit.policies import made_options
 
 REQUEST = Request("r", 0.0, "latency", ("m",), prompt_tokens=1000)
 #: Seconds a prompt token.
 NARROW, WIDE = 1e-3, 2e-4
 
 
-def option(
-    name: str,
-    per_token_s: float | None = None,
-    *,
-    running: int = 0,
-    first_token: int = 0,
-    e2e: float | None = 1.0,
-    ttft: float | None = None,
-    miss: float | None = None,
-) -> Option:
-    candidate = Candidate(name, "m", "m")
-    instance = Instance(name, "vllm", {"m": candidate}, in_flight=running, awaiting_first_token=first_token)
-    if per_token_s is not None:
-        instance.profiles["m"] = EngineProfile("p", 0.0, 0.0, per_token_s, 0.0, 0.0, 100_000)
-    prediction = Prediction(e2e_s_mean=e2e, ttft_s_p50=ttft, p_miss=miss, output_tokens_mean=100.0)
-    return Option(candidate, instance, prediction)
+def option(name: str, per_token_s: float | None = None, **given: Any) -> Option:
+    profile = None if per_token_s is None else EngineProfile("p", 0.0, 0.0, per_token_s, 0.0, 0.0, 100_000)
+    return made_options.option(name, profile=profile, **{"e2e": 1.0, "tokens": 100.0} | given)
 
 
 def sent(policy: LeastLatency, to: Option, prompts: int, tokens: int = 1000) -> None:

@@ -19,35 +19,13 @@ from policies.round_robin import RoundRobin
 from policies.slo import BestFit
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
-from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Prediction, Request, Slo
+from router.core.types import LoadReport, Request, Slo
 from tests.contract.policies.snapshot import snapshot
+from tests.unit.policies.made_options import option
 
 REQUEST = Request("r", 0.0, "x", ("m",), prompt_tokens=100)
 WITH_SLO = replace(REQUEST, slo=Slo(ttft_s=1.0))
-
-
-def option(
-    name: str,
-    *,
-    model: str = "m",
-    running: int = 0,
-    pending: int = 0,
-    cost: float | None = None,
-    e2e: float | None = None,
-    ttft: float | None = None,
-    tpot: float | None = None,
-    miss: float | None = None,
-    per_hour: float | None = None,
-    step_s: float | None = None,
-) -> Option:
-    candidate = Candidate(name, model, model)
-    instance = Instance(name, "vllm", {model: candidate}, usd_per_hour=per_hour, in_flight=running)
-    instance.pending_prefill_tokens = pending
-    if step_s is not None:
-        instance.profiles[model] = EngineProfile("p", 0.0, step_s, 0.0, 0.0, 0.0, 1000)
-    prediction = Prediction(cost_usd=cost, e2e_s_mean=e2e, ttft_s_p50=ttft, tpot_s=tpot, p_miss=miss)
-    return Option(candidate, instance, prediction)
+FAST, SLOW = (EngineProfile("p", 0.0, step_s, 0.0, 0.0, 0.0, 1000) for step_s in (0.01, 0.03))
 
 
 def test_registry_names_are_the_policies_own_names() -> None:
@@ -351,20 +329,20 @@ def test_latency_gives_its_reasons() -> None:
             1,
         ),
         # equal cost: the slowest hardware
-        ([option("a", cost=0.0, step_s=0.01, miss=0.0), option("b", cost=0.0, step_s=0.03, miss=0.0)], 1),
+        ([option("a", cost=0.0, profile=FAST, miss=0.0), option("b", cost=0.0, profile=SLOW, miss=0.0)], 1),
         ([option("a", cost=0.0, tpot=0.03, miss=0.0), option("b", cost=0.0, tpot=0.01, miss=0.0)], 0),
         # replicas: the least time, then risk, then name
         (
             [
-                option("a", cost=0.0, step_s=0.01, miss=0.05, e2e=1.0),
-                option("b", cost=0.0, step_s=0.01, miss=0.01, e2e=2.0),
+                option("a", cost=0.0, profile=FAST, miss=0.05, e2e=1.0),
+                option("b", cost=0.0, profile=FAST, miss=0.01, e2e=2.0),
             ],
             0,
         ),
         (
             [
-                option("a", cost=0.0, step_s=0.01, miss=0.05, e2e=1.0),
-                option("b", cost=0.0, step_s=0.01, miss=0.01, e2e=1.0),
+                option("a", cost=0.0, profile=FAST, miss=0.05, e2e=1.0),
+                option("b", cost=0.0, profile=FAST, miss=0.01, e2e=1.0),
             ],
             1,
         ),

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from policies.predicted_latency import EXPLORE, PredictedLatency
-from router.core.interfaces import Choice, Option
-from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Request, Slo
+from router.core.interfaces import Choice
+from router.core.types import Request, Slo
+from tests.unit.policies.made_options import option
 
 REQUEST = Request("r", 0.0, "predicted_latency", ("m",), prompt_tokens=100)
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
@@ -28,12 +28,6 @@ class Explores(Random):
         return 0.0
 
 
-def option(name: str, *, running: int = 1, tokens: float | None = None, **known: float) -> Option:
-    candidate = Candidate(name, "m", "m")
-    instance = Instance(name, "vllm", {"m": candidate}, in_flight=running)
-    return Option(candidate, instance, Prediction(output_tokens_p50=tokens, **known))
-
-
 def choose(
     times: Sequence[tuple[float, float]],
     slo: Slo | None = SLO,
@@ -44,7 +38,7 @@ def choose(
     seed: int | None = None,
 ) -> Choice:
     options = [
-        option("abcdef"[at], running=1 if running is None else running[at], tokens=tokens)
+        option("abcdef"[at], running=1 if running is None else running[at], output_tokens_p50=tokens)
         for at in range(len(times))
     ]
     policy = PredictedLatency(lambda request, given: times)

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from policies.relevance import BestQuality, quality_bound
 from router.core.interfaces import Choice, Option
 from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Request, Slo
+from router.core.types import Candidate, Request, Slo
+from tests.unit.policies import made_options
 
 REQUEST = Request("r", 0.0, "relevance", ("m",), prompt_tokens=100)
 WITH_SLO = replace(REQUEST, slo=Slo(ttft_s=1.0))
 
 
-def option(
-    name: str,
-    quality: float | None,
-    *,
-    sd: float | None = None,
-    miss: float | None = None,
-    cost: float | None = None,
-    e2e: float | None = 1.0,
-) -> Option:
-    candidate = Candidate(name, "m", "m")
-    prediction = Prediction(quality=quality, quality_sd=sd, p_miss=miss, cost_usd=cost, e2e_s_mean=e2e)
-    return Option(candidate, Instance(name, "vllm", {"m": candidate}), prediction)
+def option(name: str, quality: float | None, **given: Any) -> Option:
+    return made_options.option(name, quality=quality, **{"e2e": 1.0} | given)
 
 
 def choose(options: list[Option], request: Request = REQUEST) -> Choice:

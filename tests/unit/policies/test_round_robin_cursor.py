@@ -12,16 +12,11 @@ import pytest
 import policies
 from policies.round_robin import RoundRobin
 from policies.round_robin_cursor import RoundRobinCursor
-from router.core.interfaces import HasSharedCursor, Option
-from router.core.state import Instance
-from router.core.types import Candidate, Request
+from router.core.interfaces import HasSharedCursor
+from router.core.types import Request
+from tests.unit.policies.made_options import option
 
 REQUEST = Request("r", 0.0, "round_robin", ("m",), prompt_tokens=10)
-
-
-def option(name: str, model: str = "m") -> Option:
-    candidate = Candidate(name, model, model)
-    return Option(candidate, Instance(name, "vllm", {model: candidate}))
 
 
 FLEET = [option("a"), option("b"), option("c")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,33 +15,16 @@ from policies.room import promises_broken
 from policies.slo import BestFit
 from router.core.interfaces import Option, Options, Policy
 from router.core.profile import EngineProfile
-from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Prediction, Request, Slo
+from router.core.types import LoadReport, Request, Slo
+from tests.unit.policies import made_options
 
 SLO = Slo(1.0, 0.1)
 PROFILE = EngineProfile("p", 0.0, 0.01, 1e-4, 1e-8, 0.0, 100_000)
 
 
-def option(
-    name: str,
-    *,
-    miss: float = 0.0,
-    e2e: float = 1.0,
-    tpot: float = 0.02,
-    running: int = 0,
-    promised: tuple[float, ...] = (),
-    per_hour: float | None = None,
-    profile: EngineProfile | None = None,
-) -> Option:
-    candidate = Candidate(name, "m", "m")
-    instance = Instance(name, "vllm", {"m": candidate}, usd_per_hour=per_hour, in_flight=running)
-    instance.promised_tpot_s = sorted(promised)
-    if profile is not None:
-        instance.profiles["m"] = profile
-    prediction = Prediction(
-        p_miss=miss, e2e_s_mean=e2e, tpot_s=tpot, output_tokens_mean=100.0, ttft_s_p50=0.1
-    )
-    return Option(candidate, instance, prediction)
+def option(name: str, **given: Any) -> Option:
+    usual = {"miss": 0.0, "e2e": 1.0, "tpot": 0.02, "ttft": 0.1, "tokens": 100.0}
+    return made_options.option(name, **usual | given)
 
 
 def request(number: int = 0, slo: Slo | None = SLO) -> Request:
