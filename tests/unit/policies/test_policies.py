@@ -33,32 +33,6 @@ def test_registry_names_are_the_policies_own_names() -> None:
     assert list(policies) == [policy.name for policy in policies.values()]
 
 
-def test_promised_policies_are_registered() -> None:
-    assert set(create_all()) >= {
-        "random",
-        "round_robin",
-        "least_load",
-        "power_of_two",
-        "lmetric",
-        "length_groups",
-        "price",
-        "latency",
-        "slo",
-        "relevance",
-        "cost",
-        "predicted_latency",
-        "most_headroom",
-        "best_single",
-        "eccos_rr",
-        "eccos_r_rr",
-        "llm_router_rr",
-        "knn_rr",
-        "clusters_rr",
-        "logistic_rr",
-        "budget_online",
-    }
-
-
 def test_settings_reach_the_policies() -> None:
     policies = create_all(PolicySettings(confidence=0.8, ttft_weight=0.5))
     latency, slo = policies["latency"], policies["slo"]
@@ -271,32 +245,6 @@ def test_price_gives_its_reasons() -> None:
 
 
 # --- latency ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("rows", "index"),
-    [
-        (((2.0, 0.0), (1.0, 0.05)), 1),
-        (((2.0, 0.1), (1.9, 0.21)), 0),  # a miss costs the 1 s that the SLO allows
-        (((2.0, 0.1), (1.9, 0.19)), 1),
-        (((2.0, 0.5), (1.0, 0.6)), 1),  # also where none meets it
-        (((1.0, 0.0), (1.0, 0.0)), 0),  # the name
-        (((None, 0.0), (9.0, 0.0)), 1),  # an unknown time comes last
-    ],
-)
-def test_latency(rows: tuple[tuple[float | None, float], ...], index: int) -> None:
-    options = [option(f"i{at}", e2e=e2e, miss=miss) for at, (e2e, miss) in enumerate(rows)]
-    choice = LeastLatency(0.1, ExpectedTime()).choose(WITH_SLO, options, Random(0))
-    assert choice.index == index
-    assert choice.scores == [None if e2e is None else e2e + miss for e2e, miss in rows]
-
-
-def test_latency_can_weight_the_first_token() -> None:
-    options = [option("a", e2e=3.0, ttft=0.1), option("b", e2e=2.0, ttft=1.5)]
-    assert LeastLatency(0.1, ExpectedTime(0.0)).choose(REQUEST, options, Random(0)).index == 1
-    choice = LeastLatency(0.1, ExpectedTime(0.9)).choose(REQUEST, options, Random(0))
-    assert choice.index == 0
-    assert choice.scores == pytest.approx([0.1 * 3.0 + 0.9 * 0.1, 0.1 * 2.0 + 0.9 * 1.5])
-
-
 def test_latency_gives_its_reasons() -> None:
     options = [
         option("a", e2e=0.8, miss=0.0),
