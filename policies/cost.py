@@ -61,7 +61,7 @@ from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.expected import CachedTokens, added_s, expected_s, p_miss
 from policies.giving_up import GIVEN_UP, GivingUp
-from policies.picking import format_usd, known, name_of
+from policies.picking import Reasons, format_usd, known, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
 from policies.scopes import Scopes
@@ -183,15 +183,19 @@ class LeastSpend(Policy):
             if look is not None and (score := look.cost_usd - quality_usd * look.value) < min(scores):
                 index, check, equal, scores[first] = first, True, [first], score
                 taken = estimates[first]._replace(cost_usd=look.cost_usd, quality=look.quality)
-        better = f"{_format(taken)} (0.01 of quality is worth {format_usd(quality_usd / 100)} now)"
-        reasons = [
-            None if at == index else _reason(estimates[at], at in among, at in equal, better)
-            for at in range(len(options))
-        ]
+
+        def why(at: int) -> str:
+            if at not in among:
+                return GIVEN_UP
+            if at in equal:
+                return "same value but not faster"
+            worth = f"0.01 of quality is worth {format_usd(quality_usd / 100)} now"
+            return f"lower value: {_format(estimates[at])}, against {_format(taken)} ({worth})"
+
         return Choice(
             index,
             known(scores),
-            reasons,
+            Reasons(len(options), index, why),
             alternatives=[at for at in equal if at != index],
             defer=not room,
             memo=_Memo(
@@ -351,12 +355,6 @@ def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequen
         if offers[at].cost_usd < inf and (model not in best or scores[at] < scores[best[model]]):
             best[model] = at
     return [best[model] for model in sorted(best)]
-
-
-def _reason(estimate: _Estimate, allowed: bool, equal: bool, taken: str) -> str:
-    if not allowed:
-        return GIVEN_UP
-    return "same value but not faster" if equal else f"lower value: {_format(estimate)}, against {taken}"
 
 
 def _format(estimate: _Estimate) -> str:

@@ -19,7 +19,7 @@ from math import inf
 from random import Random
 
 from policies.expected import expected_s, p_misses
-from policies.picking import known, name_of, would_miss
+from policies.picking import Reasons, known, name_of, would_miss
 from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
@@ -47,31 +47,20 @@ class BestQuality(Policy):
         least = max(bounds[at] for at in among) - _SAME
         equal = [at for at in among if bounds[at] >= least]
         index = min(equal, key=lambda at: (expected_s(options[at]), name_of(options[at])))
-        reasons = [
-            None if at == index else self._reason(at, index, bounds, misses, at in allowed, bool(within))
-            for at in range(len(options))
-        ]
-        others = [at for at in equal if at != index] if allowed else []
-        return Choice(index, known(-bound for bound in bounds), reasons, alternatives=others)
 
-    def _reason(
-        self,
-        at: int,
-        index: int,
-        bounds: Sequence[float],
-        misses: Sequence[float],
-        allowed: bool,
-        capped: bool,
-    ) -> str:
-        if misses[at] > self.epsilon:
-            return would_miss(misses[at])
-        if not allowed and capped:
-            return "expected to cost more than max_cost_usd allows"
-        if bounds[at] < bounds[index] - _SAME:
-            return (
-                f"lower quality: at least {_format_bound(bounds[at])}, against {_format_bound(bounds[index])}"
-            )
-        return "same quality but not faster"
+        def why(at: int) -> str:
+            if misses[at] > self.epsilon:
+                return would_miss(misses[at])
+            if within and at not in within:
+                return "expected to cost more than max_cost_usd allows"
+            if bounds[at] < bounds[index] - _SAME:
+                return f"lower quality: at least {_format_bound(bounds[at])}, against {_format_bound(bounds[index])}"
+            return "same quality but not faster"
+
+        others = [at for at in equal if at != index] if allowed else []
+        return Choice(
+            index, known(-bound for bound in bounds), Reasons(len(options), index, why), alternatives=others
+        )
 
 
 def quality_bound(option: Option) -> float:
