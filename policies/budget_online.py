@@ -21,11 +21,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from policies.quality_window import Row, Window, price_usd, target_quality
-from policies.round_robin_cursor import RoundRobinCursor
 from policies.scopes import Scopes
 from policies.settings import PolicySettings
-from policies.text_picking import in_turn, least, offers, row_of
-from router.core.interfaces import Choice, Option, Policy
+from policies.text_picking import ModelPicker, Offer, in_turn, offers, row_of
+from router.core.interfaces import Choice, Option
 from router.core.types import Request, Targets
 
 #: 2.5 % of 2,000 requests.
@@ -43,37 +42,30 @@ class _Scope:
     left_usd: float = 0.0
 
 
-class BudgetOnline(Policy):
+class BudgetOnline(ModelPicker):
     """See the module's docstring. The score is gamma x cost - quality."""
 
-    name = "budget_online"
-    predicts = False
-
     def __init__(self, settings: PolicySettings) -> None:
-        self._estimator = settings.text.get("knn")
-        self._targets = settings.targets
+        super().__init__("budget_online", "knn", settings)
         self._scopes: Scopes[str | None, _Scope] = Scopes(_Scope)
-        self.cursor = RoundRobinCursor()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        if self._scopes.get(request.key).gamma is not None:
+            return super().choose(request, options, rng)
         found = offers(request, options, self._estimator)
-        scope = self._scopes.get(request.key)
-        if scope.gamma is None:
-            draw = (rng if request.seed is None else Random(request.seed)).random()
-            picked = found[int(draw * len(found))]
-            return in_turn(options, found, None, picked, self.cursor, 1.0 / len(found))
-        if scope.left_usd < 0.0:
-            scores = [offer.cost_usd for offer in found]
-        else:
-            scores = [scope.gamma * offer.cost_usd - offer.quality for offer in found]
-        return in_turn(options, found, scores, least(found, scores), self.cursor)
+        draw = (rng if request.seed is None else Random(request.seed)).random()
+        picked = found[int(draw * len(found))]
+        return in_turn(options, found, None, picked, self.cursor, 1.0 / len(found))
 
-    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Observe the request, or charge it to the budget, and advance the model's cursor."""
-        option = options[choice.index]
-        model, row = option.candidate.model, row_of(choice.memo)
-        self.cursor.advance(model, option)
-        scope = self._scopes.use(request.key)
+    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+        scope = self._scopes.get(request.key)
+        if scope.gamma is None or scope.left_usd < 0.0:
+            return [offer.cost_usd for offer in found]
+        return [scope.gamma * offer.cost_usd - offer.quality for offer in found]
+
+    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+        """Observe the request, or charge it to the budget."""
+        scope, row = self._scopes.use(request.key), row_of(found)
         if scope.gamma is None:
             scope.window.add(row, model)
             if scope.window.seen >= OBSERVED:
