@@ -36,8 +36,10 @@ def chosen(policy: BestFit | LeastLatency, options: list[Option], slo: Slo | Non
     return options[choice.index].candidate.instance
 
 
-def place(policy: BestFit | LeastLatency, request: Request, option: Option) -> None:
-    policy.placed(request, [option], policy.choose(request, [option], Random(0)))
+def place(policy: BestFit | LeastLatency, to: Option, times: int = 1, **fields: Any) -> None:
+    for number in range(times):
+        placed = replace(request(number), **fields)
+        policy.placed(placed, [to], policy.choose(placed, [to], Random(0)))
 
 
 # --- promised TPOT -----------------------------------------------------------------------------------
@@ -104,12 +106,10 @@ def test_a_small_chance_is_worth_an_attempt_only_where_fast_instances_are_not_sc
     policy = BestFit(0.1, ExpectedTime())
     options = [option("a", miss=0.75, promised=(0.02,)), option("b", miss=0.8, promised=(0.02,))]
     fine, late = option("fine"), option("late", miss=0.8)
-    for number in range(600):
-        place(policy, request(number), fine)
+    place(policy, fine, 600)
     choice = policy.choose(request(), options, Random(0))
     assert (choice.index, choice.defer) == (0, False)
-    for number in range(12):
-        place(policy, request(number), late)
+    place(policy, late, 12)
     assert policy.choose(request(), options, Random(0)).defer
     options[0].prediction = option("a", miss=0.5).prediction
     assert not policy.choose(request(), options, Random(0)).defer
@@ -121,11 +121,9 @@ def test_under_load_much_work_is_given_up_for_its_chance() -> None:
     usual = [option("a", profile=PROFILE, promised=(0.02,)), option("b", profile=PROFILE, e2e=2.0)]
     heavy = replace(request(), prompt_tokens=5000)
     late = option("late", miss=0.8, profile=PROFILE)
-    for number in range(600):
-        place(policy, request(number), usual[1])
+    place(policy, usual[1], 600)
     assert policy.choose(heavy, usual[:1], Random(0)).defer is False
-    for number in range(12):
-        place(policy, request(number), late)
+    place(policy, late, 12)
     choice = policy.choose(heavy, usual[:1], Random(0))
     assert (choice.index, choice.defer) == (0, True)
     choice = policy.choose(heavy, usual, Random(0))  # where it disturbs nobody it is sent
@@ -143,8 +141,7 @@ def test_refusals_raise_the_price_and_that_of_a_hard_slo_is_twice_as_high() -> N
     policy = BestFit(0.1, ExpectedTime())
     busy, late = option("a", profile=PROFILE, promised=(0.02,)), option("late", miss=0.8, profile=PROFILE)
     more = replace(request(), prompt_tokens=2000)  # some two times the usual work
-    for number in range(600):
-        place(policy, request(number), option("b", profile=PROFILE))
+    place(policy, option("b", profile=PROFILE), 600)
     assert policy.choose(replace(more, hard=True), [busy], Random(0)).defer is False
     for number in range(12):
         policy.refused(replace(request(number), hard=True), [late])
@@ -157,8 +154,7 @@ def test_any_risk_within_epsilon_is_accepted_also_in_light_load() -> None:
     policy = BestFit(0.1, ExpectedTime())
     slow = option("slow", miss=0.05, per_hour=1.0)
     fast = option("fast", miss=0.001, per_hour=4.0)
-    for number in range(600):
-        place(policy, request(number), fast)
+    place(policy, fast, 600)
     assert chosen(policy, [slow, fast]) == "slow"
 
 
@@ -167,14 +163,13 @@ def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
     options = [option("slow", e2e=9.0, per_hour=1.0), option("near", e2e=1.2, per_hour=2.0)]
     options.append(option("fast", e2e=1.0, per_hour=4.0))
     seen = [chosen(policy, options)]
-    for number in range(600):
-        place(policy, request(number), options[2])
+    for _ in range(600):
+        place(policy, options[2])
         if seen[-1] != chosen(policy, options):
             seen.append(chosen(policy, options))
     assert seen == ["slow", "near", "fast"]
     assert policy.choose(request(), options, Random(0)).reasons[0] == "slower: expected 9 s"
-    for number in range(12):
-        place(policy, request(number), option("none", miss=0.4))
+    place(policy, option("none", miss=0.4), 12)
     assert chosen(policy, options) == "near"  # packing may cost half of the least time, not nine times it
     assert chosen(policy, [options[0], option("near", e2e=9.1, per_hour=2.0)]) == "slow"
 
@@ -182,18 +177,15 @@ def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
 def test_a_request_with_a_money_cap_says_nothing_of_fast_instances() -> None:
     policy = BestFit(0.1, ExpectedTime())
     options = [option("slow", e2e=9.0, per_hour=1.0), option("fast", e2e=1.0, per_hour=4.0)]
-    for number in range(600):
-        place(policy, request(number), options[1])
-    for number in range(12):
-        place(policy, replace(request(number), max_cost_usd=1e-4), option("none", miss=0.4))
+    place(policy, options[1], 600)
+    place(policy, option("none", miss=0.4), 12, max_cost_usd=1e-4)
     assert chosen(policy, options) == "fast"
 
 
 def test_slo_keeps_promised_tpots_before_it_is_fast() -> None:
     policy = BestFit(0.1, ExpectedTime())
     fast = option("fast", e2e=1.0, tpot=0.05, promised=(0.05,))
-    for number in range(600):
-        place(policy, request(number), fast)
+    place(policy, fast, 600)
     assert chosen(policy, [fast, option("slow", e2e=5.0)]) == "slow"
 
 
@@ -217,9 +209,9 @@ def test_slo_stops_packing_and_then_uses_the_load_alone() -> None:
     options = [slow, fast]
     assert chosen(policy, options) == "slow"
     for level, expected in ((1, "fast"), (2, "slow")):
-        for number in range(20):
-            place(policy, request(number), fast)
-            policy.ended(request(number), fast.candidate, False, 0.0)
+        for _ in range(20):
+            place(policy, fast)
+            policy.ended(request(), fast.candidate, False, 0.0)
         assert policy._guard.level == level
         assert chosen(policy, options) == expected
     assert BUSIER in policy.choose(request(), options, Random(0)).reasons
@@ -228,9 +220,9 @@ def test_slo_stops_packing_and_then_uses_the_load_alone() -> None:
 def test_latency_uses_the_load_only_for_requests_with_an_slo() -> None:
     policy = LeastLatency(0.1, ExpectedTime())
     busy, idle = option("busy", e2e=1.0, running=9), option("idle", e2e=5.0)
-    for number in range(20):
-        place(policy, request(number), busy)
-        policy.ended(request(number), busy.candidate, False, 0.0)
+    for _ in range(20):
+        place(policy, busy)
+        policy.ended(request(), busy.candidate, False, 0.0)
     assert chosen(policy, [busy, idle]) == "idle"
     assert chosen(policy, [busy, idle], slo=None) == "busy"
     late = option("late", miss=0.9)
