@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import isfinite
 
 import numpy as np
 
@@ -48,10 +47,6 @@ def labels_of(data: Dataset, least_groups: int = MIN_GROUPS) -> Labels:
         quality = answer.quality
         if quality is None:
             continue
-        if not isfinite(quality) or not 0.0 <= quality <= 1.0:
-            raise DatasetError(f"quality {quality} of an answer to {answer.prompt}: must be between 0 and 1")
-        if answer.prompt not in prompts:
-            raise DatasetError(f"an answer to the prompt {answer.prompt}, which is not there")
         scale = f"{prompts[answer.prompt].source}/{answer.quality_kind or 'quality'}"
         key = (scale, exact_name(answer.model), answer.prompt)
         total, count = sums.get(key, (0.0, 0))

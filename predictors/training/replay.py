@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite, log, nextafter
+from math import inf, log, nextafter
 from typing import Any
 
 import numpy as np
@@ -136,8 +136,6 @@ def replay(
 
 def _check(attempt: Attempt) -> None:
     start_s, first_s, end_s = attempt.dispatched_s, attempt.first_token_s, attempt.ended_s
-    if any(each is not None and not isfinite(each) for each in (start_s, first_s, end_s)):
-        raise DatasetError(f"run {attempt.run}: an attempt with a time that is not a number")
     if first_s is not None and first_s <= start_s:
         raise DatasetError(
             f"run {attempt.run}: a first token that did not come after its dispatch ({start_s:.3f} s)"

@@ -57,10 +57,6 @@ def tables_of(data: Dataset) -> Tables:
     for answer in data.answers:
         cell = answer.prompt, model_key(answer.model)
         if answer.quality is not None and (answer.quality_kind or "") in wanted:
-            if not 0.0 <= answer.quality <= 1.0:
-                raise DatasetError(
-                    f"quality {answer.quality} of an answer to {answer.prompt}: must be from 0 to 1"
-                )
             quality.setdefault(cell, []).append(answer.quality)
             if answer.output_tokens:
                 tokens.setdefault(cell, []).append(float(np.log(answer.output_tokens)))
