@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -71,14 +72,9 @@ async def test_several_models_share_one_engine() -> None:
 async def test_the_answer_is_the_same_streamed_or_not(vllm: EmulatedInstance) -> None:
     async with openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", max_retries=0) as client:
         messages: Any = [{"role": "user", "content": "what is a queue?"}]
-        plain = await client.chat.completions.create(model="tiny", messages=messages, max_tokens=40)
-        stream = await client.chat.completions.create(
-            model="tiny",
-            messages=messages,
-            max_tokens=40,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
+        create: Any = partial(client.chat.completions.create, model="tiny", messages=messages)
+        plain = await create(max_tokens=40)
+        stream = await create(max_tokens=40, stream=True, stream_options={"include_usage": True})
         chunks = [chunk async for chunk in stream]
     assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == (
@@ -90,19 +86,16 @@ async def test_the_answer_is_the_same_streamed_or_not(vllm: EmulatedInstance) ->
 async def test_choices_stops_tools_and_json(vllm: EmulatedInstance) -> None:
     async with openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", max_retries=0) as client:
         messages: Any = [{"role": "user", "content": "hello"}]
-        two = await client.chat.completions.create(model="tiny", messages=messages, n=2, max_tokens=12)
+        create: Any = partial(client.chat.completions.create, model="tiny", messages=messages)
+        two = await create(n=2, max_tokens=12)
         assert [choice.index for choice in two.choices] == [0, 1]
-        stream = await client.chat.completions.create(
-            model="tiny", messages=messages, n=2, max_tokens=12, stream=True, extra_body=wish(12)
-        )
+        stream = await create(n=2, max_tokens=12, stream=True, extra_body=wish(12))
         ends = [
             chunk.choices[0] async for chunk in stream if chunk.choices and chunk.choices[0].finish_reason
         ]
         assert sorted(end.index for end in ends) == [0, 1]
 
-        stopped = await client.chat.completions.create(
-            model="tiny", messages=messages, stop=["model"], extra_body=wish(20)
-        )
+        stopped = await create(stop=["model"], extra_body=wish(20))
         assert stopped.choices[0].message.content == "Emulated text, not a "
         assert stopped.choices[0].finish_reason == "stop"
         assert stopped.choices[0].model_extra["stop_reason"] == "model"
@@ -120,16 +113,12 @@ async def test_choices_stops_tools_and_json(vllm: EmulatedInstance) -> None:
                 },
             }
         ]
-        called = await client.chat.completions.create(
-            model="tiny", messages=messages, tools=tools, tool_choice="required"
-        )
+        called = await create(tools=tools, tool_choice="required")
         (call,) = called.choices[0].message.tool_calls or []
         assert call.type == "function"
         assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 1})
         assert called.choices[0].finish_reason == "tool_calls"
-        pieces = await client.chat.completions.create(
-            model="tiny", messages=messages, tools=tools, tool_choice="required", stream=True
-        )
+        pieces = await create(tools=tools, tool_choice="required", stream=True)
         deltas = [chunk.choices[0].delta async for chunk in pieces if chunk.choices]
         calls = [part for delta in deltas for part in delta.tool_calls or []]
         assert calls[0].function.name == "add"
@@ -137,34 +126,29 @@ async def test_choices_stops_tools_and_json(vllm: EmulatedInstance) -> None:
             "a": 1
         }
 
-        formed = await client.chat.completions.create(
-            model="tiny", messages=messages, response_format={"type": "json_object"}, extra_body=wish(30)
-        )
+        formed = await create(response_format={"type": "json_object"}, extra_body=wish(30))
         assert list(json.loads(formed.choices[0].message.content or "")) == ["emulated"]
 
 
 async def test_completions_echo_batches_and_logprobs(vllm: EmulatedInstance) -> None:
     async with openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", max_retries=0) as client:
-        default = await client.completions.create(model="tiny", prompt="p", extra_body=wish(100))
+        complete: Any = partial(client.completions.create, model="tiny")
+        default = await complete(prompt="p", extra_body=wish(100))
         assert default.usage.completion_tokens == 16
         assert default.choices[0].finish_reason == "length"
-        batch = await client.completions.create(model="tiny", prompt=["aaaa", "bbbbbbbb"], n=2, max_tokens=3)
+        batch = await complete(prompt=["aaaa", "bbbbbbbb"], n=2, max_tokens=3)
         assert [choice.index for choice in batch.choices] == [0, 1, 2, 3]
         assert batch.usage.prompt_tokens == 3
-        ids = await client.completions.create(model="tiny", prompt=[1, 2, 3], max_tokens=2, echo=False)
+        ids = await complete(prompt=[1, 2, 3], max_tokens=2, echo=False)
         assert ids.usage.prompt_tokens == 3
-        echoed = await client.completions.create(
-            model="tiny", prompt="before ", echo=True, max_tokens=1, logprobs=2
-        )
+        echoed = await complete(prompt="before ", echo=True, max_tokens=1, logprobs=2)
         assert echoed.choices[0].text == "before Emulated"
         assert echoed.choices[0].logprobs.tokens == ["Emulated"]
         assert len((echoed.choices[0].logprobs.top_logprobs or [])[0]) == 2
-        stream = await client.completions.create(
-            model="tiny", prompt="before ", echo=True, max_tokens=3, stream=True
-        )
+        stream = await complete(prompt="before ", echo=True, max_tokens=3, stream=True)
         streamed = "".join([chunk.choices[0].text async for chunk in stream])
         assert streamed.startswith("before Emulated")
-        scored = await client.completions.create(model="tiny", prompt="before ", echo=True, max_tokens=0)
+        scored = await complete(prompt="before ", echo=True, max_tokens=0)
         assert scored.choices[0].text == "before "
         chatted = await client.chat.completions.create(
             model="tiny",
