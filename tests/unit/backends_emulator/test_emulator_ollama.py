@@ -18,6 +18,10 @@ from tests.waiting import until
 MESSAGES = [{"role": "user", "content": "x" * 40}]
 
 
+def chat(**more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": MESSAGES, **more}
+
+
 def wish(tokens: int, **more: Any) -> dict[str, Any]:
     return {"options": {"emulate_output_tokens": tokens, **more}}
 
@@ -34,7 +38,7 @@ async def loaded(instance: EmulatedInstance) -> list[dict[str, Any]]:
 
 
 async def test_a_chat_stream_has_ollamas_shape(ollama_server: EmulatedInstance) -> None:
-    answer = await ask(ollama_server, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(7)})
+    answer = await ask(ollama_server, "/api/chat", chat(**wish(7)))
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "application/x-ndjson"
     *chunks, last = answer.lines
@@ -88,25 +92,15 @@ async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "text"),
     [
-        ("/api/chat", {"model": "nope", "messages": MESSAGES}, 404, "model 'nope' not found"),
+        ("/api/chat", chat(model="nope"), 404, "model 'nope' not found"),
         ("/api/generate", {"prompt": "x"}, 404, "model '' not found"),
         ("/api/chat", {"messages": MESSAGES}, 400, "model is required"),
         ("/api/show", {}, 400, "model is required"),
-        (
-            "/api/chat",
-            {"model": "tiny", "messages": MESSAGES, "keep_alive": "300"},
-            400,
-            'time: missing unit in duration "300"',
-        ),
-        ("/api/chat", {"model": "tiny", "messages": "x"}, 400, "cannot unmarshal string"),
-        ("/api/chat", {"model": 5, "messages": MESSAGES}, 400, "cannot unmarshal number"),
-        ("/api/chat", {"model": "tiny", "messages": MESSAGES, "top_logprobs": 21}, 400, "top_logprobs"),
-        (
-            "/api/chat",
-            {"model": "tiny", "messages": MESSAGES, "options": {"num_ctx": "big"}},
-            500,
-            'option "num_ctx" must be of type',
-        ),
+        ("/api/chat", chat(keep_alive="300"), 400, 'time: missing unit in duration "300"'),
+        ("/api/chat", chat(messages="x"), 400, "cannot unmarshal string"),
+        ("/api/chat", chat(model=5), 400, "cannot unmarshal number"),
+        ("/api/chat", chat(top_logprobs=21), 400, "top_logprobs"),
+        ("/api/chat", chat(options={"num_ctx": "big"}), 500, 'option "num_ctx" must be of type'),
         (
             "/api/generate",
             {"model": "tiny", "prompt": "x", "raw": True, "system": "y"},
@@ -121,18 +115,14 @@ async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
         ),
         (
             "/api/chat",
-            {"model": "tiny", "messages": [{"role": "user", "content": "x" * 9000}], "truncate": False},
+            chat(messages=[{"role": "user", "content": "x" * 9000}], truncate=False),
             400,
             "exceeds the available context",
         ),
     ],
 )
 async def test_refusals(
-    ollama_server: EmulatedInstance,
-    path: str,
-    body: dict[str, Any],
-    status: int,
-    text: str,
+    ollama_server: EmulatedInstance, path: str, body: Any, status: int, text: str
 ) -> None:
     found, (error,) = await post(ollama_server, path, body)
     assert found == status
@@ -155,7 +145,7 @@ async def test_odd_requests(ollama_server: EmulatedInstance) -> None:
 
 async def test_load_and_unload(ollama_server: EmulatedInstance) -> None:
     assert await loaded(ollama_server) == []
-    status, (answer,) = await post(ollama_server, "/api/chat", {"model": "tiny", "messages": []})
+    status, (answer,) = await post(ollama_server, "/api/chat", chat(messages=[]))
     assert (status, answer["done_reason"], answer["done"]) == (200, "load", True)
     (entry,) = await loaded(ollama_server)
     assert (entry["name"], entry["context_length"]) == ("tiny:latest", 2048)
@@ -169,7 +159,7 @@ async def test_keep_alive_ends() -> None:
     # A hundred times as fast: keep-alive stays wall time.
     async with serve(emulated("o", "ollama", {"tiny": QUICK}, speed=100)) as (instance,):
         for keep, stays in (("1h", True), (-1, True), (0, False), ("30ms", False)):
-            body = {"model": "tiny", "messages": MESSAGES, "keep_alive": keep, **wish(2)}
+            body = chat(keep_alive=keep, **wish(2))
             assert (await post(instance, "/api/chat", body))[0] == 200
             if keep == -1:
                 assert (await loaded(instance))[0]["expires_at"].startswith("23")
@@ -180,18 +170,12 @@ async def test_keep_alive_ends() -> None:
 async def test_another_num_ctx_reloads_after_those_that_run() -> None:
     async with serve(emulated("o", "ollama", {"tiny": replace(SLOW, overhead_s=0.01)})) as (instance,):
         state = instance.app.state
-        long = asyncio.create_task(
-            post(instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(60)})
-        )
+        long = asyncio.create_task(post(instance, "/api/chat", chat(**wish(60))))
         await until(lambda: state()["running"] == 1)
-        other = asyncio.create_task(
-            post(instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2, num_ctx=512)})
-        )
+        other = asyncio.create_task(post(instance, "/api/chat", chat(**wish(2, num_ctx=512))))
         await until(lambda: state()["waiting"] == 1)
         # Whoever comes after waits behind the reload, though the loaded runner would suit.
-        third = asyncio.create_task(
-            post(instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2)})
-        )
+        third = asyncio.create_task(post(instance, "/api/chat", chat(**wish(2))))
         await until(lambda: state()["waiting"] == 2)
         assert not other.done()
         assert (await long)[1][-1]["eval_count"] == 60
@@ -202,8 +186,7 @@ async def test_another_num_ctx_reloads_after_those_that_run() -> None:
 
 
 async def test_long_prompts_are_cut_silently(ollama_server: EmulatedInstance) -> None:
-    messages = [{"role": "user", "content": "x" * 8000}]
-    body = {"model": "tiny", "messages": messages, **wish(20, num_ctx=256)}
+    body = chat(messages=[{"role": "user", "content": "x" * 8000}], **wish(20, num_ctx=256))
     status, found = await post(ollama_server, "/api/chat", body)
     assert status == 200
     assert found[-1]["prompt_eval_count"] == 256 - 20
@@ -213,7 +196,7 @@ async def test_long_prompts_are_cut_silently(ollama_server: EmulatedInstance) ->
 async def test_slots_bound_what_runs() -> None:
     async with serve(emulated("o", "ollama", {"tiny": SLOW}, num_parallel=1)) as (instance,):
         state = instance.app.state
-        bodies = {"model": "tiny", "messages": MESSAGES, **wish(500)}
+        bodies = chat(**wish(500))
         tasks = [asyncio.create_task(post(instance, "/api/chat", bodies)) for _ in range(3)]
         await until(lambda: (state()["running"], state()["waiting"]) == (1, 2))
         for task in tasks:
@@ -225,7 +208,7 @@ async def test_slots_bound_what_runs() -> None:
 async def test_a_full_queue_is_busy() -> None:
     never = replace(QUICK, load_s=1000.0)
     async with serve(emulated("o", "ollama", {"tiny": never}, max_queue=1)) as (instance,):
-        body = {"model": "tiny", "messages": MESSAGES}
+        body = chat()
         first = asyncio.create_task(post(instance, "/api/chat", body))
         await until(lambda: instance.app.state()["waiting"] == 1)
         status, (error,) = await post(instance, "/api/chat", body)
@@ -263,7 +246,7 @@ async def test_openai_endpoints(ollama_server: EmulatedInstance) -> None:
         assert len((await client.embeddings.create(model="tiny", input="x")).data[0].embedding) == 256
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(model="nope", messages=messages)
-    status, (error,) = await post(ollama_server, CHAT, {"model": "tiny", "messages": []})
+    status, (error,) = await post(ollama_server, CHAT, chat(messages=[]))
     assert (status, error["error"]["message"]) == (400, "[] is too short - 'messages'")
     body = {"model": "tiny", "prompt": "x", "stream": True, "stream_options": {"include_usage": True}}
     events = (await ask(ollama_server, "/v1/completions", body)).events
