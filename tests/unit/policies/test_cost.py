@@ -43,6 +43,16 @@ def pick(policy_: LeastSpend, request_: Request, options: list[Option]) -> Optio
     return options[choice.index]
 
 
+def quality_of(option_: Option) -> float:
+    assert option_.prediction is not None
+    return option_.prediction.quality or 0.0
+
+
+def two_models(small: float, large: float, unit: float = 1.0, ratio: float = 10.0) -> list[Option]:
+    """Of these qualities, the large one `ratio` times as expensive."""
+    return [option("small", quality=small, cost=unit), option("large", quality=large, cost=unit * ratio)]
+
+
 def offers(*points: tuple[float, float]) -> list[Offer]:
     """Models of these qualities and costs, whose misses and load count nothing."""
     return [Offer(quality, cost_usd, quality) for quality, cost_usd in points]
@@ -156,13 +166,9 @@ def test_mean_quality_settles_at_the_target_for_little_more_than_the_least_cost(
     offered = prompts(1, 1500)
     got, spent = [], 0.0
     for number, (small, large) in enumerate(offered):
-        options = [
-            option("small", quality=small, cost=unit),
-            option("large", quality=large, cost=10 * unit),
-        ]
-        chosen = pick(spender, request(number), options)
+        chosen = pick(spender, request(number), two_models(small, large, unit))
         assert chosen.prediction is not None
-        got.append(chosen.prediction.quality or 0.0)
+        got.append(quality_of(chosen))
         spent += chosen.prediction.cost_usd or 0.0
     assert fmean(got) == pytest.approx(target, abs=0.01)
     assert fmean(got[:100]) == pytest.approx(target, abs=0.04)
@@ -182,14 +188,8 @@ def test_the_default_target_is_what_is_reachable_minus_half_the_slack() -> None:
     got, best = [], []
     for number, (small, large) in enumerate(prompts(2, 1500)):
         other = 1.2 - large  # better than the large model for hard prompts
-        options = [
-            option("small", quality=small, cost=1.0),
-            option("large", quality=large, cost=10.0),
-            option("other", quality=other, cost=8.0),
-        ]
-        chosen = pick(spender, request(number), options)
-        assert chosen.prediction is not None
-        got.append(chosen.prediction.quality or 0.0)
+        options = [*two_models(small, large), option("other", quality=other, cost=8.0)]
+        got.append(quality_of(pick(spender, request(number), options)))
         best.append(max(large, other))
     assert fmean(best) - fmean(got) == pytest.approx(0.03, abs=0.005)
 
@@ -202,14 +202,10 @@ def test_scopes_have_prices_of_their_own_and_targets_can_change_at_any_time() ->
     def play(seed: int) -> None:
         for number, (small, large) in enumerate(prompts(seed, 600)):
             for key, found in got.items():
-                options = [
-                    option("small", quality=small, cost=1.0),
-                    option("large", quality=large, cost=10.0),
-                ]
-                chosen = pick(shared, request(number + 1000 * seed, key), options)
-                shared.ended(request(number + 1000 * seed, key), chosen.candidate, None, 0.0)
-                assert chosen.prediction is not None
-                found.append(chosen.prediction.quality or 0.0)
+                request_ = request(number + 1000 * seed, key)
+                chosen = pick(shared, request_, two_models(small, large))
+                shared.ended(request_, chosen.candidate, None, 0.0)
+                found.append(quality_of(chosen))
 
     play(1)
     assert fmean(got["picky"]) > fmean(got["thrifty"]) + 0.1
@@ -251,17 +247,8 @@ def closed_loop(spender: LeastSpend, rates: list[int], steps: int) -> tuple[list
             for name, cost in (("cheap", 1.0), ("dear", 4.0)):
                 fill = len(running[name]) / slots[name]
                 miss = min(max((fill - 0.6) * 1.5 + rng.uniform(-0.05, 0.05), 0.01), 0.99)
-                options.append(
-                    option(
-                        name,
-                        model="m",
-                        cost=cost,
-                        miss=miss,
-                        e2e=0.5 + fill,
-                        slots=slots[name],
-                        running=len(running[name]),
-                    )
-                )
+                load = {"slots": slots[name], "running": len(running[name])}
+                options.append(option(name, "m", cost=cost, miss=miss, e2e=0.5 + fill, **load))
             request_ = request(number, slo=SLO)
             number += 1
             chosen = pick(spender, request_, options)
@@ -301,13 +288,7 @@ def test_quality_settles_within_500_requests_after_a_change_of_tariff() -> None:
     got, offered = [], prompts(5, 2000)
     for number, (small, large) in enumerate(offered):
         unit, ratio = (1.0, 10.0) if number < 1000 else (1000.0, 3.0)
-        options = [
-            option("small", quality=small, cost=unit),
-            option("large", quality=large, cost=unit * ratio),
-        ]
-        chosen = pick(spender, request(number), options)
-        assert chosen.prediction is not None
-        got.append(chosen.prediction.quality or 0.0)
+        got.append(quality_of(pick(spender, request(number), two_models(small, large, unit, ratio))))
     for at in (1500, 1625, 1750, 1875):
         ease = fmean(large for _, large in offered[at : at + 125]) - 0.7
         assert fmean(got[at : at + 125]) == pytest.approx(0.65 + ease, abs=0.01)
@@ -318,13 +299,11 @@ def test_quality_settles_within_500_requests_after_a_change_of_the_fleet() -> No
     spender = policy()
     got, best = [], []
     for number, (small, large) in enumerate(prompts(6, 3000)):
-        options = [option("small", quality=small, cost=1.0), option("large", quality=large, cost=10.0)]
+        options = two_models(small, large)
         if 1000 <= number < 2000:
             options.append(option("best", quality=min(large + 0.1, 1.0), cost=30.0))
-        chosen = pick(spender, request(number), options)
-        assert chosen.prediction is not None
-        got.append(chosen.prediction.quality or 0.0)
-        best.append(max(each.prediction.quality or 0.0 for each in options if each.prediction is not None))
+        got.append(quality_of(pick(spender, request(number), options)))
+        best.append(max(map(quality_of, options)))
     for at in (500, 750, 1500, 1750, 2500, 2750):
         short = fmean(best[at : at + 250]) - fmean(got[at : at + 250])
         assert short == pytest.approx(0.005, abs=0.005)
@@ -355,13 +334,7 @@ def test_prices_and_qualities_are_listed_by_scope() -> None:
 
 # --- the order of the constraints -------------------------------------------------------------------------
 ORDERED = st.lists(
-    st.tuples(
-        st.floats(0.0, 1.0),
-        st.floats(1e-9, 1e3),
-        st.floats(0.0, 1.0),
-    ),
-    min_size=2,
-    max_size=5,
+    st.tuples(st.floats(0.0, 1.0), st.floats(1e-9, 1e3), st.floats(0.0, 1.0)), min_size=2, max_size=5
 )
 
 
