@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from statistics import NormalDist, fmean, variance
+from typing import Any
 
 import pytest
 
@@ -135,16 +136,13 @@ def options(**fields: float | None) -> list[Option]:
 
 
 def request(number: int = 0, check: AnswerCheck | None = FREE, **fields: object) -> Request:
-    return Request(
-        str(number),
-        0.0,
-        "cost",
-        ("large", "small"),
-        prompt_tokens=10,
-        client_streams=False,
-        check=check,
-        **fields,
-    )  # type: ignore[arg-type]
+    told: Any = {"prompt_tokens": 10, "client_streams": False, "check": check} | fields
+    return Request(str(number), 0.0, "cost", ("large", "small"), **told)
+
+
+def answered(by: Option, score: float) -> CheckedAnswer:
+    assert by.prediction is not None
+    return CheckedAnswer(by.candidate, by.prediction, 1.0, score)
 
 
 def cost(**targets: float | None) -> LeastSpend:
@@ -182,9 +180,7 @@ def test_the_check_decides() -> None:
     policy = cost()
     offered = options()
     for number in range(40):  # the scale of its scores
-        answer = CheckedAnswer(
-            offered[1].candidate, offered[1].prediction or Prediction(), 1.0, 0.2 + 0.6 * (number % 2)
-        )
+        answer = answered(offered[1], 0.2 + 0.6 * (number % 2))
         policy.reconsider(request(number), answer, offered, Random(0))
     poor, good = answer._replace(score=0.1), answer._replace(score=0.9)
     chosen = policy.reconsider(request(), poor, offered, Random(0))
@@ -203,8 +199,7 @@ def test_a_replaced_answer_is_no_repeated_attempt() -> None:
     asked = request()
     choice = policy.choose(asked, offered, Random(0))
     policy.placed(asked, offered, choice)
-    answer = CheckedAnswer(offered[1].candidate, offered[1].prediction or Prediction(), 1.0, 0.0)
-    again = policy.reconsider(asked, answer, offered, Random(0))
+    again = policy.reconsider(asked, answered(offered[1], 0.0), offered, Random(0))
     assert again is not None
     policy.placed(asked, offered, again)
     policy.ended(asked, offered[0].candidate, None, 1.0)
@@ -228,12 +223,7 @@ def run(d: float, told: float, check_usd: float, quality: float | None = None) -
         spend += 10.0 if name == "large" else 1.0
         if choice.check:
             spend += check_usd
-            answer = CheckedAnswer(
-                offered[choice.index].candidate,
-                offered[choice.index].prediction or Prediction(),
-                1.0,
-                NORMAL.cdf(z_of(rng, truth[name], d)),
-            )
+            answer = answered(offered[choice.index], NORMAL.cdf(z_of(rng, truth[name], d)))
             other = policy.reconsider(asked, answer, offered, rng)
             if other is not None:
                 policy.placed(asked, offered, other)
