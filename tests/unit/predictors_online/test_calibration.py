@@ -10,6 +10,7 @@ from statistics import mean, median
 import pytest
 
 from predictors.online.predictor import OnlinePredictor
+from router.core.profile import EngineProfile
 from router.core.types import Slo
 from tests.unit.predictors_online.virtual_engine import TRUTH, Run, Seen
 
@@ -25,6 +26,12 @@ def tpot_error(seen: list[Seen]) -> float:
         for one in seen
         if (tpot_s := one.tpot_s) and one.prediction.tpot_s
     )
+
+
+def slower(times: float) -> EngineProfile:
+    """TRUTH, with each step so many times as long."""
+    parts = ("overhead_s", "floor_s", "per_token_s", "per_kv_token_s", "per_pair_s")
+    return replace(TRUTH, **{name: times * getattr(TRUTH, name) for name in parts})
 
 
 def interval(misses: list[bool], rng: Random) -> tuple[float, float]:
@@ -93,14 +100,7 @@ def test_coverage_of_quantiles() -> None:
 
 
 def test_a_wrong_profile_is_corrected() -> None:
-    wrong = replace(
-        TRUTH,
-        overhead_s=3 * TRUTH.overhead_s,
-        floor_s=3 * TRUTH.floor_s,
-        per_token_s=3 * TRUTH.per_token_s,
-        per_kv_token_s=3 * TRUTH.per_kv_token_s,
-    )
-    seen = Run(OnlinePredictor(), wrong).arrive(4.0, 500, None)
+    seen = Run(OnlinePredictor(), slower(3.0)).arrive(4.0, 500, None)
     assert ttft_error(seen[:5]) > 0.6
     assert ttft_error(seen[-200:]) < 0.2
     assert tpot_error(seen[:5]) > 0.6
@@ -109,15 +109,7 @@ def test_a_wrong_profile_is_corrected() -> None:
 
 def test_an_instance_without_a_profile_converges() -> None:
     slow = Run(OnlinePredictor(), None)
-    scale = 6.0  # the engine's clock runs six times slower than the generic profile expects
-    slow.engine.profile = replace(
-        TRUTH,
-        overhead_s=scale * TRUTH.overhead_s,
-        floor_s=scale * TRUTH.floor_s,
-        per_token_s=scale * TRUTH.per_token_s,
-        per_kv_token_s=scale * TRUTH.per_kv_token_s,
-        per_pair_s=scale * TRUTH.per_pair_s,
-    )
+    slow.engine.profile = slower(6.0)  # the engine is much slower than the generic profile expects
     seen = slow.arrive(0.5, 400, None)
     assert ttft_error(seen[:2]) > 1.0
     assert ttft_error(seen[10:40]) < 0.5
