@@ -18,6 +18,7 @@ from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Request
+from tests.unit.predictors_online.attempts import Attempt
 
 PROFILE = EngineProfile("fast", 1e-3, 9e-3, 1e-4, 1e-7, 1e-9, 100_000)
 SLOW = replace(PROFILE, name="slow", overhead_s=1e-2, floor_s=9e-2, per_token_s=1e-3)
@@ -51,6 +52,15 @@ def times_of(
 ) -> list[tuple[float, float]]:
     predictor.predict_all(REQUEST, options, now)
     return list(predictor.tree_times(REQUEST, options))
+
+
+def sent(predictor: OnlinePredictor, to: Option, number: int) -> Attempt:
+    """One of several requests, predicted by the trees too."""
+    times_of(predictor, [to])
+    assert to.prediction is not None
+    attempt = replace(REQUEST, id=str(number)), to.candidate, to.instance, to.prediction
+    predictor.observe_dispatch(*attempt, 0.0)
+    return attempt
 
 
 def test_all_trees_take_all_rows_down() -> None:
@@ -164,15 +174,9 @@ def test_an_engine_slower_than_its_profile_is_learned_for_its_kind() -> None:
     one, twin, other = option("one", hardware="A"), option("twin", hardware="A"), option("other")
     before = times_of(predictor, [one, twin, other])
     for at in range(60):
-        times_of(predictor, [one])
-        prediction = one.prediction
-        assert prediction is not None
-        request = replace(REQUEST, id=str(at))
-        predictor.observe_dispatch(request, one.candidate, one.instance, prediction, 0.0)
-        predictor.observe_ttft(request, one.candidate, one.instance, prediction, 3 * before[0][0], 1.0)
-        predictor.observe_end(
-            request, one.candidate, one.instance, prediction, 20, 1000, 2 * before[0][1], 2.0
-        )
+        attempt = sent(predictor, one, at)
+        predictor.observe_ttft(*attempt, 3 * before[0][0], 1.0)
+        predictor.observe_end(*attempt, 20, 1000, 2 * before[0][1], 2.0)
     after = times_of(predictor, [one, twin, other])
     for at in range(2):
         assert after[at][0] == pytest.approx(3 * before[at][0])
@@ -191,14 +195,7 @@ def test_a_lost_request_shows_only_that_it_was_late() -> None:
 
     def lose(waited_s: float) -> None:
         for at in range(40):
-            times_of(predictor, [one])
-            prediction = one.prediction
-            assert prediction is not None
-            request = replace(REQUEST, id=str(at))
-            predictor.observe_dispatch(request, one.candidate, one.instance, prediction, 0.0)
-            predictor.observe_loss(
-                request, one.candidate, one.instance, prediction, waited_s, False, waited_s
-            )
+            predictor.observe_loss(*sent(predictor, one, at), waited_s, False, waited_s)
 
     lose(0.5 * before)
     assert times_of(predictor, [one])[0][0] == pytest.approx(before)
