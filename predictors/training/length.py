@@ -7,8 +7,7 @@ Then the network is trained once more, on everything, with those corrections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -87,37 +86,25 @@ def train(
     """An artifact of kind "length" from the answers that have a length. Raises DatasetError for data that it cannot
     learn from. The same data, seed and settings give the same artifact."""
     settings = settings or LengthSettings()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(seed)
     table = _table(data)
 
     parts = settings.calibration_parts
     part = {each.group: int(fraction_of(each.group, seed + 1000) * parts) for each in table.prompts}
     in_part = np.array([part[each.group] for each in table.prompts])
     aside = []
-    with _deterministic(seed):
-        for number in np.unique(in_part) if len(set(part.values())) > 1 else ():
-            progress(f"calibration {number + 1} of {parts}")
-            kept, out = table.part(in_part != number), table.part(in_part == number)
-            aside.append((out, *_mixtures(_fit(kept, seed, settings, progress), out)))
-        spreads, figures = _calibrated(aside, len(table.families))
-        arrays = _fit(table, seed, settings, progress)
+    for number in np.unique(in_part) if len(set(part.values())) > 1 else ():
+        progress(f"calibration {number + 1} of {parts}")
+        kept, out = table.part(in_part != number), table.part(in_part == number)
+        aside.append((out, *_mixtures(_fit(kept, seed, settings, progress), out)))
+    spreads, figures = _calibrated(aside, len(table.families))
+    arrays = _fit(table, seed, settings, progress)
     # The last spread is that of an unknown family.
     arrays |= {"family_spread": spreads, "model_spread": spreads[table.family_of_model - 1]}
     about: dict[str, Any] = {"settings": asdict(settings), "inner": figures}
     return Artifact("length", LENGTH_FEATURES, _compact(arrays), about)
-
-
-@contextmanager
-def _deterministic(seed: int) -> Iterator[None]:
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(strict)
 
 
 # --- data ---------------------------------------------------------------------------------------------

@@ -40,14 +40,10 @@ def test_models_differ_as_in_the_data(artifact: Artifact) -> None:
     assert large > small > qwen
 
 
-def test_the_same_seed_gives_the_same_bytes_and_leaves_torch_as_it_was() -> None:
+def test_the_same_seed_gives_the_same_bytes() -> None:
     data = made_data(60)
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    state = torch.random.get_rng_state()
     one, again = (to_bytes(train(data, settings=SHORT)) for _ in range(2))
     assert one == again
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (threads, strict)
-    assert torch.equal(torch.random.get_rng_state(), state)
     assert to_bytes(train(data, settings=SHORT, seed=2)) != one
 
 
