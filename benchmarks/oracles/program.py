@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from benchmarks.oracles.solver import solve
 from benchmarks.oracles.truth import KnownAttempt
 from benchmarks.oracles.work import Least, kv_tokens_of, seats_of, signature
+from benchmarks.workloads.format import WorkloadError
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 
@@ -143,8 +144,9 @@ class Program:
         gain[: len(self._owner)] = -1.0
         most = np.array(self._rows.most)
         # Many columns, few rows that bind: the interior point method is some ten times faster here.
-        found = solve("highs-ipm", c=gain, A_ub=matrix, b_ub=most, bounds=(0, None))
-        assert found is not None  # noqa: S101 (nothing accepted is a solution)
+        found = linprog(gain, A_ub=matrix, b_ub=most, bounds=(0, None), method="highs-ipm")
+        if found.status != 0:  # never infeasible: nothing accepted is a solution
+            raise WorkloadError(f"HiGHS gave no optimum: {found.message}")
         prices = np.maximum(0.0, -found.ineqlin.marginals[:priced])
         value = self._repair(prices)
         worth = 1.0 - matrix[:priced].T[: len(self._owner)] @ prices
