@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from benchmarks.scaling.cases import CASES, TUNING
 from benchmarks.scaling.report import markdown, table
 from benchmarks.scaling.run import ORACLE, Trial, run
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import grouped
 
 #: The share of the static fleet's attainment that a tuned scaler must keep.
 KEPT = 0.99
@@ -113,42 +116,24 @@ def _grid(scalers: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
 
 def _chosen(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """The settings of each scaler by case."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for case, scaler in dict.fromkeys((each["case"], each["scaler"]) for each in runs):
-        if scaler == STATIC:
-            continue
-        static = _mean(runs, case, STATIC, {}, "attainment")
-        ranked = [
-            (
-                _mean(runs, case, scaler, settings, "attainment"),
-                _mean(runs, case, scaler, settings, "gpu_hours"),
-                settings,
-            )
-            for settings in _unique(each["settings"] for each in runs if each["scaler"] == scaler)
-        ]
-        kept = [each for each in ranked if each[0] >= KEPT * static]
-        best = min(kept, key=lambda each: each[1]) if kept else max(ranked, key=lambda each: each[0])
-        found.setdefault(case, {})[scaler] = best[2]
+    found: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for case, of_case in grouped(runs, itemgetter("case")).items():
+        by_scaler = grouped(of_case, itemgetter("scaler"))
+        least = KEPT * _mean(by_scaler.pop(STATIC), "attainment")
+        for scaler, swept in by_scaler.items():
+            by_settings = grouped(swept, lambda each: tuple(each["settings"].items()))
+            ranked = [
+                (_mean(same, "attainment"), _mean(same, "gpu_hours"), dict(settings))
+                for settings, same in by_settings.items()
+            ]
+            kept = [each for each in ranked if each[0] >= least]
+            best = min(kept, key=lambda each: each[1]) if kept else max(ranked, key=lambda each: each[0])
+            found[case][scaler] = best[2]
     return found
 
 
-def _mean(
-    runs: Sequence[Mapping[str, Any]], case: str, scaler: str, settings: Mapping[str, Any], name: str
-) -> float:
-    values = [
-        each[name]
-        for each in runs
-        if each["case"] == case and each["scaler"] == scaler and each["settings"] == settings
-    ]
-    return float(sum(values) / len(values))
-
-
-def _unique(all_settings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for settings in all_settings:
-        if settings not in found:
-            found.append(settings)
-    return found
+def _mean(runs: Sequence[Mapping[str, Any]], name: str) -> float:
+    return float(sum(each[name] for each in runs) / len(runs))
 
 
 def _key(trial: Trial) -> str:
