@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.checks import check_options, option
+from benchmarks.checks import check_options, names, option
 from benchmarks.compare.tasks import ScalerChoice
 from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
@@ -161,10 +161,10 @@ def policy_names(text: str | None, known: Sequence[str], usual: Sequence[str]) -
         return tuple(usual)
     if text == "all":
         return tuple(known)
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names or len(set(names)) != len(names):
+    chosen = names(text)
+    if not chosen or len(set(chosen)) != len(chosen):
         raise WorkloadError(f"--policies {text}: expected different names, separated by commas, or all")
-    return names
+    return chosen
 
 
 def rates(text: str | None) -> tuple[float, ...] | None:

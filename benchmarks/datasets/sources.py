@@ -8,14 +8,13 @@ from pathlib import Path
 
 from backends import KINDS
 from benchmarks.datasets.conversations import is_conversations, read_conversations
+from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.from_store import read_store
 from benchmarks.datasets.groups import join_and_group
 from benchmarks.datasets.public import PUBLIC, folder_of, read_public
 from predictors.training.dataset import Dataset, DatasetError, Run, read
 from router.config import FleetConfig
-
-EMULATED = "emulated"
 
 
 def load(

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.checks import whole_number
+from benchmarks.checks import names, whole_number
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.judging.agreement import pair_agreement, score_agreement
 from benchmarks.judging.answers import Answered, pairs, read_answers
@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='JSON lines with "prompt" and "answer" ("model" and "quality" if known), or a folder of a published set',
     )
     parser.add_argument(
-        "--models", default="", metavar="A,B,...", help="only the answers of these models (default: all)"
+        "--models",
+        type=names,
+        default=(),
+        metavar="A,B,...",
+        help="only the answers of these models (default: all)",
     )
     parser.add_argument("--limit", type=whole_number, metavar="N", help="only the first N prompts")
     parser.add_argument(
@@ -55,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     verdicts so far are kept). Without a verdict a file that was there stays."""
     check_url(args.url)
     judge = Judge(args.url, args.model, key_from(os.environ, args.api_key_env, "--api-key-env"))
-    answers = read_answers(args.answers, [each for each in args.models.split(",") if each], args.limit)
+    answers = read_answers(args.answers, args.models, args.limit)
     if args.pairwise and not pairs(answers):
         raise WorkloadError(f"{args.answers}: no prompt has two answers")
     if args.out is not None:  # before any call is paid for

@@ -107,10 +107,9 @@ def _of_task(known: Table, table: Table) -> Estimates:
 
 
 def judge(
-    case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets | None = None
+    case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets
 ) -> dict[str, Any]:
     """The report of one case; each picker replays every fold in `seeds` orders."""
-    aims = targets or Targets()
     groups = np.concatenate([fold.table.groups for fold in folds])
     resampled = Resampled(groups)
     fixed = _fixed(folds)
@@ -138,7 +137,7 @@ def judge(
     policies: dict[str, dict[str, Any]] = {}
     for name in (each for each in PICKERS if each in POLICIES):
         progress(f"{case.name}: {name}")
-        reached[name] = brought(folds, played(name, folds, seeds, aims))
+        reached[name] = brought(folds, played(name, folds, seeds, targets))
         policies[name] = row_of(name, reached[name], swept(name, folds))
     for name in RIVALS:
         if name in policies and OURS in policies:
@@ -147,7 +146,7 @@ def judge(
     allowed = {"oracle": true_frontier(quality, cost_usd), **_allowed_by(folds)}
     return {
         "case": case.name,
-        "quality_slack": aims.quality_slack,
+        "quality_slack": targets.quality_slack,
         "models": list(case.models),
         "prompts": len(quality),
         "groups": len(np.unique(groups)),

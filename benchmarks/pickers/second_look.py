@@ -45,16 +45,15 @@ Checks = Sequence[SimulatedCheck]
 
 
 def second_looks(
-    case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets | None = None
+    case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets
 ) -> dict[str, Any]:
     """The report of one case: `without` a check, and a row for each check."""
-    aims = targets or Targets()
     resampled = Resampled(np.concatenate([fold.table.groups for fold in folds]))
     singles = singles_of(folds)
     best = singles[-1]
 
     def reached(checks: Checks | None) -> tuple[dict[str, Any], np.ndarray]:
-        own = played(OURS, folds, seeds, aims, checks)
+        own = played(OURS, folds, seeds, targets, checks)
         result = brought(folds, own)
         equal = savings_at(resampled, [result, *swept(OURS, folds, checks), *singles], best, LOSS)
         picks = [each for fold in own for each in fold]
@@ -81,7 +80,7 @@ def second_looks(
         "models": list(case.models),
         "prompts": sum(len(fold.table.prompts) for fold in folds),
         "groups": len(np.unique(np.concatenate([fold.table.groups for fold in folds]))),
-        "quality_slack": aims.quality_slack,
+        "quality_slack": targets.quality_slack,
         "correlation": _correlation(folds),
         "without": without,
         "checks": rows,

@@ -35,24 +35,12 @@ class Window:
     stratum: Stratum
 
 
-def replayed(
-    log: Dataset,
-    base: Dataset | None = None,
-    *,
-    base_share: float = 0.5,
-    per_stratum: int = 2000,
-    window_s: float = WINDOW_S,
-    seed: int = 1,
-) -> Dataset:
+def replayed(log: Dataset, base: Dataset, *, base_share: float, per_stratum: int, seed: int) -> Dataset:
     """What to train on anew: the log's sample with at most `per_stratum` attempts a stratum (one window more
     where it is the first), and `base_share` of the runs that were trained on before. Prompts and answers are
     kept, all of both."""
-    chosen = choose(windows(log, window_s), per_stratum)
-    sample = cut(log, chosen, window_s)
-    if base is None:
-        return sample
     kept = base.keep(run=lambda run: fraction_of(run.id, seed) < base_share)
-    return joined([kept, sample])
+    return joined([kept, cut(log, choose(windows(log), per_stratum))])
 
 
 def windows(log: Dataset, window_s: float = WINDOW_S) -> list[Window]:

@@ -92,15 +92,15 @@ def test_the_base_is_not_forgotten() -> None:
     assert min(each.dispatched_s for each in of_log) >= 470
     other = replayed(busy, base, base_share=0.5, per_stratum=120, seed=2)
     assert [run.id for run in other.runs if run.source == "base"] != kept
-    assert replayed(busy, base, per_stratum=120, seed=1) == sample
+    assert replayed(busy, base, base_share=0.5, per_stratum=120, seed=1) == sample
 
 
 def test_nothing_is_made_up() -> None:
     data = log(attempts=200)
-    sample = replayed(data, per_stratum=10_000)
+    sample = replayed(data, Dataset(), base_share=0.5, per_stratum=10_000, seed=1)
     assert [replace(each, run="log-0") for each in sample.attempts] == list(data.attempts)
     assert [replace(each, run="log-0") for each in sample.states] == list(data.states)
-    assert replayed(Dataset()) == Dataset()
+    assert not replayed(Dataset(), Dataset(), base_share=0.5, per_stratum=1, seed=1).runs
 
 
 @pytest.mark.parametrize("window_s", [10.0, 45.0])
