@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -49,27 +50,25 @@ def test_capacity_between_rates(points: list[tuple[float, float]], expected: Cap
     assert told == expected
 
 
-def attained(policy: str, seed: int, *shares: float) -> list[dict[str, Any]]:
-    """Attainment at 10, 12, 14, ... requests/s."""
+NEAR = (10.0, 12.0, 14.0, 16.0, 18.0)
+
+
+def attained(rates_per_s: Sequence[float], **shares: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    """Runs of policies that attained so: by seed, then by rate."""
     return [
-        {"policy": policy, "seed": seed, "rate_per_s": 10.0 + 2 * place, "attainment": share}
-        for place, share in enumerate(shares)
+        {"policy": policy, "seed": seed, "rate_per_s": rate, "attainment": share}
+        for policy, by_seed in shares.items()
+        for seed, own in enumerate(by_seed)
+        for rate, share in zip(rates_per_s, own, strict=False)
     ]
 
 
-def by_policy(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {one["policy"]: one for one in capacities(made, "round_robin")}
+def by_policy(**shares: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
+    return {one["policy"]: one for one in capacities(attained(NEAR, **shares), "round_robin")}
 
 
 def test_capacity_over_seeds() -> None:
-    told = by_policy(
-        [
-            *attained("round_robin", 0, 1.0, 0.9),
-            *attained("round_robin", 1, 1.0, 0.8),
-            *attained("slo", 0, 1.0, 1.0, 0.9),
-            *attained("slo", 1, 1.0, 1.0, 0.9),
-        ]
-    )
+    told = by_policy(round_robin=[(1.0, 0.9), (1.0, 0.8)], slo=[(1.0, 1.0, 0.9)] * 2)
     assert told["round_robin"]["rate_per_s"]["mean"] == pytest.approx((11 + 10.5) / 2)
     assert told["round_robin"]["bound"] == "within"
     assert told["slo"]["ratio"]["mean"] == pytest.approx((13 / 11 + 13 / 10.5) / 2)
@@ -77,18 +76,11 @@ def test_capacity_over_seeds() -> None:
 
 def test_a_bound_is_told_of_all_seeds_or_of_none() -> None:
     told = by_policy(
-        [
-            *attained("round_robin", 0, 1.0, 0.9),
-            *attained("round_robin", 1, 1.0, 0.8),
-            *attained("high", 0, 1.0, 0.9),
-            *attained("high", 1, 1.0, 1.0),
-            *attained("highest", 0, 1.0, 1.0),
-            *attained("highest", 1, 1.0, 0.96),
-            *attained("low", 0, 0.1, 0.1),
-            *attained("low", 1, 1.0, 0.9),
-            *attained("odd", 0, 1.0, 1.0),
-            *attained("odd", 1, 0.1, 0.1),
-        ]
+        round_robin=[(1.0, 0.9), (1.0, 0.8)],
+        high=[(1.0, 0.9), (1.0, 1.0)],
+        highest=[(1.0, 1.0), (1.0, 0.96)],
+        low=[(0.1, 0.1), (1.0, 0.9)],
+        odd=[(1.0, 1.0), (0.1, 0.1)],
     )
     ends = {name: (one["bound"], one["low_per_s"], one["high_per_s"]) for name, one in told.items()}
     assert ends["high"] == ("mixed", 10.0, None)
@@ -101,12 +93,7 @@ def test_a_bound_is_told_of_all_seeds_or_of_none() -> None:
 
 
 def test_rates_far_apart_give_no_number() -> None:
-    made = [
-        {"policy": "slo", "seed": seed, "rate_per_s": rate, "attainment": share}
-        for seed in (0, 1)
-        for rate, share in ((16.0, 1.0), (32.0, 0.5))
-    ]
-    told = capacities(made, "slo")
+    told = capacities(attained((16.0, 32.0), slo=[(1.0, 0.5)] * 2), "slo")
     assert (told[0]["bound"], told[0]["low_per_s"], told[0]["high_per_s"]) == ("between", 16.0, 32.0)
     assert told[0]["rate_per_s"]["mean"] is None
     added = rates_to_add({"capacity": told})
@@ -116,50 +103,40 @@ def test_rates_far_apart_give_no_number() -> None:
 
 def test_capacities_are_told_apart_pair_by_pair() -> None:
     # Seeds differ by far more than the policies do, but in each of them slo bears more than latency.
-    made = []
-    for seed in range(4):
-        kept = [1.0] * (seed + 1)
-        made += attained("slo", seed, *kept, 0.90)
-        made += attained("latency", seed, *kept, 0.85 - 0.01 * seed)
-        made += attained("cost", seed, *kept, 0.92 if seed % 2 else 0.85)
+    kept = [[1.0] * (seed + 1) for seed in range(4)]
+    made = attained(
+        NEAR,
+        slo=[(*each, 0.90) for each in kept],
+        latency=[(*each, 0.85 - 0.01 * seed) for seed, each in enumerate(kept)],
+        cost=[(*each, 0.92 if seed % 2 else 0.85) for seed, each in enumerate(kept)],
+    )
     assert capacity_leaders(capacities(made, "slo")) == ["slo", "cost"]
 
 
 def test_a_policy_that_keeps_the_target_in_no_seed_need_not_be_clearly_behind() -> None:
-    shares = {"cost": ((1.0, 0.5), (0.9, 0.5)), "slo": ((0.9, 0.5), (0.9, 0.5)), "none": ()}
-    made = [
-        {"policy": policy, "seed": seed, "rate_per_s": rate, "attainment": share}
-        for policy, seeds in shares.items()
-        for seed, each in enumerate(seeds)
-        for rate, share in zip((8.0, 16.0), each, strict=True)
-    ]
+    made = attained((8.0, 16.0), cost=[(1.0, 0.5), (0.9, 0.5)], slo=[(0.9, 0.5)] * 2)
     assert capacity_leaders(capacities(made, "slo")) == ["cost", "slo"]
     assert capacity_leaders(capacities([run for run in made if run["policy"] == "slo"], "slo")) == []
 
 
 def test_capacities_between_rates_are_told_apart_where_no_seed_overlaps() -> None:
-    wide = {"slo": ((1.0, 1.0, 0.5), (1.0, 1.0, 1.0)), "cost": ((1.0, 1.0, 0.4), (1.0, 0.9, 0.4))}
-    wide |= {"latency": ((1.0, 0.9, 0.5), (1.0, 0.9, 0.5)), "random": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))}
-    made = [
-        {"policy": policy, "seed": seed, "rate_per_s": rate, "attainment": share}
-        for policy, seeds in wide.items()
-        for seed, shares in enumerate(seeds)
-        for rate, share in zip((8.0, 16.0, 32.0), shares, strict=True)
-    ]
+    made = attained(
+        (8.0, 16.0, 32.0),
+        slo=[(1.0, 1.0, 0.5), (1.0, 1.0, 1.0)],
+        cost=[(1.0, 1.0, 0.4), (1.0, 0.9, 0.4)],
+        latency=[(1.0, 0.9, 0.5)] * 2,
+        random=[(0.5, 0.5, 0.5)] * 2,
+    )
     assert capacity_leaders(capacities(made, "slo")) == ["slo", "cost"]
 
 
 def test_the_best_are_told_by_paired_differences() -> None:
-    shares = {
-        "slo": (0.90, 0.70, 0.50),
-        "latency": (0.88, 0.681, 0.48),  # behind in each draw by nearly the same
-        "cost": (0.80, 0.74, 0.52),  # now ahead, now behind
-    }
-    made = [
-        {"policy": policy, "rate_per_s": 10.0, "seed": seed, "attainment": share}
-        for policy, own in shares.items()
-        for seed, share in enumerate(own)
-    ]
+    made = attained(
+        (10.0,),
+        slo=[(0.90,), (0.70,), (0.50,)],
+        latency=[(0.88,), (0.681,), (0.48,)],  # behind in each draw by nearly the same
+        cost=[(0.80,), (0.74,), (0.52,)],  # now ahead, now behind
+    )
     assert leaders(made, 10.0, "attainment") == ["slo", "cost"]
     assert leaders(made, 10.0, "attainment", least=True)[0] == "latency"
     assert leaders(made, 20.0, "attainment") == []
