@@ -45,22 +45,8 @@ def test_a_fleet_file_with_an_instance_that_is_gone(
 ) -> None:
     out = tmp_path / "data"
     words = ["--rates", "100", "--concurrency", "2", "--requests", "6", "--max-tokens", "30", "--no-texts"]
-    assert (
-        cli.main(
-            [
-                "collect",
-                "--config",
-                str(fleet),
-                "--prompts",
-                str(prompts),
-                *words,
-                "--out",
-                str(out),
-                "--json",
-            ]
-        )
-        == 0
-    )
+    given = ["--config", str(fleet), "--prompts", str(prompts), "--out", str(out), "--json"]
+    assert cli.main(["collect", *given, *words]) == 0
     captured = capsys.readouterr()
     told = json.loads(captured.out)
     assert len(captured.err.splitlines()) == 1

@@ -40,14 +40,8 @@ def words(tmp_path: Path) -> list[str]:
     return [
         *(sys.executable, "-m", "router.cli", "compare", "--oracle-seeds", "0", "--jobs", "2"),
         *("--workload", str(tmp_path / "w.jsonl"), "--fleet", str(tmp_path / "fleet.yaml")),
-        *(
-            "--policies",
-            "random,least_load,latency,slo",
-            "--seeds",
-            str(SEEDS),
-            "--out",
-            str(tmp_path / "out"),
-        ),
+        *("--policies", "random,least_load,latency,slo", "--seeds", str(SEEDS)),
+        *("--out", str(tmp_path / "out")),
     ]
 
 

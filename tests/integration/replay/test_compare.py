@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import orjson
@@ -12,6 +11,7 @@ import pytest
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 from router.cli import main
 from tests.commands import refusal_of
+from tests.unit.benchmarks.parsed import assert_stands_alone
 
 from .conftest import SseServer
 
@@ -45,21 +45,6 @@ def words(server: SseServer, workload: Path, tmp_path: Path) -> tuple[str, ...]:
         *("--url", server.url, "--workload", str(workload), "--policies", "fast,slow"),
         *("--out", str(tmp_path / "out"), "--settle", "0", "--warmup", "1"),
     )
-
-
-class Tags(HTMLParser):
-    """The start tags of a page, and every outside address in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.outside: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.outside += [
-            value for name, value in attrs if name in ("src", "href") and value and value[0] != "#"
-        ]
 
 
 def test_two_policies_at_two_rates(
@@ -118,13 +103,9 @@ def test_the_scores_of_a_gateway_s_judge_are_its_quality(
 
 def check_page(page: str) -> None:
     """It stands alone, is readable on dark, and nothing of the workload's text gets in unescaped."""
-    tags = Tags()
-    tags.feed(page)
-    assert tags.tags.count("svg") >= 5
-    assert "table" in tags.tags
-    assert "script" not in tags.tags
-    assert tags.outside == []
-    assert "prefers-color-scheme: dark" in page
+    tags = assert_stands_alone(page).tags
+    assert tags.count("svg") >= 5
+    assert "table" in tags
     assert "currentColor" in page
     assert "test &lt;set&gt;" in page
 

@@ -198,19 +198,8 @@ def test_the_command_writes_a_line_a_request(
     server: SseServer, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "results.jsonl"
-    words = (
-        str(workload),
-        "--url",
-        server.url,
-        "--out",
-        str(out),
-        "--limit",
-        "5",
-        "--slo",
-        "ttft_ms=30000",
-        "--json",
-    )
-    assert replay(*words) == 0
+    words = ("--url", server.url, "--out", str(out), "--limit", "5", "--slo", "ttft_ms=30000", "--json")
+    assert replay(str(workload), *words) == 0
     told = orjson.loads(capsys.readouterr().out)
     assert (told["requests"], told["complete"], told["attainment"], told["finished"]) == (5, 5, 1.0, True)
     head, *rows = [orjson.loads(line) for line in out.read_bytes().splitlines()]

@@ -48,19 +48,10 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"rates": ["--concurrency", "1.5"]}, "whole number"),
         ({"rates": ["--rates", "1", "--requests", "0"]}, "whole number"),
         ({"rates": ["--rates", "1", "--timeout-s", "nan"]}, "above 0"),
-        ({"rates": ["--rates", "1", "--judge-url", "http://h:1"]}, "go together"),
+        ({"judge": ["--judge-url", "http://h:1"]}, "go together"),
+        ({"judge": ["--judge-url", "h", "--judge-model", "j"]}, "--judge-url h: expected http"),
         (
-            {"rates": ["--rates", "1", "--judge-url", "h", "--judge-model", "j"]},
-            "--judge-url h: expected http",
-        ),
-        (
-            {
-                "rates": [
-                    "--rates",
-                    "1",
-                    *["--judge-url", "http://h:1", "--judge-model", "j", "--judge-key-env", "UNSET_Y"],
-                ]
-            },
+            {"judge": ["--judge-url", "http://h:1", "--judge-model", "j", "--judge-key-env", "UNSET_Y"]},
             "UNSET_Y",
         ),
     ],

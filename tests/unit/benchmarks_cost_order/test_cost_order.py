@@ -58,14 +58,7 @@ def test_the_experiment_has_a_row_for_each_case(
     command = [
         "--out",
         str(tmp_path),
-        "--seeds",
-        "1",
-        "--other-seeds",
-        "1",
-        "--requests",
-        "60",
-        "--jobs",
-        "1",
+        *["--seeds", "1", "--other-seeds", "1", "--requests", "60", "--jobs", "1"],
     ]
     assert cost_order.main(command) == 0
     first = capsys.readouterr().out

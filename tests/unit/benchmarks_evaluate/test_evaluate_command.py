@@ -37,20 +37,19 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(*words: str | Path) -> int:
-    return cli.main(["evaluate", *map(str, words)])
+def evaluate(artifact: Path, data: Path, *more: str | Path) -> int:
+    return cli.main(["evaluate", "--artifact", str(artifact), "--data", str(data), *map(str, more)])
+
+
+def refused(capsys: pytest.CaptureFixture[str], artifact: Path, data: Path, *more: str | Path) -> str:
+    return refusal_of(capsys, "evaluate", "--artifact", artifact, "--data", data, *more)
 
 
 def test_held_out_is_what_training_held_out(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The figures are those that `headway train` told, baselines included."""
-    assert (
-        evaluate(
-            "--artifact", artifacts / "relevance.headway.npz", "--data", collected, "--held-out", "--json"
-        )
-        == 0
-    )
+    assert evaluate(artifacts / "relevance.headway.npz", collected, "--held-out", "--json") == 0
     (told,) = json.loads(capsys.readouterr().out)["results"]
     metrics = {
         (each["name"], each["of"]): each
@@ -69,10 +68,7 @@ def test_a_folder_is_evaluated_by_what_the_data_tell(
     shutil.copytree(artifacts, tmp_path / "both")
     save(Artifact("latency", KINDS["latency"].feature_names(), {"a": np.ones(1)}), tmp_path / "both")
     write(answers(60, seed=2, source="later"), tmp_path / "later")
-    assert (
-        evaluate("--artifact", tmp_path / "both", "--data", tmp_path / "later", "--out", tmp_path / "report")
-        == 0
-    )
+    assert evaluate(tmp_path / "both", tmp_path / "later", "--out", tmp_path / "report") == 0
     shown = capsys.readouterr().out
     assert "relevance predictor" in shown
     assert "later (120 answers)" in shown
@@ -86,7 +82,7 @@ def test_a_folder_is_evaluated_by_what_the_data_tell(
 def test_data_that_it_was_trained_on_are_told(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate("--artifact", artifacts, "--data", collected) == 0
+    assert evaluate(artifacts, collected) == 0
     assert "some of these may be among them (--held-out leaves them out)." in capsys.readouterr().out
 
 
@@ -95,7 +91,7 @@ def test_a_final_artifact_has_no_held_out_part_to_point_to(
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, about={**artifact.about, "final": True}), tmp_path)
-    assert evaluate("--artifact", path, "--data", collected) == 0
+    assert evaluate(path, collected) == 0
     told = capsys.readouterr().out
     assert "it was trained on everything" in told
     assert "--held-out" not in told
@@ -109,8 +105,7 @@ def test_near_copies_of_training_prompts_are_left_out_of_a_separate_test_set(
     copy = replace(copied, id="copy", group="copy", source="later", text=f"{copied.text} Thanks.")
     given = (*later.answers, *(replace(each, prompt="copy") for each in MADE.answers[:2]))
     write(replace(later, prompts=(*later.prompts, copy), answers=given), tmp_path / "later")
-    words = ("--artifact", artifacts, "--data", tmp_path / "later", "--train-data", collected, "--json")
-    assert evaluate(*words) == 0
+    assert evaluate(artifacts, tmp_path / "later", "--train-data", collected, "--json") == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
     assert "Prompts left out, because --train-data has near copies of them: 1." in result["notes"]
     assert result["evaluated_on"][0]["prompts"] == 60
@@ -119,46 +114,31 @@ def test_near_copies_of_training_prompts_are_left_out_of_a_separate_test_set(
 def test_baselines_must_not_have_seen_the_data(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refusal_of(
-        capsys, "evaluate", "--artifact", artifacts, "--data", collected, "--train-data", collected
-    )
+    told = refused(capsys, artifacts, collected, "--train-data", collected)
     assert "--train-data has near copies of them: 160." in told
     assert "nothing in the data" in told
-    told = refusal_of(
-        capsys,
-        "evaluate",
-        "--artifact",
-        artifacts,
-        "--data",
-        collected,
-        "--train-data",
-        collected,
-        "--held-out",
-    )
+    told = refused(capsys, artifacts, collected, "--train-data", collected, "--held-out")
     assert "leave out --train-data" in told
 
 
 def test_an_option_that_applies_to_nothing_is_refused(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--artifact", artifacts, "--data", collected, "--since", "3")
-    assert "--since: goes with a gateway's database" in refusal_of(capsys, "evaluate", *words)
-    words = ("--artifact", artifacts, "--data", collected, "--out", __file__)
-    assert f"--out {__file__}: must be a folder" in refusal_of(capsys, "evaluate", *words)
+    told = refused(capsys, artifacts, collected, "--since", "3")
+    assert "--since: goes with a gateway's database" in told
+    told = refused(capsys, artifacts, collected, "--out", __file__)
+    assert f"--out {__file__}: must be a folder" in told
 
 
 def test_an_artifact_that_is_none_is_refused(
     artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ("--data", collected)
-    assert "No such file" in refusal_of(
-        capsys, "evaluate", "--artifact", tmp_path / "none.headway.npz", *data
-    )
-    assert "no artifact in this folder" in refusal_of(capsys, "evaluate", "--artifact", tmp_path, *data)
+    assert "No such file" in refused(capsys, tmp_path / "none.headway.npz", collected)
+    assert "no artifact in this folder" in refused(capsys, tmp_path, collected)
     (tmp_path / "cut").mkdir()
     whole = (artifacts / "relevance.headway.npz").read_bytes()
     (tmp_path / "cut" / "relevance.headway.npz").write_bytes(whole[: len(whole) // 2])
-    told = refusal_of(capsys, "evaluate", "--artifact", tmp_path / "cut", *data)
+    told = refused(capsys, tmp_path / "cut", collected)
     assert "relevance.headway.npz: not a whole artifact of Headway" in told
 
 
@@ -167,32 +147,22 @@ def test_an_artifact_of_other_features_is_refused_by_name(
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, features=(*artifact.features, "colour")), tmp_path)
-    assert "(colour): train it anew" in refusal_of(
-        capsys, "evaluate", "--artifact", path, "--data", collected
-    )
+    assert "(colour): train it anew" in refused(capsys, path, collected)
     path = save(replace(artifact, kind="weather"), tmp_path)
-    assert "a weather artifact, which this version does not know" in refusal_of(
-        capsys, "evaluate", "--artifact", path, "--data", collected
-    )
+    assert "a weather artifact, which this version does not know" in refused(capsys, path, collected)
     path = save(replace(artifact, arrays={}), tmp_path)
-    refusal_of(capsys, "evaluate", "--artifact", path, "--data", collected)
+    refused(capsys, path, collected)
 
 
 def test_data_that_tell_nothing_are_refused(
     artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = artifacts / "relevance.headway.npz"
-    assert "no such file or folder" in refusal_of(
-        capsys, "evaluate", "--artifact", path, "--data", tmp_path / "none"
-    )
+    assert "no such file or folder" in refused(capsys, path, tmp_path / "none")
     write(log(), tmp_path / "log")
-    assert "nothing in the data that a relevance" in refusal_of(
-        capsys, "evaluate", "--artifact", path, "--data", tmp_path / "log"
-    )
+    assert "nothing in the data that a relevance" in refused(capsys, path, tmp_path / "log")
     write(Dataset(prompts=(MADE.prompts[0],)), tmp_path / "prompt")
-    assert "nothing in the data" in refusal_of(
-        capsys, "evaluate", "--artifact", path, "--data", tmp_path / "prompt"
-    )
+    assert "nothing in the data" in refused(capsys, path, tmp_path / "prompt")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +186,7 @@ def test_what_was_held_out_is_not_known_once_the_data_have_grown(
     path = save(Artifact(kind, KINDS[kind].feature_names(), {"a": np.ones(1)}, about), tmp_path)
     grown = joined([before, replace(more, runs=tuple(replace(run, source="levels") for run in more.runs))])
     write(grown, tmp_path / "grown")
-    told = refusal_of(capsys, "evaluate", "--artifact", path, "--data", tmp_path / "grown", "--held-out")
+    told = refused(capsys, path, tmp_path / "grown", "--held-out")
     assert f"the {kind} artifact was trained on other data" in told
 
 
@@ -225,10 +195,6 @@ def test_what_does_not_say_what_was_held_out(
 ) -> None:
     artifact = load(artifacts / "relevance.headway.npz")
     path = save(replace(artifact, about={}), tmp_path)
-    assert "does not say what was held out" in refusal_of(
-        capsys, "evaluate", "--artifact", path, "--data", collected, "--held-out"
-    )
+    assert "does not say what was held out" in refused(capsys, path, collected, "--held-out")
     path = save(replace(artifact, about={**artifact.about, "final": True}), tmp_path)
-    assert "was trained on everything" in refusal_of(
-        capsys, "evaluate", "--artifact", path, "--data", collected, "--held-out"
-    )
+    assert "was trained on everything" in refused(capsys, path, collected, "--held-out")

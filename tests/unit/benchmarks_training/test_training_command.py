@@ -37,6 +37,10 @@ def train(kind: str, *words: str | Path) -> int:
     return cli.main(["train", kind, *map(str, words)])
 
 
+def refused(capsys: pytest.CaptureFixture[str], kind: str, data: Path, out: Path, *more: str) -> str:
+    return refusal_of(capsys, "train", kind, "--data", data, "--out", out, *more)
+
+
 @pytest.fixture(scope="module")
 def told(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The JSON report of a small training, made once."""
@@ -132,42 +136,36 @@ def test_what_is_no_data_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
-    out = ("--out", tmp_path / "out")
-    assert "nothing to read" in refusal_of(capsys, "train", "relevance", *out)
-    assert "no such file or folder" in refusal_of(
-        capsys, "train", "relevance", "--data", tmp_path / "none", *out
-    )
+    out = tmp_path / "out"
+    assert "nothing to read" in refusal_of(capsys, "train", "relevance", "--out", out)
+    assert "no such file or folder" in refused(capsys, "relevance", tmp_path / "none", out)
     (tmp_path / "empty").mkdir()
-    assert "neither a data set" in refusal_of(
-        capsys, "train", "relevance", "--data", tmp_path / "empty", *out
-    )
+    assert "neither a data set" in refused(capsys, "relevance", tmp_path / "empty", out)
     (tmp_path / "note.txt").write_text("no database\n" * 50, encoding="utf-8")
-    assert "note.txt" in refusal_of(capsys, "train", "latency", "--data", tmp_path / "note.txt", *out)
-    told = refusal_of(capsys, "train", "relevance", "--data", tmp_path / "empty", "--sets", "zeroval", *out)
+    assert "note.txt" in refused(capsys, "latency", tmp_path / "note.txt", out)
+    told = refused(capsys, "relevance", tmp_path / "empty", out, "--sets", "zeroval")
     assert "no set 'zeroval': there are zeroeval" in told
 
 
 def test_tables_that_are_wrong_are_refused_with_their_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = ("--out", tmp_path / "out")
+    out = tmp_path / "out"
     nan = '{"run": "log-0", "model": "m", "dispatched_s": NaN, "prompt_tokens": 3}'
     folder = damaged(tmp_path / "nan", log(), "attempts", nan)
-    told = refusal_of(capsys, "train", "latency", "--data", folder, *out)
+    told = refused(capsys, "latency", folder, out)
     assert "attempts.jsonl.gz, line 1: dispatched_s is not a finite number" in told
     folder = damaged(tmp_path / "missing", log(), "attempts", '{"run": "log-0", "model": "m"}')
-    assert "line 1: dispatched_s is missing" in refusal_of(capsys, "train", "latency", "--data", folder, *out)
+    assert "line 1: dispatched_s is missing" in refused(capsys, "latency", folder, out)
 
 
 def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "out")
+    out = tmp_path / "out"
     write(answers(2), tmp_path / "two")
     write(log(attempts=1), tmp_path / "one")
     for kind, folder in (("length", "two"), ("relevance", "two"), ("latency", "one"), ("memory", "one")):
-        assert "too little data" in refusal_of(capsys, "train", kind, "--data", tmp_path / folder, *out)
-    assert "nothing in the data that a latency" in refusal_of(
-        capsys, "train", "latency", "--data", tmp_path / "two", *out
-    )
+        assert "too little data" in refused(capsys, kind, tmp_path / folder, out)
+    assert "nothing in the data that a latency" in refused(capsys, "latency", tmp_path / "two", out)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +181,7 @@ def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_options_out_of_range(
     capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path, words: tuple[str, str], message: str
 ) -> None:
-    assert message in refusal_of(capsys, "train", "relevance", "--data", collected, "--out", tmp_path, *words)
+    assert message in refused(capsys, "relevance", collected, tmp_path, *words)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +203,7 @@ def test_an_option_that_applies_to_nothing_is_refused(
     words: tuple[str, ...],
     message: str,
 ) -> None:
-    assert message in refusal_of(capsys, "train", kind, "--data", collected, "--out", tmp_path, *words)
+    assert message in refused(capsys, kind, collected, tmp_path, *words)
 
 
 def test_a_base_share_needs_data_to_take_it_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -219,7 +217,7 @@ def test_a_place_that_cannot_be_written_is_told_before_training(
     capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("here", encoding="utf-8")
-    told = refusal_of(capsys, "train", "relevance", "--data", collected, "--out", tmp_path / "file")
+    told = refused(capsys, "relevance", collected, tmp_path / "file")
     assert f"headway train: --out {tmp_path / 'file'}: must be a folder" in told
 
 
@@ -231,7 +229,7 @@ def test_what_is_not_installed_is_told_with_its_extra(
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    told = refusal_of(capsys, "train", "relevance", "--data", tmp_path, "--out", tmp_path)
+    told = refused(capsys, "relevance", tmp_path, tmp_path)
     assert re.fullmatch(
         rf"headway: train needs {module}[\w.]*: make dev, or \S+/bin/pip install -e '\.\[train\]', in Headway's checkout\n",
         told,
