@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.measures import mean_rate
 from benchmarks.workloads.build import build, plan
-from benchmarks.workloads.format import WorkloadError, read, read_header, write
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest, read, read_header, write
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 from router.cli import main
@@ -19,6 +19,12 @@ from tests.commands import refusal_of
 
 def run(*words: str) -> int:
     return main(["workload", *words])
+
+
+def built(folder: Path, *words: str) -> list[WorkloadRequest]:
+    """What `headway workload build` writes to `w.jsonl`."""
+    assert run("build", *words, "--out", str(folder / "w.jsonl")) == 0
+    return list(read(folder / "w.jsonl"))
 
 
 @pytest.fixture
@@ -42,6 +48,8 @@ def test_build_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     first = out.read_bytes()
     assert run("build", "gamma", "--out", str(out), *words) == 0
     assert out.read_bytes() == first  # the seed decides everything
+    assert run("build", "gamma", "--out", str(tmp_path / "other.jsonl"), *words[:-1], "5") == 0
+    assert list(read(tmp_path / "other.jsonl")) != list(read(out))
     capsys.readouterr()
     assert run("show", str(out), "--json", "--out", str(tmp_path / "plot.svg")) == 0
     told = orjson.loads(capsys.readouterr().out)
@@ -50,24 +58,15 @@ def test_build_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
-def test_other_seed_other_workload(tmp_path: Path) -> None:
-    one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
-    run("build", "poisson", "--out", str(one), "--limit", "20")
-    run("build", "poisson", "--out", str(two), "--limit", "20", "--seed", "1")
-    assert list(read(one)) != list(read(two))
-
-
 def test_slices_and_rates(tmp_path: Path, trace: Path) -> None:
-    out = tmp_path / "w.jsonl"
     words = ("--file", str(trace), "--start", "30", "--duration", "60", "--limit", "50", "--rate", "2")
-    assert run("build", "azure_conv", "--out", str(out), *words) == 0
-    requests = list(read(out))
+    requests = built(tmp_path, "azure_conv", *words)
     assert [request.prompt_tokens for request in requests] == list(range(130, 180))
     assert requests[0].arrival_s == 0.0
     assert mean_rate([request.arrival_s for request in requests]) == pytest.approx(2.0)
-    assert run("build", "azure_conv", "--out", str(out), "--file", str(trace), "--rate-scale", "4") == 0
-    assert mean_rate([request.arrival_s for request in read(out)]) == pytest.approx(4.0)
-    header = read_header(out)
+    requests = built(tmp_path, "azure_conv", "--file", str(trace), "--rate-scale", "4")
+    assert mean_rate([request.arrival_s for request in requests]) == pytest.approx(4.0)
+    header = read_header(tmp_path / "w.jsonl")
     assert header.details["files"]["azure_conv"]["route"] == "file"
     assert len(header.details["files"]["azure_conv"]["sha256"]["trace.csv"]) == 64
 
@@ -78,17 +77,15 @@ def test_a_trace_out_of_order_is_sorted(tmp_path: Path) -> None:
         f"2023-11-16 18:15:{at},{tokens},10" for at, tokens in ((40, 100), (50, 200), (45, 300), (39, 400))
     ]
     (tmp_path / "trace.csv").write_text("\n".join(rows) + "\n")
-    out = tmp_path / "w.jsonl"
-    assert run("build", "azure_conv", "--file", str(tmp_path / "trace.csv"), "--out", str(out)) == 0
-    found = [(request.arrival_s, request.prompt_tokens) for request in read(out)]
+    requests = built(tmp_path, "azure_conv", "--file", str(tmp_path / "trace.csv"))
+    found = [(request.arrival_s, request.prompt_tokens) for request in requests]
     assert found == [(0.0, 400), (1.0, 100), (6.0, 300), (11.0, 200)]
 
 
 def test_the_longest_drawn_lengths_can_be_written(tmp_path: Path) -> None:
-    out = tmp_path / "w.jsonl"
     words = ("--limit", "50", "--prompt-median", "2e9", "--prompt-sigma", "10", "--output-sigma", "10")
-    assert run("build", "poisson", "--out", str(out), *words) == 0
-    assert max(request.prompt_tokens for request in read(out)) == 2**31 - 1
+    requests = built(tmp_path, "poisson", *words)
+    assert max(request.prompt_tokens for request in requests) == 2**31 - 1
 
 
 def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> None:
@@ -194,10 +191,8 @@ def test_several_names_of_a_model(tmp_path: Path) -> None:
     answers.write_bytes(
         orjson.dumps([{"instruction": "Why?", "output": "a" * 439, "generator": "b", "dataset": "d"}])
     )
-    out = tmp_path / "w.jsonl"
-    words = ("--file", str(answers), "--models", "m=a|b")
-    assert run("build", "alpaca_eval", "--out", str(out), *words) == 0
-    assert [request.output_tokens for request in read(out)] == [{"m": 100}]
+    requests = built(tmp_path, "alpaca_eval", "--file", str(answers), "--models", "m=a|b")
+    assert [request.output_tokens for request in requests] == [{"m": 100}]
 
 
 def test_a_long_workload_is_not_held_in_memory(tmp_path: Path) -> None:

@@ -120,18 +120,12 @@ def test_a_lone_request_costs_and_takes_what_can_be_counted() -> None:
 def test_money_cuts_an_answer_at_the_token_that_it_still_buys() -> None:
     fleet = fleet_of(1)
     cap = 200 * 0.03e-6 + 10.5 * 0.05e-6
-    requests = steady(1, 0.5, routing={"max_cost_usd": cap})
-    row = simulate(fleet, understood(requests, fleet)).columns
-    assert OUTCOMES[row["outcome"][0]] == "budget_exhausted_mid_decode"
-    assert row["output_tokens"][0] == 10
-    assert row["budget_overrun_usd"][0] == 0.0
-
-
-def test_an_answer_as_long_as_its_money_is_not_cut() -> None:
-    fleet = fleet_of(1)
-    requests = steady(1, 0.5, output_tokens=10, routing={"max_cost_usd": 200 * 0.03e-6 + 10.5 * 0.05e-6})
-    row = simulate(fleet, understood(requests, fleet)).columns
-    assert OUTCOMES[row["outcome"][0]] == "ok"
+    for tokens, outcome in ((50, "budget_exhausted_mid_decode"), (10, "ok")):
+        requests = steady(1, 0.5, output_tokens=tokens, routing={"max_cost_usd": cap})
+        row = simulate(fleet, understood(requests, fleet)).columns
+        assert OUTCOMES[row["outcome"][0]] == outcome
+        assert row["output_tokens"][0] == 10
+        assert row["budget_overrun_usd"][0] == 0.0
 
 
 def test_an_answer_that_fills_the_engines_memory_is_not_cut_by_money() -> None:

@@ -73,11 +73,6 @@ def test_an_artifact_tells_data_code_figures_settings_and_versions() -> None:
     )
 
 
-def test_final_figures_are_said_to_be_of_the_held_out_part() -> None:
-    made = with_about(PLAIN, answers(10), FOUND, seed=3, held_out=0.2, training_part="part", final=True)
-    assert made.about["metrics_are_of"] == "the held-out part, before training once more on all"
-
-
 def test_without_a_checkout_of_its_own_the_version_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
