@@ -26,6 +26,7 @@ FULL = WorkloadRequest(
     routing={"policy": "slo", "slo": {"ttft_ms": 500.0}, "on_miss": "reject", "max_cost_usd": 0.01},
     source="test",
 )
+SOUND = '"id": "x", "arrival_s": 0, "prompt_tokens": 1'
 PLAIN = WorkloadRequest(id="b", arrival_s=1.5, prompt_tokens=10, output_tokens=3)
 
 
@@ -54,26 +55,20 @@ def test_longest_output() -> None:
         ('{"id": "x", "arrival_s": true, "prompt_tokens": 1}', "arrival_s: must be"),
         ('{"id": "x", "arrival_s": 0, "prompt_tokens": 0}', "prompt_tokens: must be"),
         ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1.5}', "prompt_tokens: must be"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "max_tokens": "9"}', "max_tokens: must be"),
-        (
-            '{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "output_tokens": {"m": 0}}',
-            "output_tokens.m: must",
-        ),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "quality": {"m": 2}}', "quality.m: must"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "prefix_hashes": ["a"]}', "prefix_hashes[0]: must"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "prompt": 3}', "prompt: must be"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "colour": 3}', "colour: unknown key"),
-        (
-            '{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "routing": {"slo": {"ttft": 1}}}',
-            "routing.slo.ttft",
-        ),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "routing": {"slo": {"ttft_ms": 0}}}', "above 0"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "routing": {"polcy": "slo"}}', "routing.polcy"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "routing": {"on_miss": "die"}}', "routing.on_miss"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "routing": {"max_cost_usd": -1}}', "max_cost_usd"),
+        ('{SOUND, "max_tokens": "9"}', "max_tokens: must be"),
+        ('{SOUND, "output_tokens": {"m": 0}}', "output_tokens.m: must"),
+        ('{SOUND, "quality": {"m": 2}}', "quality.m: must"),
+        ('{SOUND, "prefix_hashes": ["a"]}', "prefix_hashes[0]: must"),
+        ('{SOUND, "prompt": 3}', "prompt: must be"),
+        ('{SOUND, "colour": 3}', "colour: unknown key"),
+        ('{SOUND, "routing": {"slo": {"ttft": 1}}}', "routing.slo.ttft"),
+        ('{SOUND, "routing": {"slo": {"ttft_ms": 0}}}', "above 0"),
+        ('{SOUND, "routing": {"polcy": "slo"}}', "routing.polcy"),
+        ('{SOUND, "routing": {"on_miss": "die"}}', "routing.on_miss"),
+        ('{SOUND, "routing": {"max_cost_usd": -1}}', "max_cost_usd"),
         ('{"id": "", "arrival_s": 0, "prompt_tokens": 1}', "id: must have at least 1 character"),
         ('{"id": "x", "arrival_s": NaN, "prompt_tokens": 1}', "arrival_s: must be a finite number"),
-        ('{"id": "x", "arrival_s": 0, "prompt_tokens": 1, "routing": {"slo": {}}}', "routing.slo: must have"),
+        ('{SOUND, "routing": {"slo": {}}}', "routing.slo: must have"),
         ('{"id": "b", "arrival_s": 2, "prompt_tokens": 1}', "occurs twice"),
         ('{"id": "x", "arrival_s": 1, "prompt_tokens": 1}', "earlier than the line before"),
     ],
@@ -82,7 +77,7 @@ def test_bad_line_is_named_with_its_number_and_reason(tmp_path: Path, line: str,
     path = tmp_path / "w.jsonl"
     write(path, Header("test"), [PLAIN])
     with path.open("a") as out:
-        out.write(line + "\n")
+        out.write(line.replace("SOUND", SOUND) + "\n")
     with pytest.raises(WorkloadError, match="line 3: ") as caught:
         list(read(path))
     assert reason in str(caught.value)

@@ -18,6 +18,7 @@ from tests.data_files import put
 
 NOWHERE: Mapping[str, str] = {}
 DEFAULT = Choices()
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
 def from_folder(name: str, root: Path, choices: Choices = DEFAULT) -> list[WorkloadRequest]:
@@ -35,8 +36,7 @@ def from_files(name: str, files: Sequence[Path], choices: Choices = DEFAULT) -> 
 def test_azure_is_the_same_by_both_routes(tmp_path: Path) -> None:
     original = put(
         tmp_path / "AzureLLMInferenceTrace_conv.csv",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2023-11-16 18:15:46.6805900,374,44\n"
+        f"{AZURE}2023-11-16 18:15:46.6805900,374,44\n"
         "2023-11-16 18:15:50.9951690,396,109\n"
         "2023-11-16 18:15:51.2224670,879,0\n",
     )
@@ -283,17 +283,9 @@ def test_other_models_may_be_chosen(tmp_path: Path) -> None:
     ("name", "text", "reason"),
     [
         ("azure_conv", "a,b\n1,2\n", "line 1: column TIMESTAMP is missing"),
-        (
-            "azure_conv",
-            "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,2\n",
-            "line 2: TIMESTAMP: must be a valid datetime",
-        ),
-        (
-            "azure_conv",
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,x,2\n",
-            "line 2: ContextTokens: must be a whole number",
-        ),
-        ("azure_conv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no row"),
+        ("azure_conv", f"{AZURE}noon,1,2\n", "line 2: TIMESTAMP: must be a valid datetime"),
+        ("azure_conv", f"{AZURE}2023-11-16 18:15:46,x,2\n", "line 2: ContextTokens: must be a whole number"),
+        ("azure_conv", AZURE, "holds no row"),
         (
             "sharegpt",
             "num_prefill_tokens,num_decode_tokens\n5,0\n",
@@ -349,8 +341,7 @@ def test_every_source_has_pinned_addresses() -> None:
 def test_build_from_one_set_with_texts_of_another(tmp_path: Path) -> None:
     trace = put(
         tmp_path / "trace.csv",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        + "".join(f"2023-11-16 18:15:{second:02}.0000000,30,{second + 1}\n" for second in range(10)),
+        AZURE + "".join(f"2023-11-16 18:15:{second:02}.0000000,30,{second + 1}\n" for second in range(10)),
     )
     texts = put(
         tmp_path / "model_outputs.json",

@@ -17,6 +17,7 @@ from router.config import load
 from tests.commands import refusal_of
 from tests.unit.benchmarks_planning.made import plan_files
 
+MODELS = {"llama-3.2-1b", "llama-3.2-3b"}
 SLO = ("--slo", "ttft_ms=1500,tpot_ms=80")
 BRIEF = ("--limit", "60", "--time-s", "1", "--jobs", "1")
 
@@ -36,10 +37,7 @@ def test_a_plan_from_rates_to_a_fleet_file(
     data = orjson.loads(capsys.readouterr().out)
     assert data == orjson.loads((out / "plan.json").read_bytes())
     best = data["plans"][0]
-    assert {model for group in best["groups"] for model in group["models"]} == {
-        "llama-3.2-1b",
-        "llama-3.2-3b",
-    }
+    assert {model for group in best["groups"] for model in group["models"]} == MODELS
     assert best["usd_per_hour"] == pytest.approx(1.4)
     assert best["low"] <= best["attainment"] <= best["high"] <= 1
     assert best["attainment"] > 0.9
@@ -57,10 +55,7 @@ def test_a_model_of_a_low_rate_has_no_request_in_some_draws(
     rates = ("--rates", "llama-3.2-1b=20,llama-3.2-3b=0.01")
     assert cli.main(["plan", *files, *rates, *SLO, *BRIEF, "--json"]) == 0
     best = orjson.loads(capsys.readouterr().out)["plans"][0]
-    assert {model for group in best["groups"] for model in group["models"]} == {
-        "llama-3.2-1b",
-        "llama-3.2-3b",
-    }
+    assert {model for group in best["groups"] for model in group["models"]} == MODELS
     said = refusal_of(capsys, "plan", *files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--limit", "1")
     assert "--rates: a draw has no request: give a larger --limit" in said
 
