@@ -70,8 +70,10 @@ def checked(line: bytes) -> bytes:
 
 def from_line(line: bytes) -> Entry | None:
     """The entry of a line, of a spool or not; None if it is torn or damaged."""
+    if line[-1:] != b"\n":  # torn, perhaps inside the blob: its JSON may be complete
+        return None
     if not line.startswith(b"["):
-        if line[:9] != b"%08x " % crc32(line[9:-1]) or line[-1:] != b"\n":
+        if line[:9] != b"%08x " % crc32(line[9:-1]):
             return None
         line = line[9:]
     document, _, blob = line[:-1].partition(b"\t")

@@ -66,6 +66,13 @@ def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
     assert from_line(b"[" + line[1:]) is None
 
 
+def test_a_line_is_torn_wherever_it_ends(make_record: MakeRecord) -> None:
+    """The socket of a killed process may end anywhere, and its lines have no check sum."""
+    line = record_line(make_record(1), keep_prompts=False)
+    assert b"\t{" in line
+    assert [at for at in range(len(line)) if from_line(line[:at]) is not None] == []
+
+
 def test_values_that_no_line_takes_are_made_fit(make_record: MakeRecord) -> None:
     record = make_record(1, max_tokens=10**30, key_name="half a \ud800 pair", prompt="p")
     line = record_line(record, keep_prompts=True)
