@@ -164,17 +164,20 @@ def _rank(option: Considered) -> tuple[bool, float]:
 
 
 def decode(blob: bytes) -> Explanation:
-    """Read a blob. Raises ValueError for an unknown version."""
+    """Read a blob. Raises ValueError for an unknown version and for a damaged blob."""
     document = orjson.loads(blob)
-    fields = _FIELDS_OF.get(document["v"])
-    if fields is None:
-        raise ValueError(f"explanation of an unknown version {document['v']}")
-    features = document.get("f")
-    return {
-        "decisions": [_kept_decision(row, fields) for row in document["d"]],
-        "prefix": document["prefix"],
-        "features": None if features is None else _unpacked(*features),
-    }
+    try:
+        fields = _FIELDS_OF.get(document["v"])
+        if fields is None:
+            raise ValueError(f"explanation of an unknown version {document['v']}")
+        features = document.get("f")
+        return {
+            "decisions": [_kept_decision(row, fields) for row in document["d"]],
+            "prefix": document["prefix"],
+            "features": None if features is None else _unpacked(*features),
+        }
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError("a damaged explanation") from error
 
 
 def _packed(features: PromptFeatures) -> tuple[str, int, tuple[int, ...]]:

@@ -334,7 +334,7 @@ class Store:
         for row in reversed(await self.rows(query)):
             try:
                 features = explanations.decode(row["blob"])["features"]
-            except ValueError:  # of a version that is no longer supported
+            except ValueError:  # damaged, or of a version that is not supported
                 continue
             if features is not None and row["model"] is not None:
                 found.append((row["model"], features, row["quality"]))
@@ -365,7 +365,7 @@ class Store:
         return await self.rows(query)
 
     async def explanation(self, request_id: str) -> Explanation | None:
-        """The data of the request's decisions; None if nothing was decided."""
+        """The data of the request's decisions; None if nothing was decided, or if it cannot be read."""
         entry = await self._unwritten(request_id)
         if entry is not None:
             blob = None if entry.explanation is None else entry.explanation[1]
@@ -373,7 +373,13 @@ class Store:
             table = tables.explanations
             rows = await self.rows(select(table.c.blob).where(table.c.request_id == request_id))
             blob = rows[0]["blob"] if rows else None
-        return None if blob is None else explanations.decode(blob)
+        if blob is None:
+            return None
+        try:
+            return explanations.decode(blob)
+        except ValueError:  # damaged, or of a newer version; the error may quote it
+            log.warning("the explanation of %s cannot be read", request_id)
+            return None
 
     async def requests(
         self,

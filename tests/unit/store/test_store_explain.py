@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from router import explain
 from router.cli import main
 from router.core.types import EndedHow
-from router.store.database import location, parse_url
+from router.store.database import location, parse_url, sqlite_path
 from router.store.queries import Store
 from router.store.records import AttemptRecord
 from tests.records import MakeRecord
@@ -72,6 +74,21 @@ def test_as_json_it_has_the_contracts_members(url: str, capsys: pytest.CaptureFi
         "p_miss",
     ]
     assert told["decisions"][0]["propensity"] == 0.75
+
+
+def test_an_explanation_that_cannot_be_read_hides_nothing_else(
+    url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = sqlite_path(parse_url(url))
+    assert path is not None
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE explanations SET blob = substr(blob, 1, 40)")
+        connection.commit()
+    assert run("req_00000007", "--store", url) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "outcome: ok" in told
+    assert "decision 1 after 500 ms:" not in told
+    assert caplog.messages == ["the explanation of req_00000007 cannot be read"]
 
 
 def test_an_unknown_id_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,6 +109,14 @@ def test_an_unknown_version_is_refused() -> None:
         decode(orjson.dumps({"v": explanations.VERSION + 98, "d": [], "prefix": []}))
 
 
+@pytest.mark.parametrize(
+    "blob", [b"", b'{"v":2,"d":[', b"[]", b"{}", b'{"v":[]}', b'{"v":2,"d":[[]],"prefix":[]}']
+)
+def test_a_damaged_blob_is_known_as_one(blob: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(blob)
+
+
 def test_a_blob_of_the_first_version_is_still_read() -> None:
     values = list(range(13))
     row = ["latency", 0.5, 0, 1.0, 0, [["gpu-0", "llama", 0.1, None, values, None]]]
