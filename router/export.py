@@ -213,17 +213,25 @@ class Parquet:
 
     def _write_group(self) -> None:
         columns = list(zip(*self._waiting, strict=True)) or [()] * len(self._schema)
-        arrays = [
-            self._pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)
-        ]
+        arrays = [self._array(values, field) for values, field in zip(columns, self._schema, strict=True)]
         self._writer.write_batch(self._pa.record_batch(arrays, schema=self._schema))
         self._waiting = []
 
+    def _array(self, values: Sequence[Any], field: Any) -> Any:
+        try:
+            return self._pa.array(values, field.type)
+        except (TypeError, ValueError, OverflowError):  # SQLite holds any type in any column
+            raise StoreError(
+                f"the column {field.name} has a value of another type: is the database damaged?"
+            ) from None
+
     def close(self) -> None:
         """Write the last rows and the footer."""
-        if self._waiting:
-            self._write_group()
-        self._writer.close()
+        try:
+            if self._waiting:
+                self._write_group()
+        finally:
+            self._writer.close()
 
 
 _ROW_GROUP = 20_000

@@ -194,13 +194,13 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 
 def driver_errors(engine: AsyncEngine) -> tuple[type[Exception], ...]:
     """The errors of using a database: SQLAlchemy's, the network's, and the driver's own where SQLAlchemy does not
-    translate them: while connecting, and for a text that is not valid Unicode."""
+    translate them: while connecting, and for a text that is not valid Unicode (of a damaged file also in a message)."""
     errors: tuple[type[Exception], ...] = (
         SQLAlchemyError,
         OSError,
         TimeoutError,
         sqlite3.Error,
-        UnicodeEncodeError,
+        UnicodeError,
     )
     if engine.dialect.name == "postgresql":
         import asyncpg  # type: ignore[import-untyped]

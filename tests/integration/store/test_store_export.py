@@ -16,9 +16,9 @@ from pyarrow import parquet, types
 import router.export
 from router.cli import main
 from router.core.types import Outcome
-from router.export import Csv
+from router.export import Csv, Parquet
 from router.store import tables
-from router.store.database import parse_url
+from router.store.database import StoreError, parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import RequestRecord, request_row
@@ -139,6 +139,14 @@ def test_a_name_that_is_no_text_is_one_line(
     out = ("--format", "csv", "--out", str(tmp_path / "out"), "--policy", "\udcff")
     assert main(["export", "--url", store_url, *out]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_value_of_another_type_is_told() -> None:
+    """SQLite holds any type in any column, so a damaged file may."""
+    rows = Parquet(tables.spend, io.BytesIO())
+    rows.write([("2026-11-22", "run", "key", "latency", 7.5, 1, 2, 3, 0.5)])
+    with pytest.raises(StoreError, match="the column model has a value of another type"):
+        rows.close()
 
 
 def test_what_cannot_be_done_is_one_line(

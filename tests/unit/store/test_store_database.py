@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,17 @@ async def test_a_file_that_is_no_database_is_one_clear_error(tmp_path: Path) -> 
     path.write_text("not a database " * 100)
     with pytest.raises(StoreError, match="not a database"):
         await Store.open(f"sqlite:///{path}")
+
+
+async def test_a_file_whose_tables_are_damaged_is_one_clear_error(tmp_path: Path) -> None:
+    """SQLite's message quotes the damaged text, which is not UTF-8."""
+    path = tmp_path / "damaged.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE a_table (id TEXT PRIMARY KEY)")
+    path.write_bytes(path.read_bytes().replace(b"a_table (id", b"a_table \xffid"))
+    with pytest.raises(StoreError, match="cannot open the store") as refused:
+        await Store.open_readonly(f"sqlite:///{path}")
+    assert "\n" not in str(refused.value)
 
 
 async def test_tables_of_another_shape_are_named(tmp_path: Path) -> None:
