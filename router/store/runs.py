@@ -17,6 +17,7 @@ import os
 import secrets
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +82,8 @@ class Counts:
     def close(self, *, remove: bool) -> None:
         """Close the file. It stays if its run could not be accounted for."""
         if remove and self.path is not None:
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # the next start finds that it is accounted for
+                self.path.unlink()
         self.slots.release()
         self._map.close()
         if self._fd is not None:

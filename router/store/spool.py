@@ -135,7 +135,11 @@ class Spool:
                 now = min(count, len(self._lengths))
                 size = sum(self._lengths[:now])
             else:
+                lost = self._lost
                 self.read(count)
+                if self._lost > lost:  # it could not be read: these lines are gone with it, and not lost
+                    self._lost -= count
+                    return
                 continue
             segment.read += size
             del self._lengths[:now]
@@ -149,13 +153,11 @@ class Spool:
         """Free a segment's room; the last segment's file is reused."""
         self.bytes -= segment.size
         self.rows -= segment.rows
-        if segment is self._segments[-1] and segment.is_in_place():
-            os.ftruncate(segment.fd, 0)
+        if segment is self._segments[-1] and segment.is_in_place() and _emptied(segment.fd):
             segment.size = segment.read = segment.rows = 0
         else:
             self._segments.remove(segment)
-            os.close(segment.fd)
-            segment.path.unlink(missing_ok=True)
+            _discard(segment)
         if self._retry_at is not None:
             log.info("the spool has room again")
             self._retry_at = None
@@ -163,9 +165,10 @@ class Spool:
     def close(self) -> None:
         """Close the files; those with lines stay. The spool cannot be used afterwards."""
         for segment in self._segments:
-            os.close(segment.fd)
             if segment.read >= segment.size:
-                segment.path.unlink(missing_ok=True)
+                _discard(segment)
+            else:
+                os.close(segment.fd)
 
 
 def segments(path: Path) -> list[Path]:
@@ -178,7 +181,8 @@ def read_lines(segment: Path | int, offset: int, limit: int) -> list[bytes]:
     is any. Bytes after the last line end are not a line."""
     lines: list[bytes] = []
     taken = 0
-    with open(os.dup(segment) if isinstance(segment, int) else segment, "rb") as file:
+    # The open file itself: there may be no free descriptor for a second one.
+    with open(segment, "rb", closefd=not isinstance(segment, int)) as file:
         file.seek(offset)
         while len(lines) < limit and taken < _READ_BYTES:
             line = file.readline()
@@ -187,6 +191,24 @@ def read_lines(segment: Path | int, offset: int, limit: int) -> list[bytes]:
             lines.append(line)
             taken += len(line)
     return lines
+
+
+def _emptied(fd: int) -> bool:
+    """Whether the file could be emptied."""
+    try:
+        os.ftruncate(fd, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _discard(segment: _Segment) -> None:
+    """Close and remove a segment without lines. A file that cannot be removed does no harm: its rows are written."""
+    try:
+        os.close(segment.fd)
+        segment.path.unlink(missing_ok=True)
+    except OSError as error:
+        log.error("%s cannot be removed: %s", segment.path, error.strerror)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -340,6 +340,7 @@ class Writer:
         self.recorded += done - refused
         if self._spooled and self._spool is not None:
             self._spool.remove(done)
+            self._refuse(self._spool.take_lost())
             if not self._spool.rows:
                 self._recent.clear()
 

@@ -127,6 +127,24 @@ async def test_a_spool_whose_files_are_removed_too_loses_nothing_while_the_proce
     assert ids_in(path) == ["req_00000001", "req_00000002"]
 
 
+async def test_a_spool_whose_files_cannot_be_removed_stops_no_recording(
+    tmp_path: Path, make_record: MakeRecord
+) -> None:
+    path, directory = tmp_path / "headway.db", tmp_path / "spool"
+    store = await Store.open(f"sqlite:///{path}", spool_directory=directory)
+    path.rename(tmp_path / "aside.db")
+    put(store, make_record(1))
+    await until(lambda: store.counts().spooled == 1)
+    directory.rename(tmp_path / "old spool")
+    directory.write_text("")  # to remove a file from here is an error other than that it is missing
+    (tmp_path / "aside.db").rename(path)
+    await until(lambda: store.counts().recorded == 1)
+    put(store, make_record(2))
+    await until(lambda: store.counts().recorded == 2)
+    await store.close()
+    assert ids_in(path) == ["req_00000001", "req_00000002"]
+
+
 @contextmanager
 def files_no_larger_than(size_bytes: int, pid: int) -> Iterator[None]:
     """Writes of a process beyond fail, as on a disk that is full (EFBIG instead of ENOSPC)."""

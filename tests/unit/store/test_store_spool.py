@@ -162,3 +162,29 @@ def test_lines_that_vanish_are_counted(tmp_path: Path) -> None:
     assert (spool.take_lost(), spool.take_lost()) == (20, 0)
     assert drain(spool) == list(range(20, 60))
     spool.close()
+
+
+def test_lines_that_vanish_when_they_are_removed_are_not_lost(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=4000)
+    assert spool.append(lines(0, 10))
+    os.truncate(segments(tmp_path / "run")[0], 0)
+    spool.remove(4)
+    assert (spool.rows, spool.take_lost()) == (0, 6)
+    spool.close()
+
+
+def test_a_process_without_a_free_descriptor_loses_no_lines(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=4000)
+    assert spool.append(lines(0, 10))
+    os.close(first_free := os.dup(0))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        assert len(spool.read(10)) == 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert drain(spool) == list(range(10))
+    assert spool.take_lost() == 0
+    spool.close()
