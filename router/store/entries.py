@@ -79,14 +79,24 @@ def from_line(line: bytes) -> Entry | None:
     document, _, blob = line[:-1].partition(b"\t")
     try:
         request, attempts, *others = orjson.loads(document)
-    except ValueError:
+        # A spool of version 0.1.0 has the blob inside the JSON.
+        if len(others) == 2 and others[0] is not None:
+            blob = others[0].encode()
+        explanation = (request[0], blob, others[-1]) if blob else None
+        return Entry(
+            _row(request, len(REQUEST_COLUMNS)),
+            [_row(attempt, len(ATTEMPT_COLUMNS)) for attempt in attempts],
+            explanation,
+        )
+    except (ValueError, TypeError, LookupError, AttributeError):  # not a line of ours
         return None
-    if len(request) < len(REQUEST_COLUMNS):
-        request += [None] * (len(REQUEST_COLUMNS) - len(request))
-    if len(others) == 2 and others[0] is not None:  # a spool of version 0.1.0 has the blob inside the JSON
-        blob = others[0].encode()
-    explanation = (request[0], blob, others[-1]) if blob else None
-    return Entry(tuple(request), list(map(tuple, attempts)), explanation)
+
+
+def _row(values: list[Any], columns: int) -> Row:
+    """A row of an older or a newer version, with as many columns as now."""
+    if len(values) != columns:
+        values = values[:columns] + [None] * (columns - len(values))
+    return tuple(values)
 
 
 def find_line(request_id: str, lines: list[bytes]) -> bytes | None:

@@ -163,6 +163,14 @@ def test_a_line_of_an_older_version_lacks_the_newest_columns(make_record: MakeRe
     assert len(entry.request) == len(REQUEST_COLUMNS)
 
 
+def test_a_line_of_a_newer_version_loses_the_columns_that_are_unknown(make_record: MakeRecord) -> None:
+    """PostgreSQL would refuse it in words that do not tell it from a server that is away."""
+    record = make_record(3)
+    row, attempt = request_row(record), attempt_row(record.id, record.attempt_records[0])
+    entry = from_line(to_line((*row, "new"), [(*attempt, 1, 2)], None, None))
+    assert (entry.request, entry.attempts) == (row, [attempt])
+
+
 def test_reasons_that_fail_cost_an_explanation_and_no_row() -> None:
     def reasons() -> Iterator[str]:
         raise ZeroDivisionError

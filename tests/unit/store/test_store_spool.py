@@ -11,7 +11,15 @@ from zlib import crc32
 
 import pytest
 
-from router.store.entries import REQUEST_COLUMNS, Entry, checked, find_line, from_line, to_line
+from router.store.entries import (
+    ATTEMPT_COLUMNS,
+    REQUEST_COLUMNS,
+    Entry,
+    checked,
+    find_line,
+    from_line,
+    to_line,
+)
 from router.store.explanations import encode
 from router.store.records import attempt_row, request_row
 from router.store.spool import Spool, read_lines, segments
@@ -47,7 +55,8 @@ def test_a_line_of_version_0_1_0_is_read() -> None:
     line = b'[["req_1",null],[["req_1",1]],"{\\"v\\":2}","a prompt"]'
     line = b"%08x %s\n" % (crc32(line), line)
     row = ("req_1", *[None] * (len(REQUEST_COLUMNS) - 1))  # it has fewer columns
-    assert from_line(line) == Entry(row, [("req_1", 1)], ("req_1", b'{"v":2}', "a prompt"))
+    attempt = ("req_1", 1, *[None] * (len(ATTEMPT_COLUMNS) - 2))
+    assert from_line(line) == Entry(row, [attempt], ("req_1", b'{"v":2}', "a prompt"))
 
 
 def test_a_line_is_found_by_its_requests_id() -> None:
@@ -71,6 +80,14 @@ def test_a_line_is_torn_wherever_it_ends(make_record: MakeRecord) -> None:
     line = record_line(make_record(1), keep_prompts=False)
     assert b"\t{" in line
     assert [at for at in range(len(line)) if from_line(line[:at]) is not None] == []
+
+
+@pytest.mark.parametrize(
+    "line", [b"[1,2]", b"[[1],[]]\t{}", b'[{"a":1},[],null]', b"[[],[1],null]", b"[[],[],1,2]", b"[[]]"]
+)
+def test_json_of_another_shape_is_a_damaged_line(line: bytes) -> None:
+    assert from_line(line + b"\n") is None
+    assert from_line(checked(line + b"\n")) is None
 
 
 def test_values_that_no_line_takes_are_made_fit(make_record: MakeRecord) -> None:
