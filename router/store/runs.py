@@ -59,11 +59,17 @@ class Counts:
             # Locked before it has its name: otherwise another process could take it for the file of a killed process.
             unnamed = path.with_name(f".{path.name}.new")
             self._fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            # Now, as an error: a later write into a page for which the disk has no room is a SIGBUS.
-            os.write(self._fd, bytes(_SIZE_BYTES))
-            self._map = mmap.mmap(self._fd, _SIZE_BYTES)
-            os.rename(unnamed, path)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                # Now, as an error: a later write into a page for which the disk has no room is a SIGBUS.
+                os.write(self._fd, bytes(_SIZE_BYTES))
+                self._map = mmap.mmap(self._fd, _SIZE_BYTES)
+                os.rename(unnamed, path)
+            except OSError:
+                os.close(self._fd)
+                with suppress(OSError):
+                    unnamed.unlink()
+                raise
         self.slots = memoryview(self._map).cast("Q")
         self.slots[0] = _MAGIC
 

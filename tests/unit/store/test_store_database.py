@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 import stat
 from contextlib import closing
@@ -20,7 +21,7 @@ from router.store.database import (
 )
 from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
-from router.store.runs import file_prefix
+from router.store.runs import create_counts, file_prefix
 from router.store.writer_settings import statements
 
 
@@ -86,6 +87,18 @@ async def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path,
     with pytest.raises(StoreError, match="cannot open the store") as refused:
         await Store.open(f"sqlite:///{tmp_path / name}")
     assert "\n" not in str(refused.value)
+
+
+def test_a_disk_without_room_for_the_counters_gets_no_file(tmp_path: Path) -> None:
+    """A gateway that is started again and again would leave one each time."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="cannot create the store's counter file"):
+            create_counts(tmp_path / "run-", "1", make_directory=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_file_that_is_no_database_is_one_clear_error(tmp_path: Path) -> None:
