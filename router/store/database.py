@@ -42,6 +42,7 @@ _CLOSE_TIMEOUT_S = 1.0
 # Several processes that open a new file at once take turns.
 _LOCKED_WAIT_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.6
+_READ_ONLY_STATE = "25006"  # of PostgreSQL
 
 _SHORT_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -137,7 +138,15 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
         ) from None
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _set_pragmas)
+    else:
+        event.listen(engine.sync_engine, "handle_error", _leave_read_only)
     return engine
+
+
+def _leave_read_only(context: Any) -> None:
+    """A session that began while the server was read-only stays so: after the error the pool makes new ones."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY_STATE:
+        context.is_disconnect = True
 
 
 async def _connect_postgres(**settings: Any) -> Any:
@@ -314,7 +323,7 @@ def _probe(path: Path) -> None:
 
 def _is_read_only(error: Exception) -> bool:
     """Whether PostgreSQL takes no writes: for good, or while it is not yet the primary."""
-    return getattr(_cause(error), "sqlstate", None) == "25006"
+    return getattr(_cause(error), "sqlstate", None) == _READ_ONLY_STATE
 
 
 def may_pass(error: Exception) -> bool:

@@ -212,6 +212,24 @@ async def test_a_server_that_starts_later_is_waited_for(postgres: PostgresServer
     await store.close()
 
 
+async def test_a_server_that_was_read_only_takes_writes_again(
+    postgres: PostgresServer, postgres_url: str, make_record: MakeRecord
+) -> None:
+    """A session keeps the setting with which it began, so the pool's must end."""
+    name = parse_url(postgres_url).database
+    store = await Store.open(postgres_url)
+    put(store, make_record(1))
+    await postgres.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    await postgres.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname <> 'postgres'"
+    )
+    with pytest.raises(StoreError, match="ReadOnlySQLTransactionError"):
+        await store.add_feedback("req_00000001", 0.5, "team-a")
+    await postgres.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    assert await store.add_feedback("req_00000001", 0.5, "team-a") == 1
+    await store.close()
+
+
 async def test_a_new_connection_waits_for_no_writer(
     tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
