@@ -32,7 +32,7 @@ class Script:
 class Link:
     """Connects when needed. `url` is redis:// or rediss://, with user and password if necessary.
 
-    Raises ImportError without redis-py, ValueError for an unknown option.
+    Raises ImportError without redis-py, ValueError for a wrong option.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -53,6 +53,9 @@ class Link:
         unknown = sorted(set(parsed) - set(known))
         if unknown:
             raise ValueError(f"unknown option in the URL of the shared state: {', '.join(unknown)}")
+        of_tls = sorted(name for name in parsed if name.startswith("ssl_"))
+        if of_tls and not url.startswith("rediss://"):
+            raise ValueError(f"the URL of the shared state has {of_tls[0]}, which needs rediss://")
         # RESP2, no driver name, no time limits of its own: the call as a whole has one.
         self._settings = parsed | {
             "protocol": 2,

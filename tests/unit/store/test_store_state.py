@@ -76,6 +76,7 @@ async def test_what_killed_runs_spent_may_be_told_late_and_twice() -> None:
         "redis://:s3cr#et@h:1",
         "rediss://u:s3cr@h:port",
         "redis://:s3cr@h?socket_timeout=3",
+        "redis://:s3cr@h?ssl_ca_certs=/etc/ca.pem",
     ],
 )
 def test_a_wrong_url_is_told_without_its_password(url: str) -> None:
