@@ -8,7 +8,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -255,24 +255,30 @@ async def connect(engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> 
                 raise StoreError(f"cannot open the store {where}: {error.strerror}") from None
         with opening(engine):
             _probe(path)
+    await patiently(engine, _upgrade if create else schema.check, wait_s)
+
+
+async def patiently(
+    engine: AsyncEngine, work: Callable[[AsyncEngine], Awaitable[None]], wait_s: float = 0.0
+) -> None:
+    """Do what a start needs. It is repeated for up to `wait_s` seconds (for a file at least 30) while a server does not
+    answer or is read-only, or another process has the file locked. Raises StoreError."""
+    path = sqlite_path(engine.url)
+    if path is not None:
         wait_s = max(wait_s, _LOCKED_WAIT_S)
     give_up_at = time.monotonic() + wait_s
     pause_s = _FIRST_PAUSE_S
     while True:
         with opening(engine):
             try:
-                if create:
-                    await _upgrade(engine)
-                else:
-                    await schema.check(engine)
-                return
+                return await work(engine)
             except driver_errors(engine) as error:
                 if time.monotonic() >= give_up_at or not (may_pass(error) or _is_read_only(error)):
                     raise
                 if path is None and pause_s == _FIRST_PAUSE_S:
                     log.warning(
                         "the store %s does not answer yet (%s): waiting up to %g s",
-                        where,
+                        location(engine.url),
                         reason(error),
                         wait_s,
                     )

@@ -29,8 +29,8 @@ from router.store.database import (
     is_bad_value,
     open_engine,
     parse_url,
+    patiently,
     public_url,
-    reason,
     sqlite_path,
 )
 from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS, Entry
@@ -139,7 +139,9 @@ class Store:
             store._file = None if path is None else SqliteFile(path, engine)
             prefix = runs.file_prefix(parsed, spool_directory)
             store._keyed = runs.keyed_path(prefix)
-            process = await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
+            process = await store._begin_run(
+                prefix, spool_mb, keep_prompts, spool_directory is not None, wait_s
+            )
             await store._take_up(process, prefix)
             if spool_directory is not None:  # it may have been missing, or another, at the last start
                 await store._take_up(process, runs.file_prefix(parsed, None))
@@ -156,16 +158,25 @@ class Store:
         return cls(await open_engine(parse_url(url), create=False))
 
     async def _begin_run(
-        self, prefix: Path | None, spool_mb: float, keep_prompts: bool, make_directory: bool
+        self,
+        prefix: Path | None,
+        spool_mb: float,
+        keep_prompts: bool,
+        make_directory: bool,
+        wait_s: float,
     ) -> WriterProcess:
         now = time.time()
         counts = runs.create_counts(prefix, runs.new_run_id(now), make_directory=make_directory)
+
+        async def begin(engine: AsyncEngine) -> None:
+            await runs.begin(engine, counts.run_id, now)
+            self._lost = await runs.lost_so_far(engine)
+
         try:
-            await runs.begin(self._engine, counts.run_id, now)
-            self._lost = await runs.lost_so_far(self._engine)
-        except self._errors as error:
+            await patiently(self._engine, begin, wait_s)
+        except BaseException:
             counts.close(remove=True)
-            raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
+            raise
         spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
         process = WriterProcess(writer_settings(self._engine, self._file, counts.path))
         self._writer = Writer(process, counts, spool=spool, file=self._file, keep_prompts=keep_prompts)

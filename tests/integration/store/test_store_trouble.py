@@ -48,6 +48,17 @@ async def test_a_locked_file_loses_nothing_and_can_be_read(
     await store.close()
 
 
+async def test_a_start_waits_for_a_locked_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    await (await Store.open(url)).close()
+    async with locked(tmp_path / "headway.db"):
+        opening = asyncio.create_task(Store.open(url))
+        await asyncio.sleep(0.5)  # a few tries in vain
+        assert not opening.done()
+    await (await opening).close()
+
+
 async def test_what_waits_for_a_server_that_is_away_can_be_read(
     postgres: Any, postgres_url: str, make_record: MakeRecord
 ) -> None:
