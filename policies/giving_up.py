@@ -31,7 +31,7 @@ _HARD_PRICE = 2.0
 _WORK_OF = 500
 
 #: The reason of an option that is passed over for such a request.
-GIVEN_UP = "the SLO is given up, and the request would disturb others there"
+GIVEN_UP = "the SLO is given up, and the request would delay others there"
 
 
 class GivingUp:

@@ -40,7 +40,7 @@ def failed(task: str, error: BaseException) -> None:
     if len(_logged_at) >= _MAX_KINDS:
         _logged_at.clear()
     _logged_at[kind] = now
-    logger.error("%s failed (%s); it goes on", task, type(error).__name__, exc_info=error)
+    logger.error("%s failed (%s); it continues", task, type(error).__name__, exc_info=error)
 
 
 @contextmanager

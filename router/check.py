@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--config", metavar="FLEET", help="fleet file to check")
     what.add_argument("--schema", action="store_true", help="print the fleet file's JSON schema and exit")
     parser.add_argument(
-        "--engines", action="store_true", help="ask each engine whether it serves what the file says"
+        "--engines", action="store_true", help="check that each engine serves the models in the file"
     )
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 

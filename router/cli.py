@@ -48,7 +48,7 @@ class Command:
 
 COMMANDS = {
     "serve": Command("router.serve", "run the gateway over a fleet file"),
-    "demo": Command("router.demo", "run the gateway over an emulated fleet, without any other requirement"),
+    "demo": Command("router.demo", "run the gateway over emulated engines, which it starts itself"),
     "emulate": Command("backends.emulator.command", "serve emulated engines over HTTP (no model is run)"),
     "check": Command("router.check", "check a fleet file, or print its JSON schema"),
     "workload": Command("benchmarks.workloads.command", "build or show a workload"),

@@ -86,7 +86,7 @@ class DecisionLog:
             self.close()
         else:
             if self._left <= 0:
-                logger.warning("the decision log %s has reached its size: it ends here", self._path)
+                logger.warning("the decision log %s has reached its maximum size: it ends here", self._path)
                 self.close()
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def read(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> tuple[H
     Raises LogError."""
     first = _parsed(path, 1, file.readline())
     if not isinstance(first, dict) or first.pop("headway_decisions", None) != FORMAT:
-        raise LogError(f"{path} is no decision log of this version")
+        raise LogError(f"{path} is not a decision log of this version")
     targets = _targets(path, 1, first.get("targets") or [])
     header: Header = _decoded(path, 1, Header, {**first, "targets": targets})
     return header, _lines(path, file, instances)
@@ -138,7 +138,7 @@ def _lines(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> Itera
             name, now, values, *instructions = _parsed(path, number, line)
             kind = getattr(events, name)
         except (TypeError, ValueError, AttributeError):
-            raise LogError(f"{path}:{number} is no event") from None
+            raise LogError(f"{path}:{number} is not an event") from None
         yield Logged(_read_event(path, number, kind, values, instances), now, _line(instructions))
 
 

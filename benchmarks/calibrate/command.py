@@ -63,14 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=N[,N..]",
-        help=f"a limit of the engine, of several the best: {', '.join(LIMITS)}",
+        help=f"a limit of the engine; of several values the best one is used: {', '.join(LIMITS)}",
     )
     parser.add_argument(
         "--chunked-prefill",
         choices=sorted(_CHUNKED),
-        help="off: new prompts go first, whole, as in older vLLM (default: as the source says, else what fits)",
+        help="off: complete prompts go first, as in older vLLM (default: as the source says, else what fits)",
     )
-    parser.add_argument("--evaluations", type=int, default=400, metavar="N", help="simulations at most (400)")
+    parser.add_argument(
+        "--evaluations", type=int, default=400, metavar="N", help="maximum number of simulations (400)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write report.json, report.txt, profile.yaml")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
@@ -104,7 +106,7 @@ def parse_limits(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
         try:
             limits[name] = tuple(int(value) for value in values.split(","))
         except ValueError:
-            raise WorkloadError(f"--limit {each}: {values!r} is no whole number") from None
+            raise WorkloadError(f"--limit {each}: {values!r} is not a whole number") from None
         if min(limits[name]) < 1:
             raise WorkloadError(f"--limit {each}: must be at least 1")
     return limits

@@ -69,11 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help='one prompt a line, JSON lines with "prompt", or a workload file',
     )
-    add_number(what, "--max-tokens", 512, "N", "bound of every answer")
+    add_number(what, "--max-tokens", 512, "N", "maximum tokens of an answer")
     what.add_argument(
         "--emulate-lengths",
         action="store_true",
-        help="tell an emulated vLLM the output lengths that the file has",
+        help="send the output lengths in the file to an emulated vLLM",
     )
     load = parser.add_argument_group("load at each instance")
     load.add_argument(
@@ -82,11 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--concurrency", type=whole_numbers, default=(), metavar="N,N..", help="requests always in flight"
     )
-    add_number(load, "--requests", 100, "N", "a level, instance and model")
+    add_number(load, "--requests", 100, "N", "requests for each level, instance and model")
     add_number(load, "--timeout-s", 120.0, "S", "for one answer")
-    add_number(load, "--report-s", 1.0, "S", "between two reads of an engine's load")
+    add_number(load, "--report-s", 1.0, "S", "seconds between two reads of an engine's load")
     load.add_argument(
-        "--seed", type=int, default=1, help="order of prompts and times of arrivals (default 1)"
+        "--seed",
+        type=int,
+        default=1,
+        help="seed of the order of prompts and of the arrival times (default 1)",
     )
     judged = parser.add_argument_group("judged quality of the answers, for `headway train relevance`")
     judged.add_argument("--judge-url", metavar="URL", help="any OpenAI-compatible server that can judge")
@@ -95,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the data set to write; must not be there yet"
     )
-    parser.add_argument("--source", default="collected", metavar="NAME", help="how the data set calls itself")
+    parser.add_argument("--source", default="collected", metavar="NAME", help="the name of the data set")
     parser.add_argument(
         "--no-texts", action="store_true", help="keep only features of the prompts, not their texts"
     )
@@ -140,13 +143,13 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """What argparse cannot know. Raises WorkloadError."""
     if (args.config is None) == (not args.vllm and not args.ollama):
-        raise WorkloadError("whom to ask? Give --config FLEET, or --vllm URL or --ollama URL")
+        raise WorkloadError("no engines: give --config FLEET, or --vllm URL or --ollama URL")
     if args.config is None and not args.model:
         raise WorkloadError("--vllm and --ollama need --model NAME")
     if args.config is not None and (args.model or args.api_key_env):
         raise WorkloadError("--model and --api-key-env go with URLs: a fleet file names its own")
     if not args.rates and not args.concurrency:
-        raise WorkloadError("at which load? Give --rates, --concurrency or both")
+        raise WorkloadError("no load: give --rates, --concurrency or both")
     if (args.judge_url is None) != (args.judge_model is None):
         raise WorkloadError("--judge-url and --judge-model go together")
     check_out(args.out, WorkloadError)

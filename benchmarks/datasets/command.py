@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--non-commercial", action="store_true", help="add sources that allow non-commercial use only"
     )
     released.add_argument(
-        "--held-out", type=float, default=0.2, metavar="SHARE", help="the held-out part (0.2)"
+        "--held-out", type=float, default=0.2, metavar="SHARE", help="share that is held out (0.2)"
     )
-    released.add_argument("--seed", type=int, default=0, help="of the split (default 0)")
+    released.add_argument("--seed", type=int, default=0, help="seed of the split (default 0)")
     released.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     folder = os.environ.get("HEADWAY_DATA")
     paths = args.paths or ([folder] if folder else [])
     if not paths:
-        raise DatasetError("which data? Name them, or set HEADWAY_DATA")
+        raise DatasetError("no data: name data sets, or set HEADWAY_DATA")
     with shown_progress("reading and splitting"):
         released = release(
             paths, args.out, non_commercial=args.non_commercial, held_out=args.held_out, seed=args.seed

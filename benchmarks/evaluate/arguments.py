@@ -47,7 +47,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """--seed, --json."""
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of everything drawn (1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of all random draws (1)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 

@@ -20,7 +20,7 @@ from predictors.training.dataset import DatasetError
 
 #: The line in the help by module, which has `TITLE`, `add_arguments(parser)` and `sections(args, data, progress)`.
 EXPERIMENTS = {
-    "unpredictability": "how far one and the same request's figures differ",
+    "unpredictability": "how much the times of the same request differ",
     "heterogeneity": "how unlike hardware, engines, SLO classes, models and prices are",
     "training": "what predictors learn, from what, and what it is worth in goodput",
 }
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help="index.html, results.json, tables.md, figures/",
         )
-        subparser.add_argument("--seed", type=int, default=1, metavar="N", help="of everything drawn (1)")
+        subparser.add_argument(
+            "--seed", type=int, default=1, metavar="N", help="seed of all random draws (1)"
+        )
         subparser.add_argument(
             "--data",
             type=Path,

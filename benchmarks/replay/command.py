@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="a workload file")
     parser.add_argument("--url", required=True, help="any OpenAI-compatible server")
     add_target_arguments(parser)
-    parser.add_argument("--policy", help="the policy to ask for (replaces the workload's own)")
+    parser.add_argument("--policy", help="the policy to request (replaces the workload's own)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
     parser.add_argument(
         "--emulate-lengths",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="tell an emulated engine the true output lengths",
+        help="send the true output lengths to an emulated engine",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write one JSON line a request")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that replay and compare share."""
-    parser.add_argument("--model", default="auto", help="the model to ask for (default auto)")
+    parser.add_argument("--model", default="auto", help="the model to request (default auto)")
     parser.add_argument(
         "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="for requests that have none"
     )
@@ -70,7 +70,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         "--connections",
         choices=("pooled", "new"),
         default="pooled",
-        help="reuse connections (default), or a new one a request",
+        help="reuse connections (default), or open a new one for each request",
     )
 
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the artifact goes")
     parser.add_argument(
-        "--held-out", type=float, default=0.2, metavar="SHARE", help="kept back for the figures (0.2)"
+        "--held-out", type=float, default=0.2, metavar="SHARE", help="held out for the figures (0.2)"
     )
     parser.add_argument(
         "--final",

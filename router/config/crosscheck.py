@@ -147,7 +147,7 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
             yield path, f"pool {masked(seen[of])} has this model on this hardware too"
         seen[of] = pool.get("name")
         if actuator == "processes" and not pool.get("command"):
-            yield (*path, "command"), "is missing: the actuator processes starts engines by it"
+            yield (*path, "command"), "is missing: the actuator processes starts engines with it"
         if actuator == "kubernetes":
             if not pool.get("deployment"):
                 yield (*path, "deployment"), "is missing: the actuator kubernetes scales it"

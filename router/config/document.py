@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep=deep)
         except ValueError as error:  # a whole number with too many digits; `!!int abc`
-            raise ConstructorError(None, None, "not a value of its type", node.start_mark) from error
+            raise ConstructorError(None, None, "not a valid value of its type", node.start_mark) from error
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own)
 

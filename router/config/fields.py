@@ -52,7 +52,7 @@ def _environment_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
         raise PydanticCustomError(
             "environment_name",
-            "must be the name of an environment variable (a secret itself never stands in the file)",
+            "must be the name of an environment variable (the file must not contain the secret itself)",
         )
     return value
 

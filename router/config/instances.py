@@ -166,7 +166,7 @@ class InstanceConfig(EngineConfig):
                 )
             return self
         if self.url is None:
-            raise PydanticCustomError("url", "url is missing (only an emulated instance goes without)")
+            raise PydanticCustomError("url", "url is missing (only an emulated instance has none)")
         stray = sorted(self.model_fields_set & {"profile", "speed", "emulates"})
         if stray:
             raise PydanticCustomError(

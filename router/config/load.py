@@ -187,7 +187,7 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     instead = SECRET_KEYS.get(key.lower())
     if instead in known and key not in known:
         what = "the key's SHA-256" if instead == "sha256" else "the name of an environment variable"
-        return f"a secret never stands in the file: use {instead} with {what}"
+        return f"the file must not contain a secret: use {instead} with {what}"
     near = get_close_matches(key[:100], known, n=1)
     if near:
         return f"unknown key (did you mean {near[0]!r}?)"

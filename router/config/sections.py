@@ -175,7 +175,7 @@ _FORBIDDEN = (
 
 def _may_be_forbidden(field: str) -> str:
     if field in {"model", "messages", "prompt", "input"}:
-        raise PydanticCustomError("needed_field", "is what a request is made of: without it none is left")
+        raise PydanticCustomError("needed_field", "is part of every request and cannot be forbidden")
     return field
 
 

@@ -192,7 +192,10 @@ def _roomy(
     tight = [option for option in (*free, *busy) if not holds(option)]
     if not tight or len(tight) == len(free) + len(busy):
         return free, busy
-    out += [(option.candidate, "context holds the prompt, but not max_tokens too") for option in tight]
+    out += [
+        (option.candidate, "the context has room for the prompt, but not for max_tokens too")
+        for option in tight
+    ]
     return list(filter(holds, free)), list(filter(holds, busy))
 
 
@@ -230,22 +233,22 @@ def _refusal(
         )
     if known and not affordable and over_budget:
         return insufficient_quota(
-            "What the key's budgets, or those of the keys that made it, have left cannot pay for the prompt and one "
-            "output token anywhere."
+            "The rest of the budgets of the key, or of the keys that made it, cannot pay for the prompt and one "
+            "output token at any candidate."
         )
     if known and not affordable:
         return Refusal(
             400,
             "budget_unattainable",
             f"max_cost_usd of {request.max_cost_usd:g} cannot pay for the prompt (at most "
-            f"{request.prompt_tokens_bound} tokens) and one output token anywhere.",
+            f"{request.prompt_tokens_bound} tokens) and one output token at any candidate.",
             Outcome.REJECTED_BUDGET,
             param="routing.max_cost_usd",
         )
     return Refusal(
         503,
         "no_instance",
-        f"No live instance serves {', '.join(request.models)} now.",
+        f"No healthy instance serves {', '.join(request.models)} now.",
         Outcome.REJECTED_NO_INSTANCE,
         retry_after_s=5,
     )

@@ -240,7 +240,7 @@ class Placer:
             there = {each.instance.name: each.instance for each in options}.values()
             if now + admission.wait_s(turns, there, self.settings.confidence) + floor_s > due_at:
                 return refusals.unattainable(
-                    "The hard SLO would pass while the request is queued.", self.drain_s()
+                    "The time limit of the hard SLO would pass while the request is queued.", self.drain_s()
                 )
         return Waiting(
             request.id,

@@ -446,7 +446,7 @@ class Scheduler:
         waiting_room, fleet = self._waiting, self.fleet
         for state in waiting_room.shed(now):
             if state.request.hard:
-                message = "The hard SLO cannot be kept any more: the request was queued too long."
+                message = "The hard SLO can no longer be met: the request was queued too long."
                 self._refuse(state, refusals.unattainable(message, self._placer.drain_s()), now)
         self.catch_up()
         full = {models: fleet.full(models, now) for models in waiting_room.models}
@@ -561,7 +561,7 @@ class Scheduler:
     def _unfunded(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """The budgets do not pay an attempt, so it never starts. Another attempt under way continues; without one the
         request ends."""
-        attempt.error = "the key's budgets do not pay it"
+        attempt.error = "the key's budgets cannot pay for it"
         self._lose(state, attempt, EndedHow.CANCELLED, now, sent=False)
         if not state.under_way:
             message = "The key's budgets, or those of the keys that made it, are spent."

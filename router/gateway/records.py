@@ -53,7 +53,10 @@ class Feedback:
         place = await self._store.add_feedback(request_id, quality, key, by, MAX_JUDGEMENTS)
         if place > MAX_JUDGEMENTS:
             raise Refusal(
-                409, "judged_already", "This answer was judged often enough.", Outcome.REJECTED_INVALID
+                409,
+                "judged_already",
+                "This answer already has the maximum number of ratings.",
+                Outcome.REJECTED_INVALID,
             )
         if place > 1:
             return True  # only the first counts: otherwise one caller could lower a model's quality at will

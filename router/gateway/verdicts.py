@@ -94,7 +94,7 @@ class _KeyPaths(HotPaths):
     ) -> KeyTerms | None:
         terms = rules.terms.get(self._key)
         if terms is None:
-            raise unauthorized("The judge's key is no longer there.")
+            raise unauthorized("The judge's key no longer exists.")
         record.key_name = self._key
         return terms
 

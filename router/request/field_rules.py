@@ -30,7 +30,7 @@ class FieldRules:
         self._refused = (
             "media must be sent as data: URIs"
             if media_urls == "data_only"
-            else "is no http, https or data URL"
+            else "is not an http, https or data URL"
         )
 
     def check_names(self, body: Mapping[str, Any]) -> None:

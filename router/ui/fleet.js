@@ -16,7 +16,7 @@ const COLUMNS = [
   { name: "Running / waiting", num: true, title: "As the engine reports" },
   { name: "KV memory", num: true, title: "Share of the engine's KV blocks in use" },
   { name: "TTFT, last minute", num: true, title: "Mean time to the first token: actual and predicted" },
-  { name: "Predictions hold", num: true, title: "Share of first tokens within the predicted 95 % quantile; close to 95 % is right" },
+  { name: "TTFT within p95", num: true, title: "Share of first tokens within the predicted 95 % quantile; close to 95 % is right" },
 ];
 
 export async function show(main, { signal }) {
@@ -31,7 +31,7 @@ export async function show(main, { signal }) {
   const replicas = h("div");
   const targets = h("div");
   main.append(
-    head("Fleet", "What each instance does now, and how well predictions hold."),
+    head("Fleet", "What each instance does now, and how accurate predictions are."),
     error,
     figures,
     card("Instances", instances, empty),
@@ -88,7 +88,7 @@ function summary(node, fleet, recent) {
   const tokens = [...recent.values()].reduce((sum, each) => sum + each.output_tokens, 0) / RECENT_S;
   const finished = [...recent.values()].reduce((sum, each) => sum + each.requests, 0) / RECENT_S;
   const values = [
-    ["Instances that serve", `${healthy} of ${fleet.instances.length}`],
+    ["Healthy instances", `${healthy} of ${fleet.instances.length}`],
     ["Requests in flight", count(inFlight)],
     ["Waiting in the queue", count(fleet.queue_depth)],
     ["Requests, last minute", `${number(finished)} /s`],
@@ -127,7 +127,7 @@ function row() {
       const [state, tone] = instance.draining ? ["draining", "warn"] : instance.healthy ? ["healthy", "good"] : ["not healthy", "bad"];
       say(health, state);
       health.className = `badge ${tone}`;
-      health.title = instance.ejections ? `taken out ${instance.ejections} times` : "";
+      health.title = instance.ejections ? `ejected ${instance.ejections} times` : "";
       say(serves, Object.keys(instance.serves).join(", "));
       say(flight, instance.max_concurrency ? `${total(instance)} of ${instance.max_concurrency}` : String(total(instance)));
       const others = instance.elsewhere?.in_flight ?? 0;
@@ -174,9 +174,9 @@ function targetTable(scopes) {
   if (!rows.length) return [];
   return [card("Targets of cost", table([
     { name: "Scope" },
-    { name: "Attainment wished", num: true },
+    { name: "Attainment target", num: true },
     { name: "reached", num: true, title: "Over recent requests with an SLO" },
-    { name: "Quality wished", num: true, title: "The target; by default what is reachable, less half of quality_slack" },
+    { name: "Quality target", num: true, title: "The target; by default what is reachable, less half of quality_slack" },
     { name: "reachable", num: true, title: "If spend did not count, while attainment is kept" },
     { name: "reached", num: true, title: "Predicted, over recent requests" },
     { name: "Usual answer", num: true },

@@ -70,8 +70,8 @@ function build() {
   const group = ([key, name, k]) => ({ name, k, of: (bucket) => bucket.groups[key] ?? 0 });
   return {
     time: [
-      lines("SLO attainment", { note: "Offered requests that met all their SLOs; refused requests count as missed.", form: (value) => percent(value, 0), top: 1, series: [{ name: "attainment", k: 2, of: (bucket) => bucket.attainment }] }),
-      lines("Goodput", { note: "Requests a second that met all their SLOs, beside all requests.", form: number, series: [{ name: "all requests /s", k: 6, of: per("requests") }, { name: "goodput /s", k: 2, of: rate((bucket) => (bucket.offered ? bucket.goodput_per_s : null)) }] }),
+      lines("SLO attainment", { note: "Offered requests that met their SLO; refused requests count as missed.", form: (value) => percent(value, 0), top: 1, series: [{ name: "attainment", k: 2, of: (bucket) => bucket.attainment }] }),
+      lines("Goodput", { note: "Requests a second that met their SLO, beside all requests.", form: number, series: [{ name: "all requests /s", k: 6, of: per("requests") }, { name: "goodput /s", k: 2, of: rate((bucket) => (bucket.offered ? bucket.goodput_per_s : null)) }] }),
       stacks("Answered", { note: "Requests that decoded, by outcome.", form: short, series: ANSWERED.map(group) }),
       stacks("Ended before decoding", { note: "Requests without any token, by reason.", form: short, series: BEFORE.map(group) }),
       lines("Time to the first token", { form: seconds, series: [["p99", 4], ["p95", 3], ["p50", 1]].map(([name, k]) => ({ name, k, of: (bucket) => bucket.ttft_s[name] })) }),

@@ -12,7 +12,7 @@ export function planView(plan, name, picture) {
     card(null, h("h2", { tabindex: -1 }, name), facts(batch ? aboutBatch(plan) : about(plan))),
     picture && card("The best plan", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The best plan, drawn" },
       h("img", { src: picture, class: "drawing", alt: `The cluster with the groups of the best plan: ${summary(batch ? plan.groups : plan.plans[0].groups).join("; ")}.` }))),
-    batch ? card("Groups", batchGroups(plan)) : card("Ranked plans", h("p", { class: "soft small" }, "Another draw of the requests lies in the interval with 95 %."), ranked(plan)),
+    batch ? card("Groups", batchGroups(plan)) : card("Ranked plans", h("p", { class: "soft small" }, "95 % of other draws of the requests lie in the interval."), ranked(plan)),
   ].filter(Boolean);
 }
 

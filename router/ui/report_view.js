@@ -35,7 +35,7 @@ export function reportView(report, name) {
     points: rates.map((rate) => [rate, report.cells.find((cell) => cell.policy === policy && cell.rate_per_s === rate)?.measures[measure] ?? null]),
   }));
   const charts = [
-    ratechart("SLO attainment over the rate", of("attainment"), { form: (value) => percent(value, 0), top: 1, bottom: lowest(report), target: [target, `at ${percent(target, 0)} the capacity is read`] }),
+    ratechart("SLO attainment over the rate", of("attainment"), { form: (value) => percent(value, 0), top: 1, bottom: lowest(report), target: [target, `capacity is read at ${percent(target, 0)}`] }),
     ratechart("Goodput over the rate", of("goodput_per_s"), { form: number }),
     ratechart("TTFT, p95, over the rate", of("ttft_s_p95"), { form: seconds }),
     ratechart("Cost of 1,000 requests over the rate", of("cost_usd_per_request"), { form: thousand }),

@@ -11,7 +11,7 @@ from router.core.types import Candidate, Request
 
 #: Why a candidate is too expensive.
 OVER_CAP = "too expensive for the money cap"
-OVER_BUDGET = "too expensive for what the key's budgets have left"
+OVER_BUDGET = "too expensive for the rest of the key's budgets"
 
 
 @compiled_init

@@ -38,8 +38,8 @@ class OwnPages:
         host, origin = headers.get(b"host"), headers.get(b"origin")
         if host is not None and (self.loopback or origin is not None) and not self._is_own(authority(host)):
             raise _forbidden(
-                "This gateway needs no key, so it answers to its own names only, and Host is none of them: make a key, "
-                "or name it in server.allowed_hosts."
+                "This gateway has no keys, so it accepts only its own host names, and Host is not one of them: make a key, "
+                "or add the name to server.allowed_hosts."
             )
         if origin is not None and (host is None or origin_authority(origin) != authority(host)):
             raise _forbidden(_OTHER_SITE)
@@ -56,7 +56,7 @@ class OwnPages:
         return not self.loopback and address_of(name) is not None
 
 
-_OTHER_SITE = "This gateway needs no key, so it answers no page of another site: make a key."
+_OTHER_SITE = "This gateway has no keys, so it refuses pages of other sites: make a key."
 
 
 def _follows_link(headers: Headers) -> bool:

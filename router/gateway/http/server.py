@@ -95,7 +95,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._began_at = self.loop.time()
         super().connection_made(transport)
         if len(self.connections) > self._server.max_connections:
-            self._refuse("full", 503, "The gateway has as many connections as it may have.")
+            self._refuse("full", 503, "The gateway has reached its limit of connections.")
 
     def eof_received(self) -> None:
         self._left()
@@ -163,7 +163,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_AHEAD_REQUESTS:
-            raise _Refused(400, "Too many requests were sent ahead.", "ahead")
+            raise _Refused(400, "Too many requests were sent before the answer to an earlier one.", "ahead")
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -251,12 +251,12 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(by_name) < len(self.headers):
             framing = [name for name, _ in self.headers if name in _FRAMING]
             if len(set(framing)) < len(framing):
-                raise _Refused(400, "A header that may stand once stands twice.")
+                raise _Refused(400, "A header that is allowed only once is repeated.")
         coding = by_name.get(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             raise _Refused(400, "Transfer-Encoding may only be chunked, and only in HTTP/1.1.")
         if upgrades and (coding is not None or by_name.get(b"content-length", b"0") != b"0"):
-            raise _Refused(400, "A request with a body cannot ask for another protocol.")
+            raise _Refused(400, "A request with a body cannot upgrade to another protocol.")
 
     def on_body(self, body: bytes) -> None:
         size = len(body)
@@ -265,7 +265,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if cycle.response_complete:
             self._dropped += size
             if self._dropped > MAX_DROPPED_BYTES:
-                raise _Refused(413, "The request goes on after its answer.")
+                raise _Refused(413, "The request's body continued after the answer.")
             return
         if isinstance(cycle, ClientRequest):
             cycle.body_came(body)

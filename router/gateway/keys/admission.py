@@ -154,7 +154,7 @@ def _add_headers(account: Account, takes: list[tuple[Bucket, float]], grant: Gra
                 wait_s, exhausted = level.wait_s, f"{whose} {what} per minute are used up"
     if grant.short is not None and grant.short in account.slots:
         whose = "The key" if grant.short.key == f"{account.name}/slots" else "A key that made this key"
-        message = f"{whose} has as many requests under way as it may; try again when one has ended."
+        message = f"{whose} has reached its max_concurrency; try again when a request has ended."
         raise rate_limited(message, retry_after_s=1.0)
     if grant.short is not None:
         raise insufficient_quota(_spent(account, grant.short, grant.left_usd or 0.0))
@@ -170,11 +170,11 @@ def _whole(number: float) -> bytes:
 def _spent(account: Account, short: Budget, left_usd: float) -> str:
     when = "" if short.period == TOTAL else " for today (UTC)"
     if short.key != account.name:  # a key's holder must not learn the budget of its maker
-        return f"The budget of the key that made this key{when} is spent, or held by requests under way."
+        return f"The budget of the key that made this key{when} is spent, or reserved by requests under way."
     whose = f"The key's budget of {_plain(short.limit_usd)} USD{when}"
     if left_usd > 0:
         return f"{whose} has {_plain(left_usd)} USD left, which cannot pay for this request."
-    return f"{whose} is spent, or held by requests under way."
+    return f"{whose} is spent, or reserved by requests under way."
 
 
 def _plain(usd: float) -> str:

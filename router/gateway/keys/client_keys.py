@@ -121,13 +121,13 @@ class ClientKeys:
         refuse_admin_key(config, self.stored, self._admin_key)
         if self.lost and not config.auth.keys:
             logger.error(
-                "the database had keys and has none now: nobody is answered until one is made (to open the gateway, "
+                "the database had keys and has none now: every request is refused until one is made (to open the gateway, "
                 "remove %s and start it again)",
                 self.table.keyed,
             )
         elif not config.auth.keys and not self.stored:
             logger.warning(
-                "there are no keys and they are required: nobody is answered until one is made"
+                "there are no keys and they are required: every request is refused until one is made"
                 if config.auth.required
                 else "there are no keys: anyone who reaches the port may use the models"
             )
@@ -161,7 +161,7 @@ class ClientKeys:
         elif self._version is None:
             self.lost = self.table.held_keys()
         elif self.stored:
-            logger.error("the database has lost its keys: those that it held are not answered any more")
+            logger.error("the database has lost its keys: requests with them are refused")
 
     def _still_revoked(self, row: StoredKey) -> StoredKey:
         """The row, marked as revoked if it was ever revoked: an older, restored table must not make a revoked key valid
@@ -187,7 +187,7 @@ class ClientKeys:
         try:
             await self.refresh()
         except StoreError as error:
-            logger.warning("the keys are known later: %s", error)
+            logger.warning("the keys cannot be read yet: %s", error)
 
     async def _follow(self) -> None:
         away = False
@@ -197,13 +197,13 @@ class ClientKeys:
                 await self.refresh()
             except StoreError as error:
                 if not away:
-                    logger.warning("the keys are not followed: %s; the known keys keep working", error)
+                    logger.warning("the keys cannot be read: %s; the known keys keep working", error)
                 away = True
             except Exception as error:  # noqa: BLE001 (the task's root: the known keys keep working)
                 failed("client-keys", error)
             else:
                 if away:
-                    logger.info("the keys are followed again")
+                    logger.info("the keys can be read again")
                 away = False
 
 

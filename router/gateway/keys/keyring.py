@@ -60,7 +60,7 @@ class KeyRing:
                 return name
             raise unauthorized("The API key is not valid.")
         if authorization:
-            raise unauthorized("The API key must come as `Authorization: Bearer KEY`.")
+            raise unauthorized("Send the API key as `Authorization: Bearer KEY`.")
         raise unauthorized("No API key was given.")
 
     @staticmethod

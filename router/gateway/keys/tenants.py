@@ -217,13 +217,9 @@ class Tenants:
             if not self.alive(maker):
                 raise BadKey("maker", f"there is no key {maker!r}")
             if len(self.chain(maker)) >= MAX_DEPTH:
-                raise BadKey(
-                    "maker", f"{maker} stands {MAX_DEPTH} keys deep already, and none may stand deeper"
-                )
+                raise BadKey("maker", f"{maker} stands {MAX_DEPTH} keys deep already, which is the maximum")
             if len(self.made_by(self.chain(maker)[-1].name)) >= MAX_BELOW:
-                raise BadKey(
-                    "maker", f"no more than {MAX_BELOW} keys may be made below one of the operator's"
-                )
+                raise BadKey("maker", f"no more than {MAX_BELOW} keys may be made below an operator's key")
             top = self.effective(maker)
             allowed = top.models
             self._check_caps(given, key, top)

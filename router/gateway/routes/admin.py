@@ -93,7 +93,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         added = parse_instance(body)
         if gateway.admin_key is None and (added.api_key_env or added.headers_env):
             # Otherwise any program on this machine could have our secrets sent to its own URL.
-            raise unauthorized("Secrets need an admin key.")
+            raise unauthorized("An instance may use secrets only if the gateway has an admin key.")
 
         await gateway.changes.edit(adding(added))
         return _instance(gateway, added, gateway.runner.clock())

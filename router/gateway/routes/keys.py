@@ -79,7 +79,7 @@ def _operators(gateway: Gateway) -> APIRouter:
         contains the key itself."""
         if gateway.admin_key is None:
             # The first key closes the gateway: any program on this machine could lock its owner out.
-            raise unauthorized("Keys need an admin key.")
+            raise unauthorized("Keys can be made over HTTP only if the gateway has an admin key.")
         return await _make(gateway, body, body.maker, response)
 
     @router.delete("/keys/{name}", responses={404: {}, 409: {}})

@@ -33,7 +33,7 @@ def model_routes(gateway: Gateway) -> APIRouter:
         names = gateway.rules.routing_rules.names_for(client_key(gateway, request))
         found, _ = names.resolve(model_id)
         if len(found) > 1:
-            raise model_not_found("This name stands for no single model")
+            raise model_not_found("This name does not stand for a single model")
         return entry(found[0])
 
     return router

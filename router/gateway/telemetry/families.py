@@ -35,10 +35,10 @@ def families(metrics: Metrics) -> Iterator[Family]:
     if sources.state is not None:
         yield from _state(sources.state())
     if sources.judged is not None:
-        text = "Answers chosen to be judged, by what came of it."
+        text = "Answers chosen to be judged, by result."
         yield _by("result", counter, "headway_judged_answers", text, sources.judged())
     if sources.checked is not None:
-        text = "Answers checked before their clients got them, by what came of it."
+        text = "Answers checked before their clients got them, by result."
         yield _by("result", counter, "headway_checked_answers", text, sources.checked())
     if sources.connections is not None:
         opened, closed = sources.connections()
@@ -78,7 +78,7 @@ def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
     ]
     yield gauge(
         "headway_predictor_coverage",
-        "Share of recent TTFTs within a predicted quantile.",
+        "Share of recent TTFTs at or below a predicted quantile.",
         (*group, "of", "quantile"),
         [((*key, "0.5"), coverage.ttft_p50) for key, coverage in coverages]
         + [((*key, "0.95"), coverage.ttft_p95) for key, coverage in coverages],

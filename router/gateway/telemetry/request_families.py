@@ -86,7 +86,7 @@ def _requests(metrics: Metrics, series: _Counted) -> Iterator[Family]:
             "Times that requests were sent to an instance, retries and hedges included.",
             "attempts",
         ),
-        ("hedged", "Requests that got a second attempt beside a late first one.", "hedged"),
+        ("hedged", "Requests that got a hedge, a second attempt beside a late first one.", "hedged"),
         ("budget_overruns", "Requests whose cost exceeded their cap.", "overruns"),
         ("budget_overrun_usd", "Cost beyond the caps.", "overrun_usd"),
     ):

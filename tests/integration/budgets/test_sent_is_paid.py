@@ -233,7 +233,7 @@ async def test_so_many_at_once(tmp_path, monkeypatch):
         await gw.until(lambda: len(stage.bodies) >= 2)
         code, headers, answer = await gw.chat(model="small", **KEY)
         assert (code, answer["error"]["code"], headers["retry-after"]) == (429, "rate_limit_exceeded", "1")
-        assert "under way" in answer["error"]["message"]
+        assert "max_concurrency" in answer["error"]["message"]
         await gw.until(lambda: len(stage.bodies) == 4)
         await gw.gone(*asking)
         assert (await gw.chat(model="small", max_tokens="wrong", **KEY))[0] == 400

@@ -113,7 +113,7 @@ async def test_a_full_disk_ends_the_log_and_no_request(tmp_path, caplog):
         (b"\xff\x00\n", "is not JSON"),
         (b'{"headway_decisions": "\xff"}\n', "is not JSON"),
         (b"[" * 100_000 + b"\n", "is not JSON"),
-        (b"{}\n", "is no decision log"),
+        (b"{}\n", "is not a decision log"),
         (b'{"headway_decisions": 1}\n', "Field required"),
         (b'{"headway_decisions": 1, "targets": 5}\n', "valid list"),
         (b'{"headway_decisions": 1, "targets": [[null]]}\n', "Field required"),
@@ -144,5 +144,5 @@ async def test_a_log_ends_at_its_size(tmp_path, caplog):
         for _ in range(5):
             assert (await gw.chat())[0] == 200
     assert log.stat().st_size < 30_000
-    assert "has reached its size" in caplog.text
+    assert "has reached its maximum size" in caplog.text
     assert replay(log)[1] == []

@@ -85,7 +85,7 @@ def test_it_may_start_from_a_registered_profile(
         (("{file}", "--fit", "9"), "no level '9': there are 1, 4, 8"),
         (("{file}", "--start", "no@such"), "--start: unknown profile"),
         (("{file}", "--limit", "slots=3"), "--limit slots=3: expected NAME=N"),
-        (("{file}", "--limit", "max_seqs=many"), "'many' is no whole number"),
+        (("{file}", "--limit", "max_seqs=many"), "'many' is not a whole number"),
         (("{file}", "--limit", "max_seqs=0"), "must be at least 1"),
         (("{file}", "--evaluations", "0"), "--evaluations: must be at least 1"),
         (("{file}", "--evaluations", "1", "--out", "{file}"), "--out {file}: must be a folder"),

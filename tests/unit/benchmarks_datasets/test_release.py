@@ -155,7 +155,7 @@ def test_every_published_set_has_terms() -> None:
 @pytest.mark.parametrize(
     ("words", "environment", "error"),
     [
-        ([], None, "which data? Name them, or set HEADWAY_DATA"),
+        ([], None, "no data: name data sets, or set HEADWAY_DATA"),
         (["nowhere"], None, "nowhere: there is no such file or folder"),
         (["--held-out", "1"], "data", "--held-out: "),
         (["--out", "data"], "data", "data: is not empty"),

@@ -152,7 +152,7 @@ def test_an_instance_validates_from_json() -> None:
         ({"name": "x", "kind": "vllm", "serves": {"qwen": "q"}}, "instance: url is missing"),
         (
             {"name": "x", "kind": "vllm", "url": "http://h", "serves": {"qwen": "q"}, "api_key": "hunter2"},
-            "instance: api_key: a secret never stands in the file: use api_key_env",
+            "instance: api_key: the file must not contain a secret: use api_key_env",
         ),
         (
             {"name": "x", "kind": "vllm", "url": "http://h", "serves": {"qwen": 3}},

@@ -193,8 +193,8 @@ def test_whatever_is_written_an_error_is_short_lines_of_printable_text(path: Pat
 @pytest.mark.parametrize(
     ("text", "line", "told"),
     [
-        ("models:\n- {name: m, context_tokens: " + "9" * 5000 + "}", 2, "not a value of its type"),
-        ("models:\n- {name: m, quality: !!int abc}", 2, "not a value of its type"),
+        ("models:\n- {name: m, context_tokens: " + "9" * 5000 + "}", 2, "not a valid value of its type"),
+        ("models:\n- {name: m, quality: !!int abc}", 2, "not a valid value of its type"),
         ("[" * 5000, 1, "nested too deeply"),
         ("models: " + "[" * 3000 + "]" * 3000, 1, "nested too deeply"),
     ],

@@ -25,7 +25,7 @@ from router.core.types import EndedHow, Outcome
 from router.decision_log import compared
 from tests.unit.core.script import Script
 
-UNPAID = "the key's budgets do not pay it"
+UNPAID = "the key's budgets cannot pay for it"
 
 
 @settings(max_examples=150, deadline=None)

@@ -59,7 +59,7 @@ def test_anything_else_is_a_401_that_tells_nothing(authorization: bytes | None) 
 
 @pytest.mark.parametrize("authorization", [SECRET, b"Basic " + SECRET, b"Bearer", b"Bearer "])
 def test_a_key_in_another_form_is_told_the_form(authorization: bytes) -> None:
-    with pytest.raises(Refusal, match="must come as `Authorization: Bearer KEY`"):
+    with pytest.raises(Refusal, match="Send the API key as `Authorization: Bearer KEY`"):
         KeyRing([KEY]).authenticate(authorization)
 
 

@@ -89,7 +89,7 @@ async def test_it_begins_with_what_was_quoted_and_grows_on_demand(world: World) 
     assert world.held_usd == 5.5
     assert await grown(reservation, 1.5) == (0.5, 0.5)  # what there is
     assert await grown(reservation, 1.5) == (0.0, 0.0)
-    with pytest.raises(Refusal, match="spent, or held") as caught:
+    with pytest.raises(Refusal, match="spent, or reserved") as caught:
         await world.reservation(6.0)
     assert (caught.value.code, caught.value.should_retry) == ("insufficient_quota", False)
     reservation.close(6.0, 5.5)
@@ -251,7 +251,7 @@ async def test_only_so_many_are_under_way_at_once(world: World) -> None:
     slots = (Budget("k/slots", TOTAL, 2.0), Budget("m/slots", TOTAL, 3.0))
     account, maker = Account("k", slots=slots), Account("m", slots=slots[1:])
     first, second = [await world.budget_admission.enter(account, NOW, []) for _ in range(2)]
-    with pytest.raises(Refusal, match=r"^The key has as many") as caught:
+    with pytest.raises(Refusal, match=r"^The key has reached its max_concurrency") as caught:
         await world.budget_admission.enter(account, NOW, [])
     assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
     third = await world.budget_admission.enter(maker, NOW, [])

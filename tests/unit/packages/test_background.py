@@ -25,8 +25,8 @@ async def test_a_failure_is_counted_each_time_and_logged_once(caplog: pytest.Log
             raise error
     assert failures() == {"round": 3}
     assert [record.getMessage() for record in caplog.records] == [
-        "round failed (ValueError); it goes on",
-        "round failed (OverflowError); it goes on",
+        "round failed (ValueError); it continues",
+        "round failed (OverflowError); it continues",
     ]
 
 

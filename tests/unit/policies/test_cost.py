@@ -428,7 +428,7 @@ def test_a_lost_request_goes_only_where_it_disturbs_nobody() -> None:
     busy.instance.awaiting_first_token = 1
     choice = policy().choose(request(slo=SLO), [busy, idle], Random(0))
     assert (choice.index, choice.defer) == (1, False)
-    assert "disturb others" in (choice.reasons[0] or "")
+    assert "delay others" in (choice.reasons[0] or "")
     assert policy().choose(request(slo=SLO), [busy], Random(0)).defer
     assert not policy().choose(request(), [busy], Random(0)).defer
     busy.prediction = replace(busy.prediction, p_miss=0.8)  # type: ignore[type-var]

@@ -128,7 +128,7 @@ def test_under_load_much_work_is_given_up_for_its_chance() -> None:
     assert (choice.index, choice.defer) == (0, True)
     choice = policy.choose(heavy, usual, Random(0))  # where it disturbs nobody it is sent
     assert (choice.index, choice.defer) == (1, False)
-    assert choice.reasons[0] == "the SLO is given up, and the request would disturb others there"
+    assert choice.reasons[0] == "the SLO is given up, and the request would delay others there"
     assert policy.choose(request(), usual[:1], Random(0)).defer is False
     policy._giving_up._cached_tokens = lambda request, instance: 4500.0  # need no work
     assert policy.choose(replace(heavy, prefix=(1,)), usual[:1], Random(0)).defer is False
