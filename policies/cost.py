@@ -36,7 +36,7 @@ model if the check finds it poor (`policies.second_look`). Such an option has th
 steps, with the price of the check. It is left out if it could lose an SLO, or if the money cap may not pay for both answers. It
 is there to spend less, so it does not count for the reachable quality.
 
-If the SLO of a request is given up (`policies.giving_up`), the request goes only where it disturbs nobody (`policies.room`).
+If the SLO of a request is given up (`policies.giving_up`), the request goes only where it delays no other (`policies.room`).
 Without such a place it is deferred.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,

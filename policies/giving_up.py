@@ -1,5 +1,5 @@
-"""Which SLOs are given up under load. `slo` and `cost` send such a request only where it disturbs nobody (`policies.room`); if it
-would disturb somebody everywhere, it waits, or with a hard SLO is refused.
+"""Which SLOs are given up under load. `slo` and `cost` send such a request only where it delays no other (`policies.room`); if it
+would delay some everywhere, it waits, or with a hard SLO is refused.
 
 Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
 given up if its best chance is below epsilon, or below its price: r - 0.3, times its work over the mean work of the last requests.

@@ -1,4 +1,5 @@
-"""Whom a further request disturbs at an instance. `slo` and `cost` defer a request whose SLO is lost until it disturbs nobody."""
+"""Which running requests a further one delays at an instance. `slo` and `cost` defer a request whose SLO is lost until it
+delays none."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def promises_broken(option: Option, *, lost: bool = False) -> int:
 
 
 def has_room(option: Option) -> bool:
-    """Whether a request whose SLO is lost disturbs nobody there."""
+    """Whether a request whose SLO is lost delays no other there."""
     instance = option.instance
     usage = instance.report.kv_usage
     return (

@@ -36,8 +36,8 @@ def keeping(options: Sequence[Option], confidence: float) -> tuple[list[Option],
 
 
 def trial(options: Sequence[Option], now: float) -> Option | None:
-    """The option at which a hard SLO is tried that none meets with the wanted confidence: the likeliest of those whose
-    instances have nothing to do, and have told little of late. None if there is none."""
+    """The option for a hard SLO that no option meets with the required confidence: of the idle instances with few
+    recent answers, the most likely one to meet it. None if there is none."""
     unsure = [
         each
         for each in options

@@ -58,7 +58,7 @@ class Decided:
 
     @property
     def refused(self) -> Decision:
-        """The same if the request is refused instead: what speaks against the chosen option too."""
+        """The same for a request that is refused instead: the chosen option has a reason against it too."""
         decision = self.decision
         against = [each._replace(reason=each.reason or _REFUSED) for each in decision.considered]
         return decision._replace(chosen=None, considered=tuple(against), propensity=None)
@@ -132,7 +132,7 @@ class Decider:
         return None if choice is None else Decided(request.policy, now, options, choice, (), passed_over)
 
     def refused(self, request: Request, options: Sequence[Option]) -> None:
-        """None of `options`, which have predictions, meets the hard SLO of a request."""
+        """Tell the policy that none of `options`, which have predictions, meets the hard SLO of a request."""
         self.policies[request.policy].refused(request, options if predicted(options) else list(options))
 
     def _predict(self, request: Request, options: Sequence[Option], now: float) -> Sequence[Option]:

@@ -187,7 +187,7 @@ class TargetsChanged(NamedTuple):
 
 
 class QualityReported(NamedTuple):
-    """A client judged an answer of `model` to a prompt with these features with `quality`, 0 to 1. `recorded`: it is
+    """An answer of `model` to a prompt with these features was rated `quality`, 0 to 1. `recorded`: it is
     from the records, which every replica can read."""
 
     model: str
@@ -298,7 +298,7 @@ class Check(NamedTuple):
 
 @compiled_init
 class Finish(NamedTuple):
-    """The request and all its attempts have ended: answer or refuse the client by the settlement."""
+    """The request and all its attempts have ended: answer or refuse the client as the settlement says."""
 
     request_id: str
     settlement: Settlement

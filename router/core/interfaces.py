@@ -378,7 +378,7 @@ class Backend(Protocol):
         ...
 
     async def mismatches(self) -> list[str]:
-        """What the engine says of its models that does not agree with the fleet file, a sentence each."""
+        """Differences between the engine's models and the fleet file, one sentence each."""
         ...
 
     async def aclose(self) -> None:
