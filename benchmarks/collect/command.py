@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """What argparse cannot know. Raises WorkloadError."""
     if (args.config is None) == (not args.vllm and not args.ollama):
-        raise WorkloadError("no engines: give --config FLEET, or --vllm URL or --ollama URL")
+        raise WorkloadError("give the engines either by --config FLEET or by --vllm URL and --ollama URL")
     if args.config is None and not args.model:
         raise WorkloadError("--vllm and --ollama need --model NAME")
     if args.config is not None and (args.model or args.api_key_env):

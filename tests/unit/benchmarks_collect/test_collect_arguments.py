@@ -31,8 +31,8 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"config": []}, "whom to ask"),
-        ({"config": ["--config", "f.yaml", "--vllm", "http://h:1"]}, "whom to ask"),
+        ({"config": []}, "give the engines"),
+        ({"config": ["--config", "f.yaml", "--vllm", "http://h:1"]}, "give the engines"),
         ({"config": ["--vllm", "http://h:1"]}, "need --model"),
         ({"config": ["--vllm", "ftp://h", "--model", "m"]}, "--vllm ftp://h: expected http"),
         ({"config": ["--ollama", "h:1", "--model", "m"]}, "--ollama h:1: expected http"),
@@ -41,7 +41,7 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"config": ["--config", "none.yaml"]}, "none.yaml"),
         ({"prompts": ["--prompts", "none.txt"]}, "none.txt"),
         ({"out": ["--out", __file__]}, "must be a folder"),
-        ({"rates": []}, "at which load"),
+        ({"rates": []}, "no load"),
         ({"rates": ["--rates", "0"]}, "above 0"),
         ({"rates": ["--rates", "1,x"]}, "above 0"),
         ({"rates": ["--rates", "1,1"]}, "twice"),
