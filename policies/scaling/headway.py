@@ -60,6 +60,8 @@ class HeadwaySettings(ForecastSettings):
             raise ValueError("1 must lie between correction_least and correction_most")
         if not 0 < self.fast_s < self.slow_s:
             raise ValueError("fast_s must be above 0 and below slow_s")
+        if not (self.day_s > 0 and self.persistence_s > 0):
+            raise ValueError("day_s and persistence_s must be above 0")
 
 
 class HeadwayScaler:

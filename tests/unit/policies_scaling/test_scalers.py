@@ -93,6 +93,8 @@ def test_two_pools_of_a_model_share_its_queue_by_what_they_take():
         ("concurrency", {"utilization": nan}, "utilization: expected a number"),
         ("queue", {"step": 0}, "step at least 1"),
         ("concurrency", {"utilization": 0}, "above 0"),
+        ("headway", {"day_s": 0}, "day_s and persistence_s must be above 0"),
+        ("headway", {"persistence_s": 0}, "day_s and persistence_s must be above 0"),
     ],
 )
 def test_wrong_settings(name, settings, message):
