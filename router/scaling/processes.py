@@ -64,6 +64,14 @@ class _Engine:
         """Whether it is not in the fleet yet."""
         return not (self.joined or self.ending)
 
+    def fits(self, pool: PoolConfig | None) -> bool:
+        """Whether it still belongs to its pool, which is `pool` in the fleet file now (None: it is there no more). One that
+        serves may have been started by another command."""
+        if pool is None:
+            return False
+        parts = ("instance", "command", "environment") if self.starts else ("model",)
+        return all(getattr(pool, part) == getattr(self.pool, part) for part in parts)
+
     @property
     def name(self) -> str:
         return f"{self.pool.name}-{self.number}"
@@ -105,7 +113,7 @@ class Processes(Actuator):
         for name, pool in pools.items():
             await self._scale(pool, wanted[name])
         for engine in list(self._engines.values()):
-            if engine.pool.name not in pools:  # the pool has left the fleet file
+            if not engine.fits(pools.get(engine.pool.name)):  # the fleet file has changed
                 await self._give_up(engine)
 
     async def _scale(self, pool: PoolConfig, wanted: int) -> None:
@@ -114,7 +122,7 @@ class Processes(Actuator):
         for _ in range(todo.start):
             if time.monotonic() >= self._not_before.get(pool.name, 0.0):
                 self._start(pool)
-        starting = [each for each in self._engines.values() if each.pool == pool and each.starts]
+        starting = [each for each in self._engines.values() if each.pool.name == pool.name and each.starts]
         for engine in starting[len(starting) - todo.abandon :]:
             await self._give_up(engine)
 
@@ -224,14 +232,20 @@ class Processes(Actuator):
         return False
 
     async def _join(self, engine: _Engine, instance: InstanceConfig) -> bool:
-        """Add an engine to the fleet. False if an engine of another replica, which decides now, has taken its name."""
-        while not await self._edit(adding(instance)):
+        """Add an engine to the fleet. False if an engine of another replica, which decides now, has taken its name, and if
+        the fleet file has it no more."""
+        name = engine.pool.name
+        while engine.fits(
+            next((one for one in self._gateway.config.scaling.pools if one.name == name), None)
+        ):
+            if await self._edit(adding(instance)):
+                engine.joined = True
+                return True
             other = self._gateway.config.instance(engine.name)
             if other is not None and other.url != instance.url:
                 return False
             await asyncio.sleep(_AGAIN_S)
-        engine.joined = True
-        return True
+        return False
 
     async def _serve(self, engine: _Engine, process: EngineProcess, instance: InstanceConfig) -> bool:
         """Wait until an engine has left the fleet; False if it has ended before. A reload of the fleet file drops it from

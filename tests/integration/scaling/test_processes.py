@@ -137,6 +137,30 @@ async def test_a_reload_of_the_fleet_file_keeps_the_engines(tmp_path: Path) -> N
         assert is_running(keeper)
 
 
+async def test_a_changed_command_replaces_engines_that_are_still_starting(tmp_path: Path) -> None:
+    async with scaled(tmp_path, gated(tmp_path / "never", min_instances=1, cold_start_s=600)) as gw:
+        await gw.until(lambda: descendants(os.getpid()), 30)
+        gw.fleet["scaling"]["pools"] = [pool(min_instances=1)]
+        assert (await gw.post("/admin/reload", {}))[0] == 200
+        await gw.until(lambda: serving(gw), 60)
+        keepers = [each for each in descendants(os.getpid()) if b"router.scaling.keeper" in command(each)]
+        assert len(keepers) == 1
+
+
+async def test_an_engine_whose_model_has_left_the_fleet_file_ends_after_its_streams(tmp_path: Path) -> None:
+    async with scaled(tmp_path, pool(min_instances=1)) as gw:
+        await gw.until(lambda: serving(gw) == ["small-0"], 30)
+        stream = asyncio.create_task(ask(gw, 1000))
+        await gw.until(lambda: gw.instances["small-0"].in_flight)
+        gw.fleet["models"] = [each for each in gw.fleet["models"] if each["name"] == "qwen2.5-7b"]
+        gw.fleet["scaling"]["pools"] = []
+        assert (await gw.post("/admin/reload", {}))[0] == 200
+        assert await stream == (200, 1000, "[DONE]")
+        async with asyncio.timeout(60):
+            while any(b"keeper" in command(each) for each in descendants(os.getpid())):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
 def command(pid: int) -> bytes:
     """Its command line; empty if it has ended."""
     try:
