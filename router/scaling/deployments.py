@@ -4,18 +4,23 @@ A pool grows by the Deployment's scale; `discovery` finds the pods. To shrink, i
 and leave the fleet when no replica has a request there. Then their pods are marked as the first to be deleted (the annotation
 `controller.kubernetes.io/pod-deletion-cost`, kubernetes.io, "ReplicaSet", Pod deletion cost), and the Deployment is scaled
 down by their number. A ReplicaSet deletes pods that are not ready before all others, so this step waits until all are ready.
-So no running stream is cut. Needs the extra `kubernetes`, the official client.
+A Deployment that has changed since it was read is not scaled down. So no running stream is cut. Needs the extra `kubernetes`,
+the official client.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubernetes.aio import client
 
+from router.background import surviving
 from router.config import PoolConfig
 from router.discovery import ApiServer
 from router.gateway.fleet.edits import restoring
@@ -28,14 +33,23 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 #: Below that of pods without the annotation, which is 0.
 _FIRST_TO_GO = "-1000"
 _TIMEOUT_S = 10.0
+_CONFLICT = 409
+
+
+class _Pod(NamedTuple):
+    """`marked`: it has a deletion cost of ours."""
+
+    ready: bool
+    marked: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Deployment:
-    """A Deployment as last read. `pods`: those that are not being deleted, and whether each is ready."""
+    """A Deployment as last read, with its resource version. `pods` are those that are not being deleted."""
 
     replicas: int
-    pods: Mapping[str, bool]
+    version: str
+    pods: Mapping[str, _Pod]
 
 
 class Deployments(Actuator):
@@ -45,11 +59,20 @@ class Deployments(Actuator):
         super().__init__(gateway)
         self._server_of = server_of
         self._clients: dict[str, client.ApiClient] = {}  # by URL
-        self._found: dict[str, _Deployment] = {}
+        self._found: dict[str, _Deployment] = {}  # those that could be read
+        self._served_at: dict[str, float] = {}  # when a pod was last seen in the fleet
 
     async def look(self, pools: Mapping[str, PoolConfig]) -> None:
-        """Read the Deployments and their pods."""
-        self._found = {name: await self._read(pool) for name, pool in pools.items()}
+        """Read the Deployments and their pods. One that cannot be read stays as it is."""
+        self._found = {}
+        await asyncio.gather(*map(self._look, pools.values()))
+        now, present = time.monotonic(), {name for found in self._found.values() for name in found.pods}
+        self._served_at = {name: at for name, at in self._served_at.items() if name in present}
+        self._served_at |= {each.name: now for each in self._gateway.config.instances if each.name in present}
+
+    async def _look(self, pool: PoolConfig) -> None:
+        with surviving("scaling"):
+            self._found[pool.name] = await self._read(pool)
 
     def starting(self, pool: str) -> int:
         """The number of a pool's pods that are not in the fleet yet, and have not left it."""
@@ -60,8 +83,9 @@ class Deployments(Actuator):
         return max(0, found.replicas - sum(name in known for name in found.pods))
 
     async def scale(self, pools: Mapping[str, PoolConfig], wanted: Mapping[str, int]) -> None:
-        for name, pool in pools.items():
-            await self._scale(pool, wanted[name], self._found[name])
+        for name, found in self._found.items():
+            with surviving("scaling"):
+                await self._scale(pools[name], wanted[name], found)
 
     async def aclose(self) -> None:
         """Close the connections. The pods stay."""
@@ -86,38 +110,55 @@ class Deployments(Actuator):
         elif len(found.pods) > found.replicas:
             return  # what was scaled down before is not gone yet
         elif todo.abandon:
-            unready = [name for name, ready in found.pods.items() if not ready]
-            going = unready[: todo.abandon]
+            going = self._never_served(found)[: todo.abandon]
             for name in going:
                 await self._mark(pool, name, _FIRST_TO_GO)
             missing = found.replicas - len(found.pods)
             await self._set_replicas(pool, found.replicas - min(todo.abandon, missing + len(going)))
-        elif left and len(found.pods) == found.replicas and all(found.pods.values()):
-            for name in left:
-                await self._mark(pool, name, _FIRST_TO_GO)
+        elif left and len(found.pods) == found.replicas and all(pod.ready for pod in found.pods.values()):
+            for name in found.pods:
+                if name in left:
+                    await self._mark(pool, name, _FIRST_TO_GO)
+                elif found.pods[name].marked:  # it was to go before it was ready
+                    await self._mark(pool, name, None)
             await self._set_replicas(pool, found.replicas - len(left))
 
     def _state(self, pool: PoolConfig, found: _Deployment) -> PoolState:
         ready: dict[str, int] = {}
         drains: dict[str, int] = {}
+        silent: set[str] = set()
         fixed = 0
         for config in self._gateway.config.instances:
             if not pool.has(config):
                 continue
             instance = self._gateway.runner.scheduler.instances[config.name]
-            if config.name not in found.pods:
-                fixed += instance.healthy and not instance.draining
+            if config.name not in found.pods:  # its own pods are gone then, or came after they were read
+                own = _is_pod(config.name, pool)
+                fixed += instance.healthy and not instance.draining and not own
             elif not instance.draining:
                 ready[config.name] = instance.in_flight
+                if not instance.healthy:
+                    silent.add(config.name)
             elif config.name in self._draining:
                 drains[config.name] = instance.in_flight
-        return PoolState(ready, drains, fixed, self.starting(pool.name))
+        return PoolState(ready, drains, fixed, self.starting(pool.name), silent)
+
+    def _never_served(self, found: _Deployment) -> list[str]:
+        """The pods without requests because they were never ready. One that was in the fleet may still have running
+        streams when it is not ready, as long as a request may take."""
+        since = time.monotonic() - self._gateway.config.limits.request_timeout_s
+        return [
+            name
+            for name, pod in found.pods.items()
+            if not pod.ready and self._served_at.get(name, since) <= since
+        ]
 
     async def _forget(self, pool: PoolConfig, found: _Deployment) -> None:
-        """Remove the pods that are gone from the list of removed instances."""
-        removed = self._gateway.changes.overlay.removed
-        gone = [name for name in removed if name.startswith(f"{pool.deployment}-") and name not in found.pods]
+        """Remove the pods that are gone from the list of removed instances, once `discovery` does not find them either."""
+        changes = self._gateway.changes
+        gone = [name for name in changes.overlay.removed if _is_pod(name, pool) and name not in found.pods]
         self._draining.difference_update(gone)
+        gone = [name for name in gone if not changes.finds(name)]
         if gone and len(found.pods) <= found.replicas:
             await self._edit(restoring(gone))
 
@@ -132,24 +173,37 @@ class Deployments(Actuator):
             namespace, label_selector=_selector(deployment.spec.selector), _request_timeout=_TIMEOUT_S
         )
         pods = {
-            pod.metadata.name: any(each.type == "Ready" and each.status == "True" for each in conditions)
+            pod.metadata.name: _Pod(
+                any(each.type == "Ready" and each.status == "True" for each in conditions),
+                (pod.metadata.annotations or {}).get(DELETION_COST) == _FIRST_TO_GO,
+            )
             for pod in listed.items
             if pod.metadata.deletion_timestamp is None and pod.status.phase not in {"Succeeded", "Failed"}
             for conditions in [pod.status.conditions or ()]
         }
         replicas = deployment.spec.replicas
-        return _Deployment(1 if replicas is None else replicas, pods)
+        version = deployment.metadata.resource_version
+        return _Deployment(1 if replicas is None else replicas, version, pods)
 
     async def _set_replicas(self, pool: PoolConfig, replicas: int) -> None:
-        if replicas == self._found[pool.name].replicas:
+        found = self._found[pool.name]
+        if replicas == found.replicas:
             return
-        logger.info("deployment %s is scaled to %d", pool.deployment, replicas)
-        await client.AppsV1Api(self._client(pool)).patch_namespaced_deployment_scale(
-            pool.deployment,
-            self._server_of(pool).namespace,
-            {"spec": {"replicas": replicas}},
-            _request_timeout=_TIMEOUT_S,
-        )
+        # With its version: if the Deployment has changed since, other pods may be deleted than were chosen.
+        about = {"resourceVersion": found.version} if replicas < found.replicas else {}
+        try:
+            await client.AppsV1Api(self._client(pool)).patch_namespaced_deployment_scale(
+                pool.deployment,
+                self._server_of(pool).namespace,
+                {"metadata": about, "spec": {"replicas": replicas}},
+                _request_timeout=_TIMEOUT_S,
+            )
+        except client.ApiException as error:
+            if error.status != _CONFLICT:
+                raise
+            logger.info("deployment %s has changed meanwhile: it is scaled later", pool.deployment)
+        else:
+            logger.info("deployment %s is scaled to %d", pool.deployment, replicas)
 
     async def _mark(self, pool: PoolConfig, pod: str, cost: str | None) -> None:
         """Set or remove a pod's deletion cost."""
@@ -166,6 +220,11 @@ class Deployments(Actuator):
         if made is None:
             made = self._clients[server.url] = client.ApiClient(_configuration(server))
         return made
+
+
+def _is_pod(name: str, pool: PoolConfig) -> bool:
+    """Whether an instance has the name of a pod of the pool's Deployment: that of a ReplicaSet, and five characters."""
+    return re.fullmatch(rf"{re.escape(pool.deployment or '')}-[a-z0-9]+-[a-z0-9]{{5}}", name) is not None
 
 
 def _configuration(server: ApiServer) -> client.Configuration:

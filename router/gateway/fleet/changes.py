@@ -128,6 +128,10 @@ class FleetChanges:
                 self._found = before
                 raise
 
+    def finds(self, name: str) -> bool:
+        """Whether `discovery` finds an instance of this name now, be it removed or not."""
+        return any(each.name == name for instances in self._found.values() for each in instances)
+
     def _with_found(self, file: FleetConfig) -> FleetConfig:
         """A fleet file with the discovered instances, except those whose name is taken."""
         taken = {each.name for each in file.instances}

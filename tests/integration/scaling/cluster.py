@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -54,6 +54,8 @@ class OneDeployment(Cluster):
         self.marked: set[str] = set()  # those with a deletion cost when they were deleted
         self.scaled: list[int] = []
         self.paused = False
+        self.unready: set[str] = set()  # pods that are not to be ready
+        self.before_scaling: Callable[[], None] = lambda: None
         self._made = 0
         labels = {"app": "vllm"}
         self.deployment: dict[str, Any] = {
@@ -80,16 +82,29 @@ class OneDeployment(Cluster):
 
     async def patch_scale(self, request: web.Request) -> web.Response:
         assert request.content_type == "application/strategic-merge-patch+json"
+        self.before_scaling()
+        about = self.deployment["metadata"]
         scale = {
             "apiVersion": "autoscaling/v1",
             "kind": "Scale",
-            "metadata": {"name": NAME, "namespace": NAMESPACE},
+            "metadata": about,
             "spec": {"replicas": self.deployment["spec"]["replicas"]},
         }
         scale = checked(merged(scale, await request.json()))
-        self.deployment["spec"]["replicas"] = scale["spec"]["replicas"]
+        if scale["metadata"] != about:
+            return web.json_response({"message": "the object has been modified"}, status=409)
+        self.scale(scale["spec"]["replicas"])
         self.scaled.append(scale["spec"]["replicas"])
         return web.json_response(scale)
+
+    def scale(self, replicas: int) -> None:
+        """Set the number of pods, as any client may."""
+        self.deployment["spec"]["replicas"] = replicas
+        self._deployment_changed()
+
+    def _deployment_changed(self) -> None:
+        about = self.deployment["metadata"]
+        self.deployment["metadata"] = about | {"resourceVersion": str(int(about["resourceVersion"]) + 1)}
 
     async def patch_pod(self, request: web.Request) -> web.Response:
         name, patch = request.match_info["name"], await request.json()
@@ -118,6 +133,7 @@ class OneDeployment(Cluster):
                     self.deleted.append(name)
                     self.marked |= {name} & marked
                     await self.engines.pop(name).stop()
+                    self._deployment_changed()
             for name in self.pods.keys() & self.engines.keys():
                 await self._set_ready(name)
             await asyncio.sleep(0.05)
@@ -137,7 +153,7 @@ class OneDeployment(Cluster):
 
     async def _make(self) -> None:
         self._made += 1
-        name, address = f"{NAME}-{self._made}", f"127.0.0.{self._made + 10}"
+        name, address = f"{NAME}-7d9c8b6f5-{self._made:05}", f"127.0.0.{self._made + 10}"
         await self.put(
             checked(
                 {
@@ -163,12 +179,14 @@ class OneDeployment(Cluster):
             on_stop="cut",
         )
         await self.engines[name].start()
+        self._deployment_changed()
 
     async def _set_ready(self, name: str) -> None:
-        if not self._is_ready(name):
+        if self._is_ready(name) == (name in self.unready):
             pod = copy.deepcopy(self.pods[name])
-            pod["status"]["conditions"][0]["status"] = "True"
+            pod["status"]["conditions"][0]["status"] = str(name not in self.unready)
             await self.put(checked(pod))
+            self._deployment_changed()
 
 
 @asynccontextmanager

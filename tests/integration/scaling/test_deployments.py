@@ -13,7 +13,7 @@ import pytest
 from router.listening import free_port
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, serving
-from tests.integration.scaling.cluster import NAME, NAMESPACE, OneDeployment, one_deployment
+from tests.integration.scaling.cluster import COST, NAME, NAMESPACE, OneDeployment, one_deployment
 
 pytest.importorskip("kubernetes.aio")
 
@@ -27,7 +27,7 @@ INSTANCE = {
 
 @asynccontextmanager
 async def scaled(
-    tmp_path: Path, *, replicas: int = 0, **pool: Any
+    tmp_path: Path, *others: dict[str, Any], replicas: int = 0, **pool: Any
 ) -> AsyncIterator[tuple[OneDeployment, Live]]:
     port = free_port()
     async with one_deployment(port) as (cluster, server):
@@ -40,6 +40,7 @@ async def scaled(
             "actuator": "kubernetes",
             "interval_s": 0.2,
             "pools": [
+                *others,
                 {
                     "name": "small",
                     "instance": INSTANCE,
@@ -47,11 +48,15 @@ async def scaled(
                     "cooldown_s": 0.5,
                     "max_instances": 3,
                 }
-                | pool
+                | pool,
             ],
         }
         found = {"server": server, "namespace": NAMESPACE, "selector": "app=vllm", "port": port}
-        discovery = [{"kubernetes": found, "instance": INSTANCE}]
+        discovery = [
+            {"kubernetes": found | {"namespace": other["name"]}, "instance": other["instance"]}
+            for other in others
+        ]
+        discovery.append({"kubernetes": found, "instance": INSTANCE})
         async with live(tmp_path, scaling=scaling, discovery=discovery) as gw:
             yield cluster, gw
 
@@ -107,6 +112,77 @@ async def test_load_that_rises_while_a_pod_is_to_be_deleted(tmp_path: Path) -> N
         clients.are(0)
         await clients.all_were_answered()
         assert cluster.scaled[:2] == [1, 2]
+
+
+async def test_a_pod_that_is_gone_does_not_serve_until_discovery_hears_of_it(tmp_path: Path) -> None:
+    async with scaled(tmp_path, replicas=2, max_instances=2) as (cluster, gw):
+        await gw.until(lambda: len(serving(gw)) == 2, 60)
+        cluster.late_s = 1.5
+        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
+        while gw.gateway.changes.overlay.removed:
+            assert set(serving(gw)) == cluster.pods.keys()
+            await asyncio.sleep(0.01)
+        assert set(serving(gw)) == cluster.pods.keys()
+        assert cluster.scaled == [1]
+
+
+async def test_a_pod_that_is_not_ready_for_a_while_keeps_its_streams(tmp_path: Path) -> None:
+    """Neither is it deleted as one that never served, nor is another pod scaled down, which would delete it."""
+    async with scaled(tmp_path, max_instances=2) as (cluster, gw):
+        clients = Clients(gw)
+        clients.are(4)
+        await gw.until(lambda: sum(gw.instances[name].in_flight for name in serving(gw)) == 4, 60)
+        cluster.unready = {min(cluster.pods)}
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        clients.are(1)
+        await gw.until(lambda: gw.gateway.decision and gw.gateway.decision.wanted["small"] == 1, 60)
+        for _ in range(2):  # so the first is carried out
+            await gw.until(lambda before=gw.gateway.decision: gw.gateway.decision is not before, 60)
+        assert cluster.deleted == []
+        cluster.unready = set()
+        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        clients.are(0)
+        await clients.all_were_answered()
+
+
+async def test_a_deployment_that_somebody_else_has_scaled_is_not_scaled_down(tmp_path: Path) -> None:
+    """A pod that is new would go, or a ready one without a mark."""
+    async with scaled(tmp_path, replicas=2, max_instances=2) as (cluster, gw):
+        cluster.before_scaling = lambda: cluster.scale(3)
+        await gw.until(lambda: cluster.ready == 3, 60)
+        assert cluster.deleted == []
+        cluster.before_scaling = lambda: None
+        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        assert cluster.marked == set(cluster.deleted)
+
+
+async def test_a_pod_that_stays_although_it_was_to_go_loses_its_mark(tmp_path: Path) -> None:
+    async with scaled(tmp_path, max_instances=2, cooldown_s=0) as (cluster, gw):
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        second = min(cluster.pods).replace("00001", "00002")
+        cluster.unready = {second}
+        clients = Clients(gw)
+        clients.are(4)
+        await gw.until(lambda: second in cluster.pods, 60)
+        cluster.before_scaling = lambda: cluster.scale(2)  # the Deployment changes: it is not scaled down
+        clients.are(1)
+        await gw.until(lambda: COST in cluster.pods[second]["metadata"].get("annotations", {}), 60)
+        clients.are(4)
+        cluster.unready = set()
+        await gw.until(lambda: len(serving(gw)) == 2, 60)
+        cluster.before_scaling = lambda: None
+        clients.are(0)
+        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        assert set(serving(gw)) == cluster.pods.keys()
+        await clients.all_were_answered()
+
+
+async def test_a_deployment_that_cannot_be_read_stops_no_other_pool(tmp_path: Path) -> None:
+    unknown = {"name": "unknown", "instance": INSTANCE | {"hardware": "a40"}, "deployment": "unknown"}
+    async with scaled(tmp_path, unknown) as (cluster, gw):
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        assert cluster.scaled == [1]
 
 
 async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class Cluster:
         self.tokens: list[str | None] = []
         self.broken = False
         self.lists = 0
+        self.late_s = 0.0  # from a change until a watch tells it
         self._news = asyncio.Condition()
         self._watches: set[asyncio.Task[Any]] = set()
 
@@ -77,6 +78,7 @@ class Cluster:
             while True:
                 async with self._news:
                     await self._news.wait_for(lambda: self.version > at)  # noqa: B023
+                await asyncio.sleep(self.late_s)
                 for change in self.changes[at:]:
                     line = json.dumps(change).encode() + b"\n"
                     await stream.write(line[:20])  # a line in two pieces
