@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from router.config import ConfigError, PoolConfig
@@ -62,12 +62,14 @@ class Actuator:
 
 class PoolState(NamedTuple):
     """The instances of a pool. `ready` and `draining` have those that the actuator may stop, with their requests in flight.
-    `fixed` counts the ready ones that it may not stop, `starting` the ones that it has started."""
+    `fixed` counts the ready ones that it may not stop, `starting` the ones that it has started. `silent` are those of `ready`
+    that do not answer their probe."""
 
     ready: Mapping[str, int]
     draining: Mapping[str, int]
     fixed: int = 0
     starting: int = 0
+    silent: Collection[str] = ()
 
 
 class Steps(NamedTuple):
@@ -81,14 +83,15 @@ class Steps(NamedTuple):
 
 def steps(wanted: int, pool: PoolState) -> Steps:
     """The steps to `wanted` instances. A pool grows by its draining instances first, because they are warm. It shrinks by its
-    starting instances first, then by those with the fewest requests. The last instance goes only when it is idle."""
+    starting instances first, then by silent ones, then by those with the fewest requests. The last instance goes only when it is idle."""
     present = len(pool.ready) + pool.fixed + pool.starting
     if wanted >= present:
         back = sorted(pool.draining, key=lambda name: (-pool.draining[name], name))[: wanted - present]
         return Steps(keep=back, start=wanted - present - len(back))
     excess = present - wanted
     abandon = min(excess, pool.starting)
-    drain = sorted(pool.ready, key=lambda name: (pool.ready[name], name))[: excess - abandon]
+    order = sorted(pool.ready, key=lambda name: (name not in pool.silent, pool.ready[name], name))
+    drain = order[: excess - abandon]
     left = len(pool.ready) + pool.fixed - len(drain)
     if drain and not left and pool.ready[drain[-1]]:
         drain.pop()

@@ -21,6 +21,8 @@ from router.scaling.actuator import PoolState, Steps, steps
         (1, PoolState({"a": 3, "b": 1}, {}, starting=1), Steps(abandon=1, drain=["b"])),
         (2, PoolState({"a": 0, "b": 0}, {}, starting=1), Steps(abandon=1, drain=[])),
         (2, PoolState({"a": 5, "b": 2, "c": 4}, {}), Steps(drain=["b"])),
+        # One that does not answer goes before one that does.
+        (1, PoolState({"a": 0, "b": 2}, {}, silent={"b"}), Steps(drain=["b"])),
         # Those that the actuator may not stop stay.
         (0, PoolState({"a": 0}, {}, fixed=2), Steps(drain=["a"])),
         # The last one goes only when it is idle.
