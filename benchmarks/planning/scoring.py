@@ -14,6 +14,7 @@ from benchmarks.measures import Interval
 from benchmarks.planning.demand import Demand
 from benchmarks.planning.fleet import fleet_config, fleet_data
 from benchmarks.planning.problem import PlanningProblem
+from benchmarks.workloads.format import WorkloadError
 from policies.placement.types import Placement
 from router.config import FleetConfig
 
@@ -37,11 +38,16 @@ class Score:
 
     @classmethod
     def of(cls, runs: Sequence[Mapping[str, Any]]) -> Score:
-        """From the runs of one placement. Each has requests with an SLO."""
+        """From the runs of one placement. Raises WorkloadError if none has a request that counts."""
         # The interval of one more draw, whether draws are of one recording or not.
         found = Interval.of([run["attainment"] for run in runs], resampled=True)
         mean = found.mean or 0.0
-        requests = round(sum(run["offered_with_slo"] for run in runs) / len(runs))
+        counted = sum(run["offered_with_slo"] for run in runs)
+        if not counted:
+            raise WorkloadError(
+                "no request of a draw counts: each has no SLO, or is longer than the context of its models"
+            )
+        requests = max(1, round(counted / len(runs)))
         half_width = max(found.half_width or 0.0, _RULE_OF_THREE / requests)
         return cls(
             mean,

@@ -73,6 +73,14 @@ def test_a_workload_file_is_planned_too(
     assert "llama-3.2-1b" in shown
 
 
+def test_a_workload_beyond_every_context_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = plan_files(tmp_path, "{gpu: l4, gpus: 1}", "{name: llama-3.2-1b, context_tokens: 100}")
+    rates = ("--rates", "llama-3.2-1b=1")
+    assert "longer than the context" in refusal_of(capsys, "plan", *files, *rates, *SLO, *BRIEF)
+
+
 @pytest.mark.parametrize(
     ("models", "limit"),
     [
