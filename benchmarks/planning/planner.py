@@ -2,7 +2,8 @@
 
 1. The fast estimate gives the best placements of each planner.
 2. The simulator scores them on one draw of the requests, and then changes of the best ones, as long as time is left.
-3. The best of these are scored on draws that were not used so far. Their order there is the result.
+3. The best of these are scored on draws that were not used so far. Their order there is the result. If the least cost is sought
+   and none of them keeps the target there, dearer ones are scored too.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _MANY_REQUESTS, _HURRIED_FINALISTS = 8_000, 2
 _LOADS, _SEARCH_SHARE = (1.0, 1.5, 2.5), 0.25
 #: Changes of one placement that are simulated at most.
 _NEIGHBOURS = 24
-#: The draws of the final scores.
-_DRAWS = 5
+#: The draws of the final scores, and how often dearer placements are scored.
+_DRAWS, _DEARER = 5, 3
 OnProgress = Callable[[str], None]
 
 
@@ -80,8 +81,14 @@ class Planner:
         self._improve(lambda: time_for(_CHANGES))
         finalists = self._ranked()[: _HURRIED_FINALISTS if hurried else _FINALISTS]
         self.on_progress(f"scoring {len(finalists)} finalists")
-        plans = self.final(finalists, range(self.seed + 1, self.seed + 1 + _DRAWS))
-        return sorted(plans, key=self.rank, reverse=True)
+        seeds = range(self.seed + 1, self.seed + 1 + _DRAWS)
+        plans = self.final(finalists, seeds)
+        for _ in range(_DEARER if self.aims.objective == "cost" else 0):
+            dearer = self._dearer([plan.placement for plan in plans])
+            if not dearer or any(plan.score.attainment >= self.aims.target for plan in plans):
+                break
+            plans += self.final(dearer, seeds)
+        return sorted(plans, key=self.rank, reverse=True)[:_FINALISTS]
 
     # --- what an objective may do otherwise ---------------------------------------------------------------
     @property
@@ -120,6 +127,21 @@ class Planner:
     # -------------------------------------------------------------------------------------------------------
     def _ranked(self) -> list[Placement]:
         return sorted(self.chosen, key=lambda each: self.rank(self.chosen[each]), reverse=True)
+
+    def _dearer(self, scored: Sequence[Placement]) -> list[Placement]:
+        """The next placements by price, of each price that which attained the most on the first draw, if no cheaper one and
+        none of `scored` attained more there."""
+
+        def attained(placement: Placement) -> float:
+            return self.chosen[placement].score.attainment
+
+        usd, most = max(each.usd_per_hour for each in scored), max(map(attained, scored))
+        found: list[Placement] = []
+        for each in sorted(self.chosen, key=lambda each: (each.usd_per_hour, -attained(each))):
+            if each.usd_per_hour > usd and attained(each) >= most:
+                found.append(each)
+                usd, most = each.usd_per_hour, attained(each)
+        return found[:_FINALISTS]
 
     def _improve(self, more: Callable[[], bool]) -> None:
         """Simulate changes of the best placement, the most promising first, and of the next best one when all of its

@@ -88,13 +88,15 @@ def in_turn(ranked: Sequence[Sequence[Placement]]) -> list[Placement]:
     return list(dict.fromkeys(each for each in found if each is not None))
 
 
-def with_free_gpus(placement: Placement, cluster: Cluster) -> Placement:
-    """The placement with the GPUs that it does not use, in groups without a model."""
+def with_free_gpus(placement: Placement, cluster: Cluster, most: int) -> Placement:
+    """The placement with the GPUs that it does not use, in groups of at most `most` of them without a model. `most` is a
+    power of two."""
     free = []
     for pool in cluster.pools:
         left = pool.gpus - sum(group.shape.gpus for group in placement if group.shape.kind == pool.kind)
-        sizes = (size for size in reversed(powers_of_two(left)) if left & size)
-        free += [Group(shapes(pool.kind, size)[0]) for size in sizes]
+        rest = left % most
+        sizes = [most] * (left // most) + [size for size in reversed(powers_of_two(rest)) if rest & size]
+        free += [Group(shape) for size in sizes for shape in shapes(pool.kind, size)[:1]]
     return Placement((*placement.groups, *free))
 
 
@@ -120,10 +122,13 @@ class CandidateSearch:
         estimate = self.estimate
         chosen = estimate.choices()[0]
         evaluate = RecordingEvaluator(estimate.evaluator(chosen, self.aims, multiple))
-        whole, fit = with_free_gpus(placement, estimate.problem.cluster), Fit(estimate.problem.models)
-        changes = group_changes(whole, fit, evaluate.arrivals.counts)
-        for each in chain(replica_changes(whole, fit), changes):
-            evaluate(each)
+        cluster, fit = estimate.problem.cluster, Fit(estimate.problem.models)
+        for most in powers_of_two(max(pool.gpus for pool in cluster.pools)):
+            whole = with_free_gpus(placement, cluster, most)
+            changes = group_changes(whole, fit, evaluate.arrivals.counts)
+            for each in chain(replica_changes(whole, fit), changes):
+                if used(each) not in evaluate.ranks:
+                    evaluate(each)
         return [each for each in evaluate.best() if self.aims.feasible(each)]
 
     def _search(self, evaluate: Evaluator) -> None:

@@ -17,16 +17,18 @@ from tests.unit.benchmarks_planning.made import estimate
 
 @dataclass
 class Pessimist:
-    """A scorer for which requests come `multiple` times as fast."""
+    """A scorer for which requests come `multiple` times as fast, on the first draw `first` times."""
 
     search: CandidateSearch
     multiple: float
     simulations: int = 0
+    first: float | None = None
 
     def scores(self, placements: Sequence[Placement], seeds: Sequence[int], *_: Any) -> list[Score]:
         self.simulations += len(placements) * len(seeds)
         found = self.search.estimate
-        evaluate = found.evaluator(found.choices()[0], self.search.aims, self.multiple)
+        multiple = self.first if self.first is not None and 0 in seeds else self.multiple
+        evaluate = found.evaluator(found.choices()[0], self.search.aims, multiple)
         shares = [evaluate(each).attainment for each in placements]
         return [Score(share, share, share, 1, len(found.requests), None, None) for share in shares]
 
@@ -44,3 +46,16 @@ def test_candidates_for_more_than_the_load_are_among_those_that_are_simulated(
     assert enough.attainment >= 0.95
     best = Planner(search, cast(Scorer, scorer), aims, time_s=600.0).plans()[0]
     assert best.score.attainment >= 0.95
+
+
+def test_a_dearer_plan_is_found_where_the_cheapest_ones_keep_the_target_on_the_first_draw_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Planner, "_improve", lambda *_: None)
+    found = estimate("16xl4", "llama-3.1-8b qwen2.5-7b", [8.0, 6.0])
+    aims = PlanningAims("cost", 2, len(found.requests), 0.95)
+    search = CandidateSearch(found, aims)
+    scorer = Pessimist(search, 1.5, first=1.0)
+    plans = Planner(search, cast(Scorer, scorer), aims, time_s=600.0).plans()
+    assert plans[0].score.attainment >= 0.95
+    assert len(plans) == 4

@@ -12,7 +12,7 @@ from benchmarks.planning.search import CandidateSearch, Objective, PlanningAims,
 from policies.placement.alpaserve import alpaserve
 from policies.placement.exhaustive import exhaustive
 from policies.placement.random_search import random_search
-from policies.placement.types import Placement
+from policies.placement.types import Group, Placement, Shape
 from tests.unit.benchmarks_planning.made import estimate
 
 #: Pools, models and rates: small enough for every placement to be tried.
@@ -80,7 +80,20 @@ def test_neighbours_are_single_changes_and_use_free_gpus() -> None:
     neighbours = searched.neighbours(smallest)
     gpus = {sum(group.shape.gpus for group in each) for each in neighbours}
     assert max(gpus) > sum(group.shape.gpus for group in smallest)
-    assert used(with_free_gpus(smallest, searched.estimate.problem.cluster)) == smallest
+    assert used(with_free_gpus(smallest, searched.estimate.problem.cluster, 2)) == smallest
+
+
+def test_a_neighbour_may_add_a_group_smaller_than_what_is_free() -> None:
+    found = estimate("1xh100-80g 5xt4", "llama-3.2-1b llama-3.2-3b", [2.0, 2.0])
+    h100, t4 = (pool.kind for pool in found.problem.cluster.pools)
+    placement = Placement((Group(Shape(h100, 1, 1), (0,)), Group(Shape(t4, 1, 1), (1,))))
+    added = {
+        group.shape.gpus
+        for each in search(found, "attainment").neighbours(placement)
+        if len(each.groups) == 3
+        for group in each
+    }
+    assert added == {1, 2, 4}
 
 
 def test_requests_that_accept_several_models_choose_in_each_way() -> None:
