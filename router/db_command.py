@@ -63,7 +63,7 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None,
     path = sqlite_path(parsed)
     if not upgrade and path is not None and not path.exists():
         raise StoreError(f"no database at {location(parsed)}")
-    engine = create_engine(parsed)
+    engine = create_engine(parsed, keeps_file=not upgrade)
     try:
         with opening(engine):
             before, empty = None, True
@@ -92,7 +92,7 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
             raise StoreError(f"{location(parsed)} is not a file")
     if parsed.get_backend_name() == "sqlite" and (path is None or not path.exists()):
         return None
-    engine = create_engine(parsed)
+    engine = create_engine(parsed, keeps_file=True)
     try:
         with opening(engine):
             try:

@@ -113,9 +113,12 @@ def sqlite_path(url: URL) -> Path | None:
     return Path(url.database.removeprefix("file:"))
 
 
-def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
+def create_engine(
+    url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S, *, keeps_file: bool = False
+) -> AsyncEngine:
     """An engine for a parsed URL, not yet connected. `command_timeout_s`: PostgreSQL's time for an answer (None: no
-    limit). Raises StoreError for a wrong option, or if the driver is missing."""
+    limit). `keeps_file`: connecting does not change a SQLite file, which may be empty or another program's. Raises
+    StoreError for a wrong option, or if the driver is missing."""
     options: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql":
         # A pooled connection may be dead after the server restarted; a ping costs one round trip a batch.
@@ -137,7 +140,7 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
             f"{public_url(url)} needs the package {error.name} (pip install '.[{extra}]' in Headway's checkout)"
         ) from None
     if url.get_backend_name() == "sqlite":
-        event.listen(engine.sync_engine, "connect", _set_pragmas)
+        event.listen(engine.sync_engine, "connect", _wait_for_locks if keeps_file else _set_pragmas)
     else:
         event.listen(engine.sync_engine, "handle_error", _leave_read_only)
     return engine
@@ -183,6 +186,11 @@ def sqlite_pragmas() -> list[str]:
         "PRAGMA synchronous=NORMAL",
         "PRAGMA journal_size_limit=67108864",
     ]
+
+
+def _wait_for_locks(connection: Any, _record: object) -> None:
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
@@ -288,7 +296,7 @@ async def patiently(
 
 async def open_engine(url: URL, *, create: bool) -> AsyncEngine:
     """An engine for a parsed URL whose database has passed `connect`. Close it with `dispose`."""
-    engine = create_engine(url)
+    engine = create_engine(url, keeps_file=not create)
     try:
         await connect(engine, create=create)
     except BaseException:

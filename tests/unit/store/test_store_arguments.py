@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,18 @@ def test_every_command_takes_a_url(
     assert "--password-env goes with --store" in refusal_of(
         capsys, *command, "--password-env", "PW", *(("--config", "x") * (command[0] != "explain"))
     )
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_what_only_reads_changes_no_file(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "empty.db").touch()
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE another_programs (name TEXT)")
+    for name in ("empty.db", "other.db"):
+        path = tmp_path / name
+        before = path.read_bytes()
+        assert main([*command, "--store", f"sqlite+aiosqlite:///{path}"]) == (0 if command[0] == "db" else 2)
+        assert path.read_bytes() == before
 
 
 async def _made(url: str) -> None:
