@@ -17,6 +17,7 @@ import benchmarks
 import policies
 import predictors
 import router
+from benchmarks.checks import json_object
 from benchmarks.compare.pool import Processes
 from benchmarks.workloads.format import WorkloadError, writing, written_whole
 
@@ -79,7 +80,8 @@ class RunFolder:
 
 
 class KeptRuns(Generic[Trial]):
-    """Runs trials, and keeps what came of each in a file of JSON lines, under its key: a text that tells trials apart."""
+    """Runs trials, and keeps what came of each in a file of JSON lines, under its key: a text that tells trials apart. Runs
+    of another program, and a line that a kill has cut, count as not there."""
 
     def __init__(
         self,
@@ -88,10 +90,15 @@ class KeptRuns(Generic[Trial]):
         run: Callable[[Trial], dict[str, Any]],
         key: Callable[[Trial], str],
     ) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        """A WorkloadError for a file that cannot be written."""
         self._file, self._processes, self._run, self._key = file, processes, run, key
-        lines = file.read_bytes().splitlines() if file.exists() else []
-        self._known: dict[str, dict[str, Any]] = {row["key"]: row["run"] for row in map(orjson.loads, lines)}
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+            with file.open("ab") as kept:
+                kept.write(b"\n" if lines and not lines[-1].endswith(b"\n") else b"")
+        rows = [row for row in map(json_object, lines) if row is not None and row.get("program") == program()]
+        self._known: dict[str, dict[str, Any]] = {row["key"]: row["run"] for row in rows}
 
     def of(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
         """What came of each trial; those that have not run do so now."""
@@ -102,7 +109,7 @@ class KeptRuns(Generic[Trial]):
             for done, (index, result) in enumerate(runs, start=1):
                 key = keys[missing[index]]
                 self._known[key] = result
-                file.write(orjson.dumps({"key": key, "run": result}) + b"\n")
+                file.write(orjson.dumps({"key": key, "program": program(), "run": result}) + b"\n")
                 file.flush()
                 print(f"{done}/{len(missing)} {key}", file=sys.stderr, flush=True)
         return [self._known[key] for key in keys]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare.runs import RunFolder
+from benchmarks.compare import runs
+from benchmarks.compare.pool import Processes
+from benchmarks.compare.runs import KeptRuns, RunFolder
 from benchmarks.workloads.fetch import checksum
 from benchmarks.workloads.format import WorkloadError
 
@@ -56,3 +58,24 @@ def test_a_checksum_is_that_of_the_bytes(tmp_path: Path) -> None:
     assert checksum(tmp_path / "a").startswith("ba7816bf8f01cfea")
     with pytest.raises(WorkloadError, match="cannot read"):
         checksum(tmp_path / "gone")
+
+
+def test_kept_runs_go_on_after_a_kill_and_not_with_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, ran = tmp_path / "new" / "runs.jsonl", list[str]()
+
+    def run(trial: str) -> dict[str, str]:
+        ran.append(trial)
+        return {"of": trial}
+
+    def of(*trials: str) -> list[dict[str, str]]:
+        ran.clear()
+        return KeptRuns(file, Processes(1), run, str).of(trials)
+
+    of("a", "b")
+    file.write_bytes(file.read_bytes()[:-9])
+    assert (of("a", "b"), ran) == ([{"of": "a"}, {"of": "b"}], ["b"])
+    assert (of("a", "b"), ran) == ([{"of": "a"}, {"of": "b"}], [])
+    monkeypatch.setattr(runs, "program", lambda: "another")
+    assert (of("a"), ran) == ([{"of": "a"}], ["a"])
