@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import policies
-from benchmarks.checks import add_number, whole_number
+from benchmarks.checks import add_number, option, whole_number
 from benchmarks.experiments import answer_lengths, equal_lengths, replays, same_request
 from benchmarks.experiments.report import Section
 from benchmarks.replay.client import Target, check_url, key_from
@@ -52,6 +52,9 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
     for name, count in (("repeats", repeats), ("replays", replayed), ("worlds", args.worlds)):
         if count < 2:
             raise WorkloadError(f"--{name}: must be at least 2, since one value has no variance")
+    for name in ("model", "api_key_env"):
+        if args.url is None and getattr(args, name) is not None:
+            raise WorkloadError(f"{option(name)} goes with --url")
     noise = lengths = None
     if data is not None and (data / answer_lengths.SET).is_dir():
         progress("lengths of answers")
