@@ -30,13 +30,15 @@ from typing import Any
 import numpy as np
 import orjson
 
+from benchmarks.checks import whole_number
 from benchmarks.compare import pool
 from benchmarks.compare.runs import KeptRuns
 from benchmarks.pages import marked
 from benchmarks.scenarios.answers import Answers, with_answers
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
+from benchmarks.terminal import status_of
 from benchmarks.training.about import DECIDING, commit
-from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.mixes import RoutingMix, unit_draw
 from benchmarks.workloads.sources.generators import Lengths, Process, generate
 from router.config.load import loads
@@ -262,15 +264,23 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0, or 2 with one line on stderr for bad input."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_order", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="draws of `cost` (default 10)")
-    parser.add_argument("--other-seeds", type=int, default=2, metavar="N", help="of the rest (default 2)")
-    parser.add_argument("--requests", type=int, default=1500, metavar="N", help="of a run (default 1500)")
-    parser.add_argument("--jobs", type=int, default=pool.cores(), metavar="N")
+    for name, count, meaning in (
+        ("--seeds", 10, "draws of `cost` (default 10)"),
+        ("--other-seeds", 2, "of the rest (default 2)"),
+        ("--requests", 1500, "of a run (default 1500)"),
+        ("--jobs", pool.cores(), "processes (default: one for each core)"),
+    ):
+        parser.add_argument(name, type=whole_number, default=count, metavar="N", help=meaning)
     args = parser.parse_args(argv)
-    with pool.Processes(args.jobs) as processes:
-        cases = Experiment(args.out, args.seeds, args.other_seeds, args.requests, processes).cases()
+    try:
+        with pool.Processes(args.jobs) as processes:
+            cases = Experiment(args.out, args.seeds, args.other_seeds, args.requests, processes).cases()
+    except WorkloadError as error:
+        print(f"benchmarks.cost_order: {error}", file=sys.stderr)
+        return 2
     report = {"commit": commit(DECIDING)[:7], "requests": args.requests, "cases": cases}
     (args.out / "report.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
     print(table(report))
@@ -278,4 +288,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -17,6 +17,14 @@ Progress = Callable[[str], None]
 INTERRUPTED = 130
 
 
+def status_of(main: Callable[[], int]) -> int:
+    """The exit status of a program's `main`; INTERRUPTED, without a traceback, after Ctrl-C."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
 def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = None) -> ProgressBar:
     """A description, a bar, a `count` (how many of how many) and `further` columns. Shown on standard error where that
     is a terminal, and removed at its end."""

@@ -29,13 +29,14 @@ import uvloop
 
 from backends.metrics import MetricsReader
 from benchmarks.calibrate.measured import Level, Measured, State, write_file
-from benchmarks.checks import positive_numbers
+from benchmarks.checks import positive_number, positive_numbers
 from benchmarks.replay.client import Target, body_of, check_url, key_from, wire_for
 from benchmarks.replay.pace import LEAD_S, Pacer
 from benchmarks.replay.row import Row
 from benchmarks.replay.wire import Wire
+from benchmarks.terminal import status_of
 from benchmarks.workloads.arrivals import poisson
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest, writing
 
 _SAMPLE_S = 0.5
 _WARM_UP = 4
@@ -52,19 +53,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rates", required=True, type=positive_numbers, metavar="R,R..", help="requests a second"
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals a rate (default 60)")
+    parser.add_argument(
+        "--seconds", type=positive_number, default=60.0, help="of arrivals a rate (default 60)"
+    )
     parser.add_argument("--prompt-tokens", type=_range, default=(32, 512), metavar="A,B", help="(32,512)")
     parser.add_argument("--output-tokens", type=_range, default=(16, 128), metavar="A,B", help="(16,128)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one answer")
+    parser.add_argument("--timeout", type=positive_number, default=600.0, metavar="S", help="for one answer")
     parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key")
     args = parser.parse_args(arguments)
     try:
         check_url(args.url)
         key = key_from(os.environ, args.api_key_env, "--api-key-env")
         target = Target(args.url, args.model, seed=args.seed, timeout_s=args.timeout, api_key=key)
+        with writing(args.out):  # before it takes its time
+            args.out.mkdir(parents=True, exist_ok=True)
         levels = uvloop.run(_measure(args, target))
-        args.out.mkdir(parents=True, exist_ok=True)
         details = {
             "model": args.model,
             "seconds": args.seconds,
@@ -82,10 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _range(text: str) -> tuple[int, int]:
-    low, high = (int(each) for each in text.split(","))
-    if not 1 <= low <= high:
-        raise ValueError
-    return low, high
+    ends = text.split(",")
+    if len(ends) != 2 or not all(each.isdecimal() for each in ends) or not 1 <= int(ends[0]) <= int(ends[1]):
+        raise argparse.ArgumentTypeError(f"must be two whole numbers, 1 <= A <= B, not {text!r}")
+    return int(ends[0]), int(ends[1])
 
 
 async def _measure(args: argparse.Namespace, target: Target) -> list[Level]:
@@ -159,4 +163,4 @@ async def _watch(target: Target, start_at: float, states: list[State]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -17,6 +17,7 @@ from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES, Claim
 from benchmarks.claims.measured import measured
 from benchmarks.claims.tables import differences
 from benchmarks.pages.marked import replaced
+from benchmarks.terminal import status_of
 from benchmarks.training.about import DECIDING, commit
 from predictors.learned.artifact import load, path_of
 from predictors.learned.models import KINDS
@@ -127,4 +128,4 @@ def _merged(claim: Claim, old: dict[str, Any], new: dict[str, Any]) -> dict[str,
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.compare import command as compare
 from benchmarks.scenarios import names
+from benchmarks.terminal import status_of
 from benchmarks.workloads.format import WorkloadError
 
 
@@ -34,4 +35,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checks import whole_number
 from benchmarks.pickers.cases import CASES, read_sets, read_tariff
 from benchmarks.pickers.figures import percent_of, points_of
 from benchmarks.pickers.judge import folds_of, judge
 from benchmarks.pickers.second_look import auc_of, second_looks
 from benchmarks.pickers.trained import ARTIFACTS, splits
+from benchmarks.terminal import status_of
+from benchmarks.workloads.format import WorkloadError, writing
 from predictors.training.dataset import DatasetError
 from router.core.types import Targets
 
@@ -61,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=10, help="orders of the prompts")
     parser.add_argument("--folds", type=int, default=4, help="parts, each held out once")
-    parser.add_argument("--parts", type=int, help="judge only the first so many folds (default: all)")
+    parser.add_argument(
+        "--parts", type=whole_number, help="judge only the first so many folds (default: all)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the folds and of training")
     parser.add_argument(
         "--slack",
@@ -95,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     targets = Targets(quality_slack=options.slack)
     try:
+        with writing(options.out):  # before it takes its time
+            options.out.mkdir(parents=True, exist_ok=True)
         cases = [case for name in options.sets for case in CASES.values() if case.set == name]
         if options.cases:
             cases = [CASES[name] for name in options.cases]
@@ -113,14 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     print(show(reports[-1]), flush=True)
                     _write(options.out, about)  # an interrupted run keeps what it has
         _write(options.out, about)
-    except (DatasetError, OSError) as error:
+    except (DatasetError, WorkloadError) as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
 
 
 def _write(folder: Path, report: Mapping[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(_rounded(report)) + "\n", encoding="utf-8")
 
 
@@ -193,4 +202,4 @@ def looks_of(report: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

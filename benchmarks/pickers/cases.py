@@ -164,8 +164,11 @@ def read_tariff(path: Path) -> Case:
         models = {name: each.pop("published") for name, each in found["models"].items()}
         prices = {name: Price(**each) for name, each in found["models"].items()}
         like = next(case for case in CASES.values() if case.set == found["set"])
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, StopIteration) as error:
-        raise DatasetError(f"{path}: no tariff ({str(error) or 'a set that has no case'})") from error
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, StopIteration) as error:
+        raise DatasetError(
+            f"{path}: no tariff: it needs `set` ({' or '.join(dict.fromkeys(case.set for case in CASES.values()))}) and "
+            "`models`, each with `published`, `input_usd_per_mtok` and `output_usd_per_mtok`"
+        ) from error
     return replace(like, name=f"{like.set}/{path.stem}", models=models, prices=prices)
 
 

@@ -95,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
                 )
             else:
                 rows += rows_of(folder, args.sections, args.seed, args.processes, progress)
-    except (OSError, KeyError, ValueError) as error:
+    except OSError as error:
+        raise WorkloadError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
+    except (KeyError, ValueError) as error:
         raise WorkloadError(f"{folder}: {error}") from error
     if args.place:
         return report(args, placements, placement_table, lambda row: row.gain > 0, "gain")

@@ -65,7 +65,11 @@ def run(args: argparse.Namespace) -> int:
     """Prints all rows. Exit status 1 if one that can be reproduced is not, or if a plan is worse than the published one."""
     try:
         rows = list(rows_of(args.data))
-    except (OSError, KeyError, ValueError) as error:
+    except OSError as error:
+        raise WorkloadError(
+            f"cannot read {error.filename or args.data}: {error.strerror or error}"
+        ) from error
+    except (KeyError, ValueError) as error:
         raise WorkloadError(f"{args.data}: {error}") from error
     return report(args, rows, table, lambda row: row.as_expected, "reproduced")
 

@@ -20,11 +20,13 @@ from typing import Any
 import orjson
 
 import policies
+from benchmarks.checks import whole_number
 from benchmarks.compare import pool
 from benchmarks.compare.runs import KeptRuns
 from benchmarks.scaling.cases import CASES, TUNING
 from benchmarks.scaling.report import markdown, table
 from benchmarks.scaling.run import ORACLE, Trial, run
+from benchmarks.terminal import status_of
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import grouped
 
@@ -54,15 +56,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=os.environ.get("HEADWAY_DATA"), metavar="DIR")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=["servegen_m_large", "azure_conv"])
     parser.add_argument("--scalers", nargs="+", choices=GRIDS, default=list(USUAL))
-    parser.add_argument("--draws", type=int, default=5, metavar="N", help="reported draws (default 5)")
-    parser.add_argument("--tuning", type=int, default=2, metavar="N", help="draws of the sweeps (default 2)")
+    parser.add_argument(
+        "--draws", type=whole_number, default=5, metavar="N", help="reported draws (default 5)"
+    )
+    parser.add_argument(
+        "--tuning", type=whole_number, default=2, metavar="N", help="draws of the sweeps (default 2)"
+    )
     parser.add_argument(
         "--policy",
         default="least_load",
         choices=policies.POLICIES,
         help="the policy that places the requests",
     )
-    parser.add_argument("--jobs", type=int, default=pool.cores(), metavar="N")
+    parser.add_argument("--jobs", type=whole_number, default=pool.cores(), metavar="N")
     args = parser.parse_args(argv)
     try:
         report = experiment(args)
@@ -142,4 +148,4 @@ def _key(trial: Trial) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -19,7 +19,7 @@ from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.public import present, read_public
 from benchmarks.evaluate.report import show
-from benchmarks.terminal import shown_progress
+from benchmarks.terminal import shown_progress, status_of
 from benchmarks.training.originals import MIXTRAL, read_originals
 from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import SHIPPED, ArtifactError
@@ -150,4 +150,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(status_of(main))

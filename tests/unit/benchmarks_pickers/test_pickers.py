@@ -370,9 +370,10 @@ def test_a_tariff_of_your_own(tmp_path: Path) -> None:
     path.write_text("set: zeroeval\nmodels:\n  small: {published: Qwen2-7B-Instruct, price: 1}\n")
     with pytest.raises(DatasetError, match="no tariff"):
         read_tariff(path)
-    path.write_text("set: another\nmodels: {}\n")
-    with pytest.raises(DatasetError, match="no tariff"):
-        read_tariff(path)
+    for content in (b"set: another\nmodels: {}\n", b"", b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match="no tariff"):
+            read_tariff(path)
 
 
 def test_artifacts_of_a_folder_need_a_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,8 @@ def test_a_row_that_comes_out_otherwise_is_an_error(
 def test_without_its_files_it_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "wlb_attention_profile_a100_80gb.csv" in refusal_of(capsys, "reproduce", "wlb", "--data", tmp_path)
+    told = refusal_of(capsys, "reproduce", "wlb", "--data", tmp_path)
+    assert f"cannot read {tmp_path}/wlb_attention_profile_a100_80gb.csv: No such file" in told
 
 
 @pytest.mark.skipif(not os.environ.get("HEADWAY_DATA"), reason="needs the published cases")
