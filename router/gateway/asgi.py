@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from router.core.errors import Refusal
-from router.core.refusals import method_not_allowed
+from router.core.refusals import draining, method_not_allowed
 from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.service import Gateway
@@ -59,7 +59,7 @@ class Application:
             await self._live(receive, send)
             return
         if scope["path"] not in _METHODS:
-            await (await self._loaded())(scope, receive, send)
+            await self._further(scope, receive, send)
             return
         try:
             await self._answer(scope["method"], scope["path"], scope["headers"], send)
@@ -67,6 +67,23 @@ class Application:
             allowed = ", ".join(_METHODS[scope["path"]]).encode()
             allow = [(b"allow", allowed)] if refusal.status == 405 else []
             await _respond(send, refusal.status, _JSON, openai_error(refusal), headers=allow)
+
+    async def _further(self, scope: Any, receive: Receive, send: Send) -> None:
+        """FastAPI's answer. A request for which a server that stops no longer waits gets a 503, if nothing has been sent."""
+        begun = False
+
+        async def sending(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await (await self._loaded())(scope, receive, sending)
+        except asyncio.CancelledError:
+            if not begun:
+                refusal = draining()
+                retry_after = [(b"retry-after", f"{refusal.retry_after_s:.0f}".encode())]
+                await _respond(send, refusal.status, _JSON, openai_error(refusal), headers=retry_after)
 
     async def _answer(self, method: str, path: str, headers: RawHeaders, send: Send) -> None:
         """Answer a path of `_METHODS`. Raises Refusal before anything is sent."""
