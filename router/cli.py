@@ -40,10 +40,11 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand's module and its line in `headway --help`."""
+    """A subcommand's module, its line in `headway --help`, and the extra that it needs (one that brings `bench`)."""
 
     module: str
     help: str
+    extra: str = "bench"
 
 
 COMMANDS = {
@@ -56,20 +57,22 @@ COMMANDS = {
     "compare": Command("benchmarks.compare.command", "compare policies, in simulation or on a live gateway"),
     "plan": Command("benchmarks.planning.command", "plan which model runs on which GPUs of a cluster"),
     "collect": Command(
-        "benchmarks.collect.command", "send the same prompts to every candidate at chosen loads"
+        "benchmarks.collect.command", "send the same prompts to every candidate at chosen loads", "train"
     ),
     "judge": Command(
-        "benchmarks.judging.command", "score answers by a judge model, or compare them in pairs"
+        "benchmarks.judging.command", "score answers by a judge model, or compare them in pairs", "train"
     ),
     "dataset": Command("benchmarks.datasets.command", "release training data with a card"),
-    "train": Command("benchmarks.training.command", "train a predictor and report its accuracy"),
-    "evaluate": Command("benchmarks.evaluate.command", "compare trained predictors with baselines"),
+    "train": Command("benchmarks.training.command", "train a predictor and report its accuracy", "train"),
+    "evaluate": Command("benchmarks.evaluate.command", "compare trained predictors with baselines", "train"),
     "calibrate": Command("benchmarks.calibrate.command", "fit an engine profile to measured requests"),
     "reproduce": Command(
         "benchmarks.reproduce.command", "run published placement systems on their own cases"
     ),
     "experiment": Command(
-        "benchmarks.experiments.command", "measure how unpredictable and how unlike LLM instances are"
+        "benchmarks.experiments.command",
+        "measure how unpredictable and how unlike LLM instances are",
+        "train",
     ),
     "keys": Command("router.keys_command", "make, list and revoke clients' keys"),
     "spend": Command("router.spend_command", "show the spending by day, key, policy and model"),
@@ -131,8 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        if extra is None or chosen is None:
             raise
+        if extra == "bench":
+            extra = COMMANDS[chosen].extra
         return _refuse(f"{chosen} needs {error.name}: {_how_to_add(extra)}, in Headway's checkout")
     except OSError as error:
         return _refuse(_described(error))

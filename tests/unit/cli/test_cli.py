@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,21 @@ def test_known_errors_are_one_line(
     command: str, capsys: pytest.CaptureFixture[str], line: str, message: str
 ) -> None:
     assert refused(capsys, [command, line]) == message
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"), [("jinja2", "train"), ("sklearn", "train"), ("pyarrow", "export")]
+)
+def test_a_command_that_needs_more_names_its_own_extra(
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: str,
+    extra: str,
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, command, replace(cli.COMMANDS[command], extra="train"))
+    told = refused(capsys, [command, f"raise ModuleNotFoundError('no', name={missing!r})"])
+    assert f"-e '.[{extra}]'" in told
 
 
 @pytest.mark.parametrize("line", ["raise ValueError('a bug')", "import headway_no_such_module"])
