@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -63,10 +63,15 @@ FileName = Annotated[Text, Mark.FILE]
 
 def _no_password(url: str) -> str:
     try:
-        password = urlsplit(url).password
+        parts = urlsplit(url)
     except ValueError as error:
         raise PydanticCustomError("url", "is not a URL") from error
-    if password is not None:
+    login = parts.netloc.rpartition("@")[0]
+    if (
+        parts.netloc and not login
+    ):  # a / or ? in a password, if it is not quoted, ends the host's part before the @
+        login = url.partition("://")[2].rpartition("@")[0]
+    if ":" in login or "password" in parse_qs(parts.query):
         raise PydanticCustomError(
             "secret_in_url", "holds a password: name the environment variable that has it in password_env"
         )
