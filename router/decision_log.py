@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
@@ -72,7 +73,9 @@ class DecisionLog:
         """Raises OSError."""
         self._path = path
         self._left = max_bytes
-        self._file: TextIO | None = path.open("w", encoding="utf-8")
+        # Not for other users: hashes of words tell much about a prompt.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._file: TextIO | None = os.fdopen(fd, "w", encoding="utf-8")
         self._write({"headway_decisions": FORMAT, **_plain(header)})
 
     def write(self, event: Event, now: float, instructions: Sequence[Instruction]) -> None:
