@@ -77,6 +77,9 @@ def configure(form: Literal["text", "json"], level: str) -> None:
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each of its plugins
+    logging.getLogger("aiosqlite").setLevel(
+        logging.WARNING
+    )  # at debug it logs all values, such as hashes of keys
 
 
 def log_request(record: RequestRecord) -> None:

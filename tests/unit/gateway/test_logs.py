@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 from collections.abc import Iterator
 
+import aiosqlite
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,18 @@ def test_text_lines_say_the_same(output: io.StringIO) -> None:
     first, second = output.getvalue().strip().split("\n")
     assert "[req_1] api=chat key_name=team-a policy=slo outcome=late" in first
     assert second.endswith("WARNING headway: slow [req_7]")
+
+
+def test_the_values_of_statements_are_in_no_log(output: io.StringIO) -> None:
+    logs.configure("text", "debug")
+    redirect(output)
+
+    async def insert() -> None:
+        async with aiosqlite.connect(":memory:") as database:
+            await database.execute("SELECT ?", ("the hash of a key",))
+
+    asyncio.run(insert())
+    assert "hash" not in output.getvalue()
 
 
 @given(st.text(), st.text())
