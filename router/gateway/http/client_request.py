@@ -20,7 +20,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from backends.writes import write
-from router.gateway.http.request_body import ClientGone, too_large
+from router.gateway.http.request_body import ClientGone, announces_more, too_large
 
 logger = logging.getLogger("headway")
 
@@ -205,7 +205,7 @@ class ClientRequest:
         """The complete body; `length` is the announced one. Raises the 413 as soon as the limit is exceeded, and
         ClientGone."""
         self._limit = limit = int(max_body_mb * 1024 * 1024)
-        if length is not None and length.isdigit() and int(length) > limit:
+        if length is not None and announces_more(length, limit):
             raise too_large(max_body_mb)
         connection = self._connection
         if self._continue and not connection.transport.is_closing():

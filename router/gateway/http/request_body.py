@@ -21,6 +21,11 @@ def is_small(headers: Mapping[bytes, bytes]) -> bool:
     return length.isdigit() and len(length) < 10 and int(length) <= SMALL_BODY_BYTES
 
 
+def announces_more(length: bytes, limit: int) -> bool:
+    """Whether an announced length is above `limit`. The parser accepts any number of leading zeros, `int` does not."""
+    return length.isdigit() and int(length.lstrip(b"0") or b"0") > limit
+
+
 def check_encoding(headers: Mapping[bytes, bytes]) -> None:
     """Raise the 415 for a compressed body."""
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()

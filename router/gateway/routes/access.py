@@ -15,7 +15,7 @@ from router.core.types import Outcome
 from router.explain import described_candidates
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.openai.errors import error_object, openai_error
-from router.gateway.http.request_body import check_encoding, too_large
+from router.gateway.http.request_body import announces_more, check_encoding, too_large
 from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.relay.answer import refusal_headers
 from router.gateway.service import Gateway
@@ -53,9 +53,9 @@ class Guard:
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
                 admin_only(self._gateway, request)
-            check_encoding(dict(scope["headers"]))
-            length = request.headers.get("content-length", "")
-            if length.isdigit() and int(length) > left:
+            headers = dict(scope["headers"])
+            check_encoding(headers)
+            if announces_more(headers.get(b"content-length", b""), left):
                 raise oversized
         except Refusal as refusal:
             await refusal_response(request, refusal)(scope, receive, send)

@@ -212,6 +212,20 @@ async def test_bad_framing_is_told_in_the_form_of_the_api(shared, path):
         assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/routing/predict"])
+async def test_a_length_of_thousands_of_zeros_is_a_length(shared, path):
+    reader, writer = await asyncio.open_connection("127.0.0.1", shared.port)
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(CHAT):05000}"
+    )
+    writer.write(head.encode() + b"\r\n\r\n" + CHAT[:-1])
+    await asyncio.sleep(0.05)  # it is looked at before its body is here
+    writer.write(CHAT[-1:])
+    async with asyncio.timeout(10):
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
 async def test_expect_100_continue(shared):
     reader, writer = await asyncio.open_connection("127.0.0.1", shared.port)
     try:
