@@ -105,6 +105,14 @@ def test_no_error_text_takes_long(message: str) -> None:
     assert len(str(error)) <= 400
 
 
+@pytest.mark.parametrize("labels", [b"a", b'a="', b'a="\\', b"{", b"}", b" "])
+def test_no_page_of_metrics_takes_long(labels: bytes) -> None:
+    line = b"vllm:cache_config_info{" + labels * (4000 // len(labels)) + b"} 1\n"
+    began = time.thread_time()
+    MetricsReader().read(line * 20)
+    assert time.thread_time() - began < cpu_limit_s(LIMIT_S)
+
+
 CALL = Call("chat", {}, Candidate("i", "m", "up"), "r")
 
 
