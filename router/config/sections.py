@@ -168,8 +168,8 @@ _FORBIDDEN = (
     # other requests, their placement and their cached data
     "data_parallel_rank", "id_slot", "n_discard", "priority", "request_id", "rid", "session_params", "uuid",
     # other machines, models and accounts
-    "api_base", "api_key", "base_url", "bootstrap_host", "bootstrap_port", "bootstrap_room", "kv_transfer_params",
-    "lora", "lora_path",
+    "api_base", "api_key", "base_url", "bootstrap_host", "bootstrap_port", "bootstrap_room", "ec_transfer_params",
+    "kv_transfer_params", "lora", "lora_path",
 )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from router.core.errors import invalid_request
 
 #: Fields of a message's part that name media, beside those that end in `url`.
 _MEDIA = frozenset({"image", "video", "audio", "file"})
-#: Endings of fields that hold further arguments for engines.
-_ARGUMENTS = ("_kwargs", "_body", "_params")
+#: Endings of fields that hold further arguments for engines (vLLM takes `kv_transfer_params` in `vllm_xargs` too).
+_ARGUMENTS = ("_kwargs", "_body", "_params", "_xargs")
 _NOT_GIVEN: tuple[Any, ...] = (None, [], {}, "")
 _ALLOWED = {"allow": ("data:", "http://", "https://"), "data_only": ("data:",)}
 

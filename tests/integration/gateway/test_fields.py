@@ -38,7 +38,7 @@ async def test_forbidden_members_are_refused_on_every_api(tmp_path):
             status, answer = await gw.post(path, {**BODIES[path], name: {"a": 1}})
             message, param = word(answer, path)
             assert (status, name in message, param in {None, name}) == (400, True, True), (path, name)
-            for outer in ("chat_template_kwargs", "extra_body", "litellm_params"):
+            for outer in ("chat_template_kwargs", "extra_body", "litellm_params", "vllm_xargs"):
                 inner = {outer: {"enable_thinking": False, name: "x"}}
                 status, answer = await gw.post(path, {**BODIES[path], **inner})
                 assert (status, f"{outer}.{name}" in str(answer)) == (400, True), (path, name)
