@@ -89,6 +89,14 @@ def test_what_is_rendered_is_valid_kubernetes(values: dict[str, Any], tmp_path: 
             kubernetes_validate.validate(each, "1.33", strict=True)
 
 
+def test_an_ingress_does_not_publish_the_metrics(tmp_path: Path) -> None:
+    (rule,) = rendered(EVERYTHING, tmp_path)["Ingress", "prod-headway"]["spec"]["rules"]
+    paths = {each["path"]: each["pathType"] for each in rule["http"]["paths"]}
+    assert paths["/v1"] == "Prefix"
+    assert paths["/"] == "Exact"
+    assert "/metrics" not in paths
+
+
 def test_the_schemas_refuse_what_kubernetes_refuses(tmp_path: Path) -> None:
     broken = rendered(SHARED, tmp_path)["Deployment", "prod-headway"]
     broken["spec"]["template"]["spec"]["containers"][0]["livenessProb"] = {}
