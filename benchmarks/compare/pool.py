@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
@@ -88,6 +88,26 @@ class Processes:
                     yield index, future.result()
         except BrokenProcessPool:
             raise ProcessLost("a process that simulated was killed; is there enough memory?") from None
+
+
+@contextmanager
+def executor(processes: int) -> Iterator[Executor]:
+    """An executor for work that depends on other work. An error, or Ctrl-C, gives up what is not done."""
+    made = _Executor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent)
+    try:
+        yield made
+    except BaseException:
+        for process in list((made._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        made.shutdown(cancel_futures=True)
+
+
+class _Executor(ProcessPoolExecutor):
+    def submit(self, *work: Any, **named: Any) -> Future[Any]:
+        with _interrupts_held():  # a process may start here
+            return super().submit(*work, **named)
 
 
 @contextmanager

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checks import whole_number
+from benchmarks.checks import positive_number, whole_number
+from benchmarks.compare.pool import executor
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
 from benchmarks.reproduce.command import report
@@ -77,7 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clusters", nargs="+", choices=CLUSTERS, metavar="NAME", help="place on these only, e.g. single24"
     )
     parser.add_argument(
-        "--cpu-s", type=float, default=300.0, metavar="S", help="CPU seconds to find each placement (300)"
+        "--cpu-s",
+        type=positive_number,
+        default=300.0,
+        metavar="S",
+        help="CPU seconds to find each placement (300)",
     )
 
 
@@ -110,7 +113,7 @@ def rows_of(
     """The rows of each command, as it ends."""
     published = _published(folder)
     commands = [run for run in published.runs if sections is None or SECTIONS[run["folder"]] in sections]
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    with executor(processes) as pool:
         parts = [
             [pool.submit(_simulate, folder, part, seed) for part in command["runs"]] for command in commands
         ]

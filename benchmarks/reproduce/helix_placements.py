@@ -6,13 +6,13 @@ Both are measured alike: decode tokens per second of the offline simulation, on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 
+from benchmarks.compare import pool
 from benchmarks.pipelines.planning import Candidate, Problem, best_placement
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import OFFLINE_S
@@ -60,7 +60,7 @@ def placement_rows(
 ) -> Iterator[PlacementRow]:
     """A row for each cluster and model, as it is found. `cpu_s` of CPU time for each."""
     published = Published(folder)
-    with ProcessPoolExecutor(processes, get_context("spawn")) as executor:
+    with pool.executor(processes) as executor:
         for (cluster, model), key in _PUBLISHED.items():
             if clusters is None or cluster in clusters:
                 progress(f"placing {model} on {cluster}")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from benchmarks.compare.pool import ProcessLost, cores, run_local
+from benchmarks.compare.pool import ProcessLost, cores, executor, run_local
 from benchmarks.workloads.format import WorkloadError
 
 
@@ -57,6 +57,19 @@ def test_who_stops_listening_ends_the_processes() -> None:
     coming = run_local(slow, [0, 60, 60], 2)
     assert next(coming) == (0, 0)
     coming.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+
+
+def test_an_interrupted_executor_gives_up_what_it_has_to_do() -> None:
+    def interrupted() -> None:
+        with executor(1) as pool:
+            assert pool.submit(slow, 0).result() == 0
+            for _ in range(3):
+                pool.submit(slow, 60)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not multiprocessing.active_children()
 
 
