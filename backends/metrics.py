@@ -50,6 +50,8 @@ _LARGEST = 1e15
 _MOST_REQUESTS = 1_000_000
 _LONGEST_ITL_S = 3600.0
 
+#: The labels of a sample. What follows may hold braces too: an exemplar has labels of its own.
+_LABELS = re.compile(rb'\{((?:[^"}]|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+)\}')
 #: It begins at a word and takes each byte of it once, else a long word would take a time that grows with its square.
 _LABEL = re.compile(rb'\b([A-Za-z_][A-Za-z0-9_]*+)="([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 
@@ -64,9 +66,8 @@ def samples(text: bytes, name: bytes) -> list[tuple[bytes, float]]:
         end = text.find(b"\n", start)
         line = text[start : min(end if end >= 0 else len(text), start + _MAX_LINE_BYTES)]
         labels, rest = b"", line
-        if line.startswith(b"{"):
-            close = line.rfind(b"}")
-            labels, rest = line[1:close], line[close + 1 : close + 100]
+        if (braces := _LABELS.match(line)) is not None:
+            labels, rest = braces.group(1), line[braces.end() : braces.end() + 100]
         if rest[:1] in {b" ", b"\t"}:  # otherwise it is a longer name with the same beginning
             with suppress(ValueError, IndexError):
                 found.append((labels, float(rest.split(maxsplit=1)[0])))

@@ -72,6 +72,12 @@ def test_llama_server() -> None:
     assert (report.running, report.waiting) == (2, 5)
 
 
+@pytest.mark.parametrize("labels", [b"", b'{engine="0"}', b'{model="a}b, \\"c\\" {"}'])
+@pytest.mark.parametrize("rest", [b"", b" 1395066363000", b' # {trace_id="a"} 0.67 1520879607.789'])
+def test_what_stands_around_a_value(labels: bytes, rest: bytes) -> None:
+    assert MetricsReader().read(b"vllm:num_requests_running%b 5%b\n" % (labels, rest)).running == 5
+
+
 @pytest.mark.parametrize(
     "text",
     [
