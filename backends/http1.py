@@ -76,7 +76,10 @@ def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes
     ]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header holds a line break")
-    return "\r\n".join([*lines, "x-request-id: "]).encode("latin-1")
+    try:
+        return "\r\n".join([*lines, "x-request-id: "]).encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError("a header holds a character that is not Latin-1") from None
 
 
 def secrets_in(head: bytes) -> list[bytes]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
 
 from backends.http1 import Origin
@@ -22,6 +23,17 @@ SWEEP_S = 0.5
 DRAIN_S = 2.0
 #: Errors of a connection that this machine causes, not the engine.
 _SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+
+
+def _shortage_in_lookup(error: OSError) -> int | None:
+    """The shortage of sockets behind an error that is not of a connection: the lookup of a name reports one under any errno."""
+    if isinstance(error, ConnectionError | ssl.SSLError):
+        return None
+    try:
+        socket.socket().close()
+    except OSError as own:
+        return own.errno if own.errno in _SHORTAGE else None
+    return None
 
 
 class Pool:
@@ -85,10 +97,9 @@ class Pool:
         except TimeoutError as error:
             raise UpstreamTimeout("no connection to the engine in time", unreachable=True) from error
         except OSError as error:  # refused, unreachable, unknown host, a certificate that does not verify
-            if error.errno in _SHORTAGE:
-                raise OutOfSockets(
-                    f"the gateway has no socket left ({errno.errorcode[error.errno]})"
-                ) from error
+            shortage = error.errno if error.errno in _SHORTAGE else _shortage_in_lookup(error)
+            if shortage is not None:
+                raise OutOfSockets(f"the gateway has no socket left ({errno.errorcode[shortage]})") from error
             raise UpstreamError(
                 f"cannot connect to the engine ({type(error).__name__})", unreachable=True
             ) from error

@@ -24,7 +24,8 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
-        except ValueError as error:  # a whole number with too many digits; `!!int abc`
+        # A whole number with too many digits; `!!int abc`, `!!bool abc`, `!!timestamp abc`.
+        except (ValueError, LookupError, AttributeError) as error:
             raise ConstructorError(None, None, "not a valid value of its type", node.start_mark) from error
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own)

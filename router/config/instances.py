@@ -92,6 +92,7 @@ def _http_url(value: str) -> str:
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname, parts.port
+        (host or "").encode("idna")  # as it is looked up: an empty or long label is an error
     except ValueError as error:
         raise PydanticCustomError("url", "is not a URL") from error
     if parts.scheme not in {"http", "https"} or not host:

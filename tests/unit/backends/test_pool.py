@@ -263,9 +263,10 @@ def test_urls_that_are_none(url: str) -> None:
         Origin.parse(url)
 
 
-def test_headers_cannot_break_out() -> None:
-    with pytest.raises(ValueError, match="line break"):
-        request_head(Origin.parse("http://h"), "/", {"x": "a\r\nevil: 1"})
+@pytest.mark.parametrize(("value", "reason"), [("a\r\nevil: 1", "line break"), ("\u20ac", "not Latin-1")])
+def test_headers_cannot_break_out(value: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"a header holds a .*{reason}"):
+        request_head(Origin.parse("http://h"), "/", {"x": value})
 
 
 def test_an_operators_header_replaces_ours_and_is_hidden() -> None:
@@ -287,8 +288,12 @@ def test_an_operators_header_replaces_ours_and_is_hidden() -> None:
     assert secrets_in(head) == [b"agent-of-ours", b"sk-0123456789"]
 
 
-async def test_a_gateway_without_files_blames_no_engine() -> None:
-    async with pooled(hello) as (_, pool, head):
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_gateway_without_files_blames_no_engine(host: str) -> None:
+    async with FakeEngine(hello) as engine:
+        origin = Origin.parse(engine.url.replace("127.0.0.1", host))
+        pool, head = Pool(origin), request_head(origin, "/x", {})
+        await asyncio.get_running_loop().getaddrinfo(host, 80)  # loads what a lookup needs
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = os.dup(0)
         os.close(free)
@@ -300,6 +305,7 @@ async def test_a_gateway_without_files_blames_no_engine() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert not failed.value.unreachable
         assert await ask(pool, head) == {"hello": None}
+        await pool.aclose()
 
 
 async def test_an_engine_that_is_not_there_is_unreachable() -> None:

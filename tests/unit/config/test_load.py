@@ -106,6 +106,8 @@ MISTAKES = [
     ("http://10.0.0.3:8000", "10.0.0.3:8000", 24, "instances[0].url", "http://HOST"),
     ("http://10.0.0.3:8000", "http://10.0.0.3:x", 24, "instances[0].url", "is not a URL"),
     ("http://10.0.0.3:8000", "http://a?b=1", 24, "instances[0].url", "no query"),
+    ("http://10.0.0.3:8000", "http://a..b", 24, "instances[0].url", "is not a URL"),
+    ("http://10.0.0.3:8000", f"http://{'a' * 64}", 24, "instances[0].url", "is not a URL"),
     ("http://10.0.0.3:8000", "http://a/b c", 24, "instances[0].url", "must be ASCII without spaces"),
     ("{llama: meta", "{lama: meta", 25, "instances[0].serves.lama", "did you mean 'llama'?"),
     ("{llama: meta-llama/Llama}", "{}", 25, "instances[0].serves", "at least 1"),

@@ -195,10 +195,13 @@ def test_whatever_is_written_an_error_is_short_lines_of_printable_text(path: Pat
     [
         ("models:\n- {name: m, context_tokens: " + "9" * 5000 + "}", 2, "not a valid value of its type"),
         ("models:\n- {name: m, quality: !!int abc}", 2, "not a valid value of its type"),
+        ("models:\n- {name: m, quality: !!int ''}", 2, "not a valid value of its type"),
+        ("models:\n- {name: m, quality: !!bool abc}", 2, "not a valid value of its type"),
+        ("models:\n- {name: m, quality: !!timestamp abc}", 2, "not a valid value of its type"),
         ("[" * 5000, 1, "nested too deeply"),
         ("models: " + "[" * 3000 + "]" * 3000, 1, "nested too deeply"),
     ],
-    ids=["digits", "tag", "open", "closed"],
+    ids=["digits", "tag", "empty", "bool", "time", "open", "closed"],
 )
 def test_what_the_parser_refuses_is_told_with_its_line(text: str, line: int, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as caught:
