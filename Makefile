@@ -70,6 +70,7 @@ COMPILED := $(addprefix backends/, assemble.py connection.py engine_numbers.py p
 # The stamps make a second run start at once; a changed pin, project file or compiled module installs again. Where there is
 # no C compiler, Python and NumPy do the work.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml setup.py $(COMPILED) | $(BIN)/python
+	@$(PIP) --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --default-pip >/dev/null  # a start that was killed left none
 	$(PIP) install --quiet --require-hashes -r requirements/runtime.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
