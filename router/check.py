@@ -21,7 +21,7 @@ from rich.table import Table
 from backends import scanning
 from backends.engine import profiles
 from policies import POLICIES
-from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located, parse_instance
 from router.config.marks import Mark, named
 from router.config.masking import dotted
 
@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     config = load(args.config, policies=POLICIES, profiles=profiles.names())
     try:
         _check_secrets(config, args.config)
+        _check_files(config, args.config)
         _check_artifacts(config)
         for instance in config.instances:
             check_profile(instance)
@@ -112,6 +113,23 @@ def _check_secrets(config: FleetConfig, source: str) -> None:
         raise ConfigError(source, problems)
 
 
+def _check_files(config: FleetConfig, source: str) -> None:
+    """Raise ConfigError for files of the gateway itself that cannot be written."""
+    problems = []
+    log, spool = config.observability.decision_log, config.store.spool_directory
+    if log is not None:
+        path = Path(log)
+        good = not path.is_dir() if path.exists() else path.parent.is_dir()
+        if not good or not os.access(path if path.exists() else path.parent, os.W_OK):
+            problems.append(Problem(("observability", "decision_log"), f"cannot write {log}"))
+    if spool is not None:  # the start makes directories that are missing
+        there = next(each for each in (Path(spool), *Path(spool).absolute().parents) if each.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            problems.append(Problem(("store", "spool_directory"), f"cannot write in {spool}"))
+    if problems:
+        raise ConfigError(source, problems)
+
+
 def _check_artifacts(config: FleetConfig) -> None:
     """Raise ConfigError for artifacts that are damaged or incompatible."""
     if config.predictors.directory is not None and Path(config.predictors.directory).exists():
@@ -126,13 +144,19 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
         yield f"predictors.directory {config.predictors.directory} does not exist: the shipped predictors are used"
     if config.ui.reports is not None and not Path(config.ui.reports).is_dir():
         yield f"ui.reports {config.ui.reports} is not a directory here: the page shows no comparison"
-    for instance in config.instances:
-        for each in named(instance):
+    for where, engine in _engines(config):
+        absent = False
+        for each in named(engine):
             if each.mark is Mark.VARIABLE and not environment.get(each.name):
-                where = f"instance {instance.name}: {dotted(each.path)}"
-                yield f"{where}: environment variable {each.name} is not set"
+                absent = True
+                yield f"{where}: {dotted(each.path)}: environment variable {each.name} is not set"
             if each.mark is Mark.FILE and not Path(each.name).is_file():
-                yield f"instance {instance.name}: {dotted(each.path)} {each.name} is not a file here"
+                absent = True
+                yield f"{where}: {dotted(each.path)} {each.name} is not a file here"
+        if not absent:
+            yield from (f"{where}: {reason}" for reason in _unusable(engine, config, environment))
+    yield from _discovery_warnings(config, environment)
+    for instance in config.instances:
         known = instance.engine_profiles(profiles.find)
         for served in instance.serves:
             if served not in known and (profile := instance.profile_name(served)) is not None:
@@ -149,6 +173,43 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
             model.name in each.serves and each.serves[model.name].price is None for each in config.instances
         ):
             yield f"model {model.name} has no price, so it counts as free"
+
+
+def _engines(config: FleetConfig) -> Iterator[tuple[str, InstanceConfig]]:
+    """All engines that the file describes, each with its name in warnings."""
+    for instance in config.instances:
+        yield f"instance {instance.name}", instance
+    for number, entry in enumerate(config.discovery):
+        settings = entry.instance.model_dump(mode="json", exclude_unset=True)
+        url = f"{entry.kubernetes.scheme}://pod"
+        yield f"discovery[{number}]", parse_instance({**settings, "name": "pod", "url": url})
+    for pool in config.scaling.pools:
+        yield f"pool {pool.name}", pool.instance_at(pool.name, "http://127.0.0.1")
+
+
+def _discovery_warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:
+    """Entries whose API server or namespace is not known here."""
+    for number, entry in enumerate(config.discovery):
+        from router.discovery import server_of  # here, because most fleets do not need it
+
+        try:
+            server_of(entry, environment)
+        except ConfigError as error:
+            yield from (f"discovery[{number}]: {dotted(each.path)} {each.reason}" for each in error.problems)
+
+
+def _unusable(instance: InstanceConfig, config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:
+    """Why the values of an instance's variables and the contents of its files cannot be used."""
+    from router.wiring import create_backend, load_tokenizers
+
+    def use() -> None:
+        create_backend(instance, config, instance.url or "http://127.0.0.1", environment)
+
+    for step in (use, lambda: load_tokenizers(config.model_copy(update={"instances": (instance,)}))):
+        try:
+            step()
+        except ConfigError as error:
+            yield from (each.reason for each in error.problems)
 
 
 def why_not_simulated(config: FleetConfig) -> str | None:

@@ -212,6 +212,56 @@ def test_what_a_start_does_without_is_a_warning_before_the_last_line(
     assert f"warning: ui.reports {gone} is not a directory here: the page shows no comparison" in before
 
 
+def test_a_file_that_a_start_cannot_write_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    store, inside = sqlite(tmp_path / "a.db"), str(tmp_path / "file" / "x")
+    for log in (inside, str(tmp_path), str(tmp_path / "no" / "log")):
+        code, told = check(tmp_path, capsys, store=store, observability={"decision_log": log})
+        assert (code, f"observability.decision_log: cannot write {log}" in told) == (2, True)
+    code, told = check(tmp_path, capsys, store={**store, "spool_directory": inside})
+    assert (code, f"store.spool_directory: cannot write in {inside}" in told) == (2, True)
+    good = {"store": {**store, "spool_directory": str(tmp_path / "a" / "b")}}
+    assert check(tmp_path, capsys, **good, observability={"decision_log": str(tmp_path / "log")})[0] == 0
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"ca_file": "BAD"}, "cannot use ca_file BAD"),
+        ({"tokenizer": "BAD"}, "BAD cannot be read as a tokenizer"),
+        ({"api_key_env": "BAD_KEY"}, "a header holds a line break"),
+        ({"ca_file": "GONE"}, "ca_file GONE is not a file here"),
+        ({"headers_env": {"x": "NOT_SET"}}, "headers_env.x: environment variable NOT_SET is not set"),
+    ],
+)
+def test_what_an_engine_cannot_use_is_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    told: str,
+) -> None:
+    (tmp_path / "BAD").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NOT_SET", raising=False)
+    monkeypatch.setenv("BAD_KEY", "sk-1\n")
+    engine = {"kind": "vllm", "serves": {"m": "m"}, "hardware": "l4", **settings}
+    code, shown = check(
+        tmp_path,
+        capsys,
+        store=sqlite(tmp_path / "a.db"),
+        instances=[{"name": "a", "url": "https://127.0.0.1:1", **engine}],
+        discovery=[{"kubernetes": {"selector": "a=b", "scheme": "https"}, "instance": engine}],
+    )
+    assert code == 0
+    assert f"warning: instance a: {told}" in shown
+    assert f"warning: discovery[0]: {told}" in shown
+    assert "warning: discovery[0]: kubernetes.server is not set" in shown
+
+
 def test_an_error_of_a_start_names_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
