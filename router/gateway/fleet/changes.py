@@ -133,7 +133,7 @@ class FleetChanges:
         return any(each.name == name for instances in self._found.values() for each in instances)
 
     def _with_found(self, file: FleetConfig) -> FleetConfig:
-        """A fleet file with the discovered instances, except those whose name is taken."""
+        """A fleet file with the discovered instances, except those whose name is taken and those that do not fit it."""
         taken = {each.name for each in file.instances}
         found = []
         for each in (one for instances in self._found.values() for one in instances):
@@ -142,7 +142,12 @@ class FleetChanges:
             else:
                 taken.add(each.name)
                 found.append(each)
-        return with_instances(file, (*file.instances, *found)) if found else file
+        if not found:
+            return file
+        try:
+            return with_instances(file, (*file.instances, *found))
+        except ConfigError:  # one of them, such as a pod with another model in its annotation
+            return with_instances(file, (*file.instances, *(each for each in found if _fits(file, each))))
 
     async def _publish(self, make: Edit, file: FleetConfig) -> None:
         for _ in range(_TRIES):
@@ -244,6 +249,16 @@ class FleetChanges:
             logger.error("another replica's change of the fleet is not applied here: %s", self.trouble)
         else:
             self.trouble = None
+
+
+def _fits(file: FleetConfig, instance: InstanceConfig) -> bool:
+    """Whether a discovered instance fits the fleet."""
+    try:
+        with_instances(file, (instance,))
+    except ConfigError as error:
+        logger.warning("discovery: %s is left out, it does not fit the fleet file: %s", instance.name, error)
+        return False
+    return True
 
 
 def _unavailable(message: str, retry_after_s: float = 2) -> Refusal:

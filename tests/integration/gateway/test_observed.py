@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from router.discovery import ANNOTATION
 from tests.contract.backends.fakes import FakeEngine
 from tests.integration.gateway.live import live, vllm
 from tests.integration.gateway.staged import says, staged
@@ -108,6 +109,8 @@ async def test_pods_become_instances_and_go_again(tmp_path: Path) -> None:
         async with live(tmp_path, vllm("a"), discovery=[entry]) as gw:
             await state.put(pod("pod-1", "127.0.0.1"))
             await state.put(pod("a", "127.0.0.1"))  # its name is taken
+            other = {ANNOTATION: '{"serves": {"another": "model"}}'}
+            await state.put(pod("odd", "127.0.0.1", annotations=other))  # the fleet has no such model
             await gw.until(lambda: "pod-1" in gw.instances)
             assert gw.instances["pod-1"].max_concurrency == 8
             # an operator takes one out, and it stays out though its pod goes on
