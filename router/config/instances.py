@@ -64,7 +64,20 @@ def _profile_name(value: str) -> str:
 ProfileName = Annotated[str, AfterValidator(_profile_name)]
 #: The usual name of a format of weights; it stays as it is written.
 WeightsName = Annotated[Text, AfterValidator(_weights_name)]
-HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+
+#: Headers that differ between requests, and those that frame them.
+_OF_EACH_REQUEST = frozenset({"content-length", "transfer-encoding", "x-request-id"})
+
+
+def _header_name(value: str) -> str:
+    if value.lower() in _OF_EACH_REQUEST:
+        raise PydanticCustomError("header", "is written for each request and cannot be set")
+    return value
+
+
+HeaderName = Annotated[
+    str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), AfterValidator(_header_name)
+]
 
 
 class ServedConfig(Section):

@@ -115,6 +115,13 @@ MISTAKES = [
     ("meta-llama/Llama}", "{name: x, qualty: 1}}", 25, "instances[0].serves.llama.qualty", "'quality'"),
     ("meta-llama/Llama}", "{name: x, profile: a@b}}", 25, "instances[0].serves.llama.profile", "emulated"),
     ("    api_key_env: A100_KEY", "    speed: 2", 22, "instances[0]", "speed is for kind: emulated"),
+    (
+        "api_key_env: A100_KEY",
+        "headers_env: {Content-Length: A}",
+        26,
+        "instances[0].headers_env.Content-Length",
+        "is written for each request",
+    ),
     ("    api_key_env", "    api_key", 26, "instances[0].api_key", "use api_key_env"),
     (
         "meta-llama/Llama}",
