@@ -44,10 +44,10 @@ def main(end: int) -> None:
         if not settings:
             return
         commits = _open(**orjson.loads(settings))
-        answers.write(b"\n")
         gc.freeze()
         gc.disable()  # rows have no cycles
         with suppress(ConnectionError):  # the serving process was killed before it read an answer
+            answers.write(b"\n")
             while head := requests.readline():
                 run_id, arrived, finished, dropped, count = orjson.loads(head)
                 lines = [requests.readline() for _ in range(count)]
