@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from backends.scanning import Assembler
 from router.background import surviving
 from router.config.sections import JudgeConfig
+from router.core.errors import Refusal
 from router.gateway.codecs.codec import CopyingCodec
 from router.gateway.endpoints import HotPaths
 from router.gateway.http.client_request import ClientRequest
@@ -28,6 +29,7 @@ from router.gateway.telemetry.metrics import SUCCESS
 from router.gateway.verdicts import MOST_TEXT, AnswerChecks, Verdicts
 from router.logs import current_request
 from router.request.texts import answer_text, asked_text
+from router.store.database import StoreError
 from router.store.records import RequestRecord
 
 #: Answers that may wait to be judged, and those that are judged at once.
@@ -112,7 +114,11 @@ class Judge:
         if quality is None:
             return result
         feedback, by = self._gateway.feedback, self._verdicts.key
-        return "judged" if await feedback.add(sample.request_id, quality, sample.key, by=by) else "failed"
+        try:
+            kept = await feedback.add(sample.request_id, quality, sample.key, by=by)
+        except (Refusal, StoreError):  # the answer has all its ratings; the database does not answer
+            return "failed"
+        return "judged" if kept else "failed"
 
 
 def hot_paths(gateway: Gateway) -> HotPaths:

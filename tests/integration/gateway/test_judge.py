@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from benchmarks.compare.gateway import Gateway as Control
 from benchmarks.replay.client import Target
 from benchmarks.replay.row import Row
+from router.gateway.records import MAX_JUDGEMENTS
 from router.gateway.relay.relay import Relay
 from router.process import Process
 from tests.contract.backends.fakes import Exchange, FakeEngine
@@ -121,6 +122,31 @@ async def test_a_judge_that_is_no_judge(tmp_path, caplog):
         assert [len(await gw.gateway.store.feedback(each)) for each in ids] == [0, 0, 1, 0]
     assert SECRET not in caplog.text
     assert "Emulated text" not in caplog.text
+
+
+async def test_a_score_that_cannot_be_kept_is_no_fault(tmp_path, caplog):
+    released = [asyncio.Event(), asyncio.Event()]
+
+    def script(number: int) -> Script:
+        async def later(exchange: Exchange) -> None:
+            await released[number - 1].wait()
+            await GOOD(exchange)
+
+        return later
+
+    async with judged(tmp_path, script) as (gw, _):
+        rating = {"request_id": await ask(gw), "quality": 0.5}
+        for _ in range(MAX_JUDGEMENTS):
+            assert (await gw.post("/v1/feedback", rating, headers=bearer("team-a")))[0] == 200
+        released[0].set()
+        assert (await settled(gw, 1))["failed"] == 1
+        await ask(gw)
+        path = tmp_path / "headway.db"
+        path.rename(tmp_path / "aside.db")
+        released[1].set()
+        assert (await settled(gw, 2))["failed"] == 2
+        (tmp_path / "aside.db").rename(path)
+    assert "judge failed" not in caplog.text
 
 
 async def test_the_budget_of_its_key_bounds_what_it_spends(tmp_path):
