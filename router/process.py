@@ -51,13 +51,13 @@ class Process:
         self._tasks.start(self.reload(), "reload")
 
     async def reload(self) -> bool:
-        """Read the fleet file again and apply it. False if it is invalid."""
+        """Read the fleet file again and apply it. Whether the other replicas must still be made to: they do so by
+        themselves, and not for an invalid file, unless the shared state does not answer."""
         try:
-            await self.gateway.changes.reload()
+            return not await self.gateway.changes.reload()
         except (ConfigError, Refusal) as error:
             logger.error("the fleet file is not applied: %s", error)
             return False
-        return True
 
     async def _drain(self) -> None:
         """End what no client waits for, wait for the open requests, then stop the server."""

@@ -130,10 +130,10 @@ class Supervisor:
             if slot.link is None:
                 continue
             try:
-                reloaded = await slot.link.request("reload")
+                others_too = await slot.link.request("reload")
             except LinkError:
                 continue  # try the next one
-            if not reloaded["good"] or not reloaded["alone"]:
+            if not others_too:
                 return
 
     async def _newest_fleet(self) -> dict[str, Any]:

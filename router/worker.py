@@ -126,8 +126,7 @@ class Worker:
         if what == "fleet":
             return dump(process.gateway.changes.file)
         if what == "reload":
-            # The other workers and replicas get the change through the shared state.
-            return {"good": await process.reload(), "alone": not process.gateway.state.health.connected}
+            return await process.reload()
         raise LinkError(f"a worker does not know {what!r}")
 
 

@@ -93,14 +93,15 @@ class FleetChanges:
             except StateError as error:
                 raise _unavailable(_NO_ANSWER) from error
 
-    async def reload(self, *, everywhere: bool = False) -> FleetConfig:
-        """Have every replica read its file again, which drops all changes over it; returns the fleet that serves then.
+    async def reload(self, *, everywhere: bool = False) -> bool:
+        """Have every replica read its file again, which drops all changes over it.
 
         Raises ConfigError, and changes nothing anywhere, for a bad file here. If the shared state does not answer,
-        `everywhere` raises a Refusal (503); otherwise only this replica applies its file.
+        `everywhere` raises a Refusal (503); otherwise only this replica applies its file, and this returns False.
         """
         if self._read_file is None:
-            return self._fleet.config
+            return True
+        told = True
         async with self._lock:
             file = self._read_file()
             models = await self._artifacts.load(file)
@@ -112,9 +113,10 @@ class FleetChanges:
                 logger.warning(
                     "the shared state does not answer: other replicas do not read their fleet files"
                 )
+                told = False
                 await self._apply(self.overlay, file)
             await self._artifacts.use(models)
-        return self._fleet.config
+        return told
 
     async def found(self, entry: int, instances: Sequence[InstanceConfig]) -> None:
         """An entry of `discovery` found these instances. Raises ConfigError, and keeps the earlier ones, if they do not

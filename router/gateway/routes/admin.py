@@ -124,10 +124,10 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     async def reload() -> dict[str, Any]:
         """Read the fleet file again. A bad file is refused and the old one stays. `needs_restart` names changed settings that
         apply only after a restart."""
-        config = await gateway.changes.reload(everywhere=True)
+        await gateway.changes.reload(everywhere=True)
         return {
-            "instances": len(config.instances),
-            "models": len(config.models),
+            "instances": len(gateway.config.instances),
+            "models": len(gateway.config.models),
             "needs_restart": gateway.changes.needs_restart(),
         }
 

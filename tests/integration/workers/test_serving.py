@@ -12,6 +12,7 @@ import aiohttp
 from tests.integration.gateway.live import MODELS, fleet_of
 from tests.integration.workers.running import CHAT, by_worker, engine_at, serving, write_fleet
 from tests.processes import is_running
+from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 EMULATED = {
@@ -74,6 +75,29 @@ async def test_workers_are_one_gateway(tmp_path, redis_url):
             await until(lambda: "is not applied" in gw.log.read_text())
             await gw.everywhere(models, ["llama-3.1-8b", "qwen2.5-7b"])
             assert await gw.end(signal.SIGINT) == 0
+
+
+async def test_all_read_a_changed_file_while_they_still_decide_alone(tmp_path):
+    """Redis answers again, and each still decides from its share, so that changes do not reach the others."""
+    with RedisServer(tmp_path / "redis") as redis:
+        state = {"url": redis.url, "timeout_ms": 4000}  # they do so for 9 s
+        async with (
+            engine_at() as engine,
+            serving(write_fleet(tmp_path, "", engine, more={"state": state})) as gw,
+        ):
+            await asyncio.to_thread(redis.kill)
+            await until(lambda: gw.log.read_text().count("decides alone") == 2)
+            await asyncio.to_thread(redis.start)
+
+            async def answers() -> bool:
+                async with gw.http.get(f"{gw.url}/admin/fleet") as response:
+                    return (await response.json())["state"]["connected"]
+
+            await gw.everywhere(answers, True)
+            gw.change(models=[*MODELS, {"name": "third"}])
+            gw.process.send_signal(signal.SIGHUP)
+            await until(lambda: gw.log.read_text().count("is applied (models: 1 added") == 2)
+            assert "answers again" not in gw.log.read_text()
 
 
 async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, redis_url):
