@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -117,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((each for each in arguments if not each.startswith("-")), None)
+    if chosen == "serve":  # SIGHUP would end a gateway that starts: it waits until the gateway serves
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
     try:
         args = build_parser(chosen).parse_args(arguments)
         command = importlib.import_module(COMMANDS[args.command].module)

@@ -107,6 +107,7 @@ async def run_gateway(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)
         loop.add_signal_handler(signal.SIGHUP, process.hang_up)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # `router.cli` has blocked it
         if on_open is not None:
             on_open(process)
         gc.collect()

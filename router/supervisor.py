@@ -236,6 +236,7 @@ class Supervisor:
         slot.ready = True
         if not self._serving and all(each.ready for each in self._slots):
             self._serving = True
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # `router.cli` has blocked it
             self._on_ready()
 
     async def _scrape(self, asking: _Slot) -> dict[str, Any]:

@@ -97,6 +97,22 @@ async def unready(gw) -> None:
                 return
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_reload_that_is_wanted_during_the_start_comes_after_it(tmp_path, redis_url, workers):
+    async with engine_at() as engine:
+        server = {"port": 0, "workers": workers}
+        process = await start(write_fleet(tmp_path, redis_url, engine, more={"server": server}))
+        try:
+            await until(lambda: int(status(process.pid, "SigBlk"), 16) >> (signal.SIGHUP - 1) & 1)
+            process.send_signal(signal.SIGHUP)
+            assert (await process.stdout.readline()).startswith(b"Headway listens")
+            log = tmp_path / "serve.log"
+            await until(lambda: log.read_text().count("the fleet file is applied") == workers)
+        finally:
+            process.terminate()
+            assert await process.wait() == 0
+
+
 async def refused(file) -> str:
     """What `headway serve` says when it does not start."""
     process = await start(file)
