@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
 
 from router.core.interfaces import Option
@@ -14,6 +14,9 @@ _ROUNDING = 1e-9
 #: A hard SLO that no option meets with the wanted confidence is tried for this chance where fewer attempts than these have ended, or
 #: none for so many seconds. Else a gateway would never learn that it predicts too badly while all that comes is hard.
 _TRIED_CHANCE, _FEW_ENDED, _LONG_S = 0.5, 8, 30.0
+#: After so many seconds it is tried for any chance, if an idle instance can be in time: the engine may have been slow only for a while,
+#: as at its start, and nothing but an answer would show that it no longer is.
+_VERY_LONG_S = 300.0
 #: The shortest decode time to expect, as a share of the predicted median.
 _LEAST_OF_MEDIAN = 0.5
 
@@ -35,15 +38,16 @@ def keeping(options: Sequence[Option], confidence: float) -> tuple[list[Option],
     return kept, risky
 
 
-def trial(options: Sequence[Option], now: float) -> Option | None:
+def trial(options: Sequence[Option], now: float, can_meet: Callable[[Option], bool]) -> Option | None:
     """The option for a hard SLO that no option meets with the required confidence: of the idle instances with few
-    recent answers, the most likely one to meet it. None if there is none."""
+    recent answers, the most likely one to meet it. None if there is none. `can_meet` says whether an idle instance
+    could."""
     unsure = [
         each
         for each in options
-        if _p_miss(each) <= 1.0 - _TRIED_CHANCE
-        and not each.instance.running
+        if not each.instance.running
         and _told_little(each.instance, now)
+        and (_p_miss(each) <= 1.0 - _TRIED_CHANCE or (_told_nothing(each.instance, now) and can_meet(each)))
     ]
     return min(unsure, key=_p_miss, default=None)
 
@@ -51,6 +55,10 @@ def trial(options: Sequence[Option], now: float) -> Option | None:
 def _told_little(instance: Instance, now: float) -> bool:
     ended_at = instance.released_at
     return instance.ended < _FEW_ENDED or ended_at is None or now - ended_at >= _LONG_S
+
+
+def _told_nothing(instance: Instance, now: float) -> bool:
+    return instance.released_at is not None and now - instance.released_at >= _VERY_LONG_S
 
 
 def too_risky(option: Option) -> Considered:

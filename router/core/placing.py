@@ -166,7 +166,14 @@ class Placer:
         self.predictor.predict_all(request, options, now)
         kept, risky = admission.keeping(options, self.settings.confidence)
         if not kept:
-            tried = admission.trial(options, now)
+            slo = request.slo
+            target_s = slo.ttft_s if slo.ttft_s is not None else slo.e2e_s
+
+            def can_meet(option: Option) -> bool:
+                floor_s = self.predictor.ttft_floor_s(request, option.candidate, option.instance)
+                return target_s is None or floor_s <= target_s
+
+            tried = admission.trial(options, now, can_meet)
             if tried is not None:
                 passed_over += [each for each in risky if each[0] is not tried.candidate]
                 return [tried]

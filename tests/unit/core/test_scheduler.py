@@ -321,6 +321,16 @@ def test_a_hard_slo_is_tried_where_little_is_known_and_it_is_likely_to_be_met() 
     refused(s.handle(hard(), 100.0))
 
 
+def test_a_hard_slo_with_hardly_a_chance_is_tried_again_after_a_long_time() -> None:
+    """Else an engine that was slow for a while, as at its start, would get no request for ever if all that comes is hard."""
+    s = scheduler(instance("a"), predictor=Fixed({"a": 0.99}, floor_s=0.05), confidence=0.9)
+    s.handle(Arrived(request("r0")), 0.0)
+    s.handle(Ended("r0", 1, OK, 1), 10.0)
+    for name, at_s, ttft_s in (("r1", 309.9, 1.0), ("r2", 310.0, 0.01)):
+        refused(s.handle(Arrived(request(name, slo=Slo(ttft_s=ttft_s), hard=True)), at_s))
+    dispatched(s.handle(Arrived(request("r3", slo=Slo(ttft_s=1.0), hard=True)), 310.0))
+
+
 def test_a_hard_slo_below_the_floor_is_not_queued():
     s = scheduler(instance("a", slots=1), predictor=Fixed(floor_s=0.05))
     s.handle(Arrived(request("r1")), 0.0)
