@@ -55,8 +55,16 @@ _NO_PREDICTION = Prediction()
 _ROW = Struct("=" + "".join(COLUMNS.values()))
 
 
+_MOST = float(np.finfo(np.float32).max)
+
+
 def _number(value: float | None) -> float:
     return nan if value is None else value
+
+
+def _single(value: float | None) -> float:
+    """A client's bound in single precision: one beyond its range bounds nothing either way."""
+    return nan if value is None else min(value, _MOST)
 
 
 class Log:
@@ -98,12 +106,12 @@ class Log:
             settlement.e2e_s,
             settlement.queue_wait_s,
             settlement.cost_usd,
-            _number(request.max_cost_usd),
+            _single(request.max_cost_usd),
             _number(settlement.overrun_usd),
             quality,
-            nan if slo is None else _number(slo.ttft_s),
-            nan if slo is None else _number(slo.tpot_s),
-            nan if slo is None else _number(slo.e2e_s),
+            nan if slo is None else _single(slo.ttft_s),
+            nan if slo is None else _single(slo.tpot_s),
+            nan if slo is None else _single(slo.e2e_s),
             _number(prediction.ttft_s_p50),
             _number(prediction.ttft_s_p95),
             _number(prediction.e2e_s_p50),

@@ -107,3 +107,12 @@ def test_preemptions_are_counted_even_of_an_engine_that_is_lost() -> None:
         engine.advance(due)
     engine.restart()
     assert engine.preemptions == preempted
+
+
+def test_bounds_beyond_single_precision_are_kept_as_the_largest_number() -> None:
+    routing = {"max_cost_usd": 1e300, "slo": {"ttft_ms": 1e300, "tpot_ms": 1e300, "e2e_ms": 1e300}}
+    fleet = open_fleet(config(emulated("a")))
+    found = simulate(fleet, understood(steady(1, 1.0, routing=routing), fleet))
+    assert found.columns["met"].tolist() == [1]
+    for name in ("max_cost_usd", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s"):
+        assert found.columns[name][0] == np.finfo(np.float32).max
