@@ -18,6 +18,7 @@ import ollama
 import openai
 from openai.types.chat import ChatCompletionChunk
 
+from backends.engine_numbers import token_count
 from router.core.types import Candidate, EndedHow
 
 _CONNECT_S = 5.0
@@ -61,9 +62,9 @@ class Reply:
 
     def take_usage(self, prompt_tokens: Any, output_tokens: Any) -> None:
         """The engine's own counts, where they are counts."""
-        if type(prompt_tokens) is int and prompt_tokens > 0:
-            self.prompt_tokens = prompt_tokens
-        if type(output_tokens) is int and output_tokens >= 0:
+        self.prompt_tokens = token_count(prompt_tokens) or self.prompt_tokens
+        output_tokens = token_count(output_tokens)
+        if output_tokens is not None:
             self.output_tokens = output_tokens
 
     def end(self, error: Exception | None = None) -> None:

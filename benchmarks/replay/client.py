@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from backends.engine_numbers import token_count
 from benchmarks.checks import json_object
 from benchmarks.replay.row import Row
 from benchmarks.replay.stream import StreamMeter
@@ -149,10 +150,10 @@ def _fill(
     if plain is not None and row.status == 200:
         # An endpoint that does not stream: no first token to be seen.
         usage, headway = plain.get("usage"), plain.get("headway")
-        row.complete = isinstance(plain.get("choices"), list)
-        row.finish_reason = next(
-            (str(c["finish_reason"]) for c in plain.get("choices") or () if c.get("finish_reason")), None
-        )
+        choices = plain.get("choices")
+        row.complete = isinstance(choices, list)
+        reasons = [each.get("finish_reason") for each in choices or () if isinstance(each, dict)]
+        row.finish_reason = next((str(reason) for reason in reasons if reason), None)
         if not row.complete:
             row.error = row.error or "the answer is neither a stream nor a completion"
     elif row.status == 200:
@@ -165,8 +166,8 @@ def _fill(
         else:
             row.complete = True
     if isinstance(usage, Mapping):
-        row.prompt_tokens = usage.get("prompt_tokens")
-        row.output_tokens = usage.get("completion_tokens")
+        row.prompt_tokens = token_count(usage.get("prompt_tokens"))
+        row.output_tokens = token_count(usage.get("completion_tokens"))
     row.headway = dict(headway) if isinstance(headway, Mapping) else None
     tokens = row.output_tokens or row.events  # without usage the events stand in for tokens
     if ended_at is not None and row.complete:

@@ -54,14 +54,16 @@ async def test_ollama(body: bytes) -> None:
     assert reply.error
 
 
-async def test_counts_that_are_none_are_not_taken() -> None:
+@pytest.mark.parametrize("count", [b'"7"', b"-7", b"1.5", b"1" + b"0" * 30])
+async def test_counts_that_are_none_are_not_taken(count: bytes) -> None:
+    """A count that no request has would make the whole data set unreadable."""
     body = (
         b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
         b'data: {"choices": [{"delta": {"reasoning": "y"}, "finish_reason": "length"}]}\n\n'
-        b'data: {"choices": [], "usage": {"prompt_tokens": "7", "completion_tokens": null}}\n\n'
+        b'data: {"choices": [], "usage": {"prompt_tokens": %b, "completion_tokens": %b}}\n\n'
         b"data: [DONE]\n\n"
     )
-    reply = await asked(OpenAIClient, body)
+    reply = await asked(OpenAIClient, body % (count, count))
     assert (reply.ended_how, reply.prompt_tokens, reply.capped) == (EndedHow.OK, None, True)
     assert reply.output_tokens == 2  # without usage the events stand in for tokens
     assert reply.text == "x"

@@ -19,6 +19,7 @@ from benchmarks.replay.row import Row
 from benchmarks.workloads.fetch import download
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, write
 from router.cli import main
+from tests.contract.backends.fakes import FakeEngine
 
 from .conftest import SseServer
 
@@ -138,6 +139,24 @@ async def test_every_failure_is_a_row_of_its_own_kind(server: SseServer) -> None
     assert rows["c"].ttft_s is not None  # it began
     assert rows["f"].ttft_s is None  # not streamed: no first token to be seen
     assert [name for name, row in rows.items() if row.met] == ["f", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (
+            "text/event-stream",
+            b'data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":-7,"completion_tokens":"3"}}\n\ndata: [DONE]\n\n',
+        ),
+        ("application/json", b'{"choices":[null,1],"usage":{"completion_tokens":1e9}}'),
+    ],
+)
+async def test_counts_and_choices_that_are_none_are_unknown(kind: str, body: bytes) -> None:
+    """They ended the whole replay."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    async with FakeEngine(lambda exchange: exchange.raw(head + body)) as engine:
+        row = (await replayed([request("a")], Target(engine.url)))["a"]
+    assert (row.complete, row.prompt_tokens, row.output_tokens) == (True, None, None)
 
 
 async def test_a_silent_server_and_no_server(server: SseServer) -> None:
