@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -60,15 +59,11 @@ class Deployments(Actuator):
         self._server_of = server_of
         self._clients: dict[str, client.ApiClient] = {}  # by URL
         self._found: dict[str, _Deployment] = {}  # those that could be read
-        self._served_at: dict[str, float] = {}  # when a pod was last seen in the fleet
 
     async def look(self, pools: Mapping[str, PoolConfig]) -> None:
         """Read the Deployments and their pods. One that cannot be read stays as it is."""
         self._found = {}
         await asyncio.gather(*map(self._look, pools.values()))
-        now, present = time.monotonic(), {name for found in self._found.values() for name in found.pods}
-        self._served_at = {name: at for name, at in self._served_at.items() if name in present}
-        self._served_at |= {each.name: now for each in self._gateway.config.instances if each.name in present}
 
     async def _look(self, pool: PoolConfig) -> None:
         with surviving("scaling"):
@@ -110,7 +105,7 @@ class Deployments(Actuator):
         elif len(found.pods) > found.replicas:
             return  # what was scaled down before is not gone yet
         elif todo.abandon:
-            going = self._never_served(found)[: todo.abandon]
+            going = self._without_requests(found)[: todo.abandon]
             for name in going:
                 await self._mark(pool, name, _FIRST_TO_GO)
             missing = found.replicas - len(found.pods)
@@ -143,14 +138,11 @@ class Deployments(Actuator):
                 drains[config.name] = instance.in_flight
         return PoolState(ready, drains, fixed, self.starting(pool.name), silent)
 
-    def _never_served(self, found: _Deployment) -> list[str]:
-        """The pods without requests because they were never ready. One that was in the fleet may still have running
-        streams when it is not ready, as long as a request may take."""
-        since = time.monotonic() - self._gateway.config.limits.request_timeout_s
+    def _without_requests(self, found: _Deployment) -> list[str]:
+        """The pods that are not ready and have no requests. One that served may still have running streams."""
+        changes = self._gateway.changes
         return [
-            name
-            for name, pod in found.pods.items()
-            if not pod.ready and self._served_at.get(name, since) <= since
+            name for name, pod in found.pods.items() if not (pod.ready or changes.may_have_requests(name))
         ]
 
     async def _forget(self, pool: PoolConfig, found: _Deployment) -> None:

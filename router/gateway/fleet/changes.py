@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import eq
+from time import monotonic
 from typing import Any
 
 from predictors.learned.models import Models
@@ -75,6 +76,9 @@ class FleetChanges:
         self._newest: Mapping[str, Any] | None = None  # not yet looked at
         self._follows_reloads = False  # from the start on: earlier reloads are in the file already
         self._found: dict[int, tuple[InstanceConfig, ...]] = {}  # by entry of `discovery`
+        self._lost_at: dict[
+            str, float
+        ] = {}  # when `discovery` found it no more, for as long as a request may take
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -129,10 +133,20 @@ class FleetChanges:
             except BaseException:
                 self._found = before
                 raise
+            now = monotonic()
+            since = now - self._fleet.config.limits.request_timeout_s
+            self._lost_at = {name: at for name, at in self._lost_at.items() if at > since}
+            self._lost_at |= {each.name: now for each in before.get(entry, ()) if not self.finds(each.name)}
 
     def finds(self, name: str) -> bool:
         """Whether `discovery` finds an instance of this name now, be it removed or not."""
         return any(each.name == name for instances in self._found.values() for each in instances)
+
+    def may_have_requests(self, name: str) -> bool:
+        """Whether `discovery` finds an instance of this name now, or has found it so lately that requests of then may run."""
+        lost_at = self._lost_at.get(name)
+        recent = lost_at is not None and monotonic() - lost_at < self._fleet.config.limits.request_timeout_s
+        return recent or self.finds(name)
 
     def _with_found(self, file: FleetConfig) -> FleetConfig:
         """A fleet file with the discovered instances, except those whose name is taken and those that do not fit it."""
