@@ -77,9 +77,8 @@ def configure(form: Literal["text", "json"], level: str) -> None:
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each of its plugins
-    logging.getLogger("aiosqlite").setLevel(
-        logging.WARNING
-    )  # at debug it logs all values, such as hashes of keys
+    # At debug it logs the values of all statements, such as hashes of keys.
+    logging.getLogger("aiosqlite").setLevel(logging.WARNING)
 
 
 def log_request(record: RequestRecord) -> None:
