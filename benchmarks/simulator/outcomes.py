@@ -64,7 +64,9 @@ def _number(value: float | None) -> float:
 
 def _single(value: float | None) -> float:
     """A client's bound in single precision: one beyond its range bounds nothing either way."""
-    return nan if value is None else min(value, _MOST)
+    if value is None:
+        return nan
+    return value if value < _MOST else _MOST
 
 
 class Log:
