@@ -203,9 +203,14 @@ class _Client:
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"the gateway answered {answer[:200]!r}")
         if b"chunked" in head:
+            released = 0
             while not body.endswith(wire.LAST_CHUNK):
-                self._engine.next.release()
+                while released < body.count(b"data: ") - 1:  # the first event has no content
+                    self._engine.next.release()
+                    released += 1
                 body += connection.recv(65536)
+            while self._engine.next.acquire(blocking=False):  # what was released for the closing events
+                pass
             return
         size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
         while len(body) < size:
