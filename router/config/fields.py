@@ -67,9 +67,8 @@ def _no_password(url: str) -> str:
     except ValueError as error:
         raise PydanticCustomError("url", "is not a URL") from error
     login = parts.netloc.rpartition("@")[0]
-    if (
-        parts.netloc and not login
-    ):  # a / or ? in a password, if it is not quoted, ends the host's part before the @
+    if parts.netloc and not login:
+        # A password with a / or ? that is not quoted ends the host's part before the @.
         login = url.partition("://")[2].rpartition("@")[0]
     if ":" in login or "password" in parse_qs(parts.query):
         raise PydanticCustomError(

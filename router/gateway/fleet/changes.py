@@ -76,9 +76,8 @@ class FleetChanges:
         self._newest: Mapping[str, Any] | None = None  # not yet looked at
         self._follows_reloads = False  # from the start on: earlier reloads are in the file already
         self._found: dict[int, tuple[InstanceConfig, ...]] = {}  # by entry of `discovery`
-        self._lost_at: dict[
-            str, float
-        ] = {}  # when `discovery` found it no more, for as long as a request may take
+        # By name, when `discovery` found it no more, for as long as a request may take.
+        self._lost_at: dict[str, float] = {}
 
     async def stop(self) -> None:
         await self._tasks.stop()

@@ -221,21 +221,6 @@ async def test_a_connection_closed_just_when_it_is_reused(dialect: Dialect) -> N
     assert engine.connections == 2
 
 
-async def test_a_request_that_an_engine_worked_on_is_not_sent_again(dialect: Dialect) -> None:
-    async def script(exchange: Exchange) -> None:
-        if exchange.number == 1:
-            await asyncio.sleep(5.0)
-            exchange.drop()
-            return
-        await exchange.events(dialect.text("a"), dialect.end(1))
-
-    async with dialect.over(script) as (engine, backend):
-        await streamed(backend, chat())
-        with pytest.raises(UpstreamError):
-            await streamed(backend, chat())
-    assert len(engine.requests) == 2
-
-
 async def test_a_fresh_connection_that_dies_is_not_tried_again(dialect: Dialect) -> None:
     async def script(exchange: Exchange) -> None:
         exchange.drop()
@@ -246,10 +231,14 @@ async def test_a_fresh_connection_that_dies_is_not_tried_again(dialect: Dialect)
     assert len(engine.requests) == 1
 
 
-async def test_a_reused_connection_that_dies_in_its_answer_is_not_tried_again(dialect: Dialect) -> None:
+@pytest.mark.parametrize("when", ["in its answer", "after long work"])
+async def test_a_reused_connection_that_dies_later_is_not_tried_again(dialect: Dialect, when: str) -> None:
     async def script(exchange: Exchange) -> None:
         if exchange.number == 1:
-            await exchange.raw(b"HTTP/1.1 200")
+            if when == "in its answer":
+                await exchange.raw(b"HTTP/1.1 200")
+            else:
+                await asyncio.sleep(5.0)
             exchange.close()
             return
         await exchange.events(dialect.text("a"), dialect.end(1))
