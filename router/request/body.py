@@ -152,14 +152,15 @@ class _Embedding(_Body, total=False):
     input: Required[_Prompt]
 
 
+_NUMBERS, _FLAGS = frozenset((float, int)), frozenset((bool, type(None)))
 #: Types that fields of the model may have without a look at the value.
-_PLAIN: Mapping[str, type] = {
-    "stream": bool,
-    "temperature": float,
-    "top_p": float,
-    "presence_penalty": float,
-    "frequency_penalty": float,
-    "seed": int,
+_PLAIN: Mapping[str, frozenset[type]] = {
+    "stream": frozenset((bool,)),
+    "temperature": _NUMBERS,
+    "top_p": _NUMBERS,
+    "presence_penalty": _NUMBERS,
+    "frequency_penalty": _NUMBERS,
+    "seed": frozenset((int,)),
 }
 _CHECKED = frozenset(_Chat.__annotations__)
 _CHECKS = {"chat": Check(_Chat), "completions": Check(_Completion), "embeddings": Check(_Embedding)}
@@ -201,7 +202,10 @@ def _is_plain_chat(body: Mapping[str, Any]) -> bool:
             if name == "max_tokens" or name == "max_completion_tokens":  # noqa: PLR1714 (half the time)
                 if type(value) is not int or not 0 < value <= LARGEST_INTEGER:
                     return False
-            elif type(value) is not _PLAIN.get(name):
+            elif name == "stream_options":
+                if type(value) is not dict or not _FLAGS.issuperset(map(type, value.values())):
+                    return False
+            elif type(value) not in _PLAIN.get(name, ()):
                 return False
     return True
 

@@ -90,6 +90,7 @@ def test_what_is_taken_for_plain_passes_the_model(messages: Any, more: dict[str,
         {},
         {"model": "m", "max_tokens": 1, "stream": True, "temperature": 0.5, "seed": -3, "top_k": [1]},
         {"max_completion_tokens": LARGEST_INTEGER},
+        {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}},
     ],
 )
 def test_usual_chats_are_plain(more: dict[str, Any]) -> None:
