@@ -48,8 +48,7 @@ class Eligible:
 
 
 def free_slots(instance: Instance, now: float) -> float:
-    """How many more attempts an instance may take now (inf: no limit). With several router replicas each one takes only
-    its share of the free slots, rounded up, because they decide at the same time without knowing of each other."""
+    """How many more attempts an instance may take now (inf: no limit)."""
     limit = math.inf if instance.max_concurrency is None else float(instance.max_concurrency)
     if instance.returned_at is not None:
         share = (now - instance.returned_at) / RETURN_RAMP_S
@@ -65,8 +64,6 @@ def free_slots(instance: Instance, now: float) -> float:
     ):
         waiting = instance.report.waiting + instance.dispatched_since_report - instance.ended_since_report
         free = min(free, float(ENGINE_QUEUE - waiting))
-    if instance.replicas > 1 and 0 < free < math.inf:
-        free = float(math.ceil(free / instance.replicas))
     return free
 
 

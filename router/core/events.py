@@ -156,11 +156,9 @@ class Probed(NamedTuple):
 
 
 class PeerLoadReported(NamedTuple):
-    """A report of the other replicas of the router. `replicas` counts all that share the fleet. The report has the work
-    of the others at each instance (none if an instance is missing), and the instances that one of them has `ejected`
-    since the last report."""
+    """A report of the other replicas of the router: their work at each instance (none if an instance is missing), and the
+    instances that one of them has `ejected` since the last report."""
 
-    replicas: int
     work: Mapping[str, Work]
     ejected: frozenset[str] = frozenset()
 

@@ -372,7 +372,7 @@ class Scheduler:
     def _peer_load_reported(self, event: PeerLoadReported, now: float) -> bool:
         nothing = Work()
         for name, instance in self.instances.items():
-            instance.shares(event.work.get(name, nothing), event.replicas)
+            instance.shares(event.work.get(name, nothing))
             if name in event.ejected:
                 health.ejected_elsewhere(instance, now)
         return True

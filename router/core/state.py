@@ -128,7 +128,6 @@ class Instance:
     promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts, sorted
 
     elsewhere: Work = Work()  # the other replicas' part of these counts
-    replicas: int = 1  # how many share the instance, including this one
 
     # the engine's load report
     report: LoadReport = LoadReport()
@@ -190,8 +189,8 @@ class Instance:
             self.in_flight, self.awaiting_first_token, self.pending_prefill_tokens, self.context_tokens
         )
 
-    def shares(self, elsewhere: Work, replicas: int) -> None:
-        """Set the work of the other replicas; `replicas` counts all, including this one."""
+    def shares(self, elsewhere: Work) -> None:
+        """Set the work of the other replicas."""
         before = self.elsewhere
         more = elsewhere.in_flight - before.in_flight
         if more > 0:
@@ -202,7 +201,7 @@ class Instance:
         self.awaiting_first_token += elsewhere.awaiting_first_token - before.awaiting_first_token
         self.pending_prefill_tokens += elsewhere.pending_prefill_tokens - before.pending_prefill_tokens
         self.context_tokens += elsewhere.context_tokens - before.context_tokens
-        self.elsewhere, self.replicas = elsewhere, replicas
+        self.elsewhere = elsewhere
         self.recount()
 
     def joins(self) -> None:
@@ -211,7 +210,7 @@ class Instance:
         self.probe_failures = self.probe_successes = self.connect_failures = 0
         self.request_failures, self.ejected_for, self.returned_at = {}, {}, None
         self.report, self.reported_at = LoadReport(), None
-        self.shares(Work(), 1)
+        self.shares(Work())
 
     def freed(self, now: float) -> None:
         """Record that a slot became free at `now`."""

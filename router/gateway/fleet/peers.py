@@ -35,7 +35,7 @@ class PeerLink:
         #: What this replica and each other one, by its run, have counted for scaling, by model.
         self.counts: Mapping[str, Sequence[int]] = {}
         self.counts_elsewhere: Mapping[str, Mapping[str, Sequence[int]]] = {}
-        self._reported: tuple[int, Mapping[str, Work]] = (1, {})  # replicas and work, as last reported
+        self._reported: Mapping[str, Work] = {}  # the others' work, as last reported
         self._cursors: dict[str, SharedCursor] = {}
 
     async def start(self) -> None:
@@ -53,9 +53,8 @@ class PeerLink:
 
     def repeat_load(self) -> None:
         """The fleet has changed: report the load of other replicas for its new instances too."""
-        replicas, work = self._reported
-        if replicas > 1 or work:
-            self._runner.apply(PeerLoadReported(replicas, work))
+        if self._reported:
+            self._runner.apply(PeerLoadReported(self._reported))
 
     # --- router.store.state.Listener --------------------------------------------------------------------
     def report(self) -> ReplicaReport:
@@ -85,11 +84,10 @@ class PeerLink:
             policy, _, group = name.partition(":")
             with surviving("peers"):
                 self._runner.apply(PeerTurned(policy, {group: last}))
-        load = peers.replicas, peers.work
-        if peers.ejected or load != self._reported:
-            self._reported = load
+        if peers.ejected or peers.work != self._reported:
+            self._reported = peers.work
             with surviving("peers"):
-                self._runner.apply(PeerLoadReported(peers.replicas, peers.work, peers.ejected))
+                self._runner.apply(PeerLoadReported(peers.work, peers.ejected))
 
     def receive_observations(self, observations: Sequence[bytes]) -> None:
         """Observations of the other replicas, for the predictor."""

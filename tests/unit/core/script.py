@@ -114,7 +114,7 @@ SLOS = (
 )
 #: What comes from operators, clients and other replicas.
 NEWS: tuple[Event, ...] = (
-    PeerLoadReported(1, {}, frozenset("b")),
+    PeerLoadReported({}, frozenset("b")),
     PeerObserved(b"an observation"),
     PeerTurned("round_robin", {"m": ("b", "m")}),
     TargetsChanged({None: Targets(attainment=0.8)}),

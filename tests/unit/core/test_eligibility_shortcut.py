@@ -34,7 +34,6 @@ def members(draw: Any) -> tuple[Candidate, Instance]:
     instance.ejected_for = draw(st.sampled_from([{}, {}, {"key": 1}]))
     instance.returned_at = draw(st.sampled_from([None, None, 1.0]))
     instance.in_flight = draw(st.integers(0, 6))
-    instance.replicas = draw(st.integers(1, 3))
     instance.takes_report(LoadReport(waiting=draw(st.sampled_from([None, 0, 3, 6]))), 1.0)
     return candidate, instance
 

@@ -27,7 +27,7 @@ def test_running_is_the_report_corrected_by_our_own_attempts(steps: list[str | L
             reported = None if step.running is None else step.running + (step.waiting or 0)
             since = 0
         elif isinstance(step, Work):
-            instance.shares(step, 2)
+            instance.shares(step)
             since += step.in_flight - elsewhere
             elsewhere = step.in_flight
         elif step == "dispatched" or own == 0:

@@ -140,7 +140,7 @@ async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
     world.link.receive_peers(Peers(2, {}, frozenset({"b"})))
     world.link.receive_peers(Peers(2, {}))
     told = [event for event in world.events if isinstance(event, PeerLoadReported)]
-    assert [dict(event.work) for event in told] == [{}, {"a": Work(1)}, {"a": Work(2)}, {}, {}]
+    assert [dict(event.work) for event in told] == [{"a": Work(1)}, {"a": Work(2)}, {}, {}]
     assert not world.scheduler.instances["b"].healthy
 
 
