@@ -11,11 +11,14 @@ reads from a connection, except while a body arrives faster than it is consumed.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import resource
+import struct
+import termios
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -66,6 +69,19 @@ class _Refused(Exception):
         super().__init__(message)
         self.status = status
         self.why = why
+
+
+def _unread_bytes(transport: asyncio.Transport) -> int:
+    """How much waits for the client, once the system takes no more: ours, and what the system has.
+
+    The system may keep megabytes, and takes more only when a third of them is gone.
+    """
+    unread = transport.get_write_buffer_size()
+    if unread:
+        with suppress(OSError):  # only Linux tells this of a socket
+            sent = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+            unread += struct.unpack("i", sent)[0]
+    return unread
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -319,7 +335,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
         A client must read some of what waits for it within `stall_s`, and send a complete request within `receive_s`.
         """
-        unread = self.transport.get_write_buffer_size()
+        unread = _unread_bytes(self.transport)
         # While an engine's answer arrives, its writes hide how much the client reads.
         if unread and (self.flow.write_paused or self._current is None or self.transport.is_closing()):
             if not self._unread or unread < self._unread:

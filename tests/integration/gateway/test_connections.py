@@ -348,11 +348,11 @@ async def test_a_stream_goes_on_that_was_asked_for_while_its_client_was_behind(t
 
 # --- clients that do not read ----------------------------------------------------------------------------
 @asynccontextmanager
-async def small_buffers(gw):
-    """The system keeps little for a client that does not read."""
+async def system_keeps(gw, send_bytes):
+    """So many bytes for a client that does not read."""
     with socket.socket(fileno=socket.dup(gw.server.servers[0].sockets[0].fileno())) as listener:
         before = listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
         yield
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, before)
 
@@ -370,7 +370,7 @@ async def small_buffers(gw):
 async def test_who_does_not_read_is_cut_off(tmp_path, request_bytes):
     async with (
         live(tmp_path, vllm("a", speed=2000.0), limits={"client_stall_s": 0.5}) as gw,
-        small_buffers(gw),
+        system_keeps(gw, 4096),
     ):
         client = await opened(gw, request_bytes, receive_bytes=2048)
         await gw.until(lambda: gw.server.closed["stalled"] == 1)
@@ -383,7 +383,7 @@ async def test_who_does_not_read_is_cut_off(tmp_path, request_bytes):
 async def test_who_reads_slowly_is_waited_for(tmp_path):
     async with (
         live(tmp_path, vllm("a", speed=2000.0), limits={"client_stall_s": 0.7}) as gw,
-        small_buffers(gw),
+        system_keeps(gw, 4096),
     ):
         body = CHAT | {"stream": True, "max_tokens": 1000, "ignore_eos": True}
         client = await opened(gw, post(json.dumps(body).encode()), receive_bytes=8192)
@@ -394,6 +394,23 @@ async def test_who_reads_slowly_is_waited_for(tmp_path):
             got += data
             await asyncio.sleep(0.1)
         assert b"data: [DONE]" in got
+        assert not gw.server.closed["stalled"]
+        client.close()
+
+
+@pytest.mark.real_time  # the kernel takes its time with what a client has not read
+async def test_reading_what_the_system_keeps_is_reading(tmp_path):
+    long = says(*["x" * 64 * 1024] * 100)
+    async with (
+        staged(tmp_path, long, engines="a", limits={"client_stall_s": 0.5}) as (gw, _),
+        system_keeps(gw, 2 << 20),  # and it takes more when a third of it is gone
+    ):
+        loop = asyncio.get_running_loop()
+        client = await opened(gw, post(json.dumps(CHAT | {"stream": True}).encode()), receive_bytes=4096)
+        until = loop.time() + 3
+        while loop.time() < until:
+            assert await loop.sock_recv(client, 64 * 1024)
+            await asyncio.sleep(0.02)
         assert not gw.server.closed["stalled"]
         client.close()
 
