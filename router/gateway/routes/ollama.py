@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from router import __version__
-from router.core.errors import invalid_request
+from router.core.errors import Refusal, invalid_request
 from router.core.quoting import cut
 from router.gateway.codecs.ollama.catalog import ModelCard, ps, show, tags, version
 from router.gateway.routes.access import client_key, not_found
@@ -80,8 +80,13 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
         name = wanted.model or wanted.name
         if not name:
             raise invalid_request("model is required", "model")
-        found, _ = names.resolve(name)
-        if len(found) > 1:
+        try:
+            found, _ = names.resolve(name)
+        except Refusal as refusal:
+            if refusal.code != "model_not_found":
+                raise
+            found = ()
+        if len(found) != 1:
             raise not_found(f"model '{cut(name)}' not found")
         return show(next(card for card in cards(names) if card.name == found[0]), modified_ns())
 

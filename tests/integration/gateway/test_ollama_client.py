@@ -102,6 +102,7 @@ async def test_catalogue(api, shared):
         with pytest.raises(ollama.ResponseError) as unknown:
             await api.show(name)
         assert unknown.value.status_code == status
+        assert status == 400 or unknown.value.error == f"model '{name}' not found"
     status, answer = await shared.post("/api/show", {})
     assert (status, answer["error"]) == (400, "model is required")
     assert (await shared.get("/api/version"))[1]["version"]
