@@ -28,7 +28,8 @@ class Settlement(NamedTuple):
     `answer` is the attempt that the record describes: the one that answered, else the last one (None: there was none).
     `refusal` is the client's error instead of an answer. `decoded`: some attempt gave a token. `cost_usd` is the cost
     of all `attempts`. `reserved_usd` is the amount in each of the key's budgets, to be released. `used_tokens` counts
-    against token limits. `overrun_usd` is the cost beyond the cap or the budgets (None: there are none).
+    against token limits: prompt and output of all billed attempts. `overrun_usd` is the cost beyond the cap or the budgets
+    (None: there are none).
     """
 
     outcome: Outcome
@@ -67,9 +68,9 @@ def settle(state: RequestState) -> Settlement:
         answer = next((each for each in attempts if each.decoding and not _unseen(each)), attempts[-1])
     decoded_s = e2e_s = verdict.at - request.arrived_at
     ttft_s = None
-    output_tokens, prompt_tokens = 0, request.prompt_tokens
+    output_tokens = 0
     if answer is not None:
-        output_tokens, prompt_tokens = answer.output_tokens, answer.prompt_tokens or prompt_tokens
+        output_tokens = answer.output_tokens
         if answer.first_token_at is not None and (answer is verdict.answer or not _unseen(answer)):
             ttft_s = answer.first_token_at - request.arrived_at
         if answer is state.held and answer.ended_at is not None:
@@ -77,9 +78,10 @@ def settle(state: RequestState) -> Settlement:
     met = verdict.slo_met
     if refusal is not None and request.slo is not None and verdict.outcome not in _OUTSIDE_SLO:
         met = False
-    billed = decoded = False
+    decoded, used_tokens = False, 0
     for each in attempts:
-        billed = billed or each.billed
+        if each.billed:
+            used_tokens += (each.prompt_tokens or request.prompt_tokens) + each.output_tokens
         decoded = decoded or each.first_token_at is not None
     return Settlement(
         verdict.outcome,
@@ -96,7 +98,7 @@ def settle(state: RequestState) -> Settlement:
         money.spent_usd,
         money.overrun_usd,
         money.reserved_usd,
-        prompt_tokens + output_tokens if billed else 0,
+        used_tokens,
     )
 
 

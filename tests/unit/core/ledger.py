@@ -318,7 +318,12 @@ class Ledger:
         assert abs(settlement.cost_usd - sum(each.cost_usd for each in attempts)) <= _EXACT_USD
         assert abs(settlement.cost_usd - sum(entry.costs_usd)) <= _EXACT_USD
         assert abs(settlement.reserved_usd - entry.reserved_usd) <= _EXACT_USD
-        assert (settlement.used_tokens > 0) == any(each.billed for each in attempts)
+        used = [
+            (each.prompt_tokens or request.prompt_tokens) + each.output_tokens
+            for each in attempts
+            if each.billed
+        ]
+        assert settlement.used_tokens == sum(used)
         assert (settlement.refusal is None) == (settlement.outcome in _WITHOUT_REFUSAL)
         self._answers(entry, settlement)
         assert 0 <= settlement.e2e_s <= now - request.arrived_at

@@ -218,7 +218,7 @@ def test_a_failed_attempt_costs_beside_the_one_that_answers() -> None:
     assert settlement.cost_usd == pytest.approx(CHEAP.cost_usd(100, 50) + CHEAP.cost_usd(100, 5))
     assert settlement.answer is settlement.attempts[1]
     assert (settlement.ttft_s, settlement.queue_wait_s) == (3.0, 0.0)
-    assert settlement.used_tokens == 105
+    assert settlement.used_tokens == 100 + 50 + 100 + 5
 
 
 @pytest.mark.parametrize(
