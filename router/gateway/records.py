@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from router.core.errors import Refusal
 from router.core.events import QualityReported
 from router.core.types import ANSWERED, Outcome
+from router.store.database import StoreError
 from router.store.queries import Store
 from router.store.state import State
+
+logger = logging.getLogger("headway")
 
 #: A row reaches the store within about 0.2 s of its request's end. A missing row is looked up again after this time.
 _RECORDED_S = 0.3
@@ -60,7 +64,12 @@ class Feedback:
             )
         if place > 1:
             return True  # only the first counts: otherwise one caller could lower a model's quality at will
-        for model, features, judged in await self._store.feedback_to_learn(request_id=request_id, limit=1):
+        try:
+            learned = await self._store.feedback_to_learn(request_id=request_id, limit=1)
+        except StoreError as error:  # the rating is kept: the next start learns it
+            logger.warning("a rating is kept but not learned yet: %s", error)
+            return True
+        for model, features, judged in learned:
             self._report(QualityReported(model, features, judged))
         return True
 

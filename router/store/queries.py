@@ -299,7 +299,8 @@ class Store:
     ) -> int:
         """Add feedback about an answer (quality in [0, 1]). Returns its place among the feedback about this answer: 1 for
         the first, above `most` if it was not kept, 0 if the key has no such request. `by` is the key that gives it (None:
-        the same key)."""
+        the same key). A repetition of that key's newest rating is not kept again, and is never the first: its caller may not
+        know that the rating was kept."""
         if await self.request(request_id, key_name) is None:
             return 0
         table = tables.feedback
@@ -314,11 +315,15 @@ class Store:
                 added = await connection.execute(insert(table).values(values))
                 assert added.inserted_primary_key is not None  # noqa: S101 (of one row it is known)
                 (own,) = added.inserted_primary_key
-                before = select(func.count()).where(table.c.request_id == request_id, table.c.id < own)
-                place = 1 + int((await connection.execute(before)).scalar_one())
-                if place > most:
+                before = select(table.c.key_name, table.c.quality).where(
+                    table.c.request_id == request_id, table.c.id < own
+                )
+                earlier = (await connection.execute(before.order_by(table.c.id))).all()
+                own_ratings = [rating for name, rating in earlier if name == values["key_name"]]
+                repeated = own_ratings[-1:] == [quality]
+                if repeated or len(earlier) >= most:
                     await connection.execute(delete(table).where(table.c.id == own))
-        return place
+        return max(2, len(earlier)) if repeated else 1 + len(earlier)
 
     # --- reading ------------------------------------------------------------------------------------
     async def feedback_to_learn(

@@ -135,8 +135,9 @@ async def test_a_score_that_cannot_be_kept_is_no_fault(tmp_path, caplog):
         return later
 
     async with judged(tmp_path, script) as (gw, _):
-        rating = {"request_id": await ask(gw), "quality": 0.5}
-        for _ in range(MAX_JUDGEMENTS):
+        rating = {"request_id": await ask(gw)}
+        for each in range(MAX_JUDGEMENTS):
+            rating["quality"] = each % 2
             assert (await gw.post("/v1/feedback", rating, headers=bearer("team-a")))[0] == 200
         released[0].set()
         assert (await settled(gw, 1))["failed"] == 1

@@ -65,8 +65,12 @@ async def test_no_key_fills_the_store_with_judgements(tmp_path):
     async with live(tmp_path, vllm("a"), auth={"keys": [key("one"), key("two")]}) as gw:
         _, headers, _ = await gw.chat(model="small", headers=bearer("one"))
         body = {"request_id": headers["x-request-id"], "quality": 0.5}
-        for _ in range(MAX_JUDGEMENTS):
+        for each in range(MAX_JUDGEMENTS):
+            body["quality"] = each % 2
             assert (await gw.post("/v1/feedback", body, headers=bearer("one")))[0] == 200
+        # The newest one again is no other rating.
+        assert (await gw.post("/v1/feedback", body, headers=bearer("one")))[0] == 200
+        body["quality"] = 0.5
         status, answer = await gw.post("/v1/feedback", body, headers=bearer("one"))
         assert (status, answer["error"]["code"]) == (409, "judged_already")
         assert (await gw.post("/v1/feedback", body, headers=bearer("two")))[0] == 404

@@ -11,6 +11,7 @@ import pytest
 from predictors.learned import artifact
 from predictors.learned.models import KINDS
 from router.config import ConfigError
+from router.store.database import StoreError
 from tests.artifacts import latency_artifact, relevance_artifact, write
 from tests.integration.gateway.live import live, vllm
 
@@ -93,6 +94,19 @@ async def test_feedback_on_a_model_that_no_artifact_knows_is_kept_all_the_same(t
         assert status == 200
         _, told = await gw.get(f"/v1/routing/{headers['x-request-id']}")
         assert [each["quality"] for each in told["feedback"]] == [1.0]
+
+
+async def test_a_kept_rating_is_no_error_if_it_cannot_be_learned(tmp_path, monkeypatch):
+    async def leaves(*_, **__):
+        raise StoreError("the store does not answer")
+
+    async with live(tmp_path, vllm("a")) as gw:
+        _, headers, _ = await gw.chat(model="llama-3.1-8b")
+        await gw.row(headers["x-request-id"])
+        monkeypatch.setattr(gw.gateway.store, "feedback_to_learn", leaves)
+        status, _ = await gw.post("/v1/feedback", {"request_id": headers["x-request-id"], "quality": 1})
+        assert status == 200
+        assert len(await gw.gateway.store.feedback(headers["x-request-id"])) == 1
 
 
 async def test_an_artifact_of_other_features_is_refused_by_name(tmp_path):

@@ -187,6 +187,15 @@ async def test_feedback_is_kept_with_its_request(store: Store, make_record: Make
     assert not await store.add_feedback("req_99999999", 1.0, "team-a")
 
 
+async def test_a_repeated_rating_is_kept_once(store: Store, make_record: MakeRecord) -> None:
+    """A caller repeats a call whose answer it did not get."""
+    put(store, make_record(1))
+    given = [(0.0, "judge"), (0.5, None), (0.5, None), (1.0, None), (0.5, None), (0.0, "judge")]
+    places = [await store.add_feedback("req_00000001", quality, "team-a", by) for quality, by in given]
+    assert places == [1, 2, 2, 3, 4, 4]
+    assert [each["quality"] for each in await store.feedback("req_00000001")] == [0.0, 0.5, 1.0, 0.5]
+
+
 @pytest.mark.parametrize("keep", [False, True])
 async def test_prompts_are_kept_only_with_keep_prompts(
     store_url: str, make_record: MakeRecord, keep: bool
