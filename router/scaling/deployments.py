@@ -94,13 +94,15 @@ class Deployments(Actuator):
         todo = steps(wanted, self._state(pool, found))
         await self._keep_and_drain(todo)
         if todo.start:
-            # Some that have left the fleet still run. Which of them stay is known when the others are gone.
+            # Some that have left the fleet still run. Which of them stay is known when the others are gone. Those that
+            # an operator has removed do not come back.
             leaving = max(0, len(found.pods) - found.replicas)
-            back = left[leaving:][: todo.start]
+            back = [name for name in left if name in self._draining][leaving:][: todo.start]
             if not leaving:
                 for name in back:
                     await self._mark(pool, name, None)
-                await self._edit(restoring(back))
+                if await self._edit(restoring(back)):
+                    self._draining.difference_update(back)
             await self._set_replicas(pool, found.replicas + todo.start - len(back))
         elif len(found.pods) > found.replicas:
             return  # what was scaled down before is not gone yet

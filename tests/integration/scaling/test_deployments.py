@@ -114,6 +114,19 @@ async def test_load_that_rises_while_a_pod_is_to_be_deleted(tmp_path: Path) -> N
         assert cluster.scaled[:2] == [1, 2]
 
 
+async def test_a_pod_that_an_operator_has_removed_is_replaced(tmp_path: Path) -> None:
+    async with scaled(tmp_path, replicas=1, max_instances=1) as (cluster, gw):
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        (removed,) = serving(gw)
+        status, _ = await gw.delete(f"/admin/instances/{removed}")
+        assert status == 200
+        while cluster.deleted != [removed]:
+            assert removed not in serving(gw)
+            await asyncio.sleep(0.01)
+        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
+        assert cluster.scaled == [2, 1]
+
+
 async def test_a_pod_that_is_gone_does_not_serve_until_discovery_hears_of_it(tmp_path: Path) -> None:
     async with scaled(tmp_path, replicas=2, max_instances=2) as (cluster, gw):
         await gw.until(lambda: len(serving(gw)) == 2, 60)

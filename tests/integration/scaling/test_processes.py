@@ -101,6 +101,15 @@ async def test_an_engine_that_dies_is_replaced(tmp_path: Path) -> None:
         assert not is_running(engine)
 
 
+async def test_an_engine_that_an_operator_has_removed_is_replaced(tmp_path: Path) -> None:
+    async with scaled(tmp_path, pool(min_instances=1, max_instances=1)) as gw:
+        await gw.until(lambda: serving(gw) == ["small-0"], 30)
+        url = gw.gateway.config.instance("small-0").url
+        assert (await gw.delete("/admin/instances/small-0"))[0] == 200
+        await gw.until(lambda: len(serving(gw)) == 1, 30)
+        assert url not in [each.url for each in gw.gateway.config.instances]
+
+
 def gated(gate: Path, **settings: Any) -> dict[str, Any]:
     """A pool whose engines wait until `gate` exists before they start."""
     engine = pool(**settings)
