@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.config import ConfigError
 from router.core.errors import Refusal, invalid_request
+from router.core.quoting import cut
 from router.core.refusals import method_not_allowed
 from router.core.types import Outcome
 from router.explain import described_candidates
@@ -92,7 +94,18 @@ def admin_router(gateway: Gateway, prefix: str = "/admin") -> APIRouter:
     def allowed(request: Request) -> None:
         admin_only(gateway, request)
 
-    return APIRouter(prefix=prefix, tags=["admin"], dependencies=[Depends(allowed)])
+    return APIRouter(
+        prefix=prefix, tags=["admin"], dependencies=[Depends(allowed), Depends(known_parameters)]
+    )
+
+
+def known_parameters(request: Request) -> None:
+    """Raise a 400 for a query parameter that the path does not have. Without a misspelled `drain=true`, an instance would be
+    removed at once."""
+    known = {field.alias for field in get_flat_params(request.scope["route"].dependant)}
+    for name in request.query_params:
+        if name not in known:
+            raise invalid_request(f"{cut(name)} is not a known parameter.", cut(name))
 
 
 _HTTP_CODES = {413: "request_too_large"}
@@ -145,7 +158,8 @@ def _refusal_of(request: Request, error: Exception) -> Refusal:
         code = _HTTP_CODES.get(error.status_code, "invalid_request")
         return Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
     if isinstance(error, ConfigError):
-        return Refusal(422, "invalid_fleet", str(error), Outcome.REJECTED_INVALID)
+        first = str(error).partition("\n")[0]  # `headway check` has a line for each problem
+        return Refusal(422, "invalid_fleet", first, Outcome.REJECTED_INVALID)
     # Only operators may see where the database is.
     message = str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
     return Refusal(503, "store_unavailable", message, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2)

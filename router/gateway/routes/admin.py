@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from predictors.online.predictor import OnlinePredictor
 from router.config import InstanceConfig, parse_instance
@@ -21,6 +21,7 @@ from router.gateway.fleet.scaling import pools
 from router.gateway.records import find_request
 from router.gateway.routes.access import admin_router, not_found
 from router.gateway.service import Gateway
+from router.request.validation import says
 
 
 class BatchPrompt(BaseModel):
@@ -40,6 +41,12 @@ class Batch(BaseModel):
     prompts: list[BatchPrompt] = Field(min_length=1, max_length=1000)
 
 
+#: The id of the last request of a page.
+_Cursor = Annotated[
+    str, StringConstraints(pattern=r"^req_[0-9a-f]+$"), says("must be the next_cursor of the page before")
+]
+
+
 class RequestFilter(BaseModel):
     """Which recorded requests are listed."""
 
@@ -50,7 +57,7 @@ class RequestFilter(BaseModel):
     instance: str | None = None
     key: str | None = None
     limit: int = Field(100, ge=1, le=1000)
-    cursor: str | None = None
+    cursor: _Cursor | None = None
 
 
 class TargetChange(BaseModel):

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from router.core.errors import Refusal, invalid_request, unauthorized
 from router.core.types import Outcome
 from router.gateway.keys.client_keys import make, revoke
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
-from router.gateway.routes.access import admin_router, client_key, not_found
+from router.gateway.routes.access import admin_router, client_key, known_parameters, not_found
 from router.gateway.service import Gateway
 from router.store.keys import StoredKey
 from router.store.spend_report import day, dimensions, spend_report
@@ -100,7 +100,7 @@ def _operators(gateway: Gateway) -> APIRouter:
 
 # --- holders ------------------------------------------------------------------------------------------
 def _holders(gateway: Gateway) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["keys"])
+    router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(known_parameters)])
 
     def caller(request: Request) -> Tenant:
         terms = client_key(gateway, request)

@@ -371,7 +371,8 @@ async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path):
         assert report["total"]["requests"] == 4
         assert report["total"]["cost_usd"] == pytest.approx(sum(row["cost_usd"] for row in rows))
         assert (await gw.get("/admin/spend?until=2020-01-01", **ADMIN))[1]["rows"] == []
-        for query, param in (("by=colour", "by"), ("since=soon", "since"), ("until=2020-13-01", "until")):
+        bad = ("by=colour", "by"), ("since=soon", "since"), ("until=2020-13-01", "until"), ("kye=made", "kye")
+        for query, param in bad:
             status, told = await gw.get(f"/v1/spend?{query}", headers=bearer("top"))
             assert (status, told["error"]["param"]) == (400, param)
 
