@@ -24,6 +24,7 @@ from backends.engine import profiles
 from backends.sse_events import DONE, carries_token, data_of
 from policies import POLICIES
 from router.config import FleetConfig, loads
+from router.core.refusals import draining
 
 DEFAULT_PORT = 8080
 QUESTION = "Name three things that make a good tool, in one sentence each."
@@ -126,7 +127,8 @@ def serve_and_tell(config: FleetConfig, serve: Serve) -> int:
 def serve_and_ask(config: FleetConfig, serve: Serve) -> int:
     """Send one request per policy from a second thread, stop the gateway as Ctrl-C does, and print the rows.
 
-    The exit code is 0 only if every policy answered and the gateway ended without an error.
+    The exit code is 0 only if every policy answered and the gateway ended without an error. Raises KeyboardInterrupt if the
+    gateway was stopped before.
     """
     answers: list[Answer] = []
     ended = threading.Event()
@@ -140,6 +142,8 @@ def serve_and_ask(config: FleetConfig, serve: Serve) -> int:
 
     code = serve(config, on_ready=lambda url: threading.Thread(target=ask, args=(url,), daemon=True).start())
     ended.set()
+    if len(answers) < len(POLICIES):
+        raise KeyboardInterrupt  # the gateway was stopped meanwhile
     Console(highlight=False).print(table(answers))
     for answer in answers:
         if answer.error is not None:
@@ -166,9 +170,19 @@ class Answer:
 
 
 async def ask_each(url: str, policies: Sequence[str]) -> list[Answer]:
-    """Request a streamed answer from any model, one policy after the other. A failure is in its Answer."""
+    """Request a streamed answer from any model, one policy after the other. A failure is in its Answer. There are no more
+    answers when the gateway stops."""
+    answers = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)) as session:
-        return [await _ask(session, url, policy) for policy in policies]
+        for policy in policies:
+            try:
+                answer = await _ask(session, url, policy)
+            except aiohttp.ClientConnectorError:
+                break
+            if draining().message in (answer.error or ""):
+                break
+            answers.append(answer)
+    return answers
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, policy: str) -> Answer:
@@ -190,6 +204,8 @@ async def _ask(session: aiohttp.ClientSession, url: str, policy: str) -> Answer:
         row = await _recorded(session, url, request_id)
     except TimeoutError:
         return Answer(policy, error="no answer in time")
+    except aiohttp.ClientConnectorError:
+        raise
     except (aiohttp.ClientError, ValueError) as problem:
         return Answer(policy, error=f"{type(problem).__name__}: {problem}")
     if row is None:

@@ -21,8 +21,16 @@ DONE = b"data: [DONE]\n\n"
 class Gateway:
     """Streams `parts` for each request and records a row for it, which shows up at the second look."""
 
-    def __init__(self, parts: tuple[bytes, ...] = (CHUNK, DONE), *, status: int = 200, outcome: str = "ok"):
+    def __init__(
+        self,
+        parts: tuple[bytes, ...] = (CHUNK, DONE),
+        *,
+        status: int = 200,
+        message: str = "no",
+        outcome: str = "ok",
+    ):
         self.parts = parts
+        self.message = message
         self.status = status
         self.outcome = outcome
         self.asked: list[str] = []
@@ -39,7 +47,7 @@ class Gateway:
         policy = body["routing"]["policy"]
         self.asked.append(policy)
         if self.status != 200:
-            return web.json_response({"error": {"message": "no"}}, status=self.status)
+            return web.json_response({"error": {"message": self.message}}, status=self.status)
         response = web.StreamResponse(headers={"x-request-id": f"id-{policy}"})
         await response.prepare(request)
         for part in self.parts:
@@ -105,9 +113,11 @@ async def test_a_failure_is_told(start: Callable[[Gateway], object], gateway: Ga
     assert error in (answers[0].error or "")
 
 
-async def test_a_gateway_that_is_gone_is_told(start: Callable[[Gateway], object]) -> None:
-    answers = await ask_each("http://127.0.0.1:1", ["price"])
-    assert "ClientConnectorError" in (answers[0].error or "")
+async def test_a_gateway_that_has_stopped_gives_no_answers(start: Callable[[Gateway], object]) -> None:
+    assert await ask_each("http://127.0.0.1:1", ["price"]) == []
+    gateway = Gateway(status=503, message="The gateway is shutting down.")
+    assert await ask_each(await start(gateway), ["price", "latency"]) == []
+    assert gateway.asked == ["price"]
 
 
 def serve_like(gateway: Gateway, exit_code: int = 0) -> demo.Serve:
@@ -141,6 +151,13 @@ def test_once_asks_every_policy_prints_the_rows_and_ends(capsys: pytest.CaptureF
 @pytest.mark.parametrize(("gateway", "code"), [(Gateway(status=500), 0), (Gateway(), 3)])
 def test_once_does_not_end_with_0_if_anything_failed(gateway: Gateway, code: int) -> None:
     assert demo.serve_and_ask(demo.fleet(port=0), serve_like(gateway, code)) == (code or 1)
+
+
+def test_once_that_is_interrupted_ends_as_every_command_does(capsys: pytest.CaptureFixture[str]) -> None:
+    gateway = Gateway(status=503, message="The gateway is shutting down.")
+    with pytest.raises(KeyboardInterrupt):
+        demo.serve_and_ask(demo.fleet(port=0), serve_like(gateway))
+    assert capsys.readouterr().out == ""
 
 
 def test_what_to_try_is_printed_once_the_gateway_listens(capsys: pytest.CaptureFixture[str]) -> None:
