@@ -97,6 +97,8 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 for slot in self._slots:
                     group.create_task(self._keep(slot), name=f"worker {slot.number}")
+            # The event loop stops to hear it, and then it would end the process.
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         if self._failed is None:
             return 0
         for slot in self._slots:

@@ -113,6 +113,19 @@ async def test_a_reload_that_is_wanted_during_the_start_comes_after_it(tmp_path,
             assert await process.wait() == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_reload_that_is_wanted_at_the_end_ends_nothing_sooner(tmp_path, redis_url, workers):
+    async with engine_at() as engine:
+        server = {"port": 0, "workers": workers}
+        process = await start(write_fleet(tmp_path, redis_url, engine, more={"server": server}))
+        assert (await process.stdout.readline()).startswith(b"Headway listens")
+        process.terminate()
+        while process.returncode is None:
+            process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.001)
+        assert process.returncode == 0
+
+
 async def refused(file) -> str:
     """What `headway serve` says when it does not start."""
     process = await start(file)
