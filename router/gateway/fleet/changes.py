@@ -82,6 +82,8 @@ class FleetChanges:
     async def stop(self) -> None:
         await self._tasks.stop()
         await self._drains.stop()
+        # A change under way ends, and no other begins: it would watch the instances again, and the gateway would not end.
+        await self._lock.acquire()
 
     # --- changes made here -------------------------------------------------------------------------------
     async def edit(self, make: Edit) -> None:

@@ -109,6 +109,24 @@ async def test_a_drained_instance_may_be_added_again(tmp_path):
             assert not gw.instances["b"].draining
 
 
+async def test_a_reload_that_lasts_until_the_gateway_stops_watches_nothing_again(tmp_path, monkeypatch):
+    begun, released = asyncio.Event(), asyncio.Event()
+    async with live(tmp_path, vllm("a")) as gw:
+        prepare = gw.gateway.fleet.prepare
+
+        async def slowly(config):
+            begun.set()
+            await released.wait()
+            return await prepare(config)
+
+        monkeypatch.setattr(gw.gateway.fleet, "prepare", slowly)
+        reload = asyncio.create_task(gw.gateway.changes.reload())
+        await begun.wait()
+        asyncio.get_running_loop().call_later(30, released.set)
+    await reload
+    assert not [each for each in asyncio.all_tasks() if each.get_name().startswith("monitor")]
+
+
 async def test_a_misspelled_parameter_changes_nothing(tmp_path):
     async with live(tmp_path, vllm("a"), vllm("b")) as gw:
         status, answer = await gw.delete("/admin/instances/b?drian=true")
