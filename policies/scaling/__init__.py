@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from math import inf
 from typing import Any
 
 from policies.scaling.bounds import Bounded
@@ -17,6 +16,9 @@ from policies.scaling.headway import HeadwayScaler, HeadwaySettings
 from policies.scaling.kpa import KpaScaler, KpaSettings
 from policies.scaling.queue import QueueScaler, QueueSettings
 from policies.scaling.types import Scaler, ScalingPool
+
+#: The largest value of a setting.
+_LARGEST = 1e9
 
 #: For each name the scaler and its settings.
 SCALERS: dict[str, tuple[Callable[[Sequence[ScalingPool], Any], Scaler], type[Any]]] = {
@@ -30,7 +32,7 @@ SCALERS: dict[str, tuple[Callable[[Sequence[ScalingPool], Any], Scaler], type[An
 
 def create(name: str, pools: Sequence[ScalingPool], settings: Mapping[str, Any] | None = None) -> Bounded:
     """A scaler in its first state. Raises ValueError for an unknown name, and for settings that it does not have or cannot
-    take: all are finite numbers that are not below 0, some of them whole."""
+    take: all are numbers from 0 to 1e9, some of them whole."""
     if name not in SCALERS:
         raise ValueError(f"unknown scaler {name!r} (known: {', '.join(SCALERS)})")
     scaler, settings_of = SCALERS[name]
@@ -49,8 +51,8 @@ def create(name: str, pools: Sequence[ScalingPool], settings: Mapping[str, Any] 
 def _checked(value: Any, kind: str) -> float | None:
     if value is None and "None" in kind:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-        raise ValueError(f"expected a number that is not below 0, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"expected a number from 0 to {_LARGEST:g}, not {value!r}")
     if kind.startswith("int"):
         if value != int(value):
             raise ValueError(f"expected a whole number, not {value!r}")

@@ -34,6 +34,8 @@ _LENGTH_MEMORY = 500.0
 _LOADED = 0.5
 #: The arrivals of this time are compared with what the ready instances carry.
 _ARRIVALS_S = 30.0
+#: The exponential of a larger step would overflow.
+_MOST_STEP = 700.0
 #: The times between now and a horizon for which the load is forecast.
 _LOOKS = 5
 
@@ -183,7 +185,7 @@ class _Model:
         settings = self.settings
         misses = load.slo_misses if loaded else 0
         step = settings.miss_step * (misses - settings.miss_share * load.answers)
-        changed = self.correction * math.exp(step)
+        changed = self.correction * math.exp(min(step, _MOST_STEP))
         self.correction = min(max(changed, settings.correction_least), settings.correction_most)
 
     def _idle(self, now_s: float) -> bool:

@@ -19,8 +19,10 @@ Bool = Annotated[bool, Strict()]
 LARGEST_NUMBER = (1 << 53) - 1
 Int = Annotated[int, Strict(), Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 Float = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-Positive = Annotated[Float, Field(gt=0)]
-NotNegative = Annotated[Float, Field(ge=0)]
+#: The largest of all other numbers: what is computed from two of them stays finite, and bytes from MB fit a database.
+LARGEST_FLOAT = 1e12
+Positive = Annotated[Float, Field(gt=0, le=LARGEST_FLOAT)]
+NotNegative = Annotated[Float, Field(ge=0, le=LARGEST_FLOAT)]
 Share = Annotated[Float, Field(ge=0, le=1)]
 Count = Annotated[Int, Field(ge=1)]
 

@@ -67,6 +67,13 @@ MISTAKES = [
     ("policy: latency", "on_miss: later", 11, "defaults.on_miss", "'best_effort' or 'reject'"),
     ("idle_timeout_s: 0.5", "idle_timeout_s: 0", 13, "limits.idle_timeout_s", "greater than 0"),
     ("idle_timeout_s: 0.5", "idle_timeout_s: .inf", 13, "limits.idle_timeout_s", "finite"),
+    (
+        "idle_timeout_s: 0.5",
+        "idle_timeout_s: 1.0e+308",
+        13,
+        "limits.idle_timeout_s",
+        "less than or equal to 1000",
+    ),
     ("idle_timeout_s: 0.5", "max_queue: 1.5", 13, "limits.max_queue", "must be a whole number"),
     ("sqlite+aiosqlite:///", "sqlite:///", 9, "store.url", "must begin with sqlite+aiosqlite"),
     ("memory://", "memcached://x", 10, "state.url", "redis://"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from math import nan
 
 import pytest
 
-from policies.scaling import create
+from policies.scaling import SCALERS, create
 from tests.unit.policies_scaling.cases import decisions, pool, seen
 
 #: Scaler, settings, observations as (time, ready, in flight, queued), wishes.
@@ -87,10 +88,11 @@ def test_two_pools_of_a_model_share_its_queue_by_what_they_take():
     [
         ("cpu", {}, "unknown scaler 'cpu' (known: queue, concurrency, kpa"),
         ("kpa", {"speed": 1}, "scaler kpa: no setting 'speed' (it has: utilization, stable_window_s, "),
-        ("kpa", {"stable_window_s": -5}, "stable_window_s: expected a number that is not below 0, not -5"),
+        ("kpa", {"stable_window_s": -5}, "stable_window_s: expected a number from 0 to 1e+09, not -5"),
         ("none", {"instances": 2.5}, "instances: expected a whole number, not 2.5"),
-        ("queue", {"step": "2"}, "step: expected a number that is not below 0, not '2'"),
+        ("queue", {"step": "2"}, "step: expected a number from 0 to 1e+09, not '2'"),
         ("concurrency", {"utilization": nan}, "utilization: expected a number"),
+        ("headway", {"miss_step": 1.1e9}, "miss_step: expected a number from 0 to 1e+09, not 1100000000.0"),
         ("queue", {"step": 0}, "step at least 1"),
         ("concurrency", {"utilization": 0}, "above 0"),
         ("headway", {"day_s": 0}, "day_s and persistence_s must be above 0"),
@@ -101,6 +103,19 @@ def test_wrong_settings(name, settings, message):
     with pytest.raises(ValueError, match=r".*") as error:
         create(name, [pool()], settings)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("value", [1e-9, 1e9])
+@pytest.mark.parametrize(
+    ("name", "setting"), [(name, each.name) for name, (_, own) in SCALERS.items() for each in fields(own)]
+)
+def test_no_setting_makes_a_decision_fail(name, setting, value):
+    try:
+        scaler = create(name, [pool()], {setting: value})
+    except ValueError:
+        return  # it is refused, such as a share above 1
+    for at in range(8):
+        scaler.desired(seen(at * 15.0, at % 4, 10, at, arrivals=60, answers=60, misses=60 * (at % 2)))
 
 
 def test_a_whole_number_may_be_written_as_a_fraction():
