@@ -163,7 +163,8 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             how = f"exit code {code}" if slot.failure is None else str(slot.failure)
-            if not self._serving:  # if one worker fails to start, the gateway does not start
+            killed = code < 0 and not slot.restarts
+            if not self._serving and not killed:  # if one worker fails to start, the gateway does not start
                 if slot.failure is None:
                     logger.error("worker %d did not start: %s", slot.number, how)
                 self._failed = code

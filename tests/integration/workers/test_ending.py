@@ -20,7 +20,7 @@ from tests.integration.workers.running import (
     start,
     write_fleet,
 )
-from tests.processes import is_running
+from tests.processes import children, is_running
 from tests.waiting import until
 
 
@@ -125,6 +125,27 @@ async def test_a_reload_that_is_wanted_at_the_end_ends_nothing_sooner(tmp_path, 
                 os.kill(process.pid, signal.SIGHUP)  # `send_signal` would take the exit code
             await asyncio.sleep(0.005)
         assert process.returncode == 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_worker_that_is_killed_while_it_starts_is_started_once_more(tmp_path, redis_url, times):
+    async with engine_at() as engine:
+        server = {"port": 0, "workers": 2}
+        process = await start(write_fleet(tmp_path, redis_url, engine, more={"server": server}))
+        await until(lambda: len(children(process.pid)) == 2)
+        first, other = children(process.pid)
+        os.kill(first, signal.SIGKILL)
+        if times == 2:
+            await until(lambda: {*children(process.pid)} - {first, other})
+            os.kill(max(children(process.pid)), signal.SIGKILL)
+        said = await process.stdout.readline()
+        if times == 1:
+            assert said.startswith(b"Headway listens")
+            process.terminate()
+        assert await process.wait() == (0 if times == 1 else 1)
+        if times == 2:
+            assert said == b""
+            assert "did not start: exit code -9" in (tmp_path / "serve.log").read_text()
 
 
 async def refused(file) -> str:
