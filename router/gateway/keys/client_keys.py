@@ -172,9 +172,15 @@ class ClientKeys:
             return replace(row, revoked_at=self._revoked_at[row.sha256])
         return row
 
-    async def changed_here(self) -> None:
-        """This gateway has made or revoked a key: read the table again, and have other replicas do so."""
+    async def changed_here(self, revoked: Collection[str] = ()) -> None:
+        """This gateway has made or `revoked` keys: read the table again, and have other replicas do so. The revoked ones end
+        even if the database has left meanwhile."""
         await self._refresh_if_possible()
+        ended = [each for each in self.stored if each.name in revoked and each.revoked_at is None]
+        if ended:
+            self._revoked_at |= {each.sha256: time.time() for each in ended}
+            self.stored = tuple(map(self._still_revoked, self.stored))
+            self.on_change(self.stored)
         with contextlib.suppress(StateError):
             await self._state.change(DOCUMENT, lambda seen: {"changes": seen.get("changes", 0) + 1})
 

@@ -188,7 +188,7 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
 async def _revoke(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
     try:
         revoked = await revoke(gateway.keys.table, gateway.rules.tenants, tenant)
-        await gateway.keys.changed_here()
+        await gateway.keys.changed_here(revoked)
     except BadKey as error:
         raise Refusal(409, "in_fleet_file", _sentence(error), Outcome.REJECTED_INVALID) from None
     return {"name": tenant.name, "revoked": list(revoked)}

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from sqlalchemy.engine import make_url
 
 from router.config import ConfigError
-from router.store.database import answering
+from router.store.database import StoreError, answering
 from router.store.keys import KeyTable
 from tests.integration.gateway.live import bearer, key, live, vllm
 from tests.pace import cpu_limit_s
@@ -417,6 +417,20 @@ async def test_while_the_database_is_away_the_known_keys_go_on(tmp_path, monkeyp
         await gw.until(lambda: gw.gateway.rules.tenants.get("kept") is not None)
         assert await chats(gw, told["key"]) == 200
         assert urlsplit(gw.url).port
+
+
+async def test_a_revoked_key_ends_even_if_the_database_leaves_then(tmp_path, monkeypatch):
+    async def away(*_):
+        raise StoreError("the store does not answer")
+
+    async with gateway(tmp_path) as gw:
+        secret = await make(gw, "team-b", makes_keys=True)
+        below = await make(gw, "team-c", by=secret)
+        assert await chats(gw, below) == 200
+        monkeypatch.setattr(KeyTable, "version", away)
+        status, told = await gw.delete("/admin/keys/team-b", headers=bearer(ROOT))
+        assert (status, told["revoked"]) == (200, ["team-b", "team-c"])
+        assert [await chats(gw, each) for each in (secret, below)] == [401, 401]
 
 
 async def test_a_made_key_has_targets_and_metrics_of_its_own(tmp_path):
