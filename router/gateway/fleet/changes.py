@@ -35,7 +35,8 @@ from router.store.state import ChangedElsewhere, State, StateError, replace_docu
 logger = logging.getLogger("headway")
 
 _NO_ANSWER = (
-    "The shared state does not answer, so the change cannot reach the other replicas: nothing was changed."
+    "The shared state does not answer: nothing was changed, unless the change had just reached it "
+    "(see GET /admin/fleet when it answers again)."
 )
 #: Other replicas may change the document this often while a change is prepared here.
 _TRIES = 8

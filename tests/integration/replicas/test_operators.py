@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from router.store.redis_link import Link
+from router.store.redis_state import _CHANGE
+from router.store.state import StateError
 from tests.integration.gateway.live import bearer, entry, key, live, vllm
 from tests.integration.replicas.replicas import replicas
 
@@ -117,6 +120,24 @@ async def test_two_changes_at_once_are_both_made(tmp_path, redis):
     finally:
         for engine in engines:
             await engine.stop()
+
+
+async def test_a_change_whose_answer_is_lost_is_not_said_to_be_undone(tmp_path, redis, monkeypatch):
+    sections = {"state": {"url": redis.url}}
+    async with live(tmp_path, vllm("a"), vllm("b"), **sections) as gw:
+        run = Link.run
+
+        async def loses_the_answer(link, script, *arguments):
+            answer = await run(link, script, *arguments)
+            if script is _CHANGE:
+                raise StateError("TimeoutError")
+            return answer
+
+        monkeypatch.setattr(Link, "run", loses_the_answer)
+        status, answer = await gw.delete("/admin/instances/b")
+        assert status == 503
+        assert "nothing was changed, unless" in answer["error"]["message"]
+        await gw.until(lambda: "b" not in gw.instances)  # it had been made
 
 
 async def test_without_redis_a_replica_serves_and_changes_are_refused(tmp_path, redis):
