@@ -227,10 +227,7 @@ class FleetChanges:
     def _apply_targets(self) -> None:
         self._targets.use(self.file)
         for key, values in self.overlay.targets.items():
-            try:
-                self._targets.change(key, values)
-            except KeyError:
-                logger.warning("targets of key %s are not applied: the fleet file here has no such key", key)
+            self._targets.change(key, values)
 
     # --- changes made elsewhere --------------------------------------------------------------------------
     def document_changed(self, document: Mapping[str, Any]) -> None:

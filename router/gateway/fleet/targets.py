@@ -43,9 +43,8 @@ class LiveTargets:
         return bool(self._changes.get(key))
 
     def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
-        """Set a scope's `quality` (None: the policy's default) or `attainment`. Raises KeyError for an unknown key."""
-        if key not in self._targets:
-            raise KeyError(key)
+        """Set a scope's `quality` (None: the policy's default) or `attainment`. A key that another replica has just made may be
+        unknown yet."""
         self._changes.setdefault(key, {}).update(values)
         self._merge()
 

@@ -54,8 +54,6 @@ def test_targets_of_the_file_and_changed_ones() -> None:
     assert (live("k").quality, live("k").attainment, live("gone").attainment) == (0.6, 0.8, 0.9)
     targets.change("k", {"quality": None})
     assert (live("k").quality, live(None).quality) == (None, 0.6)
-    with pytest.raises(KeyError):
-        targets.change("gone", {"quality": 0.1})
     assert (targets.changed(None), targets.changed("k"), targets.changed("gone")) == (True, True, False)
     targets.use(loads("models: [{name: m}]"))
     assert (live("k").quality, live("k").attainment, targets.changed(None)) == (None, 0.95, False)
@@ -68,8 +66,13 @@ def test_targets_of_keys_that_are_not_of_the_file() -> None:
     targets.use_keys([made])
     assert (live("made").quality, live("made").attainment, live(None).quality) == (0.7, 0.95, None)
     targets.change("made", {"attainment": 0.5})
-    targets.use_keys([made, made.model_copy(update={"name": "more"})])
+    targets.change(
+        "later", {"attainment": 0.6}
+    )  # another replica has made it, and this one has not read it yet
+    assert "later" not in targets.scopes
+    targets.use_keys([made, *(made.model_copy(update={"name": name}) for name in ("more", "later"))])
     assert (live("made").quality, live("made").attainment, live("more").attainment) == (0.7, 0.5, 0.95)
+    assert live("later").attainment == 0.6
     targets.use(loads("models: [{name: m}]"))
     assert (live("made").quality, live("made").attainment) == (0.7, 0.95)
     targets.use_keys([])
