@@ -10,7 +10,7 @@ client = OpenAI(
 )
 question = [{"role": "user", "content": "Name three rivers."}]
 
-# The fastest that is likely to keep 2 s to the first token, for at most a tenth of a cent.
+# An instance that is likely to send the first token within 2 s, for at most a tenth of a cent.
 routing = {"policy": "slo", "slo": {"ttft_ms": 2000}, "max_cost_usd": 0.001}
 answer = client.chat.completions.create(
     model="auto", messages=question, max_tokens=32, extra_body={"routing": routing}
