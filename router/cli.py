@@ -72,7 +72,7 @@ COMMANDS = {
     ),
     "experiment": Command(
         "benchmarks.experiments.command",
-        "measure how unpredictable and how unlike LLM instances are",
+        "measure how unpredictable and how different LLM instances are",
         "train",
     ),
     "keys": Command("router.keys_command", "make, list and revoke clients' keys"),
@@ -80,7 +80,9 @@ COMMANDS = {
     "db": Command("router.db_command", "show the version of the database's tables, or upgrade them"),
     "export": Command("router.export", "export the records to a Parquet or CSV file"),
     "explain": Command("router.explain", "show the decisions for a request and what happened to it"),
-    "replay-decisions": Command("router.replay_decisions", "replay a gateway's decision log, and compare"),
+    "replay-decisions": Command(
+        "router.replay_decisions", "replay a gateway's decision log, and compare its instructions"
+    ),
 }
 
 

@@ -15,7 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
     parser.add_argument("--host", help="address to listen on, instead of the file's")
     parser.add_argument("--port", type=int, help="port to listen on, instead of the file's")
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="the least severe level that is logged (default info)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -98,7 +98,7 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
         "--oracle-seeds",
         type=int,
         metavar="N",
-        help=f"draws for which to ask the oracles (default {ORACLE_SEEDS}, with --small {SMALL_ORACLE_SEEDS})",
+        help=f"number of draws with oracles (default {ORACLE_SEEDS}, with --small {SMALL_ORACLE_SEEDS})",
     )
     group.add_argument(
         "--oracle-effort",

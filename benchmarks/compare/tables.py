@@ -134,7 +134,7 @@ def table(report: Mapping[str, Any]) -> str:
     seeds = max((cell["seeds"] for cell in cells), default=0)
     notes = ["TTFT and E2E in s, TPOT in ms of complete answers; tokens: output delivered, of all requests"]
     if seeds > 1:
-        notes.append(f"± half a 95 % interval over {seeds} seeds")
+        notes.append(f"± half the width of a 95 % interval over {seeds} seeds")
     lines.append("; ".join(notes))
     spent, ended = spending(cells), endings(cells)
     if spent or ended:
@@ -231,7 +231,7 @@ def rates_hint(report: Mapping[str, Any]) -> str | None:
         f"above {rate_text(rates[-1])}" if "at_least" in bounds else "",
     ]
     added_rates = "; ".join(part for part in parts if part)
-    return f"To tell it more exactly, add rates: {added_rates}." if added_rates else None
+    return f"For a more exact rate, add rates: {added_rates}." if added_rates else None
 
 
 def _capacity_lines(report: Mapping[str, Any]) -> list[str]:

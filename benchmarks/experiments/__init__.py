@@ -1,1 +1,1 @@
-"""`headway experiment`: how unpredictable and how unlike LLM instances are, and what predictors are worth."""
+"""`headway experiment`: how unpredictable and how different LLM instances are, and what predictors are worth."""

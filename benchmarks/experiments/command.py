@@ -21,7 +21,7 @@ from predictors.training.dataset import DatasetError
 #: The line in the help by module, which has `TITLE`, `add_arguments(parser)` and `sections(args, data, progress)`.
 EXPERIMENTS = {
     "unpredictability": "how much the times of the same request differ",
-    "heterogeneity": "how unlike hardware, engines, SLO classes, models and prices are",
+    "heterogeneity": "how different hardware, engines, SLO classes, models and prices are",
     "training": "what predictors learn, from what, and what it is worth in goodput",
 }
 ERRORS = (WorkloadError, DatasetError)

@@ -1,4 +1,4 @@
-"""`headway experiment heterogeneity`: how unlike hardware, software, SLO classes, models and prices are."""
+"""`headway experiment heterogeneity`: how different hardware, software, SLO classes, models and prices are."""
 
 from __future__ import annotations
 

@@ -44,20 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after the figures train once more on everything, the held-out part included",
     )
     group = parser.add_argument_group(
-        "training anew from a gateway's log (latency and memory: a sample of it)"
+        "training again from a gateway's records (latency and memory: from a sample of them)"
     )
     group.add_argument("--from-store", metavar="DB", help="the gateway's database: a file or URL")
     group.add_argument(
         "--per-stratum",
         type=int,
         metavar="N",
-        help="attempts of the log to keep of each of 4 x 5 classes of queue and memory use, the newest (2000)",
+        help="the sample: at most N attempts, the newest, of each of 4 x 5 classes of queue and memory use (2000)",
     )
     group.add_argument(
         "--base-share",
         type=float,
         metavar="SHARE",
-        help="of the runs in --data, to be trained on beside the log (0.5)",
+        help="the share of the runs in --data that is added to the records (0.5)",
     )
     add_output(parser)
 

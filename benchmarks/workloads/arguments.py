@@ -55,7 +55,7 @@ def add(parser: argparse.ArgumentParser) -> None:
             "--out", type=Path, required=True, metavar="FILE", help="the workload file to write"
         )
         made.add_argument("--json", action="store_true", help="print the result as JSON")
-    show = actions.add_parser("show", help="the numbers of a workload file, and plots")
+    show = actions.add_parser("show", help="show the figures of a workload file, as text or as a plot")
     show.add_argument("file", type=Path, help="a workload file")
     show.add_argument("--out", type=Path, metavar="FILE", help="write a plot (.png, .svg or .pdf)")
     show.add_argument("--json", action="store_true", help="print JSON")
@@ -108,7 +108,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name in ("--min-prompt-tokens", "--max-prompt-tokens", "--min-output-tokens"):
         lengths.add_argument(name, type=int, metavar="N")
     lengths.add_argument(
-        "--max-output-tokens", type=int, metavar="N", help="also lowers word-count wishes in prompts to fit"
+        "--max-output-tokens",
+        type=int,
+        metavar="N",
+        help="also lowers a word count in the text of a prompt to fit",
     )
     lengths.add_argument(
         "--on-long", choices=("cut", "drop"), default="cut", help="what to do with longer ones (default cut)"
@@ -122,7 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     lengths.add_argument(
         "--models",
         metavar="OURS=THEIRS[|THEIRS],...",
-        help="whose answers give lengths and quality in a set with many models; of several the one known best",
+        help="the models of the set whose answers give our models' lengths and quality; of several the one with the most values",
     )
     lengths.add_argument(
         "--native-lengths", action="store_true", help="tokenizer counts where HEADWAY_DATA has them"

@@ -225,7 +225,7 @@ def _header(path: Path, line: bytes) -> Header:
     data = json_object(line)
     if data is None or VERSION_KEY not in data:
         raise WorkloadError(
-            f'{path}, line 1: not a workload (the header line with "{VERSION_KEY}" is missing)'
+            f'{path}, line 1: not a workload (no header such as {{"{VERSION_KEY}": {VERSION}, "source": "NAME"}})'
         )
     if data[VERSION_KEY] != VERSION:
         raise WorkloadError(

@@ -87,7 +87,7 @@ def test_bad_line_is_named_with_its_number_and_reason(tmp_path: Path, line: str,
 @pytest.mark.parametrize(
     ("first", "reason"),
     [
-        ("", "line 1: not a workload"),
+        ("", r"line 1: not a workload \(no header such as {.headway_workload"),
         ('{"id": "x"}', "line 1: not a workload"),
         ('{"headway_workload": 9, "source": "x"}', "line 1: workload version 9"),
         ('{"headway_workload": 1}', "line 1: source"),

@@ -205,7 +205,7 @@ def test_a_target_out_of_reach_asks_for_no_lower_rates() -> None:
     assert rates_hint(told) is None
     reachable = report(made, about=ABOUT, complete=True, oracles=oracles())
     assert "none could" not in headline(reachable)[0]
-    assert rates_hint(reachable) == "To tell it more exactly, add rates: below 5."
+    assert rates_hint(reachable) == "For a more exact rate, add rates: below 5."
 
 
 def test_those_beyond_three_are_counted() -> None:
