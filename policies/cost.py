@@ -61,7 +61,7 @@ from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.expected import CachedTokens, added_s, expected_s, p_miss
 from policies.giving_up import GIVEN_UP, GivingUp
-from policies.picking import Reasons, format_usd, known, name_of
+from policies.picking import Reasons, format_s, format_usd, known, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
 from policies.scopes import Scopes
@@ -188,7 +188,10 @@ class LeastSpend(Policy):
             if at not in among:
                 return GIVEN_UP
             if at in equal:
-                return "same value but not faster"
+                times = (
+                    f"{format_s(estimates[at].e2e_s)} expected, against {format_s(estimates[index].e2e_s)}"
+                )
+                return f"same value but not faster: {times}"
             worth = f"0.01 of quality is worth {format_usd(quality_usd / 100)} now"
             return f"lower value: {_format(estimates[at])}, against {_format(taken)} ({worth})"
 

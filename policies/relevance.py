@@ -19,7 +19,7 @@ from math import inf
 from random import Random
 
 from policies.expected import expected_s, p_misses
-from policies.picking import Reasons, known, name_of, would_miss
+from policies.picking import Reasons, format_s, known, name_of, would_miss
 from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
@@ -55,7 +55,8 @@ class BestQuality(Policy):
                 return "expected to cost more than max_cost_usd allows"
             if bounds[at] < bounds[index] - _SAME:
                 return f"lower quality: at least {_format_bound(bounds[at])}, against {_format_bound(bounds[index])}"
-            return "same quality but not faster"
+            times_s = [expected_s(options[each]) for each in (at, index)]
+            return f"same quality but not faster: {format_s(times_s[0])} expected, against {format_s(times_s[1])}"
 
         others = [at for at in equal if at != index] if allowed else []
         return Choice(

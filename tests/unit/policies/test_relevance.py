@@ -83,7 +83,7 @@ def test_every_option_passed_over_has_its_reason() -> None:
         "lower quality: at least 0.500, against 0.600",
         "would miss its SLO with probability 0.40",
         "expected to cost more than max_cost_usd allows",
-        "same quality but not faster",
+        "same quality but not faster: 3 s expected, against 1 s",
     ]
     assert choice.scores[1] == -0.5
 
