@@ -37,8 +37,11 @@ async function go({ focus = true } = {}) {
   const { signal } = leave;
   const { name, rest, query } = place();
   for (const link of document.querySelectorAll("#nav a")) {
-    if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.getAttribute("href") === `#/${name}`) {
+      link.setAttribute("aria-current", "page");
+      const { parentElement: nav } = link; // a narrow window does not show all links
+      nav.scrollLeft = link.offsetLeft - nav.offsetLeft + link.offsetWidth - nav.clientWidth;
+    } else link.removeAttribute("aria-current");
   }
   const view = name === "requests" && rest ? request : VIEWS[name];
   main.replaceChildren();

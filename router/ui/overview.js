@@ -97,9 +97,9 @@ function totals({ totals: all, latency, prediction }) {
 }
 
 function outcomeTable(all) {
-  const rows = (groups, when) => groups.map(([key, name, , about]) => [name, when, about ?? "", count(all.groups[key] ?? 0), all.requests ? percent((all.groups[key] ?? 0) / all.requests) : "—"]);
+  const rows = (groups, when) => groups.map(([key, name, , about]) => [name, count(all.groups[key] ?? 0), all.requests ? percent((all.groups[key] ?? 0) / all.requests) : "—", when, about ?? ""]);
   const single = Object.entries(all.outcomes).map(([name, n]) => `${name} ${count(n)}`).join(", ");
-  return card("Outcomes", table([{ name: "Ended" }, { name: "When" }, { name: "" }, { name: "Requests", num: true }, { name: "Share", num: true }],
+  return card("Outcomes", table([{ name: "Ended" }, { name: "Requests", num: true }, { name: "Share", num: true }, { name: "When" }, { name: "" }],
     [...rows(ANSWERED, "after the first token"), ...rows(BEFORE, "before decoding")], { label: "Outcomes" }),
     single && h("p", { class: "soft small" }, `As recorded: ${single}.`));
 }

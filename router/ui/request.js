@@ -107,10 +107,9 @@ function timeline(request) {
       stops: request.attempts.map((each) => x(each.first_token_at ?? each.started_at)),
       tell: (at) => [`Attempt ${request.attempts[at].number}: ${request.attempts[at].instance}`, attemptFacts(request.attempts[at], start)],
       summary: request.attempts.map((each) => `Attempt ${each.number} at ${each.instance} ${words(each.ended_how ?? "has not ended")}`).join(". ") + ".",
-      legend: [["pale: waiting for the first token", 2]],
     };
   };
-  const { node } = frame("Attempts", null, draw, 46 + 30 * Math.max(1, request.attempts.length));
+  const { node } = frame("Attempts", request.attempts.length ? "Pale: waiting for the first token." : null, draw, 46 + 30 * Math.max(1, request.attempts.length));
   const rows = request.attempts.map((each) => [
     String(each.number), h("span", { class: "name" }, each.instance), h("span", { class: "name" }, each.model), h("span", { class: `badge ${TONES[each.ended_how] ?? ""}` }, words(each.ended_how ?? "under way")),
     ...times(each, start), count(each.output_tokens), usd(each.cost_usd), h("span", { class: each.error ? "long" : null }, each.error ?? ""),

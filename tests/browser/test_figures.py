@@ -66,7 +66,7 @@ async def test_the_overview_adds_up(page: Watched, gateway: Live) -> None:
     tile = totals.locator("div", has_text="Ended before decoding")
     await expect(tile).to_contain_text(f"{len(before) / len(rows) * 100:.1f} %")
 
-    outcomes = {row[0]: int(row[3]) for row in await cells(page.page.get_by_role("region", name="Outcomes"))}
+    outcomes = {row[0]: int(row[1]) for row in await cells(page.page.get_by_role("region", name="Outcomes"))}
     recorded = [row["outcome"] for row in rows]
     assert outcomes["ok"] == recorded.count("ok")
     assert outcomes["out of budget"] == recorded.count("rejected_budget") == 1

@@ -110,6 +110,8 @@ async def test_no_view_is_wider_than_a_narrow_screen(browser: Browser, gateway: 
         for view in VIEWS:
             await settled(page, view)
             assert await page.page.evaluate("document.documentElement.scrollWidth") <= 360, view
+            current = await page.page.locator("#nav a[aria-current]").bounding_box()
+            assert 0 <= current["x"] <= 361 - current["width"], view
             for link in await page.page.locator("#nav a").all():
                 assert (await link.bounding_box())["height"] >= 24
 
