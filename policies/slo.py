@@ -230,7 +230,7 @@ def _why_not_best(
         if breaks > (_of(broken, index) or 0):
             return _would_break(breaks)
         if kind is None or taken is None:
-            return f"slower: expected {format_s(times_s[at])}"
+            return _slower(times_s[at], times_s[index])
         if kind[0] > taken[0]:
             return "a cheaper instance meets the SLO"
         if kind[1] > taken[1]:
@@ -264,9 +264,13 @@ def _why_slower(index: int, broken: Sequence[int], times_s: Sequence[float]) -> 
     def why(at: int) -> str:
         if broken[at] > broken[index]:
             return _would_break(broken[at])
-        return f"slower: expected {format_s(times_s[at])}"
+        return _slower(times_s[at], times_s[index])
 
     return Reasons(len(times_s), index, why)
+
+
+def _slower(time_s: float, taken_s: float) -> str:
+    return f"more time in all (TTFT, E2E, the delay to other requests): {format_s(time_s)}, against {format_s(taken_s)}"
 
 
 def _would_break(broken: int) -> str:

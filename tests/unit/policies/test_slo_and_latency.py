@@ -168,7 +168,9 @@ def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
         if seen[-1] != chosen(policy, options):
             seen.append(chosen(policy, options))
     assert seen == ["slow", "near", "fast"]
-    assert policy.choose(request(), options, Random(0)).reasons[0] == "slower: expected 9 s"
+    assert policy.choose(request(), options, Random(0)).reasons[0] == (
+        "more time in all (TTFT, E2E, the delay to other requests): 9 s, against 1 s"
+    )
     place(policy, option("none", miss=0.4), 12)
     assert chosen(policy, options) == "near"  # packing may cost half of the least time, not nine times it
     assert chosen(policy, [options[0], option("near", e2e=9.1, per_hour=2.0)]) == "slow"
