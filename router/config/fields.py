@@ -82,6 +82,23 @@ def _no_password(url: str) -> str:
 PasswordlessUrl = Annotated[str, AfterValidator(_no_password)]
 
 
+def _http_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # as it is looked up: an empty or long label is an error
+    except ValueError as error:
+        raise PydanticCustomError("url", "is not a URL") from error
+    if parts.scheme not in {"http", "https"} or not host or port == 0:
+        raise PydanticCustomError("url", "must be http://HOST[:PORT] or https://HOST[:PORT]")
+    if not re.fullmatch(r"[!-~]+", value):  # it stands in the heads of requests
+        raise PydanticCustomError("url", "must be ASCII without spaces")
+    return value
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+
+
 class Section(BaseModel):
     """The base of all parts of the file: immutable; an unknown key is an error."""
 

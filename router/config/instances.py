@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from router.config.fields import (
     Count,
     EnvironmentName,
     FileName,
+    HttpUrl,
     InstanceName,
     ModelName,
     NotNegative,
@@ -101,21 +101,12 @@ class ServedConfig(Section):
         return {"anyOf": [{"type": "string", "minLength": 1}, handler(core)]}
 
 
-def _http_url(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        host, _ = parts.hostname, parts.port
-        (host or "").encode("idna")  # as it is looked up: an empty or long label is an error
-    except ValueError as error:
-        raise PydanticCustomError("url", "is not a URL") from error
-    if parts.scheme not in {"http", "https"} or not host:
-        raise PydanticCustomError("url", "must be http://HOST[:PORT] or https://HOST[:PORT]")
+def _engine_url(value: str) -> str:
+    parts = urlsplit(value)
     if parts.username is not None:
         raise PydanticCustomError("secret_in_url", "holds a login: use api_key_env or headers_env")
     if parts.query or parts.fragment:
         raise PydanticCustomError("url", "must have no query and no fragment")
-    if not re.fullmatch(r"[!-~]+", value):  # it stands in the heads of requests
-        raise PydanticCustomError("url", "must be ASCII without spaces")
     return value.rstrip("/")
 
 
@@ -126,7 +117,7 @@ def _fits_kind(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
 
 
 #: An HTTP URL without login, query and fragment.
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
+EngineUrl = Annotated[HttpUrl, AfterValidator(_engine_url)]
 #: Settings of one kind of engine only, which the kind checks (`EngineKind.settings`). It follows `kind` and `emulates`.
 OwnSettings = Annotated[dict[str, Any], AfterValidator(_fits_kind)]
 
@@ -162,7 +153,7 @@ class InstanceConfig(EngineConfig):
 
     name: InstanceName
     kind: InstanceKind
-    url: HttpUrl | None = None
+    url: EngineUrl | None = None
     profile: ProfileName | None = None
     speed: Positive = 1.0
     emulates: KindName = "vllm"

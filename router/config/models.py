@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from router.config.crosscheck import crosscheck
 from router.config.fields import Count, Int, ModelName, PriceConfig, Section, Share, SloConfig, Text
-from router.config.instances import EngineConfig, HttpUrl, InstanceConfig, TemplateConfig
+from router.config.instances import EngineConfig, EngineUrl, InstanceConfig, TemplateConfig
 from router.config.marks import Mark
 from router.config.scaling import PoolConfig, ScalingConfig
 from router.config.sections import (
@@ -57,7 +57,7 @@ class KubernetesConfig(Section):
     namespace: Text | None = None
     port: Annotated[Int, Field(ge=1, le=65535)] = 8000
     scheme: Literal["http", "https"] = "http"
-    server: HttpUrl | None = None
+    server: EngineUrl | None = None
 
 
 class DiscoveryConfig(Section):

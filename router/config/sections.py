@@ -14,6 +14,7 @@ from router.config.fields import (
     EnvironmentName,
     Float,
     HostName,
+    HttpUrl,
     InstanceName,
     Int,
     ListenHost,
@@ -243,7 +244,7 @@ class TracesConfig(Section):
     decided it."""
 
     enabled: Bool = False
-    endpoint: Text | None = None
+    endpoint: HttpUrl | None = None
     sample: Share = 1.0
 
 

@@ -173,6 +173,22 @@ MISTAKES = [
         "than 0.5",
     ),
     ("limits:", "server: {}\nlimits:", 12, "server", "given twice (first on line 1)"),
+    ("http://10.0.0.3:8000", "http://a:0", 24, "instances[0].url", "http://HOST"),
+    *(
+        (
+            "limits:",
+            f"observability: {{traces: {{endpoint: '{endpoint}'}}}}\nlimits:",
+            12,
+            "observability.traces.endpoint",
+            reason,
+        )
+        for endpoint, reason in (
+            ("localhost:4318/v1/traces", "must be http://HOST"),
+            ("grpc://localhost:4317", "must be http://HOST"),
+            ("http://localhost:43180000/v1/traces", "is not a URL"),
+            ("", "must be http://HOST"),
+        )
+    ),
 ]
 
 
