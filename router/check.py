@@ -1,7 +1,7 @@
 """`headway check`: reads a fleet file as the gateway does, and reports errors and warnings.
 
-Errors (exit 2): the file is wrong, one of the gateway's own secrets is not set in this environment, or the database or
-Redis answers with a refusal, for example because of a wrong password. Warnings: conditions that may differ on the gateway's
+Errors (exit 2): the file is wrong, one of the gateway's own secrets is not set in this environment, an extra that the file
+needs is missing, or the database or Redis answers with a refusal, for example because of a wrong password. Warnings: conditions that may differ on the gateway's
 machine, such as an unset secret of an engine or a missing file (both stop a start), a database or Redis that does not
 answer, or a model that no instance serves.
 """
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         _check_secrets(config, args.config)
         _check_files(config, args.config)
         _check_artifacts(config)
+        _check_packages(config)
         for instance in config.instances:
             check_profile(instance)
         if config.scaling.pools:
@@ -115,19 +116,33 @@ def _check_secrets(config: FleetConfig, source: str) -> None:
 
 def _check_files(config: FleetConfig, source: str) -> None:
     """Raise ConfigError for files of the gateway itself that cannot be written."""
+    from router.store.runs import takes_files
+
     problems = []
     log, spool = config.observability.decision_log, config.store.spool_directory
-    if log is not None:
-        path = Path(log)
-        good = not path.is_dir() if path.exists() else path.parent.is_dir()
-        if not good or not os.access(path if path.exists() else path.parent, os.W_OK):
-            problems.append(Problem(("observability", "decision_log"), f"cannot write {log}"))
+    if spool is None and config.store.url.startswith("postgresql"):
+        spool = str(Path.cwd())
+    if log is not None and not _can_be_written(Path(log)):
+        problems.append(Problem(("observability", "decision_log"), f"cannot write {log}"))
     if spool is not None:  # the start makes directories that are missing
         there = next(each for each in (Path(spool), *Path(spool).absolute().parents) if each.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
+        if not takes_files(there):
             problems.append(Problem(("store", "spool_directory"), f"cannot write in {spool}"))
     if problems:
         raise ConfigError(source, problems)
+
+
+def _can_be_written(file: Path) -> bool:
+    """Whether a file can be written, or made. It is not changed."""
+    from router.store.runs import takes_files
+
+    if not file.exists():
+        return takes_files(file.parent)
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _check_artifacts(config: FleetConfig) -> None:
@@ -136,6 +151,17 @@ def _check_artifacts(config: FleetConfig) -> None:
         from router.wiring import load_artifacts
 
         load_artifacts(config)
+
+
+def _check_packages(config: FleetConfig) -> None:
+    """Raise ConfigError for a missing extra. Other checks tell of those of the database, Redis and tokenizers."""
+    from router.wiring import create_tracing, deployments
+
+    tracing = create_tracing(config)
+    if tracing is not None:
+        tracing.close()
+    if config.scaling.pools and config.scaling.actuator == "kubernetes":
+        deployments()
 
 
 def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from router.store.database import (
     reason,
     sqlite_path,
 )
+from router.store.runs import takes_files
 from router.store_arguments import add_store_arguments, store_of
 
 ERRORS = (StoreError,)
@@ -85,7 +86,7 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
     parsed = parse_url(url)
     path = sqlite_path(parsed)
     if path is not None:
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
+        if not takes_files(path.parent) or (path.exists() and not os.access(path, os.W_OK)):
             what = "cannot be written" if path.parent.is_dir() else "is in a directory that does not exist"
             raise StoreError(f"{location(parsed)} {what}")
         if path.exists() and not path.is_file():

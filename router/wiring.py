@@ -59,6 +59,7 @@ from router.store.state import MemoryState, State
 
 if TYPE_CHECKING:
     from router.scaling.actuator import Actuator
+    from router.scaling.deployments import Deployments
     from router.scaling.loop import ScalingLoop
 
 logger = logging.getLogger("headway")
@@ -332,13 +333,18 @@ def create_scaling(
     return ScalingLoop(gateway, actuator, gateway.store.run_id)
 
 
-def create_deployments(gateway: Gateway, environment: Mapping[str, str]) -> Actuator:
-    """What scales Deployments. Raises ConfigError without the extra `kubernetes`, and without an API server."""
+def deployments() -> type[Deployments]:
+    """The actuator `kubernetes`. Raises ConfigError without the extra `kubernetes`."""
     try:
         from router.scaling.deployments import Deployments
     except ModuleNotFoundError as error:
-        reason = f"needs {error.name}: pip install '.[kubernetes]' in Headway's checkout"
-        raise ConfigError("scaling", [Problem(("actuator",), reason)]) from None
+        raise _lacks(error, "kubernetes", "scaling", "actuator") from None
+    return Deployments
+
+
+def create_deployments(gateway: Gateway, environment: Mapping[str, str]) -> Actuator:
+    """What scales Deployments. Raises ConfigError without the extra `kubernetes`, and without an API server."""
+    create = deployments()
     from router.discovery import ApiServer, server_of
 
     def server(pool: PoolConfig) -> ApiServer:
@@ -348,7 +354,7 @@ def create_deployments(gateway: Gateway, environment: Mapping[str, str]) -> Actu
 
     for pool in gateway.config.scaling.pools:
         server(pool)
-    return Deployments(gateway, server)
+    return create(gateway, server)
 
 
 def create_decision_log(config: FleetConfig, predictors: str, seed: int) -> DecisionLog | None:
@@ -376,15 +382,24 @@ def create_decision_log(config: FleetConfig, predictors: str, seed: int) -> Deci
 
 
 def create_tracing(config: FleetConfig) -> Tracing | None:
-    """Sends traces, if the fleet file asks for them. Raises ConfigError without the extra `otel`."""
+    """Sends traces, if the fleet file asks for them. Raises ConfigError without the extra `otel`, and for a wrong OTEL_*
+    variable."""
     traces = config.observability.traces
     if not traces.enabled:
         return None
     try:
         return Tracing(traces.endpoint, traces.sample, __version__)
     except ModuleNotFoundError as error:
-        reason = f"needs {error.name}: pip install '.[otel]' in Headway's checkout"
-        raise ConfigError("observability", [Problem(("traces", "enabled"), reason)]) from None
+        raise _lacks(error, "otel", "observability", "traces", "enabled") from None
+    except ValueError as error:
+        reason = f"an OTEL_* variable is wrong: {error}"
+        raise ConfigError("observability", [Problem(("traces", "enabled"), reason)]) from error
+
+
+def _lacks(error: ModuleNotFoundError, extra: str, section: str, *path: str) -> ConfigError:
+    """The value at a path needs an extra."""
+    reason = f"needs {error.name}: pip install '.[{extra}]' in Headway's checkout"
+    return ConfigError(section, [Problem(path, reason)])
 
 
 def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: str) -> State:
@@ -418,7 +433,9 @@ def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:
         if instance.tokenizer not in by_file:
             try:
                 by_file[instance.tokenizer] = PromptTokenizer.from_file(instance.tokenizer)
-            except (ValueError, ModuleNotFoundError) as error:
+            except ModuleNotFoundError as error:
+                raise _lacks(error, "tokenizers", "instances", instance.name, "tokenizer") from None
+            except ValueError as error:
                 raise ConfigError("instances", [Problem((instance.name, "tokenizer"), str(error))]) from error
         for model in instance.serves:
             found.setdefault(model, by_file[instance.tokenizer])

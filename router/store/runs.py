@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import URL
@@ -130,6 +131,16 @@ def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
     return sorted(
         each for each in prefix.parent.iterdir() if each == keyed or each.name.startswith(prefix.name)
     )
+
+
+def takes_files(directory: Path) -> bool:
+    """Whether a file can be made in a directory; none stays. Permissions do not tell: root has all, also where nothing can be
+    written."""
+    try:
+        with TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
 
 
 def create_counts(prefix: Path | None, run_id: str, *, make_directory: bool) -> Counts:

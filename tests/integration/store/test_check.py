@@ -222,9 +222,86 @@ def test_a_file_that_a_start_cannot_write_is_an_error(
         assert (code, f"observability.decision_log: cannot write {log}" in told) == (2, True)
     code, told = check(tmp_path, capsys, store={**store, "spool_directory": inside})
     assert (code, f"store.spool_directory: cannot write in {inside}" in told) == (2, True)
+    for name, sections in (  # nobody can make a file in /proc, not even root
+        ("store.spool_directory", {"store": {**store, "spool_directory": "/proc/headway"}}),
+        ("store.url", {"store": sqlite(Path("/proc/headway.db"))}),
+        ("observability.decision_log", {"store": store, "observability": {"decision_log": "/proc/headway"}}),
+    ):
+        code, told = check(tmp_path, capsys, **sections)
+        assert (code, name in told, "write" in told or "written" in told) == (2, True, True), told
     good = {"store": {**store, "spool_directory": str(tmp_path / "a" / "b")}}
     assert check(tmp_path, capsys, **good, observability={"decision_log": str(tmp_path / "log")})[0] == 0
     assert not (tmp_path / "log").exists()
+
+
+def test_postgres_needs_a_working_directory_for_its_counter_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/proc")
+    code, told = check(tmp_path, capsys, store={"url": "postgresql+asyncpg://u@127.0.0.1:1/db"})
+    assert (code, "store.spool_directory: cannot write in /proc" in told) == (2, True)
+
+
+POOL = {"kind": "vllm", "serves": {"llama-3.1-8b": "m"}, "hardware": "l4"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "told", "sections"),
+    [
+        (
+            "opentelemetry",
+            "observability.traces.enabled: needs opentelemetry.exporter: pip install '.[otel]'",
+            {"observability": {"traces": {"enabled": True}}},
+        ),
+        (
+            "kubernetes",
+            "scaling.actuator: needs kubernetes.aio: pip install '.[kubernetes]'",
+            {
+                "models": [{"name": "llama-3.1-8b"}],
+                "discovery": [{"kubernetes": {"selector": "a=b"}, "instance": POOL}],
+                "scaling": {
+                    "actuator": "kubernetes",
+                    "pools": [{"name": "p", "deployment": "d", "instance": POOL}],
+                },
+            },
+        ),
+        (
+            "redis",
+            "state.url: the shared state refuses: a shared state needs the Redis client: pip install '.[redis]'",
+            {"state": {"url": "redis://127.0.0.1:1/0"}},
+        ),
+        (
+            "tokenizers",
+            "instance a: needs tokenizers: pip install '.[tokenizers]'",
+            {
+                "instances": [
+                    {
+                        "name": "a",
+                        "kind": "vllm",
+                        "url": "http://127.0.0.1:1",
+                        "serves": {"m": "m"},
+                        "tokenizer": __file__,
+                    }
+                ]
+            },
+        ),
+    ],
+)
+def test_a_missing_extra_is_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: str,
+    told: str,
+    sections: dict[str, object],
+) -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "router.scaling.deployments", raising=False)
+    code, shown = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), **sections)
+    assert told in shown
+    assert code == (0 if missing == "tokenizers" else 2)
 
 
 @pytest.mark.parametrize(
