@@ -45,6 +45,7 @@ from .sse_events import (
 
 MAX_EVENT_BYTES = 1024 * 1024
 _QUOTE = ord('"')
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
 _STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'  # possessive: it takes each byte once
@@ -255,8 +256,11 @@ class SseScanner:
             known = one_line and head != b"" and event.startswith(head)
             if known:
                 text = b"{" + event[len(head) :]
+            elif one_line and event.startswith(b"data: {"):
+                text = event[6:]
             else:
-                text = event[6:] if one_line and event.startswith(b"data: {") else data_of(event)
+                event = event.removeprefix(_BYTE_ORDER_MARK)  # a stream may begin with one
+                text = data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
             if text == DONE:

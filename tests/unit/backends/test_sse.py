@@ -87,6 +87,13 @@ def test_blank_lines_between_events_say_nothing(blank: bytes) -> None:
         assert all(batch.data.endswith(b"}\n\n") for batch in result.batches)  # and no line end more
 
 
+@pytest.mark.parametrize("stream", [STREAM, [text("all", "stop"), DONE]])
+def test_a_byte_order_mark_before_the_first_event_says_nothing(stream: list[bytes]) -> None:
+    marked = b"\xef\xbb\xbf" + b"".join(stream)
+    for pieces in ([marked], [marked[at : at + 1] for at in range(len(marked))]):
+        assert Result(pieces).summary() == Result(stream).summary()
+
+
 def test_the_role_chunk_is_no_token() -> None:
     scanner = SseScanner("fleet")
     assert (scanner.feed(ROLE).tokens, scanner.started) == (0, False)
