@@ -37,7 +37,7 @@ class Control:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET. Raises UpstreamError if there is no answer in time."""
-        head = f"GET {self._origin.prefix}{path} HTTP/1.1\r\n{self._lines}\r\n".encode("latin-1")
+        head = f"GET {self._origin.target(path)} HTTP/1.1\r\n{self._lines}\r\n".encode("latin-1")
         try:
             async with asyncio.timeout(self._timeout_s):
                 idle = self._pool.take_idle()

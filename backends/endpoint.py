@@ -38,7 +38,7 @@ class EngineAdapter:
     def __init__(self, kind: EngineKind, endpoint: Endpoint, paths: Mapping[str, str]) -> None:
         """`paths` are those of POSTs, by the name that `_heads` has for them. Raises ValueError for a bad url or header,
         OSError if `ca_file` cannot be read."""
-        origin = Origin.parse(endpoint.url)
+        origin = Origin.parse(endpoint.url, base=kind.takes_base_url)
         tls = tls_context(endpoint.ca_file) if origin.tls else None
         headers = {name.lower(): value for name, value in (endpoint.headers or {}).items()}
         if endpoint.api_key:

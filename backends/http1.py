@@ -30,22 +30,32 @@ class Aborted(UpstreamError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an engine listens, from its URL. `prefix` is the path before `/v1`, without a trailing slash."""
+    """Where an engine listens, from its URL. `prefix` is the path before `/v1`, without a trailing slash; with `whole` it
+    stands in place of `/v1` too."""
 
     host: str
     port: int
     tls: bool
     prefix: str
+    whole: bool = False
 
     @classmethod
-    def parse(cls, url: str) -> Origin:
-        """Raises ValueError if `url` is no http(s) URL of a host."""
+    def parse(cls, url: str, *, base: bool = False) -> Origin:
+        """`base`: a path is complete, as in the `base_url` of OpenAI's clients. Raises ValueError if `url` is no http(s) URL
+        of a host."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("an engine's url must be http://HOST[:PORT] or https://HOST[:PORT]")
         tls = parts.scheme == "https"
-        prefix = parts.path.rstrip("/").removesuffix("/v1")
-        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, prefix)
+        path = parts.path.rstrip("/")
+        prefix = path.removesuffix("/v1")
+        return cls(
+            parts.hostname, parts.port or (443 if tls else 80), tls, prefix, base and path == prefix != ""
+        )
+
+    def target(self, path: str) -> str:
+        """What a request for a path of the engine names."""
+        return self.prefix + (path.removeprefix("/v1") if self.whole else path)
 
     @property
     def authority(self) -> str:
@@ -71,7 +81,7 @@ def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes
     """
     every = {"host": origin.authority, **_OWN_HEADERS, **headers}
     lines = [
-        f"POST {origin.prefix}{path} HTTP/1.1",
+        f"POST {origin.target(path)} HTTP/1.1",
         *(f"{name}: {value}" for name, value in every.items()),
     ]
     if any("\r" in line or "\n" in line for line in lines):

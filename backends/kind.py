@@ -30,6 +30,7 @@ class EngineKind:
     `tokenizes`: the engine counts a prompt's tokens at `/tokenize`.
     `counts_each`: the engine can report the usage so far in every event (`continuous_usage_stats`).
     `salts_cache`: the engine separates prompts in its prefix cache by `cache_salt`.
+    `takes_base_url`: a path of the instance's URL is complete, as in the `base_url` of OpenAI's clients; no `/v1` follows it.
     `fixed_slots`: the engine decodes in the `slots` parallel slots of its profile; other engines batch up to `max_seqs`
     sequences.
     `default_weights` is the format of weights if the fleet file has no quantization.
@@ -45,6 +46,7 @@ class EngineKind:
     tokenizes: bool = False
     counts_each: bool = False
     salts_cache: bool = False
+    takes_base_url: bool = False
     fixed_slots: bool = False
     default_weights: str = "fp16"
     settings: type[KindSettings] = KindSettings

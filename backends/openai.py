@@ -192,4 +192,5 @@ OPENAI = EngineKind(
     health_path="/v1/models",
     emulator="vllm",
     chat_bound="max_completion_tokens",
+    takes_base_url=True,  # providers have it at /v1beta/openai, /api/v3, /inference
 )

@@ -16,6 +16,7 @@ from backends import json_calls
 from backends.connection import HIGH_WATER_BYTES
 from backends.http1 import Origin, request_head, secrets_in
 from backends.json_calls import json_answer
+from backends.kinds import KINDS
 from backends.pool import Pool
 from backends.scanning import Connection, Post
 from router.core.errors import OutOfSockets, UpstreamError
@@ -255,6 +256,24 @@ def test_origins(url: str, authority: str, prefix: str) -> None:
     assert (origin.authority, origin.prefix) == (authority, prefix)
     head = request_head(origin, "/v1/models", {}).decode()
     assert head.startswith(f"POST {prefix}/v1/models HTTP/1.1\r\nhost: {authority}\r\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "chat", "models"),
+    [
+        ("openai", "https://h", "/v1/chat/completions", "/v1/models"),
+        ("openai", "https://h/v1/", "/v1/chat/completions", "/v1/models"),
+        ("openai", "https://h/api/v1", "/api/v1/chat/completions", "/api/v1/models"),
+        ("openai", "https://h/v1beta/openai/", "/v1beta/openai/chat/completions", "/v1beta/openai/models"),
+        ("openai", "https://h/v1/openai", "/v1/openai/chat/completions", "/v1/openai/models"),
+        ("openai", "https://h/inference", "/inference/chat/completions", "/inference/models"),
+        ("vllm", "https://h/llama", "/llama/v1/chat/completions", "/llama/v1/models"),
+    ],
+)
+def test_the_paths_of_an_engine(kind: str, url: str, chat: str, models: str) -> None:
+    origin = Origin.parse(url, base=KINDS[kind].takes_base_url)
+    assert (origin.target("/v1/chat/completions"), origin.target("/v1/models")) == (chat, models)
+    assert request_head(origin, "/v1/models", {}).startswith(f"POST {models} ".encode())
 
 
 @pytest.mark.parametrize("url", ["h:80", "ftp://h", "http://", "http://h:99999"])
