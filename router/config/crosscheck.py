@@ -20,6 +20,9 @@ Finding = tuple[Path, str]
 #: The rows of a section, each with its path.
 _Rows = Sequence[tuple[Path, Mapping[str, Any]]]
 
+#: An unknown name is compared with the known ones if they are no more: thousands of both would take minutes.
+_MOST_COMPARED = 200
+
 #: The model name that means "any model"; no model or alias may have it.
 ANY_MODEL = "auto"
 
@@ -230,5 +233,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name[:200], known, n=1)
+    near = get_close_matches(name[:200], known, n=1) if len(known) <= _MOST_COMPARED else ()
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -19,6 +19,9 @@ from router.config.masking import SECRET_KEYS, masked
 from router.config.models import FleetConfig
 from router.config.sections import ServerConfig
 
+#: Of a fleet file: thousands of instances. It takes some seconds for each MiB.
+_MAX_BYTES = 4 * 1024 * 1024
+
 
 def load(
     path: str | FilePath, *, policies: Collection[str] | None = None, profiles: Collection[str] | None = None
@@ -32,9 +35,13 @@ def load(
 
 
 def text_of(path: str | FilePath) -> str:
-    """The text of a file. Raises ConfigError if it cannot be read."""
+    """The text of a file. Raises ConfigError if it cannot be read or is too large."""
     try:
-        return FilePath(path).read_text(encoding="utf-8")
+        with FilePath(path).open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ConfigError(str(path), [Problem((), f"is larger than {_MAX_BYTES // 1024**2} MiB")])
+        return content.decode()
     except OSError as error:
         raise ConfigError(str(path), [Problem((), f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:
@@ -89,8 +96,8 @@ def located(error: ConfigError, path: str | FilePath) -> ConfigError:
     its source."""
     source = str(path)
     try:
-        document = parse(FilePath(path).read_text(encoding="utf-8"), source)
-    except (OSError, ValueError):
+        document = parse(text_of(path), source)
+    except ConfigError:
         return error  # the file was removed meanwhile
     problems = []
     for each in error.problems:

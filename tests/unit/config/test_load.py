@@ -326,3 +326,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     latin.write_bytes(b"server: \xe9")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load(latin)
+    for endless in ("/dev/zero", "/dev/full"):
+        with pytest.raises(ConfigError, match=f"{endless}: is larger than 4 MiB"):
+            load(endless)
+
+
+def test_of_thousands_of_unknown_names_none_is_compared_with_thousands() -> None:
+    models = "".join(f"- {{name: model-{at}, fallbacks: [modell-{at}]}}\n" for at in range(2000))
+    with pytest.raises(ConfigError) as caught:  # it took two minutes
+        loads(f"models:\n{models}")
+    assert len(caught.value.problems) == 2000
