@@ -14,29 +14,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from router import __version__
-
-#: Optional packages, and the extra that installs each.
-EXTRAS = {
-    "asyncpg": "postgres",
-    "httpx": "train",
-    "httpx2": "train",
-    "jinja2": "bench",
-    "matplotlib": "bench",
-    "networkx": "plan",
-    "ollama": "train",
-    "openai": "train",
-    "pyarrow": "export",
-    "ray": "ray",
-    "scipy": "bench",
-    "sklearn": "train",
-    "threadpoolctl": "train",
-    "tokenizers": "tokenizers",
-    "torch": "train",
-}
+from router.extras import lack_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None or chosen is None:
+        lack = None if chosen is None else lack_of(chosen, error, COMMANDS[chosen].extra)
+        if lack is None:
             raise
-        if extra == "bench":
-            extra = COMMANDS[chosen].extra
-        return _refuse(f"{chosen} needs {error.name}: {_how_to_add(extra)}, in Headway's checkout")
+        return _refuse(lack)
     except OSError as error:
         return _refuse(_described(error))
     except ValueError as error:
@@ -158,14 +137,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(message: str) -> int:
     print(f"headway: {message}" if "\n" not in message else message, file=sys.stderr)
     return 2
-
-
-def _how_to_add(extra: str) -> str:
-    """The commands that add an extra to this environment. A checkout stays editable: a copy would hide later changes."""
-    pip = f"{sys.prefix}/bin/pip install"
-    if "site-packages" in Path(__file__).parts:
-        return f"{pip} '.[{extra}]'"
-    return f"make dev, or {pip} -e '.[{extra}]'"
 
 
 def _described(error: OSError) -> str:

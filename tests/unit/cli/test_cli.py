@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -160,6 +161,29 @@ def test_a_command_that_needs_more_names_its_own_extra(
     monkeypatch.setitem(cli.COMMANDS, command, replace(cli.COMMANDS[command], extra="train"))
     told = refused(capsys, [command, f"raise ModuleNotFoundError('no', name={missing!r})"])
     assert f"-e '.[{extra}]'" in told
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("jinja2", "bench"), ("sklearn", "train"), ("numpy", None)])
+def test_a_program_of_the_benchmarks_names_the_extra_that_it_needs(
+    tmp_path: Path, missing: str, extra: str | None
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None")
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.pickers", "--out", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"},
+    )
+    if extra is None:
+        assert "Traceback" in done.stderr
+        return
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"benchmarks.pickers needs {missing}")
+    assert f"-e '.[{extra}]'" in line
 
 
 @pytest.mark.parametrize("line", ["raise ValueError('a bug')", "import headway_no_such_module"])
