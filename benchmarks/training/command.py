@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from benchmarks.checks import check_options, check_out, option
+from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.groups import join_and_group
 from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
 from benchmarks.evaluate.kinds import evaluator
@@ -97,6 +98,8 @@ def _check(args: argparse.Namespace, kind: ArtifactKind) -> None:
             raise DatasetError(f"{option(name)}: goes with --from-store, and not with answers to prompts")
     if args.base_share is not None and not args.data:
         raise DatasetError("--base-share: goes with --data")
+    if kind.of_prompts and args.from_store is None and set(args.data) == {EMULATED}:
+        raise DatasetError(f"--data {EMULATED}: has no prompts, from which a {kind.name} predictor learns")
     check_data_options(args, [*args.data, *([] if args.from_store is None else [args.from_store])])
 
 

@@ -213,6 +213,14 @@ def test_a_base_share_needs_data_to_take_it_from(capsys: pytest.CaptureFixture[s
     assert "--sets: goes with a folder of public sets" in refusal_of(capsys, "train", "latency", *words)
 
 
+@pytest.mark.parametrize("kind", ["length", "relevance"])
+def test_emulated_data_is_refused_before_it_is_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+) -> None:
+    told = refusal_of(capsys, "train", kind, "--data", "emulated", "--out", tmp_path)
+    assert f"--data emulated: has no prompts, from which a {kind} predictor learns" in told
+
+
 def test_a_place_that_cannot_be_written_is_told_before_training(
     capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path
 ) -> None:
