@@ -17,16 +17,22 @@ from yaml.constructor import ConstructorError
 from router.config.crosscheck import Path
 from router.config.errors import ConfigError, Problem
 
+#: In no file's name, no header and no UTF-8.
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the scalar rules of YAML 1.2 instead of those of 1.1."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep=deep)
+            value = super().construct_object(node, deep=deep)
         # A whole number with too many digits; `!!int abc`, `!!bool abc`, `!!timestamp abc`.
         except (ValueError, LookupError, AttributeError) as error:
             raise ConstructorError(None, None, "not a valid value of its type", node.start_mark) from error
+        if isinstance(value, str) and _UNUSABLE.search(value):
+            raise ConstructorError(None, None, "text with a NUL or half a surrogate pair", node.start_mark)
+        return value
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own)
 

@@ -32,6 +32,8 @@ InstanceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9
 #: Without a port.
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]+$", max_length=253)]
 Text = Annotated[str, StringConstraints(min_length=1)]
+#: Of a file's name on Linux and macOS.
+_MAX_NAME_BYTES = 255
 
 
 def _listen_host(value: str) -> str:
@@ -60,7 +62,17 @@ def _environment_name(value: str) -> str:
 
 
 EnvironmentName = Annotated[str, AfterValidator(_environment_name), Mark.VARIABLE]
-FileName = Annotated[Text, Mark.FILE]
+
+
+def path_name(value: str) -> str:
+    """The name of a file or directory, as it is. Raises PydanticCustomError for one that no file system takes."""
+    if any(len(part.encode()) > _MAX_NAME_BYTES for part in value.split("/")):
+        raise PydanticCustomError("path", "has a part of more than {most} bytes", {"most": _MAX_NAME_BYTES})
+    return value
+
+
+PathName = Annotated[Text, AfterValidator(path_name)]
+FileName = Annotated[PathName, Mark.FILE]
 
 
 def _no_password(url: str) -> str:

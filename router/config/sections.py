@@ -22,12 +22,14 @@ from router.config.fields import (
     NotNegative,
     OnMiss,
     PasswordlessUrl,
+    PathName,
     PolicyName,
     Positive,
     Section,
     Share,
     SloConfig,
     Text,
+    path_name,
 )
 from router.config.marks import Mark
 
@@ -119,7 +121,7 @@ class StoreConfig(Section):
     retain_days: Annotated[Positive, Mark.AT_START] = 30.0
     max_mb: Annotated[Positive, Mark.AT_START] = 2048.0
     keep_prompts: Annotated[Bool, Mark.AT_START] = False
-    spool_directory: Annotated[Text | None, Mark.AT_START] = None
+    spool_directory: Annotated[PathName | None, Mark.AT_START] = None
     spool_mb: Annotated[Positive, Mark.AT_START] = 1024.0
     when_full: Literal["serve", "refuse"] = "serve"
 
@@ -130,6 +132,8 @@ class StoreConfig(Section):
             raise PydanticCustomError(
                 "store_url", "must begin with sqlite+aiosqlite:/// or postgresql+asyncpg://"
             )
+        if value.startswith("sqlite"):
+            path_name(value.partition("?")[0])
         return value
 
 
@@ -275,7 +279,7 @@ class ObservabilityConfig(Section):
 
     logs: Annotated[Literal["text", "json"], Mark.AT_START] = "text"
     log_requests: Bool = False
-    decision_log: Annotated[Text | None, Mark.AT_START] = None
+    decision_log: Annotated[PathName | None, Mark.AT_START] = None
     decision_log_mb: Annotated[Positive, Mark.AT_START] = 256.0
     traces: Annotated[TracesConfig, Mark.AT_START] = TracesConfig()
 
@@ -285,10 +289,10 @@ class UiConfig(Section):
     --out`) that the page offers to open."""
 
     enabled: Bool = True
-    reports: Text | None = None
+    reports: PathName | None = None
 
 
 class PredictorsConfig(Section):
     """Where trained artifacts are; the shipped defaults serve if there are none."""
 
-    directory: Text | None = None
+    directory: PathName | None = None

@@ -174,6 +174,9 @@ MISTAKES = [
     ),
     ("limits:", "server: {}\nlimits:", 12, "server", "given twice (first on line 1)"),
     ("http://10.0.0.3:8000", "http://a:0", 24, "instances[0].url", "http://HOST"),
+    ("headway.db", "d" * 256, 9, "store.url", "a part of more than 255 bytes"),
+    ("    api_key_env", f"    ca_file: /etc/{'d' * 256}\n    api_key_env", 26, "instances[0].ca_file", "255"),
+    ("limits:", f"ui: {{reports: {'d' * 256}}}\nlimits:", 12, "ui.reports", "255 bytes"),
     *(
         (
             "limits:",
@@ -285,6 +288,8 @@ ALIASES_OF_ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 
         ("", 1, "is missing"),
         ("models: &m\n  - *m\n", 1, "refers to itself"),
         ("a: &a [[*a, *a], *a]\n", 1, "refers to itself"),
+        ('models: [{name: m}]\nui: {reports: "\\0"}', 2, "text with a NUL or half a surrogate pair"),
+        ('models:\n- name: m\n  family: "\\ud83d"', 3, "text with a NUL or half a surrogate pair"),
         (ALIASES_OF_ALIASES, 1, "has more than 1000000 values"),
         ("models: []", 1, "at least 1 item"),
         ("a: \x00", 1, "not YAML"),
