@@ -19,6 +19,9 @@ from policies.placement.types import Placement
 _NEAR = 1.04
 #: The first step while one side of the largest multiple is unknown, and how many steps there are at most.
 _STEP, _STEPS = _NEAR**2, 12
+#: No load is tried that is so many times smaller or larger than the bound. A placement that misses the target there misses it at any
+#: load, and slower requests would take days of simulated time; one that keeps it at the largest keeps it where all come at once.
+_FAR = 1000.0
 #: Loads for which candidates are searched, as shares of the largest multiple that the cluster could ever serve.
 _LOADS = (0.4, 0.6, 0.8)
 #: About the simulations of a draw that the largest multiple of a finalist takes.
@@ -80,7 +83,8 @@ class ThroughputPlanner(Planner):
         from the start grow until it is passed, then halve what is left (Bentley and Yao, Inf. Proc. Letters 5, 1976)."""
         low: tuple[float, Score] | None = None
         high: tuple[float, Score] | None = None
-        multiple, step = start, _STEP
+        least, most = self.bound / _FAR, self.bound * _FAR
+        multiple, step = min(start, most), _STEP
         for _ in range(_STEPS):
             (score,) = self.scorer.scores([placement], seeds, multiple)
             if self._keeps(score):
@@ -88,7 +92,9 @@ class ThroughputPlanner(Planner):
             else:
                 high = multiple, score
             if low is None or high is None:
-                multiple = multiple / step if low is None else multiple * step
+                if multiple <= least if low is None else multiple >= most:
+                    break
+                multiple = max(multiple / step, least) if low is None else min(multiple * step, most)
                 step *= step
             elif high[0] <= low[0] * _NEAR:
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from benchmarks.planning.planner import Planner
 from benchmarks.planning.scoring import Score, Scorer
 from benchmarks.planning.search import CandidateSearch, Objective, PlanningAims
+from benchmarks.planning.throughput import ThroughputPlanner
 from policies.placement.types import Placement
 from tests.unit.benchmarks_planning.made import estimate
 
@@ -59,3 +60,30 @@ def test_a_dearer_plan_is_found_where_the_cheapest_ones_keep_the_target_on_the_f
     plans = Planner(search, cast(Scorer, scorer), aims, time_s=600.0).plans()
     assert plans[0].score.attainment >= 0.95
     assert len(plans) == 4
+
+
+@dataclass
+class Constant:
+    """A scorer for which the load changes nothing; `multiples` are the loads that it was asked for."""
+
+    attainment: float
+    simulations: int = 0
+    multiples: list[float] = field(default_factory=list)
+
+    def scores(
+        self, placements: Sequence[Placement], seeds: Sequence[int], multiple: float = 1.0
+    ) -> list[Score]:
+        self.simulations += len(placements) * len(seeds)
+        self.multiples.append(multiple)
+        return [Score(self.attainment, 0.0, 1.0, 1, 100, None, None)] * len(placements)
+
+
+@pytest.mark.parametrize("attainment", [0.5, 1.0])
+def test_the_load_stays_near_the_bound_where_it_does_not_decide(attainment: float) -> None:
+    found = estimate("4xl4", "llama-3.1-8b", [2.0])
+    aims = PlanningAims("throughput", 1, len(found.requests), 0.95)
+    scorer = Constant(attainment)
+    planner = ThroughputPlanner(CandidateSearch(found, aims), cast(Scorer, scorer), aims, 1.0, bound=5.0)
+    assert planner.plans()[0].score.attainment == attainment
+    assert min(scorer.multiples) >= 5.0 / 1000
+    assert max(scorer.multiples) <= 5.0 * 1000 * 1.04
