@@ -33,6 +33,8 @@ class OpenRequests:
             self.states[request_id] = state
             if request.hard and (due := state.hard_deadline()) is not None:
                 self._deadlines.add(due, request_id)
+        elif request_id in self.awaiting:
+            return  # deferred again: its time limit is known
         if not self.awaiting:
             self._awaiting_until = -math.inf
         if expires_at < self._awaiting_until:  # not in order: a retry, or another limit since a reload
