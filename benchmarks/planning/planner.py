@@ -24,6 +24,9 @@ _MANY_REQUESTS, _HURRIED_FINALISTS = 8_000, 2
 #: Loads for which candidates are searched, as multiples of the requests. The fast estimate knows no batches that grow or prompts that
 #: delay answers, so a placement that it finds just large enough may be too small. No further load is begun after this share of the time.
 _LOADS, _SEARCH_SHARE = (1.0, 1.5, 2.5), 0.25
+#: It knows no requests that share a group either, so a placement that it finds too small for a burst may be large enough. Smaller
+#: loads are tried one after another while they give a better plan.
+_SMALLER_LOADS = (0.5, 0.25, 0.1, 0.05)
 #: Changes of one placement that are simulated at most.
 _NEIGHBOURS = 24
 #: The draws of the final scores, and how often dearer placements are scored.
@@ -57,6 +60,7 @@ class Planner:
     known: Sequence[Placement] = ()
     on_progress: OnProgress = lambda what: None
     chosen: dict[Placement, Plan] = field(default_factory=dict)
+    load: float = 1.0
 
     def plans(self) -> list[Plan]:
         """The finalists, the best first; empty if no placement is within the budget."""
@@ -78,6 +82,7 @@ class Planner:
         hurried = first < len(candidates) and not time_for(len(candidates) - first)
         if first < len(candidates) and not hurried:
             self.simulate(candidates[first:])
+        self._lighten(lambda: time_for(_CHANGES))
         self._improve(lambda: time_for(_CHANGES))
         finalists = self._ranked()[: _HURRIED_FINALISTS if hurried else _FINALISTS]
         self.on_progress(f"scoring {len(finalists)} finalists")
@@ -93,14 +98,19 @@ class Planner:
     # --- what an objective may do otherwise ---------------------------------------------------------------
     @property
     def multiple(self) -> float:
-        """How many times as fast requests come in the search."""
-        return 1.0
+        """How many times as fast requests come in the search for changes."""
+        return self.load
 
     def candidates(self, count: int) -> list[Placement]:
         until = monotonic() + _SEARCH_SHARE * self.time_s
         found = [self.search.candidates(count, _LOADS[0])]
         found += [self.search.candidates(count, load) for load in _LOADS[1:] if monotonic() < until]
         return in_turn(found)[:count]
+
+    @property
+    def smaller_loads(self) -> Sequence[float]:
+        """Smaller loads than those of `candidates`, the largest first."""
+        return _SMALLER_LOADS
 
     def simulate(self, placements: Sequence[Placement]) -> None:
         """Score placements on the first draw."""
@@ -142,6 +152,20 @@ class Planner:
                 found.append(each)
                 usd, most = each.usd_per_hour, attained(each)
         return found[:_FINALISTS]
+
+    def _lighten(self, more: Callable[[], bool]) -> None:
+        """Simulate candidates for smaller loads until cheaper ones are no better. Then changes are for the last of these loads."""
+        for load in self.smaller_loads:
+            best = self._ranked()[0]
+            if not best.usd_per_hour or not more():
+                return
+            found = self.search.candidates(_CHANGES, load)
+            self.simulate([each for each in found if each not in self.chosen])
+            better = self._ranked()[0] != best
+            if better or self.load < 1.0:
+                self.load = load
+            if not better and any(each.usd_per_hour < best.usd_per_hour for each in found):
+                return
 
     def _improve(self, more: Callable[[], bool]) -> None:
         """Simulate changes of the best placement, the most promising first, and of the next best one when all of its

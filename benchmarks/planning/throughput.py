@@ -39,6 +39,10 @@ class ThroughputPlanner(Planner):
     def multiple(self) -> float:
         return self.best or _LOADS[0] * self.bound
 
+    @property
+    def smaller_loads(self) -> Sequence[float]:
+        return ()
+
     def candidates(self, count: int) -> list[Placement]:
         return in_turn([self.search.candidates(count, load * self.bound) for load in _LOADS])[:count]
 

@@ -62,6 +62,20 @@ def test_a_dearer_plan_is_found_where_the_cheapest_ones_keep_the_target_on_the_f
     assert len(plans) == 4
 
 
+@pytest.mark.parametrize("objective", ["attainment", "cost"])
+def test_a_cheaper_plan_is_found_where_the_estimate_finds_it_too_small(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Planner, "_improve", lambda *_: None)
+    found = estimate("8xl4", "llama-3.1-8b", [20.0])
+    aims = PlanningAims(objective, 1, len(found.requests), 0.95)
+    search = CandidateSearch(found, aims)
+    (enough,) = search.candidates(1, 0.25)
+    best = Planner(search, cast(Scorer, Pessimist(search, 0.25)), aims, time_s=600.0).plans()[0]
+    assert best.score.attainment >= 0.95
+    assert best.usd_per_hour <= enough.usd_per_hour < search.candidates(1)[0].usd_per_hour
+
+
 @dataclass
 class Constant:
     """A scorer for which the load changes nothing; `multiples` are the loads that it was asked for."""
