@@ -30,6 +30,10 @@ class ModelSpec:
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * kv_heads)
         return (attention + 3 * self.hidden * self.intermediate) / tensor_parallel
 
+    def divides(self, tensor_parallel: int) -> bool:
+        """Whether vLLM runs it on so many tensor parallel GPUs: each gets as many heads (ModelConfig.verify_with_parallel_config)."""
+        return self.heads % tensor_parallel == 0
+
     @property
     def head_params(self) -> int:
         """Weights of the output layer, which is read once in every step."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from backends.engine.models import MODELS
 from backends.engine.profiles import TENSOR_DEGREES
 from benchmarks.planning.files import ClusterConfig, ModelsConfig, read
 from benchmarks.planning.fleet import fleet_data
@@ -42,7 +43,8 @@ def plan_batch(
     (model,) = problem.models
     if support(pool.kind, model.precision) is None:
         raise WorkloadError(f"{model.name}: {missing(pool.kind, model.precision)}")
-    widths = [Width(tensor, 1) for tensor in TENSOR_DEGREES if tensor <= min(pool.node_gpus, pool.gpus)]
+    most_gpus, spec = min(pool.node_gpus, pool.gpus), MODELS[model.name]
+    widths = [Width(each, 1) for each in TENSOR_DEGREES if each <= most_gpus and spec.divides(each)]
     cost = _cost(problem, pool)
     most = problem.model_configs[0].context_tokens
     if most is not None and max(tokens) >= most:

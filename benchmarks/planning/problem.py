@@ -122,7 +122,7 @@ class PlanningProblem:
         shapes = [
             (tensor, pipeline)
             for tensor, pipeline in product(profiles.TENSOR_DEGREES, profiles.PIPELINE_DEGREES)
-            if tensor * pipeline <= (1 if gguf else profiles.MOST_GPUS)
+            if tensor * pipeline <= (1 if gguf else profiles.MOST_GPUS) and spec.divides(tensor)
         ]
         return Model(
             config.name,

@@ -96,6 +96,8 @@ def _split(
     model, shapes = MODELS[config.name], [(pools[place].gpu, degree) for place, degree in chosen]
     if weights and not all(HARDWARE[gpu].runs_quantized for gpu, _ in shapes):
         return None
+    if not all(model.divides(degree) for _, degree in shapes):
+        return None
     most = [profiles.most_layers(model, HARDWARE[gpu], degree, weights, tokens) for gpu, degree in shapes]
     if sum(most) < model.layers:
         return None

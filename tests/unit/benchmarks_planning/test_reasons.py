@@ -81,3 +81,12 @@ def test_a_reason_has_the_memory_of_llamacpp() -> None:
     limit, changes = changes_of("1xl4 1xt4", "qwen2.5-32b:q4 qwen2.5-14b:q8")
     assert limit == "qwen2.5-32b, qwen2.5-14b: need 16.5 GB of each of 2 GPUs, which have 14.4"
     assert changes[-1] == "GPUs with 16.5 GB each"
+
+
+def test_a_model_runs_only_on_as_many_gpus_as_divide_its_heads() -> None:
+    # Qwen 2.5 7B has 28 heads, Qwen 2.5 14B has 40.
+    wide = {
+        name: {tensor for _, tensor, _ in problem("8xa100-80g", name).models[0].shapes or ()}
+        for name in ("qwen2.5-7b", "qwen2.5-14b")
+    }
+    assert wide == {"qwen2.5-7b": {1, 2, 4}, "qwen2.5-14b": {1, 2, 4, 8}}
