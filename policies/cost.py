@@ -60,7 +60,7 @@ from typing import NamedTuple
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.expected import CachedTokens, added_s, expected_s, p_miss
-from policies.giving_up import GIVEN_UP, GivingUp
+from policies.giving_up import GIVEN_UP, GivingUp, Work
 from policies.picking import Reasons, format_s, format_usd, known, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
@@ -104,7 +104,7 @@ class _Memo(NamedTuple):
     spread: float
     quality_usd: float
     look: Offer | None
-    work_s: float
+    work: Work | None
 
 
 @dataclass(slots=True)
@@ -164,11 +164,11 @@ class LeastSpend(Policy):
             scope.offer([each for each in offers if each.cost_usd < inf], usual_usd, spread, targets)
         quality_usd = scope.quality_usd(targets)
         scores = [each.cost_usd - quality_usd * each.value for each in offers]
-        work_s, given_up = 0.0, False
+        work, given_up = None, False
         if request.slo is not None:
-            work_s = self._work_s(request, options, estimates)
+            work = self._work(request, options, estimates)
             chance = 1.0 - min(each.miss for each in estimates)
-            given_up = chance < self._giving_up.least_chance(request, work_s)
+            given_up = chance < self._giving_up.least_chance(request, work)
         room = [at for at, option in enumerate(options) if not given_up or has_room(option)]
         among = room or range(len(options))
         least = min(scores[at] for at in among) + _SAME * scope.usual_usd
@@ -202,7 +202,7 @@ class LeastSpend(Policy):
             alternatives=[at for at in equal if at != index],
             defer=not room,
             memo=_Memo(
-                estimates, [offers[at] for at in by_model], usual_usd, spread, quality_usd, look, work_s
+                estimates, [offers[at] for at in by_model], usual_usd, spread, quality_usd, look, work
             ),
             check=check,
         )
@@ -263,15 +263,17 @@ class LeastSpend(Policy):
         scope.take(quality, reachable, e2e_s, targets)
         if request.slo is not None:
             scope.add_misses(estimate.miss - allowed_misses(targets), targets)
-            self._giving_up.decided(request, memo.work_s, min(each.miss for each in memo.estimates))
+            self._giving_up.decided(request, memo.work, min(each.miss for each in memo.estimates))
 
     def refused(self, request: Request, options: Sequence[Option]) -> None:
         """Adapt the scarcity of instances that meet SLOs."""
-        self._giving_up.decided(request, self._work_s(request, options, _estimates(request, options)), 1.0)
+        self._giving_up.decided(request, self._work(request, options, _estimates(request, options)), 1.0)
 
-    def _work_s(self, request: Request, options: Sequence[Option], estimates: Sequence[_Estimate]) -> float:
+    def _work(
+        self, request: Request, options: Sequence[Option], estimates: Sequence[_Estimate]
+    ) -> Work | None:
         fastest = min(range(len(options)), key=lambda at: estimates[at].e2e_s)
-        return self._giving_up.work_s(request, options[fastest])
+        return self._giving_up.work(request, options[fastest])
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Move `caution` by the difference between outcome and prediction. Every instance other than the last attempt's

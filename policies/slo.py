@@ -25,7 +25,8 @@ If the SLO is given up (`policies.giving_up`), all options are equal for the req
 it costs others something everywhere, or would delay another request's first token, it is deferred: it waits in the queue behind
 requests that can still be in time, until an instance has room.
 
-A request without an SLO goes where it costs others least, then to the least time. Ties: instance, then model name. Deterministic.
+A request without an SLO goes where it costs others least: the fewest broken promises, and while r > 0.3 the option that is cheapest
+to occupy, then the slowest. Then the least time. Ties: instance, then model name. Deterministic.
 
 Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
 most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
@@ -41,7 +42,7 @@ from typing import TypeVar
 
 from policies.calibration_guard import CalibrationGuard
 from policies.expected import CachedTokens, ExpectedTime, p_miss, p_misses
-from policies.giving_up import GIVEN_UP, SCARCITY_DOWN, GivingUp
+from policies.giving_up import FREE_SCARCITY, GIVEN_UP, SCARCITY_DOWN, GivingUp
 from policies.latency import BUSIER, SIMILAR, least_busy
 from policies.picking import Reasons, at_most, format_s, known, least, name_of, would_miss
 from policies.room import has_room, promises_broken
@@ -76,8 +77,8 @@ class BestFit(Policy):
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = p_misses(options)
-        work_s = self._giving_up.work_s(request, options[times_s.index(min(times_s))])
-        given_up = 1.0 - min(misses) < self._giving_up.least_chance(request, work_s)
+        work = self._giving_up.work(request, options[times_s.index(min(times_s))])
+        given_up = 1.0 - min(misses) < self._giving_up.least_chance(request, work)
         meeting = [] if given_up else at_most(misses, self.epsilon)
         if not meeting:
             choice = self._least_miss(options, misses, times_s, given_up=given_up)
@@ -85,7 +86,7 @@ class BestFit(Policy):
             choice = self._without_packing(options, meeting, misses, times_s)
         else:
             choice = self._best_fit(options, meeting, misses, times_s)
-        choice.memo = work_s
+        choice.memo = work
         return choice
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
@@ -103,8 +104,8 @@ class BestFit(Policy):
     def refused(self, request: Request, options: Sequence[Option]) -> None:
         """Adapt the scarcity."""
         times_s = self.time.of(request, options)
-        work_s = self._giving_up.work_s(request, options[times_s.index(min(times_s))])
-        self._giving_up.decided(request, work_s, 1.0)
+        work = self._giving_up.work(request, options[times_s.index(min(times_s))])
+        self._giving_up.decided(request, work, 1.0)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Compare the outcome with P(miss)."""
@@ -112,9 +113,15 @@ class BestFit(Policy):
 
     def _without_slo(self, options: Sequence[Option], times_s: Sequence[float]) -> Choice:
         broken = [promises_broken(option) for option in options]
-        every = range(len(options))
-        index = min(every, key=lambda at: (broken[at], times_s[at], name_of(options[at])))
-        return Choice(index, known(times_s), _why_slower(index, broken, times_s))
+        fewest = min(broken)
+        among = [at for at, each in enumerate(broken) if each == fewest]
+        scarce = self._giving_up.scarcity > FREE_SCARCITY
+        if scarce:
+            kinds = _kinds(options, among)
+            taken = min(kinds)
+            among = [at for at, kind in zip(among, kinds, strict=True) if kind is taken]
+        index = min(among, key=lambda at: (times_s[at], name_of(options[at])))
+        return Choice(index, known(times_s), _why_slower(index, broken, times_s, scarce=scarce))
 
     def _best_fit(
         self,
@@ -260,10 +267,14 @@ def _why_not_packed(
     return Reasons(len(misses), index, why)
 
 
-def _why_slower(index: int, broken: Sequence[int], times_s: Sequence[float]) -> Sequence[str | None]:
+def _why_slower(
+    index: int, broken: Sequence[int], times_s: Sequence[float], *, scarce: bool
+) -> Sequence[str | None]:
     def why(at: int) -> str:
         if broken[at] > broken[index]:
             return _would_break(broken[at])
+        if scarce and times_s[at] < times_s[index]:
+            return "kept free for requests with an SLO"
         return _slower(times_s[at], times_s[index])
 
     return Reasons(len(times_s), index, why)

@@ -82,7 +82,7 @@ class EngineProfile:
         return chunks * self.overhead_s + linear_s + pairs * self.per_pair_s + new * self.per_token_extra_s
 
     def machine_s(
-        self, prompt_tokens: int, output_tokens: float, fixed_slots: bool, cached_tokens: float = 0.0
+        self, prompt_tokens: float, output_tokens: float, fixed_slots: bool, cached_tokens: float = 0.0
     ) -> float:
         """Seconds of its instance's time that an answer takes in full batches, to compare answers by: its prompt, less
         `cached_tokens` in the prefix cache, its tokens in each decode step, and its share of what a step takes anyway, by seats

@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from policies.cost import LeastSpend
 from policies.expected import ExpectedTime, added_s
 from policies.latency import BUSIER, LeastLatency, least_busy
 from policies.room import promises_broken
 from policies.slo import BestFit
 from router.core.interfaces import Option, Options, Policy
 from router.core.profile import EngineProfile
-from router.core.types import LoadReport, Request, Slo
+from router.core.types import LoadReport, Request, Slo, Targets
 from tests.unit.policies import made_options
 
 SLO = Slo(1.0, 0.1)
 PROFILE = EngineProfile("p", 0.0, 0.01, 1e-4, 1e-8, 0.0, 100_000)
+SLOWER = EngineProfile("q", 0.0, 0.04, 4e-4, 4e-8, 0.0, 100_000)
 
 
 def option(name: str, **given: Any) -> Option:
@@ -174,6 +176,28 @@ def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
     place(policy, option("none", miss=0.4), 12)
     assert chosen(policy, options) == "near"  # packing may cost half of the least time, not nine times it
     assert chosen(policy, [options[0], option("near", e2e=9.1, per_hour=2.0)]) == "slow"
+
+
+def test_requests_without_an_slo_leave_fast_instances_to_others_only_while_these_are_scarce() -> None:
+    policy = BestFit(0.1, ExpectedTime())
+    options = [option("slow", e2e=9.0, profile=SLOWER), option("fast", e2e=1.0, profile=PROFILE)]
+    place(policy, options[1], 600)
+    assert chosen(policy, options, None) == "fast"
+    place(policy, option("late", miss=0.8), 12)
+    choice = policy.choose(request(slo=None), options, Random(0))
+    assert (choice.index, choice.reasons[1]) == (0, "kept free for requests with an SLO")
+    again = [option("slow", e2e=9.0, tpot=0.05, profile=SLOWER, promised=(0.05,)), options[1]]
+    assert chosen(policy, again, None) == "fast"  # a broken promise costs others more
+
+
+@pytest.mark.parametrize("policy", [BestFit(0.1, ExpectedTime()), LeastSpend(lambda key: Targets())])
+def test_fast_instances_are_scarce_too_when_they_are_full(policy: Any) -> None:
+    """The same request is more work on the slow instances that are left, but not more than others are there."""
+    place(policy, option("fast", profile=PROFILE), 600)
+    before = policy._giving_up.scarcity
+    for number in range(12):
+        policy.refused(replace(request(number), hard=True), [option("slow", miss=0.8, profile=SLOWER)])
+    assert policy._giving_up.scarcity > 4 * before
 
 
 def test_a_request_with_a_money_cap_says_nothing_of_fast_instances() -> None:
