@@ -11,6 +11,8 @@ from router.config.fields import Count, InstanceName, Int, NotNegative, Positive
 from router.config.instances import InstanceConfig, ProfileName, TemplateConfig
 from router.config.marks import Mark
 
+#: The most instances of a pool: decisions are made for so many candidates (docs/performance.md).
+MOST_INSTANCES = 4096
 #: In `command` and `environment` of a pool: the port that the engine is to listen on, on 127.0.0.1.
 PORT = "{port}"
 #: There too: the number of the engine in its pool, from 0; no two that run have the same.
@@ -34,7 +36,7 @@ class PoolConfig(Section):
     instance: TemplateConfig
     profile: ProfileName | None = None
     min_instances: Annotated[Int, Field(ge=0)] = 1
-    max_instances: Count = 1
+    max_instances: Annotated[Count, Field(le=MOST_INSTANCES)] = 1
     cooldown_s: NotNegative = 300.0
     cold_start_s: Positive = 60.0
     warm_start_s: Positive = 20.0

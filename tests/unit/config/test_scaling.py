@@ -51,6 +51,7 @@ def test_instances_of_the_same_model_and_hardware_count_in_a_pool() -> None:
 MISTAKES = [
     ("scaler: x", "scaling.scaler", "'queue', 'concurrency'"),
     ("max_instances: 0", "scaling.pools[0].max_instances", "greater than or equal to 1"),
+    ("max_instances: 4097", "scaling.pools[0].max_instances", "less than or equal to 4096"),
     ("min_instances: 9", "scaling.pools[0]", "min_instances is greater than max_instances"),
     ("cooldown_s: -1", "scaling.pools[0].cooldown_s", "greater than or equal to 0"),
     ("maximum: 3", "scaling.pools[0].maximum", "unknown key"),
