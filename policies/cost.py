@@ -37,7 +37,8 @@ steps, with the price of the check. It is left out if it could lose an SLO, or i
 is there to spend less, so it does not count for the reachable quality.
 
 If the SLO of a request is given up (`policies.giving_up`), the request goes only where it delays no other (`policies.room`).
-Without such a place it is deferred.
+Without such a place it is deferred. While instances that meet SLOs are scarce (r > 0.3 there), a request without an SLO goes only to
+those of each model that are cheapest to occupy, then slowest.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,
 then instance, then model name. Deterministic for a given history.
@@ -60,7 +61,8 @@ from typing import NamedTuple
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.expected import CachedTokens, added_s, expected_s, p_miss
-from policies.giving_up import GIVEN_UP, GivingUp, Work
+from policies.giving_up import FREE_SCARCITY, GIVEN_UP, GivingUp, Work
+from policies.kinds import KEPT_FREE, least_kind
 from policies.picking import Reasons, format_s, format_usd, known, name_of
 from policies.quality_price_estimator import Offer
 from policies.room import has_room
@@ -169,8 +171,11 @@ class LeastSpend(Policy):
             work = self._work(request, options, estimates)
             chance = 1.0 - min(each.miss for each in estimates)
             given_up = chance < self._giving_up.least_chance(request, work)
-        room = [at for at, option in enumerate(options) if not given_up or has_room(option)]
-        among = room or range(len(options))
+        every: Sequence[int] = range(len(options))
+        if request.slo is None and self._giving_up.scarcity > FREE_SCARCITY:
+            every = _least_kinds(options)
+        room = [at for at in every if not given_up or has_room(options[at])]
+        among = room or every
         least = min(scores[at] for at in among) + _SAME * scope.usual_usd
         near = [at for at in among if scores[at] <= least]
         best = max(qualities[at] for at in near)
@@ -185,6 +190,8 @@ class LeastSpend(Policy):
                 taken = estimates[first]._replace(cost_usd=look.cost_usd, quality=look.quality)
 
         def why(at: int) -> str:
+            if at not in every:
+                return KEPT_FREE
             if at not in among:
                 return GIVEN_UP
             if at in equal:
@@ -350,6 +357,14 @@ def _breaks(request: Request, option: Option) -> float:
     context_tokens = request.prompt_tokens + (prediction.output_tokens_mean or 0.0) / 2
     step_s = (profile.per_seq_s + context_tokens * profile.per_kv_token_s) / option.instance.speed
     return near * (step_s / (high_s - low_s) if step_s < high_s - low_s else 1.0)
+
+
+def _least_kinds(options: Sequence[Option]) -> list[int]:
+    """Of each model, the options that are cheapest to occupy, then slowest."""
+    of_models: dict[str, list[int]] = {}
+    for at, option in enumerate(options):
+        of_models.setdefault(option.candidate.model, []).append(at)
+    return [at for among in of_models.values() for at in least_kind(options, among)]
 
 
 def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequence[float]) -> list[int]:

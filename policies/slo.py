@@ -43,19 +43,17 @@ from typing import TypeVar
 from policies.calibration_guard import CalibrationGuard
 from policies.expected import CachedTokens, ExpectedTime, p_miss, p_misses
 from policies.giving_up import FREE_SCARCITY, GIVEN_UP, SCARCITY_DOWN, GivingUp
+from policies.kinds import KEPT_FREE, Kind, kinds_of, least_kind
 from policies.latency import BUSIER, SIMILAR, least_busy
 from policies.picking import Reasons, at_most, format_s, known, least, name_of, would_miss
 from policies.room import has_room, promises_broken
-from router.core.interfaces import Choice, Option, Options, Policy
-from router.core.option_columns import any_promised, each_kind, hourly_usd
-from router.core.profile import EngineProfile
+from router.core.interfaces import Choice, Option, Policy
+from router.core.option_columns import any_promised
 from router.core.types import Candidate, Request
 
 #: Chances that differ by less than this are equal if none is enough.
 _MISS_STEP = 0.1
 
-#: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
-_Kind = tuple[float, float]
 _T = TypeVar("_T")
 
 
@@ -117,9 +115,7 @@ class BestFit(Policy):
         among = [at for at, each in enumerate(broken) if each == fewest]
         scarce = self._giving_up.scarcity > FREE_SCARCITY
         if scarce:
-            kinds = _kinds(options, among)
-            taken = min(kinds)
-            among = [at for at, kind in zip(among, kinds, strict=True) if kind is taken]
+            among = least_kind(options, among)
         index = min(among, key=lambda at: (times_s[at], name_of(options[at])))
         return Choice(index, known(times_s), _why_slower(index, broken, times_s, scarce=scarce))
 
@@ -141,7 +137,7 @@ class BestFit(Policy):
         if spare > 0.0:
             most_s = min([times_s[at] for at in among]) / spare
             among = [at for at in among if times_s[at] <= most_s]
-        kinds = _kinds(options, among)
+        kinds = kinds_of(options, among)
         taken = min(kinds)
         alike = [at for at, kind in zip(among, kinds, strict=True) if kind is taken]
         least_s = min([times_s[at] for at in alike])
@@ -186,45 +182,13 @@ class BestFit(Policy):
         return Choice(index, misses, Reasons(len(misses), index, why), defer=not room[index])
 
 
-def _kinds(options: Sequence[Option], among: list[int]) -> list[_Kind]:
-    """How expensive it is to occupy each option of `among`: its price in USD (rounded to three digits: predictions are no
-    more precise), then its speed (step time in seconds, negated)."""
-    costs_usd: Sequence[float | None] | None = hourly_usd(options, among)
-    if costs_usd is None and isinstance(options, Options):
-        costs_usd = options.columns.cost_usd
-        if len(among) < len(options):
-            costs_usd = [costs_usd[at] for at in among]
-    elif costs_usd is None:
-        costs_usd = [None if (told := options[at].prediction) is None else told.cost_usd for at in among]
-    prices: dict[float | None, float] = {None: 0.0}
-    steps_s: dict[tuple[int, float], float] = {}  # by profile and speed: many instances share them
-    kinds: dict[_Kind, _Kind] = {}  # one object for equal ones
-
-    def kind_of(option: Option, profile: EngineProfile | None, cost_usd: float | None) -> _Kind:
-        price = prices.get(cost_usd)
-        if price is None:
-            price = prices[cost_usd] = float(f"{cost_usd:.3g}")
-        if profile is None:
-            prediction = option.prediction
-            kind = price, -((prediction.tpot_s if prediction else None) or 0.0)
-        else:
-            speed = option.instance.speed
-            step_s = steps_s.get((id(profile), speed))
-            if step_s is None:
-                step_s = steps_s[id(profile), speed] = profile.step_s(0, 1, 0.0) / speed
-            kind = price, -step_s
-        return kinds.setdefault(kind, kind)
-
-    return each_kind(options, among, costs_usd, kind_of)
-
-
 # --- reasons: functions of what they need, because most are never read ---------------------------------------------------
 def _why_not_best(
     index: int,
     misses: Sequence[float],
     times_s: Sequence[float],
     broken: tuple[Sequence[int], Sequence[int]],
-    kinds: tuple[Sequence[int], Sequence[_Kind]],
+    kinds: tuple[Sequence[int], Sequence[Kind]],
 ) -> Sequence[str | None]:
     """`broken` has the options that meet the SLO and the promises that break there, `kinds` the fast enough ones of these
     with the fewest, and their kinds. Both are ordered by option."""
@@ -274,7 +238,7 @@ def _why_slower(
         if broken[at] > broken[index]:
             return _would_break(broken[at])
         if scarce and times_s[at] < times_s[index]:
-            return "kept free for requests with an SLO"
+            return KEPT_FREE
         return _slower(times_s[at], times_s[index])
 
     return Reasons(len(times_s), index, why)

@@ -178,16 +178,24 @@ def test_slo_packs_only_as_far_as_fast_instances_are_scarce() -> None:
     assert chosen(policy, [options[0], option("near", e2e=9.1, per_hour=2.0)]) == "slow"
 
 
-def test_requests_without_an_slo_leave_fast_instances_to_others_only_while_these_are_scarce() -> None:
-    policy = BestFit(0.1, ExpectedTime())
+@pytest.mark.parametrize("policy", [BestFit(0.1, ExpectedTime()), LeastSpend(lambda key: Targets())])
+def test_requests_without_an_slo_leave_fast_instances_to_others_only_while_these_are_scarce(
+    policy: Any,
+) -> None:
     options = [option("slow", e2e=9.0, profile=SLOWER), option("fast", e2e=1.0, profile=PROFILE)]
     place(policy, options[1], 600)
     assert chosen(policy, options, None) == "fast"
-    place(policy, option("late", miss=0.8), 12)
+    for number in range(12):
+        policy.refused(request(number), [option("late", miss=0.8, profile=PROFILE)])
     choice = policy.choose(request(slo=None), options, Random(0))
     assert (choice.index, choice.reasons[1]) == (0, "kept free for requests with an SLO")
-    again = [option("slow", e2e=9.0, tpot=0.05, profile=SLOWER, promised=(0.05,)), options[1]]
-    assert chosen(policy, again, None) == "fast"  # a broken promise costs others more
+
+
+def test_of_requests_without_an_slo_a_broken_promise_costs_others_more_than_a_fast_instance() -> None:
+    policy = BestFit(0.1, ExpectedTime())
+    place(policy, option("late", miss=0.8), 12)
+    slow = option("slow", e2e=9.0, tpot=0.05, profile=SLOWER, promised=(0.05,))
+    assert chosen(policy, [slow, option("fast", e2e=1.0, profile=PROFILE)], None) == "fast"
 
 
 @pytest.mark.parametrize("policy", [BestFit(0.1, ExpectedTime()), LeastSpend(lambda key: Targets())])
