@@ -143,7 +143,8 @@ async def test_only_answers_are_rated_and_the_first_rating_is_learned(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
         _, headers, _ = await gw.chat(model="small")
         rating = {"request_id": headers["x-request-id"], "quality": 0.0}
-        codes = await asyncio.gather(*[gw.post("/v1/feedback", rating) for _ in range(20)])
+        ratings = [rating | {"quality": number / 20} for number in range(20)]
+        codes = await asyncio.gather(*[gw.post("/v1/feedback", each) for each in ratings])
         assert sorted(code for code, _ in codes) == [200] * 8 + [409] * 12
         assert len(await gw.gateway.store.feedback(rating["request_id"])) == 8
         assert gw.gateway.predictor.feedback_counts() == {MODEL: 1}
