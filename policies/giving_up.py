@@ -9,7 +9,7 @@ r says how scarce instances are that meet SLOs. It falls towards 0.1 with each r
 with each that finds none, whether it is placed or refused. Requests with a money cap do not raise it: they may be unable to pay
 for such an instance. Nor do those of more than the mean work: what is given up must not raise the price. Work is the instance's
 time that the answer takes (`EngineProfile.machine_s`; cached tokens need none), in times of a mean request on the same instance. So
-it does not depend on which instances are free.
+it hardly depends on which instances are free.
 
 The idea comes from schedules that know all arrivals and lengths (`benchmarks.oracles`): in overload they let the few longest
 requests miss. To accept what is worth most for the room that it takes is the rule of the fractional knapsack (Dantzig, 1957).

@@ -1,9 +1,9 @@
 """`headway check`: reads a fleet file as the gateway does, and reports errors and warnings.
 
 Errors (exit 2): the file is wrong, one of the gateway's own secrets is not set in this environment, an extra that the file
-needs is missing, or the database or Redis answers with a refusal, for example because of a wrong password. Warnings: conditions that may differ on the gateway's
-machine, such as an unset secret of an engine or a missing file (both stop a start), a database or Redis that does not
-answer, or a model that no instance serves.
+needs is missing, or the database or Redis answers with a refusal, for example because of a wrong password. Warnings:
+conditions that may differ on the gateway's machine, such as an unset secret of an engine or a missing file (both stop a
+start), a database or Redis that does not answer, or a model that no instance serves.
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ class Deployments(Actuator):
             # Some that have left the fleet still run. Which of them stay is known when the others are gone. Those that
             # an operator has removed do not come back.
             leaving = max(0, len(found.pods) - found.replicas)
-            back = [name for name in left if name in self._draining][leaving:][: todo.start]
+            drained = [name for name in left if name in self._draining]
+            back = drained[leaving : leaving + todo.start]
             if not leaving:
                 for name in back:
                     await self._mark(pool, name, None)
