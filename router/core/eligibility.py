@@ -16,7 +16,7 @@ from router.core.money.account import OVER_BUDGET, RequestMoney
 from router.core.option_columns import doubtful
 from router.core.options import Option, Options, Roster
 from router.core.refusals import insufficient_quota
-from router.core.state import Instance
+from router.core.state import ENGINE_QUEUE, Instance
 from router.core.types import Candidate, Need, Outcome, Request
 
 #: For this long a returning instance takes only a share of its usual load, which grows from 0 to 1.
@@ -25,11 +25,10 @@ RETURN_RAMP_S = 10.0
 RAMP_CONCURRENCY = 64
 
 
-#: How many requests may wait in an engine's own queue: enough to fill each of its steps, few enough that the router
-#: keeps control of the order.
-ENGINE_QUEUE = 4
 #: A load report older than this is not used to limit the engine's queue.
 _REPORT_HOLDS_S = 10.0
+#: An engine whose KV memory is used to this share may have a queue before its next report.
+_FILLING = 0.5
 
 #: Returns the expected quality of each candidate's answer; None where it is unknown.
 Qualities = Callable[[Request, Sequence[Candidate]], Sequence[float | None]]
@@ -57,13 +56,14 @@ def free_slots(instance: Instance, now: float) -> float:
             limit = min(limit, max(1.0, math.ceil(share * usual)))
     free = limit - instance.in_flight
     # The router cannot reorder an engine's own queue, which is first come, first served and ignores SLOs.
+    report, awaiting = instance.report, instance.awaiting_first_token
     if (
-        instance.report.waiting
-        and instance.in_flight
+        awaiting >= ENGINE_QUEUE
+        and (report.waiting or (report.kv_usage or 0.0) >= _FILLING)
         and now - (instance.reported_at or 0.0) < _REPORT_HOLDS_S
     ):
-        waiting = instance.report.waiting + instance.dispatched_since_report - instance.ended_since_report
-        free = min(free, float(ENGINE_QUEUE - waiting))
+        waiting = (report.waiting or 0) + instance.dispatched_since_report - instance.ended_since_report
+        free = min(free, float(ENGINE_QUEUE - min(waiting, awaiting)))
     return free
 
 

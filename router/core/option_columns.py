@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from router.compiled import why_not
 from router.core.options import SOURCES, Option, Options, PredictionColumns
 from router.core.profile import EngineProfile
-from router.core.state import Instance, Load, load_of
+from router.core.state import ENGINE_QUEUE, Instance, Load, load_of
 from router.core.types import Candidate
 
 #: Share of a request's decode steps that delay a sequence already there, which ends half-way through them on average.
@@ -65,7 +65,7 @@ def doubtful(instances: Sequence[Instance]) -> list[int]:
         or instance.ejected_for
         or instance.returned_at is not None
         or (instance.max_concurrency is not None and instance.in_flight >= instance.max_concurrency)
-        or instance.report.waiting
+        or instance.awaiting_first_token >= ENGINE_QUEUE
     ]
 
 

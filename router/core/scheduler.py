@@ -67,7 +67,7 @@ from router.core.placing import Placement, Placer, Queued
 from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
 from router.core.settings import SchedulerSettings
 from router.core.settlement import settle, slo_met, tpot_s
-from router.core.state import Instance, Work
+from router.core.state import ENGINE_QUEUE, Instance, Work
 from router.core.types import Decision, EndedHow, Outcome, Request
 
 #: An instance that has returned takes more as time passes, so the queue is served again after this many seconds.
@@ -260,7 +260,8 @@ class Scheduler:
         observed = state.request, attempt.candidate, attempt.instance, attempt.prediction, ttft_s, now
         self._postponed.append((self.predictor.observe_ttft, observed))
         if len(state.under_way) == 1:
-            return False
+            # One request fewer in the engine's queue may free a slot there.
+            return attempt.instance.awaiting_first_token == ENGINE_QUEUE - 1
         for other in list(state.under_way):
             if other is not attempt:
                 self._cancel(state, other, EndedHow.HEDGE_LOST, now)

@@ -71,6 +71,9 @@ class Work(NamedTuple):
         return Work(*map(int.__add__, self, other))
 
 
+#: How many requests may wait in an engine's own queue: enough to fill each of its steps, few enough that the router
+#: keeps control of the order.
+ENGINE_QUEUE = 4
 #: Step of the running mean of the gap between ends.
 _GAP_STEP = 0.05
 

@@ -24,6 +24,7 @@ cdef extern from "Python.h":
 
 SOURCE = HEADWAY_SOURCE.decode()
 
+cdef long ENGINE_QUEUE = 4
 cdef double SHARED_STEPS = 0.5, MOST_BUSY = 0.9, LATER = 3.0
 cdef type OPTION = Option
 
@@ -32,7 +33,7 @@ cdef Field FAMILY = Field("family"), HOURLY_USD = Field("usd_per_hour"), PROMISE
 cdef Field DRAINING = Field("draining"), EJECTED = Field("ejected_for"), HEALTHY = Field("healthy"), IN_FLIGHT = Field("in_flight")
 cdef Field INSTANCE = Field("instance"), NAME = Field("instance"), MODEL = Field("model"), MOST = Field("max_concurrency"), PENDING = Field("pending_prefill_tokens")
 cdef Field PREDICTION = Field("prediction"), PROFILES = Field("profiles"), REPORT = Field("report"), REPORTED_AT = Field("reported_at")
-cdef Field RETURNED_AT = Field("returned_at"), RUNNING = Field("running"), SPEED = Field("speed"), WAITING = Field("waiting")
+cdef Field RETURNED_AT = Field("returned_at"), RUNNING = Field("running"), SPEED = Field("speed")
 cdef Field BATCHED = Field("max_batched_tokens"), EXTRA_S = Field("per_token_extra_s"), FLOOR_S = Field("floor_s"), KV_TOKEN_S = Field("per_kv_token_s")
 cdef Field OVERHEAD_S = Field("overhead_s"), PAIR_S = Field("per_pair_s"), SEQ_S = Field("per_seq_s"), TOKEN_S = Field("per_token_s")
 
@@ -252,7 +253,7 @@ def doubtful(instances):
         if (
             not read(HEALTHY, instance) or read(DRAINING, instance) or read(EJECTED, instance)
             or read(RETURNED_AT, instance) is not None or (most is not None and read(IN_FLIGHT, instance) >= most)
-            or read(WAITING, read(REPORT, instance))
+            or read(AWAITING, instance) >= ENGINE_QUEUE
         ):
             found.append(at)
         at += 1

@@ -11,7 +11,17 @@ import pytest
 
 from router.core.deciding import EXPLORED, Decider
 from router.core.errors import Refusal
-from router.core.events import Arrived, Dispatch, Ended, Finish, FleetChanged, Left, LoadReported, Tick
+from router.core.events import (
+    Arrived,
+    Dispatch,
+    Ended,
+    Finish,
+    FirstToken,
+    FleetChanged,
+    Left,
+    LoadReported,
+    Tick,
+)
 from router.core.interfaces import Choice, Option, Policy
 from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
@@ -259,22 +269,49 @@ def test_a_policy_that_learns_hears_what_came_of_its_choices():
     ]
 
 
-def test_what_waits_inside_an_engine_keeps_the_rest_in_our_queue():
+def with_a_full_engine(report: LoadReport) -> Scheduler:
+    """Four requests that have no first token are at instance `a`, which reports this."""
     s = world(Choosy(), instance("a"))
-    s.handle(Arrived(request("r0")), 0.0)
-    s.handle(LoadReported("a", LoadReport(running=1, waiting=9)), 0.1)
-    assert s.handle(Arrived(request("r1")), 0.2) == []
+    for number in range(4):
+        assert len(s.handle(Arrived(request(f"r{number}")), 0.0)) == 1
+    s.handle(LoadReported("a", report), 0.1)
+    return s
+
+
+def test_four_requests_that_wait_inside_an_engine_keep_the_rest_in_our_queue():
+    s = with_a_full_engine(LoadReport(running=1, waiting=9))
+    assert s.handle(Arrived(request("r4")), 0.2) == []
     # The engine has caught up, and says so.
-    (sent,) = s.handle(LoadReported("a", LoadReport(running=5, waiting=0)), 2.0)
-    assert sent.request_id == "r1"
+    (sent,) = s.handle(LoadReported("a", LoadReport(running=4, waiting=0)), 2.0)
+    assert sent.request_id == "r4"
 
 
-def test_a_report_of_long_ago_or_of_an_instance_without_our_work_holds_nothing_back():
+def test_a_first_token_makes_room_in_an_engines_queue_for_the_first_in_ours():
+    s = with_a_full_engine(LoadReport(running=1, waiting=9))
+    assert s.handle(Arrived(request("r4")), 0.2) == []
+    assert s.handle(Arrived(request("r5")), 0.3) == []
+    (sent,) = s.handle(FirstToken("r0", 1), 0.4)
+    assert sent.request_id == "r4"
+
+
+def test_an_engine_whose_memory_fills_may_have_a_queue_before_it_reports_one():
+    s = with_a_full_engine(LoadReport(running=0, waiting=0, kv_usage=0.4))
+    assert len(s.handle(Arrived(request("r4")), 0.2)) == 1
+    s.handle(LoadReported("a", LoadReport(running=0, waiting=0, kv_usage=0.6)), 0.3)
+    for number in range(5, 9):
+        assert len(s.handle(Arrived(request(f"r{number}")), 0.4)) == 1
+    assert s.handle(Arrived(request("r9")), 0.5) == []
+
+
+def test_an_old_report_or_the_queue_of_other_clients_holds_nothing_back():
+    s = with_a_full_engine(LoadReport(running=1, waiting=9))
+    assert s.handle(Arrived(request("r4")), 0.2) == []
+    assert len(s.handle(Arrived(request("r5")), 30.0)) == 1
     s = world(Choosy(), instance("a"))
     s.handle(LoadReported("a", LoadReport(running=1, waiting=9)), 0.0)
-    assert len(s.handle(Arrived(request("r0")), 0.1)) == 1
-    assert s.handle(Arrived(request("r1")), 0.2) == []
-    assert len(s.handle(Arrived(request("r2")), 30.0)) == 1
+    for number in range(4):
+        assert len(s.handle(Arrived(request(f"r{number}")), 0.1)) == 1
+    assert s.handle(Arrived(request("r4")), 0.2) == []
 
 
 class Judging(Fixed):
