@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import orjson
 
+from backends.bounded_json import without_halves
 from router.core.errors import AnswerTooLarge, UpstreamError
 
 from .engine_numbers import finish_reason
@@ -34,10 +35,14 @@ _FIRST_KEPT = frozenset({"id", "created", "model"})  # the first value wins; of 
 
 
 def _decoded(escaped: bytes) -> str:
+    json = b'"' + escaped + b'"'
     try:
-        text: str = orjson.loads(b'"' + escaped + b'"')
+        text: str = orjson.loads(json)
     except orjson.JSONDecodeError:
-        raise UpstreamError("the engine sent an event that is not JSON") from None
+        try:
+            text = orjson.loads(without_halves(json))
+        except orjson.JSONDecodeError:
+            raise UpstreamError("the engine sent an event that is not JSON") from None
     return text
 
 

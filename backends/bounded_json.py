@@ -59,6 +59,11 @@ _INSIDE = re.compile(
     rb'(?:[^"\\]++|\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?![dD][89abAB])[0-9a-fA-F]{4})'
     rb"|\\[^u])*+"
 )
+#: An escape of half a surrogate pair, without the other half beside it.
+_HALF = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
 #: A vector of an embedding: not nested, and short enough to be parsed at once.
 _NUMBERS = re.compile(rb"\[[-+0-9.eE,\s]{1024,2000000}+\]")
 #: The longest token inside a string, a surrogate pair.
@@ -81,8 +86,28 @@ def loads(data: bytes, bounds: Bounds = BOUNDS) -> Any:
 
 
 def loads_event(data: bytes) -> Any:
-    """Parse one event or line of an engine. Raises a ValueError."""
-    return loads(data, EVENT_BOUNDS) if len(data) > SMALL_BYTES else orjson.loads(data)
+    """Parse one event or line of an engine, with half a surrogate pair as U+FFFD. Raises a ValueError."""
+    try:
+        return loads(data, EVENT_BOUNDS) if len(data) > SMALL_BYTES else orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return loads(without_halves(data), EVENT_BOUNDS)
+
+
+def loads_with_halves(data: bytes) -> Any:
+    """Parse at once, with half a surrogate pair as U+FFFD. Raises orjson.JSONDecodeError."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return orjson.loads(without_halves(data))
+
+
+def without_halves(data: bytes) -> bytes:
+    """JSON with U+FFFD in place of each escape that is half a surrogate pair (`\\ud83d`), which orjson refuses. An engine may
+    write one, as where it cuts a character in two."""
+    if b"\0" in data:
+        return data  # it is not JSON
+    marked = data.replace(rb"\\", b"\0\0")  # such a backslash begins no escape
+    return _HALF.sub("\ufffd".encode(), marked).replace(b"\0\0", rb"\\")
 
 
 async def read(data: bytes, bounds: Bounds = BOUNDS) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import NoneType
 from typing import Any
+
+import orjson
 
 from backends import bounded_json
 from backends.connection import Connection
@@ -20,6 +22,8 @@ from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Call
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+#: In larger answers half a surrogate pair is not replaced, which is done at once.
+_MAX_HALVES_BYTES = 1024 * 1024
 _VECTOR, _MESSAGE = (list, str), (dict, NoneType)
 
 
@@ -67,8 +71,8 @@ class JsonCall(Post):
         if len(data) <= bounded_json.SMALL_BYTES:
             self._parsed(bounded_json.loads, data)
         else:  # the event loop runs while a large one is read
-            reading = (bounded_json.read_vectors if self._vectors else bounded_json.read)(data)
-            self._later = task = asyncio.get_running_loop().create_task(reading)
+            read = bounded_json.read_vectors if self._vectors else bounded_json.read
+            self._later = task = asyncio.get_running_loop().create_task(_read(read, data))
             task.add_done_callback(self._read_large)
 
     def _read_large(self, task: asyncio.Task[Any]) -> None:
@@ -90,9 +94,24 @@ class JsonCall(Post):
             self._follower.ended(answer)
 
 
+async def _read(read: Callable[[bytes], Awaitable[Any]], data: bytes) -> Any:
+    """Read a large answer, with half a surrogate pair as U+FFFD."""
+    try:
+        return await read(data)
+    except orjson.JSONDecodeError:
+        if len(data) > _MAX_HALVES_BYTES:
+            raise
+        return await read(bounded_json.without_halves(data))
+
+
 def _checked(parse: Callable[..., Any], *given: Any) -> dict[str, Any]:
     try:
-        answer = parse(*given)
+        try:
+            answer = parse(*given)
+        except orjson.JSONDecodeError:  # perhaps of half a surrogate pair
+            if not given:
+                raise
+            answer = parse(*map(bounded_json.without_halves, given))
     except bounded_json.TooComplex as error:
         raise AnswerTooLarge(f"the engine's answer {error}") from error
     except ValueError as error:

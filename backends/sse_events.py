@@ -65,7 +65,10 @@ def object_of(data: bytes) -> dict[str, Any]:
     except TooComplex:
         raise AnswerTooLarge("the engine sent an event of too many parts") from None
     except ValueError:
-        payload = None
+        try:
+            payload = loads_event(data)  # it takes half a surrogate pair too
+        except ValueError:
+            payload = None
     if type(payload) is dict:
         return payload
     raise UpstreamError("the engine sent an event that is not a JSON object")

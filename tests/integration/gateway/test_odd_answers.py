@@ -112,6 +112,49 @@ async def test_the_client_is_told_the_counts_that_it_pays(tmp_path, stream):
             assert row["cost_usd"] == pytest.approx(told["prompt_tokens"] * INPUT_USD + output * OUTPUT_USD)
 
 
+@pytest.mark.parametrize("at", range(3))
+async def test_half_a_surrogate_pair_fails_no_answer(tmp_path, at):
+    """What is passed on keeps the engine's escape, as JSON's readers know it. What is put together has U+FFFD."""
+    pieces = [b"a", b"b", b"c"]
+    pieces[at] = b"\\ud83d"
+    events = [event("PIECE").replace(b"PIECE", piece) for piece in pieces]
+    script = only(event(), *events, event(finish="stop"), DONE)
+    wanted = b"".join(pieces).decode("unicode_escape")
+    messages = [{"role": "user", "content": "Hello"}]
+    async with staged(tmp_path, *[script] * 9, engines="a") as (gw, _):
+
+        async def lines(path: str, **body: Any) -> list[Any]:
+            async with gw.http.post(gw.url + path, json={"model": "small", **body}) as response:
+                assert response.status == 200
+                raw = [line.removeprefix("data: ") for line in (await response.text()).split("\n")]
+            return [json.loads(line) for line in raw if line.startswith("{")]
+
+        for routing in ({}, {"max_cost_usd": 1}):
+            found = await lines("/v1/chat/completions", messages=messages, stream=True, routing=routing)
+            said = "".join(each["choices"][0]["delta"].get("content", "") for each in found)
+            assert said == wanted
+        found = await lines("/api/chat", messages=messages)
+        assert "".join(each["message"]["content"] for each in found) == wanted
+        found = await lines("/api/generate", prompt="Hello")
+        assert "".join(each["response"] for each in found) == wanted
+        found = await lines("/v1/responses", input="Hello", stream=True)
+        assert "".join(each["delta"] for each in found if each["type"].endswith("text.delta")) == wanted
+        whole_text = wanted.replace("\ud83d", "\ufffd")
+        assert found[-1]["response"]["output"][0]["content"][0]["text"] == whole_text
+        (found,) = await lines("/v1/chat/completions", messages=messages)
+        assert found["choices"][0]["message"]["content"] == whole_text
+        (found,) = await lines("/api/generate", prompt="Hello", stream=False)
+        assert found["response"] == whole_text
+
+
+@pytest.mark.parametrize("size", [1, 50_000])
+async def test_half_a_surrogate_pair_in_a_whole_answer_is_replaced(tmp_path, size):
+    one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
+    async with staged(tmp_path, whole(spoken("\ud83d" + "x" * size)), engines="a", **one) as (gw, _):
+        code, _, said = await gw.chat(model="small")
+        assert (code, said["choices"][0]["message"]["content"]) == (200, "\ufffd" + "x" * size)
+
+
 async def test_a_whole_answer_without_usage_gets_one(tmp_path):
     one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
     async with staged(tmp_path, whole(spoken("One two three.")), engines="a", **one) as (gw, _):

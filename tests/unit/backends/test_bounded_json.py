@@ -112,3 +112,21 @@ async def test_long_strings_and_vectors_are_written_as_they_came() -> None:
 async def test_a_vector_that_is_no_json_is_refused() -> None:
     with pytest.raises(orjson.JSONDecodeError):
         await bounded_json.read_vectors(b'{"data":[{"embedding":[' + b"1-2e," * 400 + b"1]}]}")
+
+
+_ESCAPES = ["\\\\", '\\"', "\\n", "\\ud83d", "\\uDE42", "\\uDBFF", "\\udc00", "\\u0041", "ud83d", "a"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(_ESCAPES), max_size=9).map("".join))
+def test_half_a_surrogate_pair_of_an_engine_is_replaced(escaped: str) -> None:
+    exact: str = json.loads(f'"{escaped}"')
+    wanted = "".join("\ufffd" if "\ud800" <= each <= "\udfff" else each for each in exact)
+    assert bounded_json.loads_event(f'"{escaped}"'.encode()) == wanted
+    assert bounded_json.loads_with_halves(f'"{escaped}"'.encode()) == wanted
+
+
+@pytest.mark.parametrize("data", [b'"\\ud83d\0"', b'"\\ud83d', b"\\ud83d", b'"\\ud83"', b'"\\ud83d\xff"'])
+def test_half_a_surrogate_pair_makes_nothing_else_json(data: bytes) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        bounded_json.loads_event(data)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from backends.bounded_json import loads_with_halves
 from router.gateway.codecs.content import texts_of
 
 #: A path of the API, after /api/.
@@ -107,7 +108,7 @@ def tool_calls_of(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         arguments = function.get("arguments") or "{}"
         if isinstance(arguments, str):  # some engines send an object
             try:
-                arguments = orjson.loads(arguments)
+                arguments = loads_with_halves(arguments.encode())
             except orjson.JSONDecodeError:
                 continue
         if not isinstance(arguments, dict) or not function.get("name"):

@@ -122,10 +122,12 @@ class NdjsonStream:
         texts = choice.get("delta")
         if not isinstance(texts, dict):
             texts = choice
-        # Only text is passed on unparsed.
-        self._template = event_template(event, choice, texts)
-        if self._template is not None and self._template.field not in ("content", "text", *THINKING):
-            self._template = None
+        template = event_template(event, choice, texts)
+        if template is not None and template.field in ("content", "text", *THINKING):
+            self._template = template  # only text is passed on as it is written
+            before, after = self._frame(template.field)
+            return start + before + event[len(template.head) : len(event) - len(template.tail)] + after
+        self._template = None
         content, thinking = said_by(texts)
         line = self._line(start, content, thinking, logprobs_of(choice.get("logprobs")))
         pieces = texts.get("tool_calls")

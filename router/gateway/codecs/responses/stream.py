@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from backends.assemble import merge_tool_call
+from backends.bounded_json import loads_with_halves
 from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
@@ -60,7 +61,7 @@ class _Part:
 
     @property
     def text(self) -> str:
-        text: str = orjson.loads(b'"' + b"".join(self.pieces) + b'"')
+        text: str = loads_with_halves(b'"' + b"".join(self.pieces) + b'"')
         return text
 
     def object(self) -> dict[str, Any]:
@@ -185,10 +186,13 @@ class ResponsesStream:
             return
         delta = choice.get("delta")
         delta = delta if isinstance(delta, dict) else {}
-        # Only text is passed on unparsed.
-        self._template = event_template(event, choice, delta)
-        if self._template is not None and self._template.field not in _TEXTS:
-            self._template = None
+        template = event_template(event, choice, delta)
+        if template is not None and template.field in _TEXTS:  # only text is passed on as it is written
+            self._template = template
+            text = event[len(template.head) : len(event) - len(template.tail)]
+            self._say(_TEXTS[template.field], text, out)
+            return
+        self._template = None
         content, logprobs = delta.get("content"), logprobs_of(choice.get("logprobs"))
         thoughts = next((text for name in THINKING if (text := delta.get(name))), None)
         if isinstance(content, list):
