@@ -27,13 +27,9 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 _JSON, _TEXT = b"application/json", b"text/plain; charset=utf-8"
-#: The paths that are answered here, and their methods.
-_METHODS = {
-    "/": ("GET", "HEAD"),
-    "/healthz": ("GET", "HEAD"),
-    "/readyz": ("GET", "HEAD"),
-    "/metrics": ("GET",),
-}
+#: The paths that are answered here, by these methods.
+_PATHS = ("/", "/healthz", "/readyz", "/metrics")
+_METHODS = ("GET", "HEAD")
 #: Those that callers with any host name may use.
 _PROBES = ("/healthz", "/readyz")
 #: One at a time: while pydantic builds models, it changes the warning filters of the whole process.
@@ -58,14 +54,13 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        if scope["path"] not in _METHODS:
+        if scope["path"] not in _PATHS:
             await self._further(scope, receive, send)
             return
         try:
             await self._answer(scope["method"], scope["path"], scope["headers"], send)
         except Refusal as refusal:
-            allowed = ", ".join(_METHODS[scope["path"]]).encode()
-            allow = [(b"allow", allowed)] if refusal.status == 405 else []
+            allow = [(b"allow", ", ".join(_METHODS).encode())] if refusal.status == 405 else []
             await _respond(send, refusal.status, _JSON, openai_error(refusal), headers=allow)
 
     async def _further(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -86,11 +81,11 @@ class Application:
                 await _respond(send, refusal.status, _JSON, openai_error(refusal), headers=retry_after)
 
     async def _answer(self, method: str, path: str, headers: RawHeaders, send: Send) -> None:
-        """Answer a path of `_METHODS`. Raises Refusal before anything is sent."""
+        """Answer a path of `_PATHS`. Raises Refusal before anything is sent."""
         rules = self._gateway.rules
         if path not in _PROBES and rules.keys.open:  # it refuses pages of other sites
             caller_terms(rules, headers, dict(headers))
-        if method not in _METHODS[path]:
+        if method not in _METHODS:
             raise method_not_allowed()
         if path == "/":
             await _respond(send, 200, _TEXT, b"Headway is running")

@@ -71,6 +71,8 @@ class Guard:
                 raise HTTPException(413, oversized.message)
             return message
 
+        if scope["method"] == "HEAD":  # the answer to a GET, of which the server sends the head only
+            scope = {**scope, "method": "GET"}
         await self._app(scope, bounded, send)
 
 

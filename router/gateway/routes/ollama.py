@@ -62,7 +62,6 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
     def modified_ns() -> int:
         return gateway.rules.created * 1_000_000_000
 
-    @router.head("/tags", include_in_schema=False)
     @router.get("/tags")
     async def list_tags(request: Request) -> dict[str, Any]:
         """The fleet's models that the caller's key may use."""
@@ -90,7 +89,6 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
             raise not_found(f"model '{cut(name)}' not found")
         return show(next(card for card in cards(names) if card.name == found[0]), modified_ns())
 
-    @router.head("/version", include_in_schema=False)
     @router.get("/version")
     async def get_version(request: Request) -> dict[str, str]:
         """The version of the API, and the router's own."""

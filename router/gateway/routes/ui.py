@@ -71,12 +71,12 @@ def ui_routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(include_in_schema=False, dependencies=[Depends(enabled)])
     assets = read_assets()
 
-    @router.api_route("/ui", methods=["GET", "HEAD"])
+    @router.get("/ui")
     async def ui() -> Response:
         # Relative, so that a proxy may serve the gateway under a path.
         return Response(status_code=308, headers={"location": "ui/"})
 
-    @router.api_route("/ui/about.json", methods=["GET", "HEAD"])
+    @router.get("/ui/about.json")
     async def about() -> Response:
         """What the page needs before a key is entered; nothing secret."""
         about = {
@@ -88,16 +88,16 @@ def ui_routes(gateway: Gateway) -> APIRouter:
         }
         return Response(orjson.dumps(about), headers=_SAFETY, media_type="application/json")
 
-    @router.api_route("/ui/", methods=["GET", "HEAD"])
+    @router.get("/ui/")
     async def index(request: Request) -> Response:
         return _sent(assets["index.html"], request)
 
-    @router.api_route("/docs", methods=["GET", "HEAD"])
+    @router.get("/docs")
     async def docs(request: Request) -> Response:
         """The API, from /openapi.json."""
         return _sent(assets["docs.html"], request)
 
-    @router.api_route("/ui/{name}", methods=["GET", "HEAD"])
+    @router.get("/ui/{name}")
     async def asset(name: str, request: Request) -> Response:
         if name not in assets:
             raise not_found("Not Found")
@@ -182,7 +182,7 @@ def _reports(gateway: Gateway) -> APIRouter:
             return {"configured": False, "reports": []}
         return {"configured": True, "reports": await asyncio.to_thread(list_reports, Path(directory))}
 
-    @router.api_route("/{name}/{file}", methods=["GET", "HEAD"])
+    @router.get("/{name}/{file}")
     async def report(name: str, file: str) -> Response:
         """One file of a comparison or a plan."""
         directory = gateway.config.ui.reports

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 import pytest_asyncio
@@ -177,12 +178,15 @@ async def test_http_1_0_streaming(shared):
 
 
 async def test_head(shared):
-    for path in ("/", "/healthz", "/readyz", "/api/tags", "/api/version"):
-        answer = await shared.raw(
-            b"HEAD %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode()
-        )
-        assert answer.startswith(b"HTTP/1.1 200 "), path
-        assert answer.endswith(b"\r\n\r\n"), path
+    for path in (
+        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/ui/", "/ui/about.json"),
+        *("/api/tags", "/api/ps", "/api/version", "/v1/models", "/v1/models/small", "/admin/fleet"),
+    ):
+        request = b"%b " + path.encode() + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        head, _, body = (await shared.raw(request % b"HEAD")).partition(b"\r\n\r\n")
+        assert (head[:13], body) == (b"HTTP/1.1 200 ", b""), path
+        got, _, _ = (await shared.raw(request % b"GET")).partition(b"\r\n\r\n")
+        assert re.findall(rb"(?m)^[\w-]+:", head) == re.findall(rb"(?m)^[\w-]+:", got), path
     answer = await shared.raw(
         b"HEAD /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
