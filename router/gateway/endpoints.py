@@ -134,6 +134,8 @@ class HotPaths:
                 if stream and include_usage:
                     codec = OpenAICodec(True)
             else:
+                if not asked and isinstance(asked := body.get("name"), str):  # the older spelling
+                    record.model_requested = cut(asked, MAX_NAME_CHARS)
                 codec = OllamaCodec(route.endpoint, asked if isinstance(asked, str) else "")
                 translated = route.translate(body)
                 body, stream, api = translated.body, translated.stream, translated.api

@@ -43,6 +43,7 @@ class ModelNames:
         self._names, self._generation = names, every
         if every:
             plain.setdefault(AUTO, every)
+            plain.setdefault(f"{AUTO}:latest", every)
         self._known: dict[str, tuple[tuple[str, ...], str | None]] = {
             name: (found, None) for name, found in plain.items()
         }

@@ -108,6 +108,28 @@ async def test_catalogue(api, shared):
     assert (await shared.get("/api/version"))[1]["version"]
 
 
+@pytest.mark.parametrize("field", ["model", "name"])
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "llama-3.1-8b:latest", "small", "small:random", "auto:latest"]
+)
+async def test_names_may_have_a_tag(shared, name, field):
+    for path, body in (
+        ("/api/chat", {"messages": MESSAGES, "stream": False}),
+        ("/api/chat", {"messages": []}),
+        ("/api/generate", {"prompt": "x", "stream": False}),
+        ("/api/embed", {"input": "x"}),
+    ):
+        status, answer = await shared.post(path, {field: name, **body})
+        assert (status, answer["model"]) == (200, name), path  # it is repeated as it was given
+    row = (await shared.rows())[-1]
+    assert (row["model_requested"], row["model"] in ("llama-3.1-8b", "qwen2.5-7b")) == (name, True)
+    if not name.startswith("auto"):
+        status, answer = await shared.post("/api/show", {field: name})
+        assert (status, answer["details"]["family"]) == (200, "llama")
+    status, answer = await shared.post("/api/chat", {field: "No:1b", "messages": MESSAGES})
+    assert (status, answer["error"]) == (404, "model 'No:1b' not found")
+
+
 async def test_show_reads_json_of_any_content_type(shared):
     async def status_of(body: bytes, content_type: str) -> int:
         headers = {"content-type": content_type}

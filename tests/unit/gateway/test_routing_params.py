@@ -41,6 +41,8 @@ GENERATION = ("llama", "qwen:7b", "tagged:latest")
         ("tagged:price", ("tagged:latest",), "price"),
         ("auto", GENERATION, None),
         ("auto:latency", GENERATION, "latency"),
+        ("auto:latest", GENERATION, None),
+        ("auto:latest:slo", GENERATION, "slo"),
         ("embedder", ("embedder",), None),
     ],
 )
