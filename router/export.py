@@ -69,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export; returns the exit code. Raises ConfigError for a bad fleet file, StoreError."""
     extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
+    if None not in (args.since, args.until) and args.since > args.until:
+        raise StoreError("--since is after --until")
     url = store_of(args)
     if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
         raise StoreError("Parquet cannot be written to a terminal: use --out FILE")

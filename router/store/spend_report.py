@@ -75,7 +75,9 @@ async def spend_report(
     keys: Sequence[str] | None = None,
 ) -> SpendReport:
     """The spending of `keys` (None: all; "" is no key), split by `by` and ordered by it. `since` and `until` are days (UTC,
-    `2026-11-22`). Raises StoreError."""
+    `2026-11-22`). Raises BadReport for a `since` after `until`, StoreError."""
+    if since is not None and until is not None and since > until:
+        raise BadReport(f"since ({since}) is after until ({until})")
     groups = [spend.c[DIMENSIONS[name]] for name in by]
     named = [column.label(name) for name, column in zip(by, groups, strict=True)]
     sums = [func.coalesce(func.sum(spend.c[name]), 0).label(name) for name in AMOUNTS]

@@ -22,7 +22,7 @@ from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.gateway.routes.access import admin_router, client_key, known_parameters, not_found
 from router.gateway.service import Gateway
 from router.store.keys import StoredKey
-from router.store.spend_report import day, dimensions, spend_report
+from router.store.spend_report import BadReport, day, dimensions, spend_report
 from router.store.state import TOTAL, Bucket
 from router.store.totals import today
 
@@ -209,13 +209,16 @@ async def _spend(
         except ValueError as error:
             raise invalid_request(f"{param}: {error}", param) from None
 
-    report = await spend_report(
-        gateway.store,
-        read("by", by, dimensions) or (),
-        read("since", since, lambda text: day(text, now)),
-        read("until", until, lambda text: day(text, now)),
-        keys,
-    )
+    try:
+        report = await spend_report(
+            gateway.store,
+            read("by", by, dimensions) or (),
+            read("since", since, lambda text: day(text, now)),
+            read("until", until, lambda text: day(text, now)),
+            keys,
+        )
+    except BadReport as error:
+        raise invalid_request(f"{error}.", "since") from None
     return asdict(report)
 
 

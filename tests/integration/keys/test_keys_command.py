@@ -171,6 +171,10 @@ def test_spend_as_a_table_and_for_a_spreadsheet(tmp_path, headway):
         (("--by", "colour"), "unknown dimension 'colour'"),
         (("--since", "last week"), "'last week' is not a day"),
         (("--until", "2026-02-30"), "'2026-02-30' is not a day"),
+        (
+            ("--since", "2026-02-02", "--until", "2026-02-01"),
+            "since (2026-02-02) is after until (2026-02-01)",
+        ),
     ):
         done = headway("spend", "--config", config, *arguments)
         assert (done.returncode, done.stdout) == (2, "")

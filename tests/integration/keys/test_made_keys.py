@@ -375,6 +375,11 @@ async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path):
         for query, param in bad:
             status, told = await gw.get(f"/v1/spend?{query}", headers=bearer("top"))
             assert (status, told["error"]["param"]) == (400, param)
+        for path, caller in (("/v1/spend", {"headers": bearer("top")}), ("/admin/spend", ADMIN)):
+            status, told = await gw.get(f"{path}?since=2026-11-23&until=2026-11-22", **caller)
+            assert (status, told["error"]["param"]) == (400, "since")
+            assert told["error"]["message"] == "since (2026-11-23) is after until (2026-11-22)."
+            assert (await gw.get(f"{path}?since=2026-11-22&until=2026-11-22", **caller))[0] == 200
 
 
 # --- several gateways ---------------------------------------------------------------------------------
