@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
+from socket import inet_aton
 from typing import Annotated, Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,11 +38,14 @@ _MAX_NAME_BYTES = 255
 
 
 def _listen_host(value: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9._-]+", value):
-        return value
     try:
-        ip_address(value)
-    except ValueError:
+        if re.fullmatch(r"[0-9.]+", value):
+            inet_aton(value)  # no host has such a name
+        elif re.fullmatch(r"[A-Za-z0-9._-]+", value):
+            value.encode("idna")  # as it is looked up: an empty or long label is an error
+        else:
+            ip_address(value)
+    except (ValueError, OSError):
         raise PydanticCustomError("host", "must be a name or an address, without scheme and port") from None
     return value
 

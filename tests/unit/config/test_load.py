@@ -147,6 +147,8 @@ MISTAKES = [
     ("{port: 8080}", "{workers: 2}", 1, "server.workers", "state.url must be redis://"),
     ("port: 8080", "host: 'http://foo'", 1, "server.host", "without scheme and port (given: 'http://foo')"),
     ("port: 8080", "host: 'foo:80'", 1, "server.host", "without scheme and port"),
+    ("port: 8080", "host: 10.0.0.300", 1, "server.host", "must be a name or an address"),
+    ("port: 8080", "host: a..b", 1, "server.host", "must be a name or an address"),
     (
         "idle_timeout_s: 0.5",
         "forbidden_fields: [x, model]",
