@@ -79,8 +79,8 @@ async def run_gateway(
     engine_url: Callable[[InstanceConfig], Awaitable[str]] | None = None,
     scrape: Callable[[], Awaitable[Page]] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then drain. `reload` reads the fleet file again (SIGHUP). `on_ready` is called with
-    the base URL when the gateway accepts connections.
+    """Serve until SIGINT or SIGTERM, then drain. `reload` reads the fleet file again (SIGHUP); without it SIGHUP stops
+    too, as when a terminal is closed. `on_ready` is called with the base URL when the gateway accepts connections.
 
     One of several workers passes `on_open`, which is called when the gateway is about to serve; `engine_url`, which
     returns the URL of an emulated engine of all workers; and `scrape`, which returns the metrics of all workers.
@@ -106,7 +106,10 @@ async def run_gateway(
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)
-        loop.add_signal_handler(signal.SIGHUP, process.hang_up)
+        if reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, process.hang_up)
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
+            loop.add_signal_handler(signal.SIGHUP, process.stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # `router.cli` has blocked it
         if on_open is not None:
             on_open(process)
