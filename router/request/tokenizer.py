@@ -62,10 +62,9 @@ class PromptTokenizer:
                 await self._threads.acquire()
         except TimeoutError:
             return None
-        try:
-            return await asyncio.to_thread(self._count, texts)
-        finally:
-            self._threads.release()
+        counting = asyncio.get_running_loop().run_in_executor(None, self._count, texts)
+        counting.add_done_callback(lambda _: self._threads.release())
+        return await asyncio.shield(counting)  # the thread goes on although its client has left
 
     def _count(self, texts: list[str]) -> int:
         # Only the batch call releases the interpreter's lock while it works.

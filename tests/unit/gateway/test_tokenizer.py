@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -45,6 +47,29 @@ async def test_a_response_s_schema_stands_in_the_bound_only() -> None:
     with_schema, schema_bound = await counted("chat", **HI, response_format=SCHEMA)
     assert with_schema == tokens
     assert schema_bound - bound >= len(json.dumps(SCHEMA, indent=4))
+
+
+async def test_a_client_that_leaves_frees_no_thread_that_still_counts() -> None:
+    class Slow(Bytes):
+        begun = 0
+        may_end = threading.Event()
+
+        def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes]:
+            self.begun += 1
+            assert self.may_end.wait(20)
+            return super().encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+
+    slow = Slow()
+    tokenizer = PromptTokenizer(slow)
+    body = {"prompt": "x" * 10_000}
+    facts = prompt_facts("completions", body)
+    for _ in range(4):
+        counting = asyncio.create_task(tokenizer.count("completions", body, facts))
+        await asyncio.sleep(0.05)
+        counting.cancel()
+    assert slow.begun == 2
+    slow.may_end.set()
+    assert (await tokenizer.count("completions", body, facts))[0] > 10_000  # the threads are free again
 
 
 async def test_a_suffix_counts_once_for_each_prompt() -> None:
