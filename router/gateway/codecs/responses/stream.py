@@ -189,8 +189,8 @@ class ResponsesStream:
         template = event_template(event, choice, delta)
         if template is not None and template.field in _TEXTS:  # only text is passed on as it is written
             self._template = template
-            text = event[len(template.head) : len(event) - len(template.tail)]
-            self._say(_TEXTS[template.field], text, out)
+            escaped = event[len(template.head) : len(event) - len(template.tail)]
+            self._say(_TEXTS[template.field], escaped, out)
             return
         self._template = None
         content, logprobs = delta.get("content"), logprobs_of(choice.get("logprobs"))
