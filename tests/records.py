@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
 from router.store.entries import Entry, from_line
@@ -15,77 +13,56 @@ from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord
 from router.store.writer import record_line
 
-MakeRecord = Callable[..., RequestRecord]
-MakeDecision = Callable[..., Decision]
 
-
-@pytest.fixture
-def make_decision() -> MakeDecision:
-    def make(candidates: int = 3, chosen: int = 1, at_s: float = 12.5) -> Decision:
-        considered = tuple(
-            Considered(
-                Candidate(f"gpu-{i}", "llama", f"meta/llama-{i}"),
-                Prediction(
-                    output_tokens_p50=100.0 + i, ttft_s_p50=0.1 * (i + 1), cost_usd=0.001, p_miss=None
-                ),
-                0.5 + i,
-                None if i == chosen else "a higher score",
-            )
-            for i in range(candidates)
+def make_decision(candidates: int = 3, chosen: int = 1, at_s: float = 12.5) -> Decision:
+    considered = tuple(
+        Considered(
+            Candidate(f"gpu-{i}", "llama", f"meta/llama-{i}"),
+            Prediction(output_tokens_p50=100.0 + i, ttft_s_p50=0.1 * (i + 1), cost_usd=0.001, p_miss=None),
+            0.5 + i,
+            None if i == chosen else "a higher score",
         )
-        loads = tuple((i, 1, 512, 4096, None, None, 0.25, 0.5) for i in range(candidates))
-        return Decision("latency", at_s, chosen, considered, 0.75, loads)
+        for i in range(candidates)
+    )
+    loads = tuple((i, 1, 512, 4096, None, None, 0.25, 0.5) for i in range(candidates))
+    return Decision("latency", at_s, chosen, considered, 0.75, loads)
 
-    return make
 
-
-@pytest.fixture
-def make_record(make_decision: MakeDecision) -> MakeRecord:
+def make_record(number: int = 0, **fields: Any) -> RequestRecord:
     """A request with one attempt and one decision over three candidates; the number tells when it came too."""
-
-    def make(number: int = 0, **fields: Any) -> RequestRecord:
-        received_at = fields.pop("received_at", 1_700_000_000.0 + number)
-        record = RequestRecord(
-            id=f"req_{number:08d}",
-            received_at=received_at,
-            api="chat.completions",
-            key_name="team-a",
-            policy="latency",
-            model_requested="auto",
-            model="llama",
-            instance="gpu-1",
-            attempts=1,
-            prompt_tokens=120,
-            output_tokens=80,
-            finish_reason="stop",
-            decoded=True,
-            ttft_s=0.125,
-            e2e_s=2.5,
-            cost_usd=0.0005,
-            slo_ttft_s=0.5,
-            slo_met=True,
-            arrived_at=12.0,
-            attempt_records=[
-                AttemptRecord(
-                    1,
-                    "gpu-1",
-                    "llama",
-                    received_at + 0.01,
-                    received_at + 0.125,
-                    received_at + 2.5,
-                    80,
-                    0.0005,
-                    EndedHow.OK,
-                )
-            ],
-            decisions=[make_decision()],
-            prefix=(11, 2**63 + 5),
-        )
-        for name, value in fields.items():
-            setattr(record, name, value)
-        return record
-
-    return make
+    received_at = fields.pop("received_at", 1_700_000_000.0 + number)
+    first_at, ended_at = received_at + 0.125, received_at + 2.5
+    record = RequestRecord(
+        id=f"req_{number:08d}",
+        received_at=received_at,
+        api="chat.completions",
+        key_name="team-a",
+        policy="latency",
+        model_requested="auto",
+        model="llama",
+        instance="gpu-1",
+        attempts=1,
+        prompt_tokens=120,
+        output_tokens=80,
+        finish_reason="stop",
+        decoded=True,
+        ttft_s=0.125,
+        e2e_s=2.5,
+        cost_usd=0.0005,
+        slo_ttft_s=0.5,
+        slo_met=True,
+        arrived_at=12.0,
+        attempt_records=[
+            AttemptRecord(
+                1, "gpu-1", "llama", received_at + 0.01, first_at, ended_at, 80, 0.0005, EndedHow.OK
+            )
+        ],
+        decisions=[make_decision()],
+        prefix=(11, 2**63 + 5),
+    )
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
 
 
 def entry_of(record: RequestRecord) -> Entry:

@@ -22,13 +22,13 @@ from router.store.database import StoreError, parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import RequestRecord, request_row
-from tests.records import MakeRecord
+from tests.records import make_record
 
 DAY_S = 86_400.0
 
 
 @pytest.fixture
-def recorded(store_url: str, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
+def recorded(store_url: str, monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
     """25 requests on three days, read in batches of 4; the last has little but its id."""
     monkeypatch.setattr(router.export, "BATCH_ROWS", 4)
     monkeypatch.setenv("STORE_PASSWORD", parse_url(store_url).password or "none")

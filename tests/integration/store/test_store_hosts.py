@@ -15,7 +15,7 @@ from router.store.database import create_engine, parse_url
 from router.store.postgres_commits import PostgresDatabase
 from router.store.queries import Store
 from router.store.writer_settings import writer_settings
-from tests.records import MakeRecord, entry_of
+from tests.records import entry_of, make_record
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until
 
@@ -59,7 +59,7 @@ async def test_a_start_waits_for_a_primary(
     assert "does not answer yet" in caplog.text
 
 
-def test_a_value_too_large_for_an_index_is_refused_alone(postgres_url: str, make_record: MakeRecord) -> None:
+def test_a_value_too_large_for_an_index_is_refused_alone(postgres_url: str) -> None:
     async def prepared() -> dict[str, object]:
         store = await Store.open(postgres_url)
         await store.close()

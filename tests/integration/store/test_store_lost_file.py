@@ -16,7 +16,7 @@ from router.store import writer_settings
 from router.store.database import StoreError, sqlite_pragmas
 from router.store.keys import StoredKey
 from router.store.queries import Store
-from tests.records import MakeRecord, put
+from tests.records import make_record, put
 from tests.waiting import until
 
 WATCH = "router.store.sqlite_file"
@@ -54,7 +54,7 @@ def take_away(path: Path, how: str) -> Callable[[], None]:
     ],
 )
 async def test_a_lost_file_is_noticed_and_nothing_is_lost_when_it_is_back(
-    how: str, told: str, tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+    how: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "data" / "headway.db"
     path.parent.mkdir()
@@ -86,9 +86,7 @@ async def test_a_lost_file_is_noticed_and_nothing_is_lost_when_it_is_back(
     assert [record.levelname for record in caplog.records if record.name == WATCH] == ["ERROR", "WARNING"]
 
 
-async def test_a_restart_writes_what_waited_into_the_file_that_is_there_then(
-    tmp_path: Path, make_record: MakeRecord
-) -> None:
+async def test_a_restart_writes_what_waited_into_the_file_that_is_there_then(tmp_path: Path) -> None:
     path = tmp_path / "headway.db"
     store = await Store.open(f"sqlite:///{path}")
     put(store, make_record(1))
@@ -108,7 +106,7 @@ async def test_a_restart_writes_what_waited_into_the_file_that_is_there_then(
 
 
 async def test_a_spool_whose_files_are_removed_too_loses_nothing_while_the_process_lives(
-    tmp_path: Path, make_record: MakeRecord
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "headway.db"
     store = await Store.open(f"sqlite:///{path}")
@@ -127,9 +125,7 @@ async def test_a_spool_whose_files_are_removed_too_loses_nothing_while_the_proce
     assert ids_in(path) == ["req_00000001", "req_00000002"]
 
 
-async def test_a_spool_whose_files_cannot_be_removed_stops_no_recording(
-    tmp_path: Path, make_record: MakeRecord
-) -> None:
+async def test_a_spool_whose_files_cannot_be_removed_stops_no_recording(tmp_path: Path) -> None:
     path, directory = tmp_path / "headway.db", tmp_path / "spool"
     store = await Store.open(f"sqlite:///{path}", spool_directory=directory)
     path.rename(tmp_path / "aside.db")
@@ -157,7 +153,7 @@ def files_no_larger_than(size_bytes: int, pid: int) -> Iterator[None]:
 
 
 async def test_a_disk_that_takes_no_more_is_told_and_rows_wait(
-    tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "headway.db"
     store = await Store.open(f"sqlite:///{path}")
@@ -176,9 +172,7 @@ async def test_a_disk_that_takes_no_more_is_told_and_rows_wait(
     assert len(ids_in(path)) == 2
 
 
-async def test_a_file_that_may_only_be_read_is_told(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_may_only_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "headway.db"
     with monkeypatch.context() as patched:
         patched.setattr(writer_settings, "sqlite_pragmas", lambda: [*sqlite_pragmas(), "PRAGMA query_only=1"])
@@ -194,7 +188,7 @@ async def test_a_file_that_may_only_be_read_is_told(
     assert ids_in(path) == ["req_00000001"]
 
 
-async def test_a_backup_that_is_copied_away_is_no_fault(tmp_path: Path, make_record: MakeRecord) -> None:
+async def test_a_backup_that_is_copied_away_is_no_fault(tmp_path: Path) -> None:
     path = tmp_path / "headway.db"
     store = await Store.open(f"sqlite:///{path}")
     shutil.copy(path, tmp_path / "backup.db")

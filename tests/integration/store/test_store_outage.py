@@ -28,7 +28,7 @@ from router.store.retention import _LOCK, Retention
 from router.store.runs import Counts, Lost
 from router.store.spend_report import spend_report
 from router.store.writer import record_line
-from tests.records import MakeRecord, put
+from tests.records import make_record, put
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until
 
@@ -72,11 +72,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
 
 # --- away ---------------------------------------------------------------------------------------------
 async def test_a_server_that_crashes_under_load_loses_nothing(
-    postgres: PostgresServer,
-    postgres_url: str,
-    tmp_path: Path,
-    make_record: MakeRecord,
-    monkeypatch: pytest.MonkeyPatch,
+    postgres: PostgresServer, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool, "_SEGMENT_BYTES", 100_000)
     store = await Store.open(postgres_url)
@@ -118,10 +114,7 @@ async def test_a_server_that_crashes_under_load_loses_nothing(
 
 
 async def test_a_server_that_stops_answering_loses_nothing(
-    postgres: PostgresServer,
-    postgres_url: str,
-    make_record: MakeRecord,
-    monkeypatch: pytest.MonkeyPatch,
+    postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_settings, "COMMIT_TIMEOUT_S", 0.5)
     store = await Store.open(postgres_url)
@@ -150,7 +143,6 @@ async def test_a_server_that_stops_answering_loses_nothing(
 async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
     postgres: PostgresServer,
     postgres_url: str,
-    make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -213,7 +205,7 @@ async def test_a_server_that_starts_later_is_waited_for(postgres: PostgresServer
 
 
 async def test_a_server_that_was_read_only_takes_writes_again(
-    postgres: PostgresServer, postgres_url: str, make_record: MakeRecord
+    postgres: PostgresServer, postgres_url: str
 ) -> None:
     """A session keeps the setting with which it began, so the pool's must end."""
     name = parse_url(postgres_url).database
@@ -230,9 +222,7 @@ async def test_a_server_that_was_read_only_takes_writes_again(
     await store.close()
 
 
-async def test_a_new_connection_waits_for_no_writer(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_connection_waits_for_no_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SQLite file has one writer at a time, and readers beside it."""
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     store = await Store.open(url)
@@ -247,7 +237,7 @@ async def test_a_new_connection_waits_for_no_writer(
 
 # --- full ---------------------------------------------------------------------------------------------
 async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     monkeypatch.setattr(queries, "READ_FLUSH_S", 0.2)
@@ -279,7 +269,7 @@ async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
 
 
 async def test_requests_without_a_key_push_out_no_other_rows(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flood of requests without a key, while the database is away and there is little room."""
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
@@ -315,7 +305,7 @@ async def test_requests_without_a_key_push_out_no_other_rows(
 
 
 async def test_a_full_disk_keeps_records_in_memory_until_it_has_room(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     url = f"sqlite:///{tmp_path / 'headway.db'}"
@@ -447,9 +437,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
     assert list(tmp_path.glob("*-run-*")) == []
 
 
-async def test_rows_that_were_committed_before_the_kill_count_once(
-    store_url: str, tmp_path: Path, make_record: MakeRecord
-) -> None:
+async def test_rows_that_were_committed_before_the_kill_count_once(store_url: str, tmp_path: Path) -> None:
     """A spool whose lines are partly in the database, with a torn end: what a kill in mid-drain leaves."""
     store = await Store.open(store_url)
     (counter,) = tmp_path.glob("*-run-*")
@@ -484,7 +472,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
 
 
 async def test_a_segment_that_cannot_be_read_holds_up_no_other(
-    tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     await (await Store.open(url)).close()
@@ -503,7 +491,7 @@ async def test_a_segment_that_cannot_be_read_holds_up_no_other(
 
 
 # --- several ------------------------------------------------------------------------------------------
-async def test_only_one_replica_prunes(postgres_url: str, make_record: MakeRecord) -> None:
+async def test_only_one_replica_prunes(postgres_url: str) -> None:
     store = await Store.open(postgres_url)
     for number in range(20):
         put(store, make_record(number, received_at=1000.0))

@@ -24,7 +24,7 @@ from router.store.writer import record_line
 from router.store.writer_settings import writer_settings
 from tests.integration.store.test_store_outage import everything_is_there, locked
 from tests.processes import is_running
-from tests.records import MakeRecord, put
+from tests.records import make_record, put
 from tests.waiting import until
 
 
@@ -40,7 +40,7 @@ async def test_the_writer_process_does_not_interrupt_the_serving_one(store_url: 
 
 
 async def test_a_writer_process_that_is_killed_loses_nothing(
-    store_url: str, tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+    store_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed again and again under load: also between a commit and its answer."""
     store = await Store.open(store_url)
@@ -70,7 +70,7 @@ async def test_a_writer_process_that_is_killed_loses_nothing(
 
 
 async def test_a_writer_process_that_is_killed_while_the_database_is_away_loses_nothing(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     url = f"sqlite:///{tmp_path / 'headway.db'}"
@@ -106,7 +106,7 @@ async def test_a_writer_process_that_does_not_start_stops_the_start(
 
 
 async def test_a_writer_process_that_cannot_be_started_again_leaves_rows_for_the_next_start(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     store = await Store.open(url)
@@ -127,9 +127,7 @@ async def test_a_writer_process_that_cannot_be_started_again_leaves_rows_for_the
     await again.close()
 
 
-async def test_the_writer_process_ends_with_its_store_and_by_no_signal(
-    tmp_path: Path, make_record: MakeRecord
-) -> None:
+async def test_the_writer_process_ends_with_its_store_and_by_no_signal(tmp_path: Path) -> None:
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
     put(store, make_record(1))
     assert await store.flush()
@@ -208,7 +206,7 @@ async def test_the_writer_process_of_a_killed_process_writes_what_it_has_and_end
     await store.close()
 
 
-async def test_a_database_in_memory_is_a_file_until_the_end(make_record: MakeRecord) -> None:
+async def test_a_database_in_memory_is_a_file_until_the_end() -> None:
     store = await Store.open("sqlite://")
     put(store, make_record(1))
     assert await store.flush()
@@ -221,7 +219,7 @@ async def test_a_database_in_memory_is_a_file_until_the_end(make_record: MakeRec
 
 @pytest.mark.parametrize("reads", [False, True])
 async def test_a_writer_process_whose_answer_nobody_reads_ends_without_an_error(
-    tmp_path: Path, make_record: MakeRecord, reads: bool
+    tmp_path: Path, reads: bool
 ) -> None:
     """The socket of a process that is killed with an unread answer is reset, not closed. Or it is killed before it has read
     that its writer process is ready."""

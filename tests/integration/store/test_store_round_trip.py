@@ -13,7 +13,7 @@ from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
 from router.store.runs import Lost
 from router.store.spend_report import spend_report
-from tests.records import MakeRecord, put
+from tests.records import make_record, put
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def store(store_url: str) -> AsyncIterator[Store]:
     await opened.close()
 
 
-async def test_every_column_comes_back(store: Store, make_record: MakeRecord) -> None:
+async def test_every_column_comes_back(store: Store) -> None:
     numbers = {
         name: float(i) + 0.5
         for i, name in enumerate(REQUEST_COLUMNS)
@@ -65,7 +65,7 @@ async def test_unknown_stays_unknown(store: Store) -> None:
     assert await store.attempts("req_1") == []
 
 
-async def test_another_keys_request_is_not_seen(store: Store, make_record: MakeRecord) -> None:
+async def test_another_keys_request_is_not_seen(store: Store) -> None:
     put(store, make_record(1))
     assert await store.request("req_00000001", "team-a") is not None
     assert await store.request("req_00000001", "team-b") is None
@@ -75,7 +75,7 @@ async def test_another_keys_request_is_not_seen(store: Store, make_record: MakeR
     assert await store.feedback("req_00000001") == []
 
 
-async def test_attempts_come_in_order(store: Store, make_record: MakeRecord) -> None:
+async def test_attempts_come_in_order(store: Store) -> None:
     made = [
         AttemptRecord(n, "gpu-0", "llama", float(n), ended_how=how, error=error)
         for n, how, error in (
@@ -93,7 +93,7 @@ async def test_attempts_come_in_order(store: Store, make_record: MakeRecord) -> 
     ]
 
 
-async def test_filters_and_pages(store: Store, make_record: MakeRecord) -> None:
+async def test_filters_and_pages(store: Store) -> None:
     for number in range(60):
         put(
             store,
@@ -129,7 +129,7 @@ async def test_filters_and_pages(store: Store, make_record: MakeRecord) -> None:
     assert expected
 
 
-async def test_hostile_text_is_only_ever_a_value(store: Store, make_record: MakeRecord) -> None:
+async def test_hostile_text_is_only_ever_a_value(store: Store) -> None:
     hostile = "x'; DROP TABLE requests; --"
     put(
         store,
@@ -152,7 +152,7 @@ async def test_hostile_text_is_only_ever_a_value(store: Store, make_record: Make
     assert len((await store.requests()).requests) == 2
 
 
-async def test_text_that_a_database_cannot_hold_costs_no_row(store: Store, make_record: MakeRecord) -> None:
+async def test_text_that_a_database_cannot_hold_costs_no_row(store: Store) -> None:
     for number in range(50):
         put(store, make_record(number))
     put(store, make_record(50, model_requested="nul\0and\ud800surrogate", finish_reason="x" * 10_000))
@@ -171,7 +171,7 @@ async def test_text_that_a_database_cannot_hold_costs_no_row(store: Store, make_
     assert (counts.finished, counts.recorded, counts.dropped, counts.pending) == (100, 99, 1, 0)
 
 
-async def test_a_record_put_twice_is_one_row(store: Store, make_record: MakeRecord) -> None:
+async def test_a_record_put_twice_is_one_row(store: Store) -> None:
     put(store, make_record(1))
     await store.request("req_00000001", "team-a")
     put(store, make_record(1, output_tokens=999))
@@ -179,7 +179,7 @@ async def test_a_record_put_twice_is_one_row(store: Store, make_record: MakeReco
     assert len((await store.requests()).requests) == 1
 
 
-async def test_feedback_is_kept_with_its_request(store: Store, make_record: MakeRecord) -> None:
+async def test_feedback_is_kept_with_its_request(store: Store) -> None:
     put(store, make_record(1))
     assert await store.add_feedback("req_00000001", 0.25, "team-a")
     assert await store.add_feedback("req_00000001", 1.0, "team-a")
@@ -187,7 +187,7 @@ async def test_feedback_is_kept_with_its_request(store: Store, make_record: Make
     assert not await store.add_feedback("req_99999999", 1.0, "team-a")
 
 
-async def test_a_repeated_rating_is_kept_once(store: Store, make_record: MakeRecord) -> None:
+async def test_a_repeated_rating_is_kept_once(store: Store) -> None:
     """A caller repeats a call whose answer it did not get."""
     put(store, make_record(1))
     given = [(0.0, "judge"), (0.5, None), (0.5, None), (1.0, None), (0.5, None), (0.0, "judge")]
@@ -197,9 +197,7 @@ async def test_a_repeated_rating_is_kept_once(store: Store, make_record: MakeRec
 
 
 @pytest.mark.parametrize("keep", [False, True])
-async def test_prompts_are_kept_only_with_keep_prompts(
-    store_url: str, make_record: MakeRecord, keep: bool
-) -> None:
+async def test_prompts_are_kept_only_with_keep_prompts(store_url: str, keep: bool) -> None:
     from sqlalchemy import select
 
     from router.store import tables
@@ -215,7 +213,7 @@ async def test_prompts_are_kept_only_with_keep_prompts(
     assert found == ("the secret\nprompt" if keep else None)
 
 
-async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path, make_record: MakeRecord) -> None:
+async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path) -> None:
     for start in (0, 700):
         store = await Store.open(store_url)
         for number in range(start, start + 700):

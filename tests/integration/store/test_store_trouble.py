@@ -18,16 +18,13 @@ from router.store.writer import Writer
 from router.store.writer_process import WriterProcess
 from router.store.writer_settings import writer_settings
 from tests.integration.store.test_store_outage import locked
-from tests.records import MakeRecord, put
+from tests.records import make_record, put
 from tests.waiting import until
 
 
 # --- locked and away ----------------------------------------------------------------------------------
 async def test_a_locked_file_loses_nothing_and_can_be_read(
-    tmp_path: Path,
-    make_record: MakeRecord,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
     monkeypatch.setattr(queries, "READ_FLUSH_S", 0.3)
@@ -59,9 +56,7 @@ async def test_a_start_waits_for_a_locked_file(tmp_path: Path, monkeypatch: pyte
     await (await opening).close()
 
 
-async def test_what_waits_for_a_server_that_is_away_can_be_read(
-    postgres: Any, postgres_url: str, make_record: MakeRecord
-) -> None:
+async def test_what_waits_for_a_server_that_is_away_can_be_read(postgres: Any, postgres_url: str) -> None:
     store = await Store.open(postgres_url)
     put(store, make_record(0))
     await until(lambda: store.counts().pending == 0)
@@ -92,9 +87,7 @@ async def test_a_server_that_hangs_is_told_without_waiting_for_a_long_query(
     await store.close()
 
 
-async def test_a_full_buffer_drops_and_counts(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_buffer_drops_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.store.writer.MAX_PENDING_RECORDS", 100)
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 50)
     url = parse_url(f"sqlite:///{tmp_path / 'headway.db'}")
@@ -118,7 +111,7 @@ async def test_a_full_buffer_drops_and_counts(
 
 
 async def test_a_database_that_stays_away_does_not_hold_up_the_end(
-    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 50)
     url = f"sqlite:///{tmp_path / 'headway.db'}"
@@ -147,7 +140,7 @@ async def test_an_unreachable_server_is_one_line(unused_tcp_port: int) -> None:
     assert "hunter2" not in str(refused.value)
 
 
-async def test_a_process_that_lives_is_not_taken_for_dead(store_url: str, make_record: MakeRecord) -> None:
+async def test_a_process_that_lives_is_not_taken_for_dead(store_url: str) -> None:
     first = await Store.open(store_url)
     put(first, make_record(1))
     second = await Store.open(store_url)
@@ -160,7 +153,7 @@ async def test_a_process_that_lives_is_not_taken_for_dead(store_url: str, make_r
 
 
 # --- retention ----------------------------------------------------------------------------------------
-async def test_what_is_too_old_goes(store_url: str, make_record: MakeRecord) -> None:
+async def test_what_is_too_old_goes(store_url: str) -> None:
     store = await Store.open(store_url)
     now, day = 1_700_000_000.0, 86_400.0
     for number in range(1200):
@@ -182,9 +175,7 @@ async def test_what_is_too_old_goes(store_url: str, make_record: MakeRecord) -> 
     await store.close()
 
 
-async def test_what_is_too_much_goes_oldest_first(
-    store_url: str, tmp_path: Path, make_record: MakeRecord
-) -> None:
+async def test_what_is_too_much_goes_oldest_first(store_url: str, tmp_path: Path) -> None:
     store = await Store.open(store_url)
     for number in range(4000):
         put(store, make_record(number))
@@ -205,7 +196,7 @@ async def test_what_is_too_much_goes_oldest_first(
         assert (tmp_path / "headway.db").stat().st_size < 3 * 1024 * 1024  # given back to the file system
 
 
-async def test_an_open_store_prunes_by_itself(tmp_path: Path, make_record: MakeRecord) -> None:
+async def test_an_open_store_prunes_by_itself(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'headway.db'}"
     store = await Store.open(url)
     put(store, make_record(1, received_at=1000.0))

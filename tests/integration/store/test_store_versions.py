@@ -22,7 +22,7 @@ from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import request_row
 from router.store.spend_report import spend_report
-from tests.records import MakeRecord
+from tests.records import make_record
 
 FLEET = """
 store: {{url: "{url}", password_env: {variable}}}
@@ -62,9 +62,7 @@ async def test_the_versions_lead_to_the_tables_of_the_program(
         assert await connection.run_sync(differences) == []
 
 
-async def test_a_database_from_before_keeps_its_rows(
-    engine: AsyncEngine, store_url: str, make_record: MakeRecord
-) -> None:
+async def test_a_database_from_before_keeps_its_rows(engine: AsyncEngine, store_url: str) -> None:
     before = [table for table in tables.metadata.sorted_tables if table.name not in {"spend", "keys"}]
     made = [
         make_record(n, received_at=86_400.0 * (1 + n // 4) - 1e-3, cost_usd=None if n == 3 else 0.25 * n)
@@ -91,9 +89,7 @@ async def test_a_database_from_before_keeps_its_rows(
     await store.close()
 
 
-async def test_older_tables_get_the_newer_columns(
-    engine: AsyncEngine, store_url: str, make_record: MakeRecord
-) -> None:
+async def test_older_tables_get_the_newer_columns(engine: AsyncEngine, store_url: str) -> None:
     await schema.upgrade(engine)
     added = ("min_quality", "on_miss", "priority")
     async with engine.begin() as connection:

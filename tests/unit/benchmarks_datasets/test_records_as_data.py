@@ -14,7 +14,7 @@ from predictors.training.dataset import DatasetError, State
 from router.config import FleetConfig
 from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome
 from router.store.records import AttemptRecord, RequestRecord
-from tests.records import keep
+from tests.records import keep, make_record
 
 NOON = 1_700_000_000.0
 ATTEMPT = "req-{:03}"
@@ -27,35 +27,13 @@ def record(number: int, at_s: float = 0.0, **fields: Any) -> RequestRecord:
     considered = tuple(
         Considered(Candidate(f"gpu-{i}", "llama-3.1-8b", "up"), None, None, None) for i in range(2)
     )
-    made = RequestRecord(
-        id=ATTEMPT.format(number),
-        received_at=received,
-        key_name="team-a",
-        model="llama-3.1-8b",
-        instance="gpu-0",
-        attempts=1,
-        prompt_tokens=120,
-        output_tokens=80,
-        finish_reason="stop",
-        arrived_at=50.0,
-        attempt_records=[
-            AttemptRecord(
-                1,
-                "gpu-0",
-                "llama-3.1-8b",
-                received + 0.1,
-                received + 0.3,
-                received + 2.1,
-                80,
-                0.0,
-                EndedHow.OK,
-            )
-        ],
-        decisions=[Decision("latency", 50.1, 0, considered, 1.0, loads)],
-    )
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+    at = {"received_at": received, "arrived_at": 50.0}
+    times = received + 0.1, received + 0.3, received + 2.1
+    attempt = AttemptRecord(1, "gpu-0", "llama-3.1-8b", *times, 80, 0.0, EndedHow.OK)
+    decision = Decision("latency", 50.1, 0, considered, 1.0, loads)
+    made = {"attempt_records": [attempt], "decisions": [decision], "prefix": ()}
+    names = {"id": ATTEMPT.format(number), "model": "llama-3.1-8b", "instance": "gpu-0"}
+    return make_record(number, **(at | made | names | fields))
 
 
 @pytest.fixture

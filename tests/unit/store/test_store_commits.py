@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from router.store.sqlite_commits import SqliteDatabase
 from router.store.sqlite_file import SqliteFile
 from router.store.writer_main import _answer
 from router.store.writer_settings import writer_settings
-from tests.records import MakeRecord, entry_of
+from tests.records import entry_of, make_record
 
 RUN = Run("run", 9, 8, 7)
 
@@ -48,14 +48,8 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
     await engine.dispose()
 
 
-@pytest.fixture
-def entries(make_record: MakeRecord) -> Callable[..., list[Entry]]:
-    def make(numbers: Sequence[int], **fields: Any) -> list[Entry]:
-        return [
-            entry_of(make_record(number, received_at=86_400.0, cost_usd=1.0, **fields)) for number in numbers
-        ]
-
-    return make
+def entries(numbers: Sequence[int], **fields: Any) -> list[Entry]:
+    return [entry_of(make_record(number, received_at=86_400.0, cost_usd=1.0, **fields)) for number in numbers]
 
 
 def read(tmp_path: Path, query: str) -> list[tuple[Any, ...]]:
@@ -71,7 +65,7 @@ RUNS = "SELECT arrived, finished, recorded, dropped FROM runs"
 
 
 def test_a_batch_that_comes_again_is_written_and_counted_once(
-    database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path
+    database: SqliteDatabase, tmp_path: Path
 ) -> None:
     commits = Commits(database)
     assert commits.write(RUN, entries(range(10))) == Written(new=10)
@@ -85,7 +79,7 @@ def test_a_batch_that_comes_again_is_written_and_counted_once(
 
 
 def test_rows_of_a_killed_run_leave_its_counters_as_they_are(
-    database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path
+    database: SqliteDatabase, tmp_path: Path
 ) -> None:
     commits = Commits(database)
     assert commits.write(Run("another"), entries([1])) == Written(new=1)
@@ -95,10 +89,7 @@ def test_rows_of_a_killed_run_leave_its_counters_as_they_are(
 
 
 def test_an_answer_that_was_lost_counts_nothing_twice(
-    database: SqliteDatabase,
-    entries: Callable[..., list[Entry]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    database: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit was done, but the writer does not know."""
     commits, commit = Commits(database), database.commit
@@ -118,7 +109,7 @@ def test_an_answer_that_was_lost_counts_nothing_twice(
 
 
 def test_a_bad_row_is_corrected_or_refused_and_takes_no_other_with_it(
-    database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path
+    database: SqliteDatabase, tmp_path: Path
 ) -> None:
     batch = entries(range(20))
     (good,) = entries([20])
@@ -133,10 +124,7 @@ def test_a_bad_row_is_corrected_or_refused_and_takes_no_other_with_it(
 
 
 def test_an_error_of_an_unknown_kind_refuses_its_row_alone(
-    database: SqliteDatabase,
-    entries: Callable[..., list[Entry]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     execute = database.execute
 
@@ -153,7 +141,7 @@ def test_an_error_of_an_unknown_kind_refuses_its_row_alone(
 
 @pytest.mark.parametrize("received_at", [4e18, 253_402_300_800.0, -1e15])
 def test_a_time_that_has_no_day_takes_no_other_row_with_it(
-    database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path, received_at: float
+    database: SqliteDatabase, tmp_path: Path, received_at: float
 ) -> None:
     good, bad = entries([1, 2])
     row = list(bad.request)
@@ -179,9 +167,7 @@ def test_a_server_that_cannot_be_connected_to_refuses_no_row(
     assert answer == {"error": type(error).__name__, "fault": None, "away": True}
 
 
-def test_a_file_that_is_not_ours_is_not_written(
-    database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_ours_is_not_written(database: SqliteDatabase, tmp_path: Path) -> None:
     commits, path = Commits(database), tmp_path / "headway.db"
     commits.write(RUN, entries([1]))
     path.rename(tmp_path / "aside.db")
@@ -194,7 +180,7 @@ def test_a_file_that_is_not_ours_is_not_written(
 
 
 def test_a_file_that_may_only_be_read_is_a_fault_and_a_locked_one_is_not(
-    database: SqliteDatabase, entries: Callable[..., list[Entry]], tmp_path: Path
+    database: SqliteDatabase, tmp_path: Path
 ) -> None:
     commits = Commits(database)
     commits.write(RUN, entries([1]))

@@ -15,11 +15,11 @@ from router.core.types import EndedHow
 from router.store.database import location, parse_url, sqlite_path
 from router.store.queries import Store
 from router.store.records import AttemptRecord
-from tests.records import MakeRecord
+from tests.records import make_record
 
 
 @pytest.fixture
-async def url(tmp_path: Path, make_record: MakeRecord) -> str:
+async def url(tmp_path: Path) -> str:
     """A store with one request that was tried twice."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'records.db'}"
     store = await Store.open(url)

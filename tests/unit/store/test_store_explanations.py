@@ -15,7 +15,7 @@ from router.core.types import Candidate, Considered, Decision, LoadReport, Predi
 from router.store import explanations
 from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, decode, encode, kept
 from router.store.records import PREDICTION_FIELDS
-from tests.records import MakeDecision, MakeRecord
+from tests.records import make_decision, make_record
 
 
 def test_the_fields_are_those_of_the_core() -> None:
@@ -24,7 +24,7 @@ def test_the_fields_are_those_of_the_core() -> None:
     assert LOAD_FEATURES == LOAD_FIELDS
 
 
-def test_what_was_decided_comes_back(make_record: MakeRecord, make_decision: MakeDecision) -> None:
+def test_what_was_decided_comes_back() -> None:
     record = make_record(decisions=[make_decision(), make_decision(candidates=2, chosen=0, at_s=13.0)])
     blob = encode(record)
     assert blob is not None
@@ -47,7 +47,7 @@ def test_what_was_decided_comes_back(make_record: MakeRecord, make_decision: Mak
 @pytest.mark.parametrize("passed_over", [(), ((Candidate("gpu-9", "llama", "up"), "no room"),)])
 @pytest.mark.parametrize("candidates", [2, 300])
 def test_a_decision_is_the_same_before_it_is_made_an_object(
-    make_record: MakeRecord, passed_over: tuple[tuple[Candidate, str], ...], candidates: int
+    passed_over: tuple[tuple[Candidate, str], ...], candidates: int
 ) -> None:
     instance = Instance("gpu", "vllm", {})
     options = [
@@ -63,11 +63,11 @@ def test_a_decision_is_the_same_before_it_is_made_an_object(
     assert encode(before) == encode(after)
 
 
-def test_without_a_decision_there_is_nothing_to_keep(make_record: MakeRecord) -> None:
+def test_without_a_decision_there_is_nothing_to_keep() -> None:
     assert encode(make_record(decisions=[])) is None
 
 
-def test_a_candidate_without_prediction_or_load(make_record: MakeRecord) -> None:
+def test_a_candidate_without_prediction_or_load() -> None:
     considered = (Considered(Candidate("gpu-0", "llama", "up"), None, None, None),)
     blob = encode(make_record(decisions=[Decision("random", 0.0, 0, considered, None, ())], arrived_at=None))
     assert blob is not None
@@ -80,9 +80,7 @@ def test_a_candidate_without_prediction_or_load(make_record: MakeRecord) -> None
 
 @pytest.mark.parametrize("max_bytes", [700, 1500, 4096])
 @pytest.mark.parametrize("chosen", [0, 150, 299])
-def test_over_the_cap_the_worst_are_left_out(
-    make_record: MakeRecord, make_decision: MakeDecision, max_bytes: int, chosen: int
-) -> None:
+def test_over_the_cap_the_worst_are_left_out(max_bytes: int, chosen: int) -> None:
     blob = encode(make_record(decisions=[make_decision(candidates=300, chosen=chosen)]), max_bytes)
     assert len(blob) <= max_bytes
     decision = decode(blob)["decisions"][0]
@@ -94,13 +92,13 @@ def test_over_the_cap_the_worst_are_left_out(
     assert decision["candidates_left_out"] == 300 - len(names)
 
 
-def test_a_long_prefix_is_cut(make_record: MakeRecord) -> None:
+def test_a_long_prefix_is_cut() -> None:
     blob = encode(make_record(prefix=tuple(range(2**70, 2**70 + 10_000))))
     assert blob is not None
     assert decode(blob)["prefix"] == list(range(MAX_PREFIX_HASHES))
 
 
-def test_what_cannot_fit_at_all_is_not_kept(make_record: MakeRecord) -> None:
+def test_what_cannot_fit_at_all_is_not_kept() -> None:
     assert encode(make_record(), max_bytes=50) is None
 
 
@@ -128,7 +126,7 @@ def test_a_blob_of_the_first_version_is_still_read() -> None:
     assert predicted["memory_ratio"] is None
 
 
-def test_features_of_the_prompt_come_back(make_record: MakeRecord) -> None:
+def test_features_of_the_prompt_come_back() -> None:
     features = PromptFeatures((1, 65_535, 7), (300,), (12, 1, 4, 0, 0, 0, 0, 2**40))
     blob = encode(make_record(features=features))
     assert blob is not None
@@ -138,7 +136,7 @@ def test_features_of_the_prompt_come_back(make_record: MakeRecord) -> None:
     assert decode(nothing)["features"] is None
 
 
-def test_a_dry_run_reads_like_a_kept_decision(make_record: MakeRecord, make_decision: MakeDecision) -> None:
+def test_a_dry_run_reads_like_a_kept_decision() -> None:
     decision = make_decision(candidates=200)
     assert len(kept(decision)["candidates"]) == 200
     blob = encode(make_record(decisions=[make_decision()]))

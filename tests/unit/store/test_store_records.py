@@ -31,7 +31,7 @@ from router.store.entries import (
     to_line,
 )
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
-from tests.records import MakeRecord, entry_of
+from tests.records import entry_of, make_record
 
 # Section 6 of the contract, spelled out.
 CONTRACT_COLUMNS = re.findall(
@@ -54,7 +54,7 @@ def test_the_columns_are_those_of_the_contract() -> None:
     )
 
 
-def test_a_row_holds_each_field_at_its_column(make_record: MakeRecord) -> None:
+def test_a_row_holds_each_field_at_its_column() -> None:
     record = make_record(7)
     row = dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
     for column in set(CONTRACT_COLUMNS) - {"outcome"}:
@@ -63,13 +63,13 @@ def test_a_row_holds_each_field_at_its_column(make_record: MakeRecord) -> None:
     assert type(row["outcome"]) is str  # drivers are slower, or refuse, on a subclass
 
 
-def test_every_outcome_makes_a_row(make_record: MakeRecord) -> None:
+def test_every_outcome_makes_a_row() -> None:
     at = REQUEST_COLUMNS.index("outcome")
     rows = [request_row(make_record(outcome=outcome))[at] for outcome in Outcome]
     assert rows == [outcome.value for outcome in Outcome]
 
 
-def test_an_outcome_that_is_none_makes_no_row(make_record: MakeRecord) -> None:
+def test_an_outcome_that_is_none_makes_no_row() -> None:
     with pytest.raises(KeyError):
         request_row(make_record(outcome="fine"))
 
@@ -82,7 +82,7 @@ def test_an_attempt_row_holds_each_field_at_its_column() -> None:
     assert len(row) == len(ATTEMPT_COLUMNS) - 1
 
 
-def test_predictions_and_targets_are_copied(make_record: MakeRecord) -> None:
+def test_predictions_and_targets_are_copied() -> None:
     record = make_record()
     record.set_prediction(Prediction(1.0, 2.0, None, 3.0, 4.0, None, None, 5.0, 6.0, 0.7, 0.8))
     record.set_slo(Slo(0.1, 0.2, 0.3))
@@ -155,7 +155,7 @@ def test_a_settlement_is_copied_once() -> None:
     ]
 
 
-def test_a_line_of_an_older_version_lacks_the_newest_columns(make_record: MakeRecord) -> None:
+def test_a_line_of_an_older_version_lacks_the_newest_columns() -> None:
     row = request_row(make_record(3))
     older = REQUEST_COLUMNS.index("error_code") + 1
     entry = from_line(to_line(row[:older], [], None, None))
@@ -163,7 +163,7 @@ def test_a_line_of_an_older_version_lacks_the_newest_columns(make_record: MakeRe
     assert len(entry.request) == len(REQUEST_COLUMNS)
 
 
-def test_a_line_of_a_newer_version_loses_the_columns_that_are_unknown(make_record: MakeRecord) -> None:
+def test_a_line_of_a_newer_version_loses_the_columns_that_are_unknown() -> None:
     """PostgreSQL would refuse it in words that do not tell it from a server that is away."""
     record = make_record(3)
     row, attempt = request_row(record), attempt_row(record.id, record.attempt_records[0])

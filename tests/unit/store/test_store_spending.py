@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from router.store.entries import Entry
 from router.store.queries import Store
 from router.store.totals import Amounts, Totals, today
-from tests.records import MakeRecord, entry_of
+from tests.records import entry_of, make_record
 
 DAY_S = 86_400.0
 
 
-@pytest.fixture
-def entry(make_record: MakeRecord) -> Callable[..., Entry]:
-    def make(**fields: object) -> Entry:
-        return entry_of(make_record(1, **fields))
-
-    return make
+def entry(**fields: object) -> Entry:
+    return entry_of(make_record(1, **fields))
 
 
-def test_totals_grow_once_they_are_written(entry: Callable[..., Entry]) -> None:
+def test_totals_grow_once_they_are_written() -> None:
     totals = Totals()
     batch = [entry(received_at=0.0, cost_usd=0.25), entry(received_at=DAY_S - 1, cost_usd=None)]
     key = ("1970-01-01", "team-a", "latency", "llama")
@@ -34,7 +27,7 @@ def test_totals_grow_once_they_are_written(entry: Callable[..., Entry]) -> None:
     assert totals.with_entries(batch) == {key: Amounts(4, 480, 320, 0.5)}
 
 
-def test_what_is_unknown_has_a_name_of_its_own(entry: Callable[..., Entry]) -> None:
+def test_what_is_unknown_has_a_name_of_its_own() -> None:
     changed = Totals().with_entries(
         [
             entry(received_at=0.0, key_name=None, policy=None, model=None, cost_usd=float("nan")),
@@ -48,7 +41,7 @@ def test_what_is_unknown_has_a_name_of_its_own(entry: Callable[..., Entry]) -> N
     }
 
 
-def test_days_long_over_are_forgotten_and_known_as_such(entry: Callable[..., Entry]) -> None:
+def test_days_long_over_are_forgotten_and_known_as_such() -> None:
     totals = Totals()
     for number in range(10):
         day = [entry(received_at=number * DAY_S)]
@@ -60,7 +53,7 @@ def test_days_long_over_are_forgotten_and_known_as_such(entry: Callable[..., Ent
     assert amounts.requests == 2
 
 
-async def test_budgets_are_told_by_key_period_and_run(tmp_path: Path, make_record: MakeRecord) -> None:
+async def test_budgets_are_told_by_key_period_and_run(tmp_path: Path) -> None:
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
     now = time.time()
     for number, (received_at, cost_usd) in enumerate([(0.0, 2.0), (now, 1.0)]):

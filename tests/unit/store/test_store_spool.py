@@ -24,7 +24,7 @@ from router.store.explanations import encode
 from router.store.records import attempt_row, request_row
 from router.store.spool import Spool, read_lines, segments
 from router.store.writer import record_line
-from tests.records import MakeRecord
+from tests.records import make_record
 
 
 def lines(first: int, count: int, width: int = 50) -> list[bytes]:
@@ -41,7 +41,7 @@ def drain(spool: Spool, limit: int = 7) -> list[int]:
     return found
 
 
-def test_an_entry_comes_back_as_it_was(make_record: MakeRecord) -> None:
+def test_an_entry_comes_back_as_it_was() -> None:
     record = make_record(1, model_requested='a "name"\nwith, signs', prompt="é\n\u2028 end")
     line = record_line(record, keep_prompts=True)
     assert line.count(b"\n") == 1
@@ -66,7 +66,7 @@ def test_a_line_is_found_by_its_requests_id() -> None:
     assert find_line("req_", lines) is None
 
 
-def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
+def test_a_damaged_line_is_known_as_one() -> None:
     line = checked(record_line(make_record(1), keep_prompts=False))
     for at in range(len(line)):
         damaged = line[:at] + bytes([line[at] ^ 1]) + line[at + 1 :]
@@ -75,7 +75,7 @@ def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
     assert from_line(b"[" + line[1:]) is None
 
 
-def test_a_line_is_torn_wherever_it_ends(make_record: MakeRecord) -> None:
+def test_a_line_is_torn_wherever_it_ends() -> None:
     """The socket of a killed process may end anywhere, and its lines have no check sum."""
     line = record_line(make_record(1), keep_prompts=False)
     assert b"\t{" in line
@@ -90,7 +90,7 @@ def test_json_of_another_shape_is_a_damaged_line(line: bytes) -> None:
     assert from_line(checked(line + b"\n")) is None
 
 
-def test_values_that_no_line_takes_are_made_fit(make_record: MakeRecord) -> None:
+def test_values_that_no_line_takes_are_made_fit() -> None:
     record = make_record(1, max_tokens=10**30, key_name="half a \ud800 pair", prompt="p")
     line = record_line(record, keep_prompts=True)
     assert line is not None
