@@ -18,9 +18,9 @@ from policies.placement.types import Placement
 
 #: Placements that are simulated first, changes that are simulated at once, and how many are scored in the end.
 _CANDIDATES, _CHANGES, _FINALISTS = 12, 6, 4
-#: With more requests than this a simulation takes seconds. If time is short then, the search begins with _FINALISTS candidates,
-#: and scores _HURRIED_FINALISTS in the end.
-_MANY_REQUESTS, _HURRIED_FINALISTS = 8_000, 2
+#: A simulation of many requests, or of more than a placement can serve, takes longer than this. If time is short then, only _FINALISTS
+#: candidates are simulated first, and _HURRIED_FINALISTS scored in the end.
+_LONG_S, _HURRIED_FINALISTS = 1.0, 2
 #: Loads for which candidates are searched, as multiples of the requests. The fast estimate knows no batches that grow or prompts that
 #: delay answers, so a placement that it finds just large enough may be too small. No further load is begun after this share of the time.
 _LOADS, _SEARCH_SHARE = (1.0, 1.5, 2.5), 0.25
@@ -72,16 +72,18 @@ class Planner:
             return []
         simulating, before = monotonic(), self.scorer.simulations
 
-        def time_for(simulations: int) -> bool:
-            now = monotonic()
-            each_s = (now - simulating) / (self.scorer.simulations - before)
-            return now - began + (simulations + self.final_simulations()) * each_s < self.time_s
+        def each_s() -> float:
+            return (monotonic() - simulating) / (self.scorer.simulations - before)
 
-        first = len(candidates) if self.aims.requests <= _MANY_REQUESTS else _FINALISTS
-        self.simulate(candidates[:first])
-        hurried = first < len(candidates) and not time_for(len(candidates) - first)
-        if first < len(candidates) and not hurried:
-            self.simulate(candidates[first:])
+        def time_for(simulations: int) -> bool:
+            left_s = self.time_s - (monotonic() - began)
+            return (simulations + self.final_simulations()) * each_s() < left_s
+
+        self.simulate(candidates[:_FINALISTS])
+        further = candidates[_FINALISTS:]
+        hurried = each_s() > _LONG_S and not time_for(len(further))
+        if further and not hurried:
+            self.simulate(further)
         self._lighten(lambda: time_for(_CHANGES))
         self._improve(lambda: time_for(_CHANGES))
         finalists = self._ranked()[: _HURRIED_FINALISTS if hurried else _FINALISTS]

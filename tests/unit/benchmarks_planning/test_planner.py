@@ -76,6 +76,20 @@ def test_a_cheaper_plan_is_found_where_the_estimate_finds_it_too_small(
     assert best.usd_per_hour <= enough.usd_per_hour < search.candidates(1)[0].usd_per_hour
 
 
+@pytest.mark.parametrize(("each_s", "time_s", "expected"), [(2.0, 60.0, 14), (0.5, 5.0, 32), (2.0, 66.0, 32)])
+def test_long_simulations_are_few_where_time_is_short(
+    each_s: float, time_s: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in overload: few requests, but long queues."""
+    found = estimate("16xl4", "llama-3.1-8b qwen2.5-7b", [8.0, 6.0])
+    aims = PlanningAims("attainment", 2, len(found.requests), 0.95)
+    search = CandidateSearch(found, aims)
+    scorer = Pessimist(search, 1.5)
+    monkeypatch.setattr("benchmarks.planning.planner.monotonic", lambda: each_s * scorer.simulations)
+    Planner(search, cast(Scorer, scorer), aims, time_s).plans()
+    assert scorer.simulations == expected
+
+
 @dataclass
 class Constant:
     """A scorer for which the load changes nothing; `multiples` are the loads that it was asked for."""
