@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,10 +50,12 @@ GRACE_S, _KEEPER_S = 30.0, 5.0
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    """One engine of this replica. `joined`: it is or was in the fleet. `ending`: it is stopped. `task` runs it."""
+    """One engine of this replica. `pause_s`: the last pause after a crash in its pool when it was started. `joined`: it is or was in
+    the fleet. `ending`: it is stopped. `task` runs it."""
 
     pool: PoolConfig
     number: int
+    pause_s: float
     task: asyncio.Task[None] | None = None
     joined: bool = False
     ending: bool = False
@@ -91,7 +92,7 @@ class Processes(Actuator):
         self._environment = environment
         self._engines: dict[str, _Engine] = {}
         self._silent_since: dict[str, float] = {}  # instances that do not answer
-        self._crashes: Counter[str] = Counter()  # in a row, by pool
+        self._pauses_s: dict[str, float] = {}  # the last pause after a crash, by pool
         self._not_before: dict[str, float] = {}  # when the next engine of a pool may start
         self._closing = False
         self._tasks, self._endings = Tasks(), Tasks()
@@ -166,7 +167,7 @@ class Processes(Actuator):
     def _start(self, pool: PoolConfig) -> None:
         taken = self._engines.keys() | {each.name for each in self._gateway.config.instances}
         number = next(n for n in range(len(taken) + 1) if f"{pool.name}-{n}" not in taken)
-        engine = _Engine(pool, number)
+        engine = _Engine(pool, number, self._pauses_s.get(pool.name, 0.0))
         self._engines[engine.name] = engine
         engine.task = self._tasks.start(self._run(engine), "scaling")
 
@@ -200,7 +201,7 @@ class Processes(Actuator):
                 await self._idle(process, backend)
             else:
                 if time.monotonic() - began >= _SOUND_S:
-                    self._crashes.pop(engine.pool.name, None)
+                    engine.pause_s = self._pauses_s[engine.pool.name] = 0.0
                 self._failed(engine, process)
                 await self._until_made(removing(engine.name))
         finally:
@@ -277,8 +278,9 @@ class Processes(Actuator):
 
     def _failed(self, engine: _Engine, process: EngineProcess) -> None:
         pool = engine.pool.name
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** self._crashes[pool])
-        self._crashes[pool] += 1
+        # Engines that crash together double the pause once: each doubles the one of its start.
+        pause_s = max(_FIRST_PAUSE_S, self._pauses_s.get(pool, 0.0), 2 * engine.pause_s)
+        pause_s = self._pauses_s[pool] = min(_LONGEST_PAUSE_S, pause_s)
         self._not_before[pool] = time.monotonic() + pause_s
         asyncio.get_running_loop().call_later(pause_s, self.on_change)
         how = "is not ready" if process.exit_code is None else f"ended with code {process.exit_code}"

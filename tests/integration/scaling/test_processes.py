@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, ask, serving
 from tests.processes import children, descendants, is_running
@@ -108,6 +110,18 @@ async def test_an_engine_that_an_operator_has_removed_is_replaced(tmp_path: Path
         assert (await gw.delete("/admin/instances/small-0"))[0] == 200
         await gw.until(lambda: len(serving(gw)) == 1, 30)
         assert url not in [each.url for each in gw.gateway.config.instances]
+
+
+async def test_engines_that_crash_together_double_the_pause_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pauses_s() -> list[str]:
+        told = [each.message for each in caplog.records if "the next one starts after" in each.message]
+        return [each.partition("starts after ")[2].split()[0] for each in told]
+
+    async with scaled(tmp_path, pool(min_instances=3, command=["false", "{port}"])) as gw:
+        await gw.until(lambda: len(pauses_s()) >= 6, 30)
+        assert pauses_s()[:6] == ["1", "1", "1", "2", "2", "2"]
 
 
 def gated(gate: Path, **settings: Any) -> dict[str, Any]:
