@@ -20,7 +20,6 @@ class Actuator:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._draining: set[str] = set()  # instances that this replica drains, not an operator
         #: Called when an instance has come or gone, so that the next decision is made soon.
         self.on_change: Callable[[], None] = lambda: None
 
@@ -54,10 +53,8 @@ class Actuator:
         """Take the steps that only change the fleet."""
         for name in todo.keep:
             await self._edit(keeping(name))
-            self._draining.discard(name)
         for name in todo.drain:
-            self._draining.add(name)
-            await self._edit(draining(name))
+            await self._edit(draining(name, by_scaler=True))
 
 
 class PoolState(NamedTuple):

@@ -97,13 +97,12 @@ class Deployments(Actuator):
             # Some that have left the fleet still run. Which of them stay is known when the others are gone. Those that
             # an operator has removed do not come back.
             leaving = max(0, len(found.pods) - found.replicas)
-            drained = [name for name in left if name in self._draining]
+            drained = [name for name in left if name in self._gateway.changes.overlay.scaled_down]
             back = drained[leaving : leaving + todo.start]
             if not leaving:
                 for name in back:
                     await self._mark(pool, name, None)
-                if await self._edit(restoring(back)):
-                    self._draining.difference_update(back)
+                await self._edit(restoring(back))
             await self._set_replicas(pool, found.replicas + todo.start - len(back))
         elif len(found.pods) > found.replicas:
             return  # what was scaled down before is not gone yet
@@ -137,7 +136,7 @@ class Deployments(Actuator):
                 ready[config.name] = instance.in_flight
                 if not instance.healthy:
                     silent.add(config.name)
-            elif config.name in self._draining:
+            elif config.name in self._gateway.changes.overlay.scaled_down:
                 drains[config.name] = instance.in_flight
         return PoolState(ready, drains, fixed, self.starting(pool.name), silent)
 
@@ -152,7 +151,6 @@ class Deployments(Actuator):
         """Remove the pods that are gone from the list of removed instances, once `discovery` does not find them either."""
         changes = self._gateway.changes
         gone = [name for name in changes.overlay.removed if _is_pod(name, pool) and name not in found.pods]
-        self._draining.difference_update(gone)
         gone = [name for name in gone if not changes.finds(name)]
         if gone and len(found.pods) <= found.replicas:
             await self._edit(restoring(gone))

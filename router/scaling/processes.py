@@ -141,7 +141,7 @@ class Processes(Actuator):
             instance = gateway.runner.scheduler.instances[config.name]
             stoppable = config.name in added and _is_engine(config.name, pool)
             if instance.draining:
-                if config.name in self._draining:
+                if config.name in gateway.changes.overlay.scaled_down:
                     drains[config.name] = instance.in_flight
             elif instance.healthy and stoppable:
                 ready[config.name] = instance.in_flight
@@ -210,7 +210,6 @@ class Processes(Actuator):
 
     async def _end(self, engine: _Engine, process: EngineProcess | None, backend: Backend | None) -> None:
         """Stop an engine. Nothing cancels this step, so the gateway waits for it."""
-        self._draining.discard(engine.name)
         if backend is not None:
             with surviving("scaling"):
                 await backend.aclose()

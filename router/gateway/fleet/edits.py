@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import Refusal
@@ -29,25 +30,35 @@ def adding(added: InstanceConfig) -> Edit:
 def removing(name: str) -> Edit:
     """Remove an instance. Its running requests continue to their end."""
     return lambda overlay, file: (
-        None if overlay.over(file).instance(name) is None else _without(name, overlay, file)
+        None
+        if overlay.over(file).instance(name) is None
+        else _without(name, overlay, file, scaled_down=overlay.scaled_down - {name})
     )
 
 
-def draining(name: str) -> Edit:
-    """Send nothing more to an instance. It leaves when no replica has requests there."""
+def draining(name: str, *, by_scaler: bool = False) -> Edit:
+    """Send nothing more to an instance. It leaves when no replica has requests there. One that an operator drains does not come
+    back (`keeping`), even if the scaler drained it before."""
 
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        if overlay.over(file).instance(name) is None or name in overlay.draining:
+        if overlay.over(file).instance(name) is None:
             return None
-        return overlay.next(draining=overlay.draining | {name})
+        if name in overlay.draining and (by_scaler or name not in overlay.scaled_down):
+            return None
+        return overlay.next(
+            draining=overlay.draining | {name},
+            scaled_down=overlay.scaled_down | {name} if by_scaler else overlay.scaled_down - {name},
+        )
 
     return edit
 
 
 def keeping(name: str) -> Edit:
-    """Send requests to an instance again that drains."""
+    """Send requests to an instance again that the scaler drains."""
     return lambda overlay, _: (
-        overlay.next(draining=overlay.draining - {name}) if name in overlay.draining else None
+        overlay.next(draining=overlay.draining - {name})
+        if name in overlay.draining & overlay.scaled_down
+        else None
     )
 
 
@@ -70,9 +81,10 @@ def targeting(key: str | None, values: Mapping[str, float | None]) -> Edit:
     )
 
 
-def _without(name: str, overlay: Overlay, file: FleetConfig) -> Overlay:
+def _without(name: str, overlay: Overlay, file: FleetConfig, **changes: Any) -> Overlay:
     return overlay.next(
         added=tuple(each for each in overlay.added if each.name != name),
         removed=overlay.removed if file.instance(name) is None else overlay.removed | {name},
         draining=overlay.draining - {name},
+        **changes,
     )

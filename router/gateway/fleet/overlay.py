@@ -2,14 +2,14 @@
 
 The overlay is one shared document (`State.change`, "fleet"). So a change made at one replica applies to all replicas, and
 to those that start later, until the fleet file is read again. As JSON: `{"revision", "reloads", "added": [instance as in
-the fleet file], "removed": [name], "draining": [name], "targets": {"fleet": {...}, "keys": {name: {...}}}}`.
+the fleet file], "removed": [name], "draining": [name], "scaled_down": [name], "targets": {"fleet": {...}, "keys": {name: {...}}}}`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NotRequired, Self
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -30,7 +30,8 @@ class OverlayError(Exception):
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """`revision` grows with each change, which orders two documents. `reloads` counts the reloads of all replicas.
-    `removed` are instances of the file that do not serve, `added` instances that no file has. `targets` are the changed
+    `removed` are instances of the file that do not serve, `added` instances that no file has. `scaled_down` are those of
+    `removed` and `draining` that the scaler has chosen, not an operator: it may take them back. `targets` are the changed
     ones, by key (None: the fleet).
     """
 
@@ -39,6 +40,7 @@ class Overlay:
     added: tuple[InstanceConfig, ...] = ()
     removed: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
+    scaled_down: frozenset[str] = frozenset()
     targets: Mapping[str | None, Values] = field(default_factory=dict)
 
     def over(self, file: FleetConfig) -> FleetConfig:
@@ -65,7 +67,8 @@ class Overlay:
 
     def next(self, **changes: Any) -> Self:
         """The overlay with these fields changed (`router.gateway.fleet.edits`)."""
-        return replace(self, revision=self.revision + 1, **changes)
+        found = replace(self, revision=self.revision + 1, **changes)
+        return replace(found, scaled_down=found.scaled_down & (found.draining | found.removed))
 
     def reloaded(self) -> Self:
         """An overlay without changes, for files that are read again."""
@@ -79,6 +82,7 @@ class Overlay:
             "added": [each.model_dump(mode="json", exclude_unset=True) for each in self.added],
             "removed": sorted(self.removed),
             "draining": sorted(self.draining),
+            "scaled_down": sorted(self.scaled_down),
             "targets": {
                 "fleet": dict(self.targets.get(None, {})),
                 "keys": {key: dict(values) for key, values in self.targets.items() if key is not None},
@@ -107,6 +111,7 @@ class Overlay:
             tuple(parse_instance(each, "the shared fleet") for each in known["added"]),
             frozenset(known["removed"]),
             frozenset(known["draining"]),
+            frozenset(known.get("scaled_down", ())),
             targets,
         )
 
@@ -122,6 +127,7 @@ class _Document(TypedDict):
     added: list[dict[str, Any]]
     removed: list[str]
     draining: list[str]
+    scaled_down: NotRequired[list[str]]  # older replicas do not write it
     targets: _Targets
 
 
