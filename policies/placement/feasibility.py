@@ -23,9 +23,14 @@ from policies.placement.types import (
 
 _MOST_MEMORY = 1e6  # times the memory that is there
 _LARGEST_CLUSTER = 64  # times the GPUs that are there, when counting those missing
-#: llama.cpp's Q8_0 against 16 bits: 34 bytes hold 32 weights.
-_Q8_0 = 8.5 / 16
 _SIXTEEN_BITS = (Precision.FP16, Precision.BF16)
+#: The bits of a weight. llama.cpp's Q8_0: 34 bytes hold 32 weights. AWQ: for each 128 weights a scale of 16 bits and a zero point of 4.
+_BITS = {
+    **dict.fromkeys(_SIXTEEN_BITS, 16.0),
+    Precision.FP8: 8.0,
+    Precision.GGUF: 8.5,
+    Precision.INT4: 4 + 20 / 128,
+}
 #: Whether all these models can be placed on a cluster at once.
 Fits = Callable[[Sequence[Model], Cluster], bool]
 
@@ -104,8 +109,10 @@ def _alone(model: Model, cluster: Cluster, fits: Fits) -> Obstacle | None:
 
 def _together(models: Sequence[Model], cluster: Cluster, fits: Fits) -> Obstacle:
     changes = []
-    if fits([_in_eight_bits(model) for model in models], cluster):
-        changes.append("fp8 weights")
+    for precision in (Precision.FP8, Precision.INT4):  # four bits only where eight are too many
+        if fits([_in_fewer_bits(model, precision) for model in models], cluster):
+            changes.append(f"{precision} weights")
+            break
     changes += [_left_out(models, cluster, fits), *_more_gpus(models, cluster, fits)]
     names = tuple(model.name for model in models)
     try:
@@ -128,12 +135,12 @@ def _gb(needed: float) -> str:
 
 
 def _formats(model: Model, cluster: Cluster, fits: Fits) -> tuple[str, ...]:
-    """Formats in which a model would fit alone."""
-    return tuple(
-        f"{weights_name(other.precision)} weights"
-        for other in _in_other_formats(model)
-        if fits([other], cluster)
-    )
+    """Formats in which a model would fit alone; four bits only where it fits in no other."""
+    found = [other for other in _in_other_formats(model) if fits([other], cluster)]
+    four_bits = _in_fewer_bits(model, Precision.INT4)
+    if not found and four_bits != model and fits([four_bits], cluster):
+        found = [four_bits]
+    return tuple(f"{weights_name(other.precision)} weights" for other in found)
 
 
 def _formats_and_gpus(model: Model, cluster: Cluster, fits: Fits) -> tuple[str, ...]:
@@ -150,10 +157,7 @@ def _in_other_formats(model: Model) -> list[Model]:
         replace(model, precision=precision) for precision in _SIXTEEN_BITS if precision != model.precision
     ]
     if model.precision in _SIXTEEN_BITS:
-        others += [
-            _in_eight_bits(model),
-            replace(model, precision=Precision.GGUF, weights_gb=model.weights_gb * _Q8_0),
-        ]
+        others += [_in_fewer_bits(model, precision) for precision in (Precision.FP8, Precision.GGUF)]
     return others
 
 
@@ -162,10 +166,12 @@ def weights_name(precision: Precision) -> str:
     return "q8" if precision == Precision.GGUF else precision.value
 
 
-def _in_eight_bits(model: Model) -> Model:
-    if model.precision not in _SIXTEEN_BITS:
+def _in_fewer_bits(model: Model, precision: Precision) -> Model:
+    """A model in this format; as it is if that would not have fewer bits, or if it is llama.cpp's."""
+    bits = 0.0 if model.precision == Precision.GGUF else _BITS.get(model.precision, 0.0)
+    if bits <= _BITS[precision]:
         return model
-    return replace(model, precision=Precision.FP8, weights_gb=model.weights_gb / 2)
+    return replace(model, precision=precision, weights_gb=model.weights_gb * _BITS[precision] / bits)
 
 
 def _left_out(models: Sequence[Model], cluster: Cluster, fits: Fits) -> str:

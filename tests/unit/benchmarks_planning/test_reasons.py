@@ -40,10 +40,17 @@ def test_a_format_that_needs_more_gpus_is_proposed_with_them() -> None:
     assert reasons(problem("7xt4 2xv100-32g", f"{LARGE}:fp16").with_unlike_groups())
 
 
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_four_bits_are_proposed_where_eight_are_too_many(weights: str) -> None:
+    assert changes_of("1xa40", f"{LARGE}:{weights}")[1][0] == "int4 weights"
+    assert changes_of("1xa40 1xl4", f"{LARGE}:{weights} llama-3.1-8b:{weights}")[1][0] == "int4 weights"
+
+
 @pytest.mark.parametrize(
     ("pools", "models"),
     [
         ("1xl4", "qwen2.5-14b"),
+        ("1xa40", LARGE),
         ("1xt4", "llama-3.1-8b:bf16"),
         ("1xl4 1xt4", "llama-3.1-8b qwen2.5-7b"),
     ],

@@ -37,6 +37,7 @@ def test_twentyone_needs_151_gb_a_gpu() -> None:
     assert found.needed_gb == pytest.approx(151.3, abs=0.05)
     assert found.budget_gb == 40.0
     assert found.changes == (
+        "int4 weights",
         "leave out 5 x llama-2-70b, 3 x falcon-40b",
         "23 more a100-40g",
         "GPUs with 151.3 GB each",
