@@ -7,7 +7,9 @@ Li et al., OSDI '23, section 4.2; github.com/alpa-projects/mms (`enumerate_separ
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import nsmallest
 from itertools import combinations, pairwise
+from math import comb
 
 from policies.placement.alpaserve import alpaserve, best_plan
 from policies.placement.outcomes import Evaluator, ScoredPlacement
@@ -17,11 +19,13 @@ from policies.placement.types import Cluster, Model, Placement, Pool, Shape
 SAME_SIZE = 0.38
 #: At most so many divisions of the GPUs are tried: those whose throughput is most like the classes' share of requests.
 DIVISIONS = 100
+#: If there are more divisions than this, only those in parts of 2, 4, 8, ... GPUs are looked at: many GPUs and classes have billions.
+_LOOKED_AT = 200_000
 
 
 def split_by_size(pool: Pool, models: Sequence[Model], evaluate: Evaluator) -> ScoredPlacement | None:
-    """The best plan of those that give each class of models its own part of a pool. None with one class, or more
-    classes than GPUs."""
+    """The best plan of those that give each class of models its own part of a pool. None with one class, or with
+    too many classes for the GPUs."""
     one_gpu = Shape(pool.kind)
     seconds = [evaluate.stage_s(model, one_gpu) for model in range(len(models))]
     classes = size_classes(seconds)
@@ -40,7 +44,7 @@ def split_by_size(pool: Pool, models: Sequence[Model], evaluate: Evaluator) -> S
             ).placement
         ]
         plans.append(evaluate.scored(Placement(tuple(groups)).sorted()))
-    return best_plan(plans)
+    return best_plan(plans) if plans else None
 
 
 def size_classes(seconds: Sequence[float]) -> list[list[int]]:
@@ -67,10 +71,13 @@ def _divisions(
         rates = [part / seconds[members[0]] for part, members in zip(parts, classes, strict=True)]
         return max(abs(count / total - rate / sum(rates)) for count, rate in zip(asked, rates, strict=True))
 
-    return sorted(_compositions(gpus, len(classes)), key=distance)[:DIVISIONS]
+    return nsmallest(DIVISIONS, _compositions(gpus, len(classes)), key=distance)
 
 
 def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    for cuts in combinations(range(1, total), parts - 1):
+    unit = 1
+    while comb(total // unit - 1, parts - 1) > _LOOKED_AT:
+        unit *= 2
+    for cuts in combinations(range(unit, total // unit * unit, unit), parts - 1):
         edges = (0, *cuts, total)
         yield tuple(after - before for before, after in pairwise(edges))

@@ -14,7 +14,7 @@ from policies.placement.local_search import SearchBudget, at_once, local_search
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.random_search import random_search
-from policies.placement.split_by_size import size_classes, split_by_size
+from policies.placement.split_by_size import _divisions, size_classes, split_by_size
 from policies.placement.types import Cluster, GpuKind, Model, Placement, Pool
 from tests.unit.policies_placement.cases import LARGE, cluster, groups, large, requests
 
@@ -135,6 +135,13 @@ def test_split_by_size() -> None:
         split_by_size(pool, alike, Evaluator(requests([5, 5], 1.0, 9.0), lambda model, _: 1 + model / 9))
         is None
     )
+
+
+def test_many_gpus_are_split_in_parts_of_several() -> None:
+    for gpus, classes, unit, found in ((8, 3, 1, 21), (129, 6, 4, 100), (28, 15, 1, 0)):
+        ways = _divisions(gpus, [[each] for each in range(classes)], [1.0] * classes, [1] * classes)
+        assert len(ways) == found
+        assert all(sum(parts) == gpus and min(parts) >= unit for parts in ways)
 
 
 @pytest.mark.parametrize(
