@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from backends.engine.hardware import HARDWARE
 from backends.engine.models import MODELS
+from backends.engine.profiles import TENSOR_DEGREES
 from backends.engine.weights import weights_named
 from router.config import ConfigError, Problem
 from router.config.document import parse
@@ -18,6 +19,7 @@ from router.config.fields import Count, ModelName, NotNegative, Section
 from router.config.load import in_words, text_of
 from router.config.models import ModelConfig
 
+_WIDEST = max(TENSOR_DEGREES)
 #: A format of weights by its canonical name; the files may have any usual one.
 Weights = Annotated[str, AfterValidator(weights_named)]
 
@@ -52,10 +54,13 @@ class ClusterConfig(Section):
     def _fit_together(self) -> ClusterConfig:
         if len({each.usd_per_hour is None for each in self.pools}) > 1:
             raise PydanticCustomError("prices", "usd_per_hour: give it for all pools, or for none")
-        kinds = [each.model_copy(update={"gpus": 1}) for each in self.pools]
-        if any(each in kinds[:place] for place, each in enumerate(kinds)):
+        # A group shares each layer between at most so many GPUs: to the planner larger nodes are alike.
+        kinds = [(each.gpu, min(each.node_gpus, _WIDEST), each.usd_per_hour) for each in self.pools]
+        if len(set(kinds)) < len(kinds):
             raise PydanticCustomError(
-                "twice", "two pools differ in their number of GPUs only: make one of them"
+                "twice",
+                "two pools differ in their number of GPUs only (nodes of {widest} and more are alike): make one of them",
+                {"widest": _WIDEST},
             )
         return self
 

@@ -192,6 +192,7 @@ def test_bad_input_is_one_line(
             "pools[0].node_gpus: must be 1, 2, 4, 8 or 16 (given: 3)",
         ),
         ("pools: [{gpu: l4, gpus: 1}, {gpu: l4, gpus: 2}]", "two pools differ in their number of GPUs only"),
+        ("pools: [{gpu: l4, gpus: 1}, {gpu: l4, gpus: 1, node_gpus: 16}]", "nodes of 8 and more are alike"),
         (
             "pools: [{gpu: l4, gpus: 1, usd_per_hour: 1.0}, {gpu: t4, gpus: 2}]",
             "give it for all pools, or for none",
