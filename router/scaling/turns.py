@@ -79,7 +79,7 @@ class Turns:
             await replace_document(
                 self._state,
                 DOCUMENT,
-                lambda seen: seen.get("number", 0) <= before.number,
+                lambda seen: _number_of(seen) <= before.number,
                 _TURN.dump_python(turn, mode="json"),
             )
         except ChangedElsewhere as changed:
@@ -100,11 +100,18 @@ class Turns:
             )
 
     def document_changed(self, document: Mapping[str, Any]) -> None:
-        """The shared document has changed (`PeerLink.followers`). One that cannot be read is replaced by the next turn."""
+        """The shared document has changed (`PeerLink.followers`). Of one that cannot be read, as of another version, counts
+        only who decided, so that it is replaced when nobody decides any more."""
         try:
             turn = _TURN.validate_python(document)
         except ValidationError:
-            return
+            turn = Turn(_number_of(document), str(document.get("run", "")))
         if turn.number > self.last.number:
             self.last, self._seen_at = turn, self._clock()
             self._on_turn(turn)
+
+
+def _number_of(document: Mapping[str, Any]) -> int:
+    """The number of the turn in a document, or 0 if it has none."""
+    number = document.get("number", 0)
+    return number if isinstance(number, int) else 0

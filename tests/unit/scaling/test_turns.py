@@ -108,3 +108,25 @@ def test_a_document_that_cannot_be_read_is_no_turn() -> None:
     world = World()
     world.a.document_changed({"number": "many"})
     assert world.a.last == Turn()
+
+
+@pytest.mark.parametrize("number", [7, "many"])
+async def test_a_document_that_cannot_be_read_is_replaced(number: Any) -> None:
+    """Another version of Headway may have left it."""
+    world = World()
+    a = world.a
+    await world.state.change("scaling", lambda _: {"number": number, "run": "other", "totals": 5})
+    world.now = 10.1
+    assert a.due
+    assert await a.take(turn(a, "a"))
+    assert world.b.last == a.last
+
+
+async def test_who_decides_in_another_version_keeps_the_lease() -> None:
+    world = World()
+    a = world.a
+    await a.take(turn(a, "a"))
+    await world.state.change("scaling", lambda seen: {**seen, "number": 2, "run": "other", "totals": 5})
+    assert (a.mine, a.due, a.last.number) == (False, False, 2)
+    world.now = 10.1
+    assert a.due
