@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import product
 
 import pytest
@@ -32,6 +33,17 @@ def test_two_kinds(demand, numbers):
 
 def test_bounds_hold():
     assert cheapest([SMALL._replace(least=2), LARGE._replace(most=1)], 7.0) == (3, 1)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999, 1.1])
+def test_many_instances_take_no_time(share):
+    """One decision stands still the gateway."""
+    kinds = [Kind(2.0, 5.0, 0, 4096), Kind(0.7, 1.5, 0, 4096), Kind(1.1, 2.4, 0, 4096)]
+    demand = share * 4096 * (5.0 + 1.5 + 2.4)
+    began = time.process_time()
+    found = cheapest(kinds, demand)
+    assert time.process_time() - began < 1.0
+    assert share > 1 or sum(kind.rate_per_s * n for kind, n in zip(kinds, found, strict=True)) >= demand
 
 
 KINDS = st.lists(
