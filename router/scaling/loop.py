@@ -12,7 +12,7 @@ from typing import Self
 from policies import scaling as scalers
 from policies.scaling.types import Observation, Scaler
 from router.background import Tasks, surviving
-from router.config import ConfigError, FleetConfig, PoolConfig, Problem
+from router.config import ConfigError, FleetConfig, PoolConfig, Problem, ScalingConfig
 from router.gateway.fleet.scaling import Decision
 from router.gateway.service import Gateway
 from router.scaling.actuator import Actuator
@@ -39,9 +39,9 @@ class ScalingLoop:
         self._actuator = actuator
         self._run = run
         self._config = gateway.config.scaling
+        self._pools = scaling_pools(gateway.config)
         self._scaler = create_scaler(gateway.config)
-        lease_s = _LEASE_INTERVALS * self._config.interval_s + _LEASE_S
-        self._turns = Turns(gateway.state, run, lease_s, self._decided_elsewhere)
+        self._turns = Turns(gateway.state, run, _lease_s(self._config), self._decided_elsewhere)
         self._totals: Mapping[str, Mapping[str, Totals]] = {run: self._own_totals()}
         self._at_s = time.time()
         self._again = asyncio.Event()
@@ -78,13 +78,14 @@ class ScalingLoop:
         request waits for a model without instances."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._config.interval_s
-        while (left_s := until - loop.time()) > 0 and not self._asleep():
+        while (left_s := until - loop.time()) > 0:
             try:
                 async with asyncio.timeout(min(left_s, _LOOK_S)):
                     await self._again.wait()
                 return
             except TimeoutError:
-                pass
+                if self._asleep():
+                    return
 
     def _asleep(self) -> bool:
         """Whether a request waits for a model of which no pool is to have an instance."""
@@ -151,9 +152,11 @@ class ScalingLoop:
 
     def _use(self, config: FleetConfig) -> None:
         """Follow a reload of the fleet file."""
-        if config.scaling != self._config:
+        pools = scaling_pools(config)  # with the targets of the models
+        if config.scaling != self._config or pools != self._pools:
             self._scaler = create_scaler(config)
-            self._config = config.scaling
+            self._config, self._pools = config.scaling, pools
+            self._turns.lease_s = _lease_s(self._config)
             logger.info("the pools have changed: the scaler begins anew")
 
     def _decided_elsewhere(self, turn: Turn) -> None:
@@ -170,6 +173,10 @@ class ScalingLoop:
     def _show(self, turn: Turn) -> None:
         if turn.observation is not None:
             self._gateway.decision = Decision(turn.observation, turn.wanted, self._turns.mine)
+
+
+def _lease_s(config: ScalingConfig) -> float:
+    return _LEASE_INTERVALS * config.interval_s + _LEASE_S
 
 
 def create_scaler(config: FleetConfig) -> Scaler:

@@ -52,9 +52,9 @@ class Turns:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last = Turn()
+        self.lease_s = lease_s
         self._state = state
         self._run = run
-        self._lease_s = lease_s
         self._on_turn = on_turn
         self._clock = clock
         self._seen_at = clock()
@@ -69,7 +69,7 @@ class Turns:
         """Whether this replica is to decide now, if it is time."""
         if self.mine or not self._state.health.shared:
             return True
-        return not self.last.run or self._clock() - self._seen_at > self._lease_s
+        return not self.last.run or self._clock() - self._seen_at > self.lease_s
 
     async def take(self, turn: Turn) -> bool:
         """Publish a decision; False if another replica was faster. Raises StateError if the shared state does not answer."""
