@@ -91,21 +91,33 @@ class Processes(Actuator):
         self._make_backend = make_backend
         self._environment = environment
         self._engines: dict[str, _Engine] = {}
-        self._silent_since: dict[str, float] = {}  # instances that do not answer
+        self._silent_since: dict[str, float] = {}  # instances that do not answer, as of the last look
         self._pauses_s: dict[str, float] = {}  # the last pause after a crash, by pool
         self._not_before: dict[str, float] = {}  # when the next engine of a pool may start
         self._closing = False
         self._tasks, self._endings = Tasks(), Tasks()
 
     async def look(self, pools: Mapping[str, PoolConfig]) -> None:
-        for pool in pools.values():
-            await self._remove_silent(pool)
+        """Remove instances that do not answer: their engine hangs, or it ended with its worker."""
+        now, gateway = time.monotonic(), self._gateway
+        silent: dict[str, float] = {}
+        for config in gateway.changes.overlay.added:
+            instance = gateway.runner.scheduler.instances.get(config.name)
+            stoppable = any(pool.has(config) and _is_engine(config.name, pool) for pool in pools.values())
+            if stoppable and instance is not None and not instance.healthy:
+                silent[config.name] = self._silent_since.get(config.name, now)
+        self._silent_since = silent
+        for name in [name for name, since in silent.items() if now - since >= _SILENT_S]:
+            del silent[name]
+            logger.error("instance %s has not answered for %g s: it is stopped", name, _SILENT_S)
+            await self._edit(removing(name))
 
     def starting(self, pool: str) -> int:
         """The number of a pool's engines that are not in the fleet yet."""
         return sum(each.pool.name == pool and each.starts for each in self._engines.values())
 
     def stand_back(self) -> None:
+        self._silent_since = {}
         for engine in self._engines.values():
             if engine.starts and engine.task is not None:
                 engine.task.cancel()
@@ -148,20 +160,6 @@ class Processes(Actuator):
             elif instance.healthy:
                 fixed += 1
         return PoolState(ready, drains, fixed, self.starting(pool.name))
-
-    async def _remove_silent(self, pool: PoolConfig) -> None:
-        """Remove instances that do not answer: their engine hangs, or it ended with its worker."""
-        now = time.monotonic()
-        for config in self._gateway.changes.overlay.added:
-            if not (pool.has(config) and _is_engine(config.name, pool)):
-                continue
-            instance = self._gateway.runner.scheduler.instances.get(config.name)
-            if instance is None or instance.healthy:
-                self._silent_since.pop(config.name, None)
-            elif now - self._silent_since.setdefault(config.name, now) >= _SILENT_S:
-                del self._silent_since[config.name]
-                logger.error("instance %s has not answered for %g s: it is stopped", config.name, _SILENT_S)
-                await self._edit(removing(config.name))
 
     # --- one engine ------------------------------------------------------------------------------------
     def _start(self, pool: PoolConfig) -> None:
