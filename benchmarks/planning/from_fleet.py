@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from backends import KINDS
 from backends.engine import profiles
@@ -14,7 +15,7 @@ from benchmarks.planning.files import ClusterConfig, ModelsConfig
 from benchmarks.planning.problem import PlanningProblem
 from benchmarks.workloads.format import WorkloadError
 from policies.placement.candidates import every_shape
-from policies.placement.types import Group, Placement
+from policies.placement.types import GpuKind, Group, Placement
 from router.config import FleetConfig
 
 #: GPUs, how many of them share a layer, and their kind, of each stage (`profiles.hardware_of`).
@@ -95,18 +96,22 @@ def models_of(config: FleetConfig) -> ModelsConfig:
 
 def present(problem: PlanningProblem, config: FleetConfig) -> Placement | None:
     """A fleet file's instances as a placement; None if they are not of these models, or do not fit into this cluster."""
-    known: Mapping[str, Group] = {
-        problem.profile_name(model, shape): Group(shape, (model,))
-        for model in range(len(problem.models))
-        for pool in problem.cluster.pools
-        for shape in every_shape(pool)
-    }
-    names = [each.profile_name(model) for each in config.instances for model in each.serves]
-    if len(names) > len(config.instances) or not all(name in known for name in names):
-        return None
-    placement = Placement(tuple(known[name] for name in names if name is not None)).sorted()
-    fits = all(
-        sum(group.shape.gpus for group in placement if group.shape.kind == pool.kind) <= pool.gpus
-        for pool in problem.cluster.pools
-    )
-    return placement if fits else None
+    known: dict[str, list[Group]] = {}
+    left: Counter[GpuKind] = Counter()
+    for pool in problem.cluster.pools:
+        left[pool.kind] += pool.gpus
+        for model, shape in product(range(len(problem.models)), every_shape(pool)):
+            known.setdefault(problem.profile_name(model, shape), []).append(Group(shape, (model,)))
+    groups = []
+    for each in config.instances:
+        if len(each.serves) > 1:
+            return None
+        for name in map(each.profile_name, each.serves):
+            fitting = [one for one in known.get(name or "", ()) if one.shape.gpus <= left[one.shape.kind]]
+            if not fitting:
+                return None
+            usd_off = [abs(one.shape.usd_per_hour - (each.usd_per_hour or 0.0)) for one in fitting]
+            group = fitting[usd_off.index(min(usd_off))]
+            left[group.shape.kind] -= group.shape.gpus
+            groups.append(group)
+    return Placement(tuple(groups)).sorted()

@@ -111,6 +111,19 @@ def test_cluster_and_models_of_a_fleet_file(fleet: FleetConfig) -> None:
     ]
 
 
+def test_gpus_of_two_prices_are_those_of_their_instances(fleet: FleetConfig) -> None:
+    a, b = fleet.instances
+    both = (
+        a.model_copy(update={"hardware": "l4", "usd_per_hour": 0.4}),
+        b.model_copy(update={"name": "c", "usd_per_hour": 0.9}),
+        b,
+    )
+    fleet = fleet.model_copy(update={"instances": both})
+    placement = present(PlanningProblem(cluster_of(fleet), models_of(fleet).models, {}), fleet)
+    found = sorted((group.shape.usd_per_hour, group.models) for group in placement)
+    assert found == [(0.4, (1,)), (0.7, (0,)), (0.9, (0,))]
+
+
 @pytest.mark.parametrize("usd_per_hour", [0.5, 0.7])
 def test_a_plan_with_a_group_of_unlike_gpus_can_be_planned_again(usd_per_hour: float) -> None:
     row = "{{name: {0}, kind: emulated, profile: {1}, usd_per_hour: {2}, serves: {{{3}: {3}}}}}"
