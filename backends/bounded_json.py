@@ -104,8 +104,8 @@ def loads_with_halves(data: bytes) -> Any:
 def without_halves(data: bytes) -> bytes:
     """JSON with U+FFFD in place of each escape that is half a surrogate pair (`\\ud83d`), which orjson refuses. An engine may
     write one, as where it cuts a character in two."""
-    if b"\0" in data:
-        return data  # it is not JSON
+    if b"\0" in data or not (rb"\ud" in data or rb"\uD" in data):
+        return data  # it is not JSON, or has no such escape
     marked = data.replace(rb"\\", b"\0\0")  # such a backslash begins no escape
     return _HALF.sub("\ufffd".encode(), marked).replace(b"\0\0", rb"\\")
 
