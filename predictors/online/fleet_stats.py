@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -191,15 +191,16 @@ class FleetStats:
             lengths.learned = LearnedLengths()
         self.changed()
 
-    def forget(self, instance: str) -> None:
-        """Drop what was learned of an instance that left the fleet. Lengths belong to models and stay."""
-        self._prefills.pop(instance, None)
-        self._coverage.pop(instance, None)
-        self.histories.pop(instance, None)
-        for key in [key for key in self.candidates if key[0] == instance]:
+    def forget(self, instances: Collection[str]) -> None:
+        """Drop what was learned of instances that left the fleet. Lengths belong to models and stay."""
+        for instance in instances:
+            self._prefills.pop(instance, None)
+            self._coverage.pop(instance, None)
+            self.histories.pop(instance, None)
+        for key in [key for key in self.candidates if key[0] in instances]:
             del self.candidates[key]
         self.changed()
-        for attempt in [attempt for attempt in self.attempts if attempt[1] == instance]:
+        for attempt in [attempt for attempt in self.attempts if attempt[1] in instances]:
             del self.attempts[attempt]
         used = self.group_keys()
         for group in [group for group in self._groups if group not in used]:

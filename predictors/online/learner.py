@@ -12,6 +12,7 @@ methods, and `predictors.online.learners` lists the learners.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
@@ -92,8 +93,8 @@ class Learner(ABC, Generic[O]):
     def joins(self, candidate: Candidate) -> None:
         """The fleet has a new candidate."""
 
-    def forget(self, instance: str) -> None:
-        """The instance has left the fleet."""
+    def forget(self, instances: Collection[str]) -> None:
+        """The instances have left the fleet."""
 
     def use(self, models: Models) -> None:
         """Use other trained models from now on. Drop what was learned about the earlier ones."""

@@ -10,7 +10,7 @@ Two things here are not shared: this replica's attempts without a first token, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import log
 from typing import Any, TypeVar
 
@@ -78,11 +78,11 @@ class Learning:
         for learner in self._learners.values():
             learner.use(models)
 
-    def forget(self, instance: str) -> None:
-        """Drop what was learned of an instance that left the fleet. Lengths belong to models and stay."""
-        self.stats.forget(instance)
+    def forget(self, instances: Collection[str]) -> None:
+        """Drop what was learned of instances that left the fleet. Lengths belong to models and stay."""
+        self.stats.forget(instances)
         for learner in self._learners.values():
-            learner.forget(instance)
+            learner.forget(instances)
 
     # --- observations --------------------------------------------------------------------------------
     def apply(self, observation: Observation, now: float) -> None:

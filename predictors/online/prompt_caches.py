@@ -5,6 +5,7 @@ This is a guess, because the engine evicts by its own rule. The learned error of
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from predictors.online.candidate_stats import PendingTtft
@@ -73,6 +74,7 @@ class PromptCaches(Learner[PromptCached]):
         if observation.session is not None:
             self.sessions.add(instance, observation.session, observation.tokens)
 
-    def forget(self, instance: str) -> None:
-        self.prefixes.forget(instance)
-        self.sessions.forget(instance)
+    def forget(self, instances: Collection[str]) -> None:
+        for instance in instances:
+            self.prefixes.forget(instance)
+            self.sessions.forget(instance)

@@ -4,7 +4,7 @@ feedback."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -98,10 +98,11 @@ class Qualities(Learner[AnswerJudged]):
         for observation in self._waiting.pop(candidate.model, ()):
             self.apply(observation, 0.0)
 
-    def forget(self, instance: str) -> None:
-        """What was learned about the instance's models stays."""
+    def forget(self, instances: Collection[str]) -> None:
+        """What was learned about the instances' models stays."""
         for model, stated in list(self._priors.items()):
-            stated.pop(instance, None)
+            for instance in instances:
+                stated.pop(instance, None)
             if not stated:
                 del self._priors[model]
 

@@ -5,7 +5,7 @@ The forests stay as they were trained (`predictors.learned.trees`); `predictors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import Annotated
@@ -113,7 +113,7 @@ class TreeTimes(Learner[TreeError]):
         group = self._group(self.stats.candidates[observation.candidate].group_key)
         group.observe(observation.time, observation.queued, observation.error)
 
-    def forget(self, instance: str) -> None:
+    def forget(self, instances: Collection[str]) -> None:
         used = self.stats.group_keys()
         self._groups = {name: group for name, group in self._groups.items() if name in used}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -214,8 +214,8 @@ class Predictor(Protocol):
         """Predict with these trained models from now on."""
         ...
 
-    def forget(self, instance: str) -> None:
-        """An instance has left the fleet."""
+    def forget(self, instances: Collection[str]) -> None:
+        """Instances have left the fleet."""
         ...
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:

@@ -387,8 +387,9 @@ class Scheduler:
         self._departed = {
             name: each for name, each in known.items() if name not in self.instances and each.own.in_flight
         }
-        for name in before.keys() - self.instances.keys():
-            self._postponed.append((self.predictor.forget, (name,)))
+        gone = before.keys() - self.instances.keys()
+        if gone:
+            self._postponed.append((self.predictor.forget, (gone,)))
         self.settings = self._placer.settings = event.settings
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
@@ -113,8 +113,8 @@ class Fixed:
         self.observed.append(("end", request.id, instance.in_flight, now))
         self.ends.append((output_tokens, tpot_s))
 
-    def forget(self, instance: str) -> None:
-        """An instance has left the fleet."""
+    def forget(self, instances: Collection[str]) -> None:
+        """Instances have left the fleet."""
 
     def observe_quality(self, model: str, features: Any, quality: float, *, recorded: bool = False) -> None:
         self.observed.append(("quality", model, int(recorded), quality))

@@ -678,7 +678,7 @@ def test_what_is_known_of_a_roster_is_kept_until_it_changes() -> None:
     assert stats.of_all(candidates, instances) is served
     known = served.stats
     assert list(known) == [stats.of(*each) for each in zip(candidates, instances, strict=True)]
-    stats.forget("b")
+    stats.forget(["b"])
     anew = stats.of_all(candidates, instances).stats
     assert (anew[0] is known[0], anew[1] is known[1]) == (True, False)
     assert stats.of_all(list(candidates), instances).stats is not anew

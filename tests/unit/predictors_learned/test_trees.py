@@ -182,9 +182,9 @@ def test_an_engine_slower_than_its_profile_is_learned_for_its_kind() -> None:
         assert after[at][0] == pytest.approx(3 * before[at][0])
         assert after[at][1] == pytest.approx(2 * before[at][1])
     assert after[2] == pytest.approx(before[2])
-    predictor.forget("one")
+    predictor.forget(["one"])
     assert times_of(predictor, [twin])[0] == after[1]
-    predictor.forget("twin")
+    predictor.forget(["twin"])
     assert times_of(predictor, [twin])[0] == pytest.approx(before[1])
 
 

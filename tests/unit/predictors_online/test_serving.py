@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import time
 from dataclasses import fields, replace
 
 import pytest
 
 from predictors.online.predictor import OnlinePredictor
 from predictors.online.prompt_caches import PromptCaches
+from router.core.events import FleetChanged
 from router.core.interfaces import Predictor
 from router.core.profile import EngineProfile
+from router.core.scheduler import Scheduler
+from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, Request, Slo
+from tests.pace import cpu_limit_s
 from tests.unit.predictors_online.attempts import sent
 
 PROFILE = EngineProfile("p", 2e-3, 10e-3, 1e-4, 1e-7, 1e-9, 100_000, load_s=8.0)
@@ -291,11 +296,25 @@ def test_a_changed_profile_or_speed_starts_afresh() -> None:
 def test_forgets_an_instance_but_not_its_models_lengths() -> None:
     instance = an_instance()
     predictor = taught(OnlinePredictor(), instance, ttft_factor=3.0, output_tokens=40)
-    predictor.forget("i")
+    predictor.forget(["i"])
     prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert prediction.ttft_s_p50 == pytest.approx(PROFILE.prefill_s(500))
     assert prediction.output_tokens_p50 == pytest.approx(40, rel=0.15)
     assert predictor.coverage() == {}
+
+
+def test_half_of_a_large_fleet_leaves_in_little_time() -> None:
+    names = [f"i{number}" for number in range(2000)]
+    candidates = [Candidate(name, "m", "up") for name in names]
+    instances = [Instance(each.instance, "vllm", {"m": each}) for each in candidates]
+    predictor = OnlinePredictor()
+    scheduler = Scheduler(instances, {}, predictor)
+    for each in zip(candidates, instances, strict=True):
+        predictor.stats.of(*each)
+    began = time.thread_time()
+    scheduler.handle(FleetChanged(tuple(instances[:1000]), SchedulerSettings()), 1.0)
+    assert time.thread_time() - began < cpu_limit_s(0.05)
+    assert [name for name, _ in predictor.stats.candidates] == names[:1000]
 
 
 def test_observations_of_another_predictors_predictions_teach_lengths_only() -> None:

@@ -156,7 +156,7 @@ def test_a_session_reaches_beyond_the_hashes() -> None:
     changed = replace(longer, prefix=(*range(50), *range(500, 550)))
     assert predictor.cached_tokens(changed, "i") == pytest.approx(16_384 / 2)
     assert predictor.cached_tokens(longer, "elsewhere") == 0.0
-    predictor.forget("i")
+    predictor.forget(["i"])
     assert predictor.cached_tokens(longer, "i") == 0.0
 
 

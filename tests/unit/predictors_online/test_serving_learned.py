@@ -245,7 +245,7 @@ def test_reports_and_losses_reach_the_track() -> None:
     predictor.observe_report(instance, 5.0)
     first = predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
     assert first.memory_ratio is not None
-    predictor.forget("i")
+    predictor.forget(["i"])
     assert predictor.groups() == {}  # nobody else is of this kind
 
 
