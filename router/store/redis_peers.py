@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from operator import add
 from typing import Any
 
 from router.core.state import Work
@@ -70,17 +71,21 @@ class PeerReports:
         """The changes since the last call; None without any."""
         if not self._changed:
             return None
-        work: dict[str, Work] = {}
+        sums: dict[
+            str, list[int]
+        ] = {}  # lists, because a `Work` for each report and instance takes ten times as long
         queued: dict[str, int] = {}
         for run in [each for each in self._ejections if each not in self._live]:
             del self._ejections[run]
             self._reports.pop(run, None)
         for report in self._reports.values():
             for name, amounts in report["work"].items():
-                work[name] = work.get(name, Work()) + Work(*amounts)
+                known = sums.get(name)
+                sums[name] = amounts if known is None else list(map(add, known, amounts))
             for model, count in report["queued"].items():
                 queued[model] = queued.get(model, 0) + count
         counts = {run: report["counts"] for run, report in self._reports.items() if "counts" in report}
+        work = {name: Work(*amounts) for name, amounts in sums.items()}
         peers = Peers(len(self._live), work, frozenset(self._ejected), self._turns, queued, counts)
         self._ejected, self._turns, self._changed = set(), {}, False
         return peers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -26,7 +27,9 @@ from router.core.types import EndedHow, LoadReport
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.scaling import scaling
 from router.gateway.relay.runner import Runner
+from router.store.redis_peers import PeerReports, report_text
 from router.store.state import MemoryState, Peers, ReplicaReport, StateHealth
+from tests.pace import cpu_limit_s
 from tests.unit.core.worlds import instance, request
 from tests.unit.gateway.test_runner import Handle
 
@@ -179,3 +182,17 @@ async def test_all_replicas_want_as_many_instances(world: World) -> None:
     assert mine == theirs
     assert (mine.in_flight, mine.queued, mine.desired_replicas) == (4, 1, 4)  # 5 / (0.7 x 2)
     other.runner.stop()
+
+
+def test_the_work_of_many_replicas_is_summed_in_little_time() -> None:
+    work = {f"i{number}": Work(1, 2, 3, number) for number in range(1000)}
+    text, reports = report_text(ReplicaReport(work=work)), PeerReports("own")
+    runs = [f"run{number}" for number in range(49)]
+    reports.set_live(runs)
+    for run in runs:
+        reports.report_received(run, text)
+    began = time.thread_time()
+    peers = reports.drain()
+    assert time.thread_time() - began < cpu_limit_s(0.03)
+    assert peers is not None
+    assert peers.work["i7"] == Work(49, 98, 147, 343)
