@@ -120,18 +120,19 @@ def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
-    rows = _rows(data, "instances")
+    rows, models = _rows(data, "instances"), _names(_rows(data, "models"))
     yield from _repeated(rows, "name", "instance")
     for path, instance in rows:
-        yield from _served(data, path, instance)
+        yield from _served(models, path, instance)
         for model, served in _mapping(instance.get("serves")).items():
             if _mapping(served).get("profile") is not None and instance.get("kind") != "emulated":
                 yield (*path, "serves", str(model), "profile"), "is for kind: emulated"
 
 
 def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
+    models = _names(_rows(data, "models"))
     for path, found in _rows(data, "discovery"):
-        yield from _served(data, (*path, "instance"), found.get("instance"))
+        yield from _served(models, (*path, "instance"), found.get("instance"))
 
 
 def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -139,12 +140,12 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _repeated(pools, "name", "pool")
     discovered = [_pool_of(_mapping(entry.get("instance"))) for _, entry in _rows(data, "discovery")]
     seen: dict[tuple[tuple[str, ...], str], object] = {}
-    instances = _names(_rows(data, "instances"))
+    instances, models = set(_names(_rows(data, "instances"))), _names(_rows(data, "models"))
     for path, pool in pools:
         if pool.get("name") in instances:
             yield (*path, "name"), f"an instance is named {masked(pool.get('name'))} too"
         instance = _mapping(pool.get("instance"))
-        yield from _served(data, (*path, "instance"), instance)
+        yield from _served(models, (*path, "instance"), instance)
         of = _pool_of(instance)
         if of[0] and of in seen:
             yield path, f"pool {masked(seen[of])} has this model on this hardware too"
@@ -168,12 +169,12 @@ def _judge(data: Mapping[str, Any], section: str) -> Iterator[Finding]:
             yield (section, field), f"unknown {field} {masked(name, (field,))}{_near(name, known)}"
 
 
-def _served(data: Mapping[str, Any], path: Path, instance: object) -> Iterator[Finding]:
-    """The models that an instance serves, and that the file does not have."""
+def _served(models: Collection[str], path: Path, instance: object) -> Iterator[Finding]:
+    """The models that an instance serves, and that the file does not have (`models`)."""
     named = (
         ((*path, "serves", str(model)), str(model)) for model in _mapping(_mapping(instance).get("serves"))
     )
-    yield from _unknown("model", named, _names(_rows(data, "models")))
+    yield from _unknown("model", named, models)
 
 
 def _unknown(what: str, named: Iterable[tuple[Path, object]], known: Collection[str]) -> Iterator[Finding]:

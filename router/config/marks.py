@@ -44,11 +44,13 @@ def at_start(section: BaseModel) -> list[str]:
 
 
 def _named(annotation: Any, metadata: typing.Sequence[Any], value: Any, path: Path) -> Iterator[Named]:
+    if value is None:
+        return
     if typing.get_origin(annotation) is typing.Annotated:
         annotation, metadata = annotation.__origin__, (*metadata, *annotation.__metadata__)
     arguments = [each for each in typing.get_args(annotation) if each not in (type(None), Ellipsis)]
     mark = next((each for each in (Mark.VARIABLE, Mark.FILE) if each in metadata), None)
-    if value is None or annotation is Any:
+    if annotation is Any:
         return
     if mark is not None:
         yield Named(path, mark, value)
