@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
+from typing import NamedTuple
 
 from policies.placement.makespan import assign
 from router.core.errors import invalid_request
@@ -56,12 +57,21 @@ class BatchPlan:
     instances: tuple[PlannedLoad, ...]
 
 
+class _Served(NamedTuple):
+    """A model of an instance, as far as a plan reads it."""
+
+    model: str
+    profile: EngineProfile
+    context_tokens: float
+    speed: float
+
+
 class BatchProblem:
     """A batch and the present load of the instances that can take part: healthy, not draining, and with an engine profile.
     Each works on its prompts one after another. Output is not counted."""
 
     def __init__(self, prompts: Sequence[Prompt], instances: Iterable[Instance]) -> None:
-        """Raises Refusal for a prompt that no instance can take, and for a batch that is too large."""
+        """Reads the instances. Raises Refusal for a batch that is too large."""
         usable = [
             each
             for each in instances
@@ -75,22 +85,30 @@ class BatchProblem:
         self._prompts = prompts
         self._names = [each.name for each in usable]
         self._ready_s = [_ready_s(each) for each in usable]
+        self._served = [
+            [
+                _Served(model, profile, each.candidates[model].context_tokens or inf, each.speed)
+                for model, profile in each.profiles.items()
+            ]
+            for each in usable
+        ]
+
+    def solve(self) -> BatchPlan:
+        """The plan. It reads no instance, and may take some seconds for the largest batch. Raises Refusal for a prompt that
+        no instance can take."""
         seconds = cache(EngineProfile.prefill_s)
         #: By prompt and instance: (seconds, model).
-        self._options = [[_best(each, prompt, seconds) for each in usable] for prompt in prompts]
-        for place, (prompt, options) in enumerate(zip(prompts, self._options, strict=True)):
+        all_options = [[_best(each, prompt, seconds) for each in self._served] for prompt in self._prompts]
+        for place, (prompt, options) in enumerate(zip(self._prompts, all_options, strict=True)):
             if all(time_s == inf for time_s, _ in options):
                 raise invalid_request(
                     f"No healthy instance with an engine profile takes {prompt.tokens} tokens"
                     f"{'' if prompt.model is None else f' for {prompt.model}'}.",
                     f"prompts.{place}",
                 )
-
-    def solve(self) -> BatchPlan:
-        """The plan. It reads no instance, and may take some seconds for the largest batch."""
-        found = assign([[time_s for time_s, _ in options] for options in self._options], self._ready_s)
+        found = assign([[time_s for time_s, _ in options] for options in all_options], self._ready_s)
         planned = []
-        for prompt, options, machine in zip(self._prompts, self._options, found.machines, strict=True):
+        for prompt, options, machine in zip(self._prompts, all_options, found.machines, strict=True):
             prefill_s, model = options[machine]
             planned.append(PlannedPrompt(prompt.tokens, model, self._names[machine], prefill_s))
         loads = []
@@ -110,13 +128,12 @@ def _ready_s(instance: Instance) -> float:
 
 
 def _best(
-    instance: Instance, prompt: Prompt, seconds: Callable[[EngineProfile, int], float]
+    served: Iterable[_Served], prompt: Prompt, seconds: Callable[[EngineProfile, int], float]
 ) -> tuple[float, str]:
-    """The least seconds of a prefill, and by which model; infinite if none can take the prompt."""
+    """The least seconds of a prefill at an instance, and by which of its models; infinite if none can take the prompt."""
     found = [
-        (seconds(profile, prompt.tokens) / instance.speed, model)
-        for model, profile in instance.profiles.items()
-        if prompt.model in (None, model)
-        and prompt.tokens < (instance.candidates[model].context_tokens or inf)
+        (seconds(profile, prompt.tokens) / speed, model)
+        for model, profile, context_tokens, speed in served
+        if prompt.model in (None, model) and prompt.tokens < context_tokens
     ]
     return min(found, default=(inf, ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from router.core.errors import Refusal
@@ -9,6 +11,7 @@ from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate
 from router.gateway.fleet.batch_plan import MAX_PAIRS, BatchProblem, PlannedLoad, Prompt
+from tests.pace import cpu_limit_s
 
 LONG, SHORT = Prompt(10_000), Prompt(1000)
 
@@ -76,10 +79,20 @@ def test_only_instances_that_can_take_a_prompt_do() -> None:
 )
 def test_what_cannot_be_planned_is_refused(prompts: list[Prompt], param: str, message: str) -> None:
     with pytest.raises(Refusal, match=message) as refused:
-        BatchProblem(prompts, [instance(name, 1e-3, context_tokens=500_000) for name in "ab"])
+        BatchProblem(prompts, [instance(name, 1e-3, context_tokens=500_000) for name in "ab"]).solve()
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
 def test_a_fleet_without_instances_refuses_the_first_prompt() -> None:
     with pytest.raises(Refusal, match="takes 1000 tokens"):
-        BatchProblem([SHORT], [])
+        BatchProblem([SHORT], []).solve()
+
+
+def test_what_the_event_loop_does_for_a_large_batch_is_short() -> None:
+    """`solve` runs in a thread."""
+    prompts = [Prompt(1000 + number) for number in range(1000)]
+    instances = [instance(f"i{number}", 1e-3) for number in range(MAX_PAIRS // 1000)]
+    began = time.thread_time()
+    problem = BatchProblem(prompts, instances)
+    assert time.thread_time() - began < cpu_limit_s(0.02)
+    assert len(problem.solve().prompts) == 1000
