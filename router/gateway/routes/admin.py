@@ -81,10 +81,10 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         """Instances with health, load and models; the state shared with other replicas; operators' changes over the fleet
         file."""
         scheduler = gateway.runner.scheduler
-        now = gateway.runner.clock()
+        now, coverage = gateway.runner.clock(), gateway.predictor.coverage()
         return {
             "models": [model.model_dump(mode="json") for model in gateway.config.models],
-            "instances": [_instance(gateway, each, now) for each in gateway.config.instances],
+            "instances": [_instance(gateway, each, now, coverage) for each in gateway.config.instances],
             "queue_depth": scheduler.queue_depth,
             "live_requests": scheduler.live,
             "draining": gateway.draining,
@@ -103,7 +103,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
             raise unauthorized("An instance may use secrets only if the gateway has an admin key.")
 
         await gateway.changes.edit(adding(added))
-        return _instance(gateway, added, gateway.runner.clock())
+        return _instance(gateway, added, gateway.runner.clock(), gateway.predictor.coverage())
 
     @router.delete("/instances/{name}")
     async def remove_instance(name: str, drain: bool = False) -> dict[str, Any]:
@@ -226,7 +226,10 @@ def _changes(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str, Any]:
+def _instance(
+    gateway: Gateway, config: InstanceConfig, now: float, coverage: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`coverage` is the predictor's."""
     instance = gateway.runner.scheduler.instances[config.name]
     report, own = instance.report, instance.own
     return {
@@ -250,5 +253,5 @@ def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str,
         "waiting": report.waiting,
         "kv_usage": report.kv_usage,
         "report_age_s": None if instance.reported_at is None else round(now - instance.reported_at, 3),
-        "prediction": gateway.predictor.coverage().get(instance.name),
+        "prediction": coverage.get(instance.name),
     }

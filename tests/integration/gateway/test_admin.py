@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -22,6 +23,15 @@ async def test_the_fleet_as_it_is(tmp_path):
         assert instance["serves"] == {"llama-3.1-8b": "up/llama-3.1-8b"}
         assert [model["name"] for model in fleet["models"]] == ["llama-3.1-8b", "qwen2.5-7b"]
         assert (fleet["queue_depth"], fleet["draining"]) == (0, False)
+
+
+async def test_the_predictor_is_read_once_for_all_instances(tmp_path, monkeypatch):
+    async with live(tmp_path, vllm("a"), vllm("b")) as gw:
+        coverage = MagicMock(return_value={"b": {"observed": 3.0}})
+        monkeypatch.setattr(gw.gateway.predictor, "coverage", coverage)
+        _, fleet = await gw.get("/admin/fleet")
+        assert [each["prediction"] for each in fleet["instances"]] == [None, {"observed": 3.0}]
+        assert coverage.call_count == 1
 
 
 async def test_an_instance_is_added_and_taken_out(tmp_path):
