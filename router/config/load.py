@@ -127,6 +127,16 @@ def with_instances(fleet: FleetConfig, instances: Iterable[InstanceConfig]) -> F
         raise _refused("instance", error, FleetConfig) from error
 
 
+def misfits(fleet: FleetConfig, instances: Iterable[InstanceConfig]) -> dict[int, str]:
+    """Which of these instances, by position, the fleet cannot have, and why."""
+    data = {**fleet.model_dump(), "instances": [each.model_dump() for each in instances]}
+    return {
+        int(path[1]): f"{'.'.join(map(str, path[2:]))}: {reason}"
+        for path, reason in crosscheck(data)
+        if path[0] == "instances"
+    }
+
+
 def with_address(fleet: FleetConfig, **address: object) -> FleetConfig:
     """The same fleet with the `host` or `port` of a command line. Raises ConfigError."""
     try:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from router.config import ConfigError, PoolConfig
 from router.core.errors import Refusal
-from router.gateway.fleet.edits import Edit, draining, keeping
+from router.gateway.fleet.edits import Edit, draining, keeping, together
 from router.gateway.service import Gateway
 
 logger = logging.getLogger("headway")
@@ -51,10 +51,9 @@ class Actuator:
 
     async def _keep_and_drain(self, todo: Steps) -> None:
         """Take the steps that only change the fleet."""
-        for name in todo.keep:
-            await self._edit(keeping(name))
-        for name in todo.drain:
-            await self._edit(draining(name, by_scaler=True))
+        edits = [*map(keeping, todo.keep), *(draining(name, by_scaler=True) for name in todo.drain)]
+        if edits:
+            await self._edit(together(edits))
 
 
 class PoolState(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any
 
 from predictors.learned.models import Models
 from router.background import Tasks
-from router.config import ConfigError, FleetConfig, InstanceConfig, with_instances
+from router.config import ConfigError, FleetConfig, InstanceConfig, misfits, with_instances
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.gateway.fleet.artifacts import Artifacts
@@ -76,7 +76,7 @@ class FleetChanges:
         self._seen: Overlay | None = self.overlay  # what it says; None: it cannot be read here
         self._newest: Mapping[str, Any] | None = None  # not yet looked at
         self._follows_reloads = False  # from the start on: earlier reloads are in the file already
-        self._found: dict[int, tuple[InstanceConfig, ...]] = {}  # by entry of `discovery`
+        self._found: dict[int, dict[str, InstanceConfig]] = {}  # by entry of `discovery`, then by name
         # By name, when `discovery` found it no more, for as long as a request may take.
         self._lost_at: dict[str, float] = {}
 
@@ -109,7 +109,7 @@ class FleetChanges:
             return True
         told = True
         async with self._lock:
-            file = self._read_file()
+            file = await asyncio.to_thread(self._read_file)
             models = await self._artifacts.load(file)
             try:
                 await self._publish(lambda overlay, _: overlay.reloaded(), file)
@@ -129,7 +129,7 @@ class FleetChanges:
         fit the fleet."""
         async with self._lock:
             before = self._found
-            self._found = {**before, entry: tuple(instances)}
+            self._found = {**before, entry: {each.name: each for each in instances}}
             try:
                 await self._apply(self.overlay, self.file)
             except BaseException:
@@ -138,11 +138,11 @@ class FleetChanges:
             now = monotonic()
             since = now - self._fleet.config.limits.request_timeout_s
             self._lost_at = {name: at for name, at in self._lost_at.items() if at > since}
-            self._lost_at |= {each.name: now for each in before.get(entry, ()) if not self.finds(each.name)}
+            self._lost_at |= {name: now for name in before.get(entry, ()) if not self.finds(name)}
 
     def finds(self, name: str) -> bool:
         """Whether `discovery` finds an instance of this name now, be it removed or not."""
-        return any(each.name == name for instances in self._found.values() for each in instances)
+        return any(name in instances for instances in self._found.values())
 
     def may_have_requests(self, name: str) -> bool:
         """Whether `discovery` finds an instance of this name now, or has found it so lately that requests of then may run."""
@@ -152,9 +152,9 @@ class FleetChanges:
 
     def _with_found(self, file: FleetConfig) -> FleetConfig:
         """A fleet file with the discovered instances, except those whose name is taken and those that do not fit it."""
-        taken = {each.name for each in file.instances}
+        taken = {each.name for each in (*file.instances, *file.scaling.pools)}
         found = []
-        for each in (one for instances in self._found.values() for one in instances):
+        for each in (one for instances in self._found.values() for one in instances.values()):
             if each.name in taken:
                 logger.warning("discovery: %s is left out, its name is taken", each.name)
             else:
@@ -165,7 +165,13 @@ class FleetChanges:
         try:
             return with_instances(file, (*file.instances, *found))
         except ConfigError:  # one of them, such as a pod with another model in its annotation
-            return with_instances(file, (*file.instances, *(each for each in found if _fits(file, each))))
+            reasons = misfits(file, found)
+            for place, reason in reasons.items():
+                logger.warning(
+                    "discovery: %s is left out, it does not fit the fleet file: %s", found[place].name, reason
+                )
+            fitting = [each for place, each in enumerate(found) if place not in reasons]
+            return with_instances(file, (*file.instances, *fitting))
 
     async def _publish(self, make: Edit, file: FleetConfig) -> None:
         for _ in range(_TRIES):
@@ -256,7 +262,7 @@ class FleetChanges:
             self._seen = overlay = Overlay.of(document)
             file, models = self.file, None
             if self._follows_reloads and overlay.reloads != self.overlay.reloads and self._read_file:
-                file = self._read_file()
+                file = await asyncio.to_thread(self._read_file)
                 models = await self._artifacts.load(file)
             await self._apply(overlay, file, models)
         except (ConfigError, OverlayError) as error:
@@ -264,16 +270,6 @@ class FleetChanges:
             logger.error("another replica's change of the fleet is not applied here: %s", self.trouble)
         else:
             self.trouble = None
-
-
-def _fits(file: FleetConfig, instance: InstanceConfig) -> bool:
-    """Whether a discovered instance fits the fleet."""
-    try:
-        with_instances(file, (instance,))
-    except ConfigError as error:
-        logger.warning("discovery: %s is left out, it does not fit the fleet file: %s", instance.name, error)
-        return False
-    return True
 
 
 def _unavailable(message: str, retry_after_s: float = 2) -> Refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from router.config import FleetConfig, InstanceConfig
@@ -18,7 +18,7 @@ def adding(added: InstanceConfig) -> Edit:
     """Add an instance. Raises a Refusal (409) if its name is taken."""
 
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay:
-        if overlay.over(file).instance(added.name) is not None:
+        if overlay.has(added.name, file):
             raise Refusal(
                 409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
             )
@@ -31,7 +31,7 @@ def removing(name: str) -> Edit:
     """Remove an instance. Its running requests continue to their end."""
     return lambda overlay, file: (
         None
-        if overlay.over(file).instance(name) is None
+        if not overlay.has(name, file)
         else _without(name, overlay, file, scaled_down=overlay.scaled_down - {name})
     )
 
@@ -41,7 +41,7 @@ def draining(name: str, *, by_scaler: bool = False) -> Edit:
     back (`keeping`), even if the scaler drained it before."""
 
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        if overlay.over(file).instance(name) is None:
+        if not overlay.has(name, file):
             return None
         if name in overlay.draining and (by_scaler or name not in overlay.scaled_down):
             return None
@@ -67,6 +67,18 @@ def restoring(names: Collection[str]) -> Edit:
     return lambda overlay, _: (
         overlay.next(removed=overlay.removed - set(names)) if overlay.removed & set(names) else None
     )
+
+
+def together(edits: Sequence[Edit]) -> Edit:
+    """All of these edits as one."""
+
+    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
+        found = overlay
+        for each in edits:
+            found = each(found, file) or found
+        return None if found is overlay else found
+
+    return edit
 
 
 def drained(name: str) -> Edit:

@@ -65,6 +65,12 @@ class Overlay:
         kept = [each for each in file.instances if each.name not in self.removed and each.name not in added]
         return with_instances(file, (*kept, *self.added))
 
+    def has(self, name: str, file: FleetConfig) -> bool:
+        """Whether the file with the changes has an instance of this name."""
+        if any(each.name == name for each in self.added):
+            return True
+        return name not in self.removed and file.instance(name) is not None
+
     def next(self, **changes: Any) -> Self:
         """The overlay with these fields changed (`router.gateway.fleet.edits`)."""
         found = replace(self, revision=self.revision + 1, **changes)

@@ -1,0 +1,117 @@
+"""Changes of the fleet: what they cost the event loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+
+from router.config import FleetConfig, loads, with_instances
+from router.config.instances import InstanceConfig
+from router.gateway.fleet import changes as changes_module
+from router.gateway.fleet.changes import FleetChanges
+from router.gateway.fleet.edits import draining, keeping, together
+from router.gateway.fleet.overlay import Overlay
+from router.store.state import MemoryState
+from tests.pace import cpu_limit_s
+
+FILE = loads("models:\n" + "".join(f"  - {{name: m{number}}}\n" for number in range(100)))
+#: No step of the event loop is to be longer.
+LIMIT_S = 0.05
+
+
+def pods(count: int, serves: str = "m0") -> list[InstanceConfig]:
+    return [
+        InstanceConfig.model_validate(
+            {"name": f"pod{number}", "kind": "vllm", "url": "http://127.0.0.1:1", "serves": {serves: "up"}}
+        )
+        for number in range(count)
+    ]
+
+
+def changes_of(file: FleetConfig, read_file: Any = None) -> tuple[FleetChanges, list[FleetConfig]]:
+    """Changes, and the fleets that are served."""
+    served: list[FleetConfig] = []
+
+    async def prepare(config: FleetConfig) -> Any:
+        served.append(config)
+        return SimpleNamespace(made=AsyncExitStack())
+
+    fleet = MagicMock(prepare=prepare, config=file)
+    artifacts = MagicMock(load=AsyncMock(), use=AsyncMock())
+    parts: dict[str, Any] = {"runner": MagicMock(), "peers": MagicMock(), "targets": MagicMock()}
+    state = MemoryState()
+    made = FleetChanges(file, fleet=fleet, state=state, artifacts=artifacts, read_file=read_file, **parts)
+    return made, served
+
+
+async def test_pods_that_do_not_fit_are_left_out_in_two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = MagicMock(side_effect=with_instances)
+    monkeypatch.setattr(changes_module, "with_instances", checks)
+    changes, served = changes_of(FILE)
+    found = pods(20)
+    found[7] = found[7].model_copy(update={"serves": pods(1, "unknown")[0].serves})
+    await changes.found(0, found)
+    assert [each.name for each in served[-1].instances] == [f"pod{n}" for n in range(20) if n != 7]
+    assert checks.call_count == 2
+
+
+async def test_a_pod_with_the_name_of_a_pool_is_left_out() -> None:
+    template = {"kind": "vllm", "hardware": "h100", "serves": {"m0": "up"}}
+    pool = {"name": "pod1", "instance": template}
+    changes, served = changes_of(FleetConfig.model_validate({**dict(FILE), "scaling": {"pools": [pool]}}))
+    await changes.found(0, pods(3))
+    assert [each.name for each in served[-1].instances] == ["pod0", "pod2"]
+
+
+async def test_thousands_of_pods_that_are_gone_are_noted_in_little_time() -> None:
+    changes, _ = changes_of(FILE)
+    found = pods(3000)
+    await changes.found(0, found)
+    changes._apply = AsyncMock()  # type: ignore[method-assign]
+    began = time.thread_time()
+    await changes.found(0, found[:1500])
+    assert time.thread_time() - began < cpu_limit_s(LIMIT_S)
+    assert changes.finds("pod1499")
+    assert not changes.finds("pod1500")
+    assert changes.may_have_requests("pod1500")
+    assert not changes.may_have_requests("pod3000")
+
+
+async def test_the_fleet_file_is_read_in_a_thread() -> None:
+    readers: list[threading.Thread] = []
+
+    def read() -> FleetConfig:
+        readers.append(threading.current_thread())
+        return FILE
+
+    changes, _ = changes_of(FILE, read)
+    await changes.reload()
+    await changes.catch_up()
+    changes.document_changed({**Overlay(revision=5, reloads=9).document()})
+    await changes.catch_up()
+    assert len(readers) == 2
+    assert threading.main_thread() not in readers
+
+
+def test_a_large_fleet_is_checked_in_little_time() -> None:
+    fleet, found = with_instances(FILE, ()), pods(3000)
+    began = time.thread_time()
+    whole = with_instances(fleet, found)
+    assert time.thread_time() - began < cpu_limit_s(LIMIT_S)
+    assert len(whole.instances) == 3000
+
+
+def test_several_edits_are_one_change() -> None:
+    file = with_instances(FILE, pods(3))
+    before = Overlay(draining=frozenset({"pod2"}), scaled_down=frozenset({"pod2"}))
+    edits = [keeping("pod2"), draining("pod0", by_scaler=True), draining("pod9"), draining("pod1")]
+    after = together(edits)(before, file)
+    assert after is not None
+    assert (after.draining, after.scaled_down) == ({"pod0", "pod1"}, {"pod0"})
+    assert together([draining("pod9"), keeping("pod0")])(before, file) is None
