@@ -71,9 +71,8 @@ class PeerReports:
         """The changes since the last call; None without any."""
         if not self._changed:
             return None
-        sums: dict[
-            str, list[int]
-        ] = {}  # lists, because a `Work` for each report and instance takes ten times as long
+        # Lists, because a `Work` for each report and instance takes ten times as long.
+        sums: dict[str, list[int]] = {}
         queued: dict[str, int] = {}
         for run in [each for each in self._ejections if each not in self._live]:
             del self._ejections[run]
