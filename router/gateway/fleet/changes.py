@@ -152,7 +152,7 @@ class FleetChanges:
 
     def _with_found(self, file: FleetConfig) -> FleetConfig:
         """A fleet file with the discovered instances, except those whose name is taken and those that do not fit it."""
-        taken = {each.name for each in (*file.instances, *file.scaling.pools)}
+        taken = {each.name for each in file.instances} | {pool.name for pool in file.scaling.pools}
         found = []
         for each in (one for instances in self._found.values() for one in instances.values()):
             if each.name in taken:
