@@ -71,5 +71,5 @@ def _p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error:
     targets = [target for target in (slo.ttft_s, slo.e2e_s) if target is not None]
     if not targets:
         return 0.0
-    left_s = min(targets) - waited_s
-    return ttft_error.exceed(log(left_s / ttft_s)) if left_s > 0.0 else 1.0
+    share = (min(targets) - waited_s) / ttft_s
+    return ttft_error.exceed(log(share)) if share > 0.0 else 1.0

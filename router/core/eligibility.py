@@ -98,7 +98,7 @@ def eligible(
     over_budget = False  # some candidate is too expensive only for the key's budgets
     poor: set[tuple[str, str]] = set()
     best_quality = None
-    if floor is not None:
+    if floor is not None and candidates:
         poor, best_quality = _below(request, floor, roster, qualities)
     for at in looked_at:
         candidate, instance = candidates[at], instances[at]

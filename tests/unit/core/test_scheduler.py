@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from router.core.errors import Refusal
@@ -198,6 +200,20 @@ def test_a_slot_of_another_model_does_not_help_the_queue():
     assert s.handle(Arrived(request("r2")), 0.0) == []
     assert [type(each) for each in s.handle(Ended("n1", 1, OK, output_tokens=1), 1.0)] == [Finish]
     assert dispatched(s.handle(Ended("r1", 1, OK, output_tokens=1), 2.0)).request_id == "r2"
+
+
+class Asked(Fixed):
+    """A trained predictor of quality: it needs something to predict."""
+
+    def qualities(self, request: Any, candidates: Any) -> Any:
+        assert candidates
+        return super().qualities(request, candidates)
+
+
+def test_no_quality_is_predicted_of_a_model_without_an_instance():
+    s = scheduler(instance("a"), predictor=Asked())
+    out = s.handle(Arrived(request(models=("other",), min_quality=0.5)), 0.0)
+    assert refused(out).code == "no_instance"
 
 
 def test_queued_requests_are_told_when_their_last_instance_goes():
