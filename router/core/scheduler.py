@@ -183,7 +183,8 @@ class Scheduler:
         if self._waiting.states:
             if self.fleet.returning():
                 at = min(at, self._now + _RETURN_LOOK_S)
-            at = min(at, self._waiting.next_decision_at(self._now))
+            # With fewer attempts in an engine's queue, one that waits here may find room.
+            at = min(at, self._waiting.next_decision_at(self._now), self._open.first_tokens_at)
         return at if at < math.inf else None
 
     def decide(self, request: Request, now: float) -> Decision:
@@ -207,10 +208,11 @@ class Scheduler:
         self._now = now
         out: list[Instruction] = []
         self._out = out
-        if now >= self._open.first_tokens_at:
+        assumed = now >= self._open.first_tokens_at
+        if assumed:
             for attempt in self._open.expected_first_tokens(now):
                 attempts.assume_first_token(attempt)
-        if self._handlers[type(event)](event, now) and self._waiting.states:
+        if (self._handlers[type(event)](event, now) or assumed) and self._waiting.states:
             self._serve_queue(now)
         return out
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from router.core.events import Arrived, Ended, FirstToken
+from router.core.events import Arrived, Ended, Event, FirstToken, LoadReported, Tick
 from router.core.money.reservation import Funding
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.streaming import as_sent, needs_stream
-from router.core.types import Candidate, EndedHow, Prediction, Request, Slo
+from router.core.types import Candidate, EndedHow, LoadReport, Prediction, Request, Slo
 from router.decision_log import compared
 from tests.unit.core.worlds import Fixed, dispatched, finished, instance, request, scheduler
 
@@ -85,6 +85,19 @@ def test_an_answer_in_one_piece_has_no_ttft_and_leaves_nothing_behind() -> None:
     assert work(a) == (0, 0, 0, 0)
     assert predictor.ttfts == [1.5]
     assert predictor.ends == [(7, None), (7, pytest.approx(1 / 6))]
+
+
+@pytest.mark.parametrize("event", [Tick(), LoadReported("nobody", LoadReport())])
+def test_an_assumed_first_token_makes_room_in_an_engines_queue(event: Event) -> None:
+    s = scheduler(instance("a"), predictor=Second(), **WHEN_NEEDED)
+    for number in range(4):
+        dispatched(s.handle(Arrived(request(f"r{number}", **NOBODY_STREAMS)), 0.0))
+    s.handle(LoadReported("a", LoadReport(running=1, waiting=9)), 0.1)
+    assert s.wake_at == 600.0
+    assert s.handle(Arrived(request("r4")), 0.2) == []
+    assert s.wake_at == 1.0
+    assert dispatched(s.handle(event, 1.0)).request_id == "r4"
+    assert s.wake_at == 600.0
 
 
 def test_an_end_before_the_assumed_first_token() -> None:
