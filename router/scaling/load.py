@@ -57,7 +57,8 @@ def model_loads(
     queued: Mapping[str, int],
 ) -> dict[str, ModelLoad]:
     """The load by model since `before`. Both totals are by run of a replica, then by model; a run that is new has counted
-    from zero. A request under way may be counted for another model when it ends, so a difference is at least 0."""
+    from zero. A request under way may be counted for another model when it ends, and metrics of instances that are gone are
+    dropped, so a difference is at least 0."""
     since: dict[str, list[int]] = {}
     for run, models in now.items():
         for model, counted in models.items():

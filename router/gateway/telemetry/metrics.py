@@ -21,6 +21,8 @@ from router.store.records import RequestRecord
 OTHER = "other"
 #: The most label sets kept: a fleet that changes all day must not grow the process without bound.
 MAX_SERIES = 2000
+#: The most further ones, of model and outcome only: scaling counts by model.
+MAX_BY_MODEL = 500
 #: Records are counted together when so many have come, or when somebody reads.
 _COUNTED_AT_ONCE = 16
 
@@ -72,11 +74,14 @@ class Metrics:
     ) -> None:
         """Add the names that labels may take, at the start and after each change of the fleet.
 
-        `instances` maps each name to its engine kind. Counts under older names stay.
+        `instances` maps each name to its engine kind. Counts under older names stay, but those of instances that have left
+        the fleet are dropped when half of the label sets are used: new instances need them.
         """
         self._count_records()
         self._found.clear()
         models = list(models)
+        if instances and max(len(self._series), len(self._instances)) > MAX_SERIES // 2:
+            self._drop_gone(instances)
         self._policies.update(_known(policies))
         self.decisions |= {
             name: Histogram(DECISION_BUCKETS)
@@ -88,6 +93,12 @@ class Metrics:
         self._instances.update(_known(instances))
         self._keys.update(_known(keys))
         self._kinds.update(instances)
+
+    def _drop_gone(self, instances: Mapping[str, str]) -> None:
+        """Drop the counts and the names of all but these instances."""
+        kept = {*instances, OTHER, ""}
+        self._series = {key: each for key, each in self._series.items() if key[3] in kept}
+        self._instances, self._kinds = _known(()), {}
 
     def record(self, record: RequestRecord) -> None:
         """Count one finished request, whose record the caller must not change afterwards."""
@@ -154,7 +165,7 @@ class Metrics:
         )
         spent = self._spend
         if key not in spent and len(spent) >= MAX_SERIES:
-            key = (OTHER, OTHER, OTHER)
+            key = (*key[:2], OTHER)
         spent[key] = spent.get(key, 0.0) + cost_usd
 
     def observe_decision(self, policy: str, seconds: float) -> None:
@@ -181,7 +192,9 @@ class Metrics:
             outcome,
         )
         if key not in self._series and len(self._series) >= MAX_SERIES:
-            key = (OTHER, OTHER, OTHER, OTHER, OTHER, outcome)
+            key = (OTHER, key[1], key[2], OTHER, OTHER, outcome)
+            if key not in self._series and len(self._series) >= MAX_SERIES + MAX_BY_MODEL:
+                key = (OTHER, OTHER, OTHER, OTHER, OTHER, outcome)
         series = self._series.setdefault(key, Series())
         if policy in self._policies and requested in self._requested and len(self._found) < MAX_SERIES:
             self._found[names] = series  # no name that a client made up

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from policies.scaling.types import ModelLoad
 from router.core.events import Arrived
 from router.core.types import Outcome
+from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.metrics import Metrics
 from router.request.model_names import ModelNames
 from router.scaling.load import Totals, model_loads, totals
@@ -59,3 +62,21 @@ def test_loads_are_summed_over_replicas_since_the_last_decision() -> None:
 def test_a_request_that_ends_for_another_model_takes_nothing_away() -> None:
     before, now = {"a": {"m": Totals(5, 50)}}, {"a": {"m": Totals(4, 40)}}
     assert model_loads(before, now, {}) == {"m": ModelLoad(arrivals=0)}
+
+
+def test_requests_count_for_their_model_however_many_pods_have_come_and_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_module, "MAX_SERIES", 20)
+    monkeypatch.setattr(metrics_module, "MAX_BY_MODEL", 4)
+    metrics, running = Metrics(), scheduler(instance("a"))
+    for number in range(100):
+        pods = [f"pod-{each}" for each in range(number, number + 30)]
+        metrics.set_fleet(policies=[], models=["m"], instances=dict.fromkeys(pods, "vllm"))
+        before = totals(metrics, running, NAMES).get("m", Totals())
+        for pod in pods:
+            metrics.record(record("m", "m", Outcome.OK, instance=pod, attempts=1, prompt_tokens=10))
+        counted = totals(metrics, running, NAMES)["m"]
+        assert (counted.arrivals - before.arrivals, counted.prompt_tokens - before.prompt_tokens) == (30, 300)
+    assert len(list(metrics.all_series())) <= 24
+    assert metrics.kind("pod-0") == "" and metrics.kind("pod-120") == "vllm"
