@@ -43,7 +43,8 @@ class ScalingLoop:
         self._scaler = create_scaler(gateway.config)
         self._turns = Turns(gateway.state, run, _lease_s(self._config), self._decided_elsewhere)
         self._totals: Mapping[str, Mapping[str, Totals]] = {run: self._own_totals()}
-        self._at_s = time.time()
+        # When the last decision was made, in the scaler's time, and when that was by a clock that is never set.
+        self._at_s, self._seen_at = time.time(), time.monotonic()
         self._again = asyncio.Event()
         self._tasks = Tasks()
         actuator.on_change = self._again.set
@@ -114,6 +115,7 @@ class ScalingLoop:
         observation = self._observe(counted)
         wanted = dict(self._scaler.desired(observation))
         self._totals, self._at_s = counted, observation.now_s
+        self._seen_at += observation.seconds
         turn = Turn(self._turns.last.number + 1, self._run, observation, wanted, counted)
         try:
             if not await self._turns.take(turn):
@@ -124,11 +126,12 @@ class ScalingLoop:
         await self._actuator.scale(pools, wanted)
 
     def _observe(self, counted: Mapping[str, Mapping[str, Totals]]) -> Observation:
-        gateway, now_s = self._gateway, time.time()
+        gateway, seconds = self._gateway, time.monotonic() - self._seen_at
         scheduler, instances = gateway.runner.scheduler, gateway.config.instances
         return Observation(
-            now_s=now_s,
-            seconds=max(0.0, now_s - self._at_s),
+            # The clock may be set back, and another replica's may be ahead.
+            now_s=max(time.time(), self._at_s + seconds),
+            seconds=seconds,
             pools={
                 pool.name: pool_load(pool, instances, scheduler, self._actuator.starting(pool.name))
                 for pool in self._config.pools
@@ -168,6 +171,7 @@ class ScalingLoop:
                 with surviving("scaling"):
                     self._scaler.desired(observation)
                 self._totals, self._at_s = turn.totals, observation.now_s
+                self._seen_at = time.monotonic()
         self._show(turn)
 
     def _show(self, turn: Turn) -> None:

@@ -79,4 +79,5 @@ def test_requests_count_for_their_model_however_many_pods_have_come_and_gone(
         counted = totals(metrics, running, NAMES)["m"]
         assert (counted.arrivals - before.arrivals, counted.prompt_tokens - before.prompt_tokens) == (30, 300)
     assert len(list(metrics.all_series())) <= 24
-    assert metrics.kind("pod-0") == "" and metrics.kind("pod-120") == "vllm"
+    assert metrics.kind("pod-0") == ""
+    assert metrics.kind("pod-120") == "vllm"

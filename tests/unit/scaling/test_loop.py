@@ -8,9 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from policies.scaling.types import Observation, PoolLoad
 from router.config import FleetConfig, loads
+from router.scaling import loop as loop_module
 from router.scaling.actuator import Actuator
 from router.scaling.loop import ScalingLoop
+from router.scaling.turns import Turn
 from router.store.state import MemoryState
 
 FLEET = """
@@ -22,11 +25,11 @@ scaling:
 
 
 def loop_of(config: FleetConfig) -> ScalingLoop:
-    scheduler = SimpleNamespace(requests=tuple)
+    scheduler = SimpleNamespace(requests=tuple, queue_depth=0, instances={})
     gateway = SimpleNamespace(
         config=config,
         state=MemoryState(),
-        peers=SimpleNamespace(followers={}),
+        peers=SimpleNamespace(followers={}, counts_elsewhere={}, queued_elsewhere={}),
         metrics=SimpleNamespace(all_series=tuple),
         runner=SimpleNamespace(scheduler=scheduler),
         rules=SimpleNamespace(names=None),
@@ -64,3 +67,30 @@ def test_a_reload_changes_the_lease_and_the_targets() -> None:
     scaler = loop._scaler
     loop._use(loads(FLEET.replace("interval_s: 5", "interval_s: 60").replace("1000", "500")))
     assert loop._scaler is not scaler
+
+
+async def test_a_wall_clock_that_is_set_does_not_change_how_long_the_scaler_saw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone_s, set_s = 0.0, 0.0  # since the start, and by how much the wall clock was set
+    clock = SimpleNamespace(time=lambda: 1e9 + gone_s + set_s, monotonic=lambda: 5.0 + gone_s)
+    monkeypatch.setattr(loop_module, "time", clock)
+    loop = loop_of(loads(FLEET))
+    seen: list[Observation] = []
+
+    def desired(observation: Observation) -> dict[str, int]:
+        seen.append(observation)
+        return {"p": 0}
+
+    monkeypatch.setattr(loop._scaler, "desired", desired)
+    for set_s in (0.0, -3600.0, -3600.0, 3600.0, 0.0):  # noqa: B007 (read by the clock)
+        gone_s += 5.0
+        await loop._turn()
+    assert [each.seconds for each in seen] == [5.0] * 5
+    assert [each.now_s - 1e9 for each in seen] == [5.0, 10.0, 15.0, 3620.0, 3625.0]
+    # Another replica, whose clock is ahead, decides: time goes on from there.
+    other = Turn(99, "other", Observation(1e9 + 9000.0, 5.0, {"p": PoolLoad(0)}, {}), {"p": 0})
+    loop._decided_elsewhere(other)
+    gone_s += 5.0
+    await loop._turn()
+    assert (seen[-1].seconds, seen[-1].now_s - 1e9) == (5.0, 9005.0)
