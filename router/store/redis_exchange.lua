@@ -73,6 +73,13 @@ local function release(who)
   end
 end
 
+-- Times that lie ahead are from before the clock was set back: else a replica that is gone would stay until then.
+local function not_ahead(seen)
+  for _, who in ipairs(call('ZRANGEBYSCORE', key(seen), '(' .. exact(now), '+inf')) do
+    call('ZADD', key(seen), exact(now), who)
+  end
+end
+
 -- The number of its last batch stays as long as its reservations: it may come back, and send that batch again.
 local function forget(who)
   call('HDEL', key('run:', who), 'number', 'view')
@@ -238,6 +245,8 @@ call('HSET', key('run:', run), 'number', message.number)
 call('ZADD', key('replicas'), exact(now), run)
 call('ZADD', key('holders'), exact(now), run)
 if message.hello then release(run) end
+not_ahead('replicas')
+not_ahead('holders')
 for _, who in ipairs(call('ZRANGEBYSCORE', key('replicas'), '-inf', exact(now - DEAD_S))) do forget(who) end
 for _, who in ipairs(call('ZRANGEBYSCORE', key('holders'), '-inf', exact(now - HELD_S))) do
   release(who)

@@ -204,3 +204,18 @@ async def test_turns_that_wait_for_redis_do_not_grow_either(server):
             a.state.wake()
             await until(lambda failures=failures: a.state.health.failures > failures)
         assert len(a.state._turns) == 1024
+
+
+async def test_a_replica_that_is_gone_does_not_count_until_a_clock_that_was_set_back_catches_up(calm_server):
+    async with replicas(calm_server.url, 1) as (a,):
+        b = Replica(calm_server.url, _name(a), "run-killed")
+        await b.start()
+        await until(lambda: a.state.health.replicas == 2)
+        await b.die()
+        ahead = {"run-killed": time.time() + 3600}  # as written before the clock of Redis was set back
+        async with redis.asyncio.from_url(calm_server.url) as client:
+            sets = [f"{{{_name(a)}}}:{each}" for each in ("replicas", "holders")]
+            for each in sets:
+                await client.zadd(each, ahead)
+            await until(lambda: a.state.health.replicas == 1, within_s=10)
+            assert [each for each in sets if await client.zscore(each, "run-killed") > time.time()] == []
