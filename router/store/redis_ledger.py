@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from router.store.state import TOTAL, Budget, oldest_kept
+from router.store.state import TOTAL, Budget, keep_day
 
 #: (key, period)
 Name = tuple[str, str]
@@ -58,20 +58,19 @@ class Ledger:
         self._balances: dict[Name, Balance] = {}
         self._changed: dict[Name, None] = {}
         self._foreign: dict[tuple[Name, str], None] = {}
-        self._oldest = ""
+        self._days: dict[str, None] = {}
 
     def balance(self, name: Name) -> Balance:
         """A budget's balance, made at its first use."""
         balance = self._balances.get(name)
         if balance is None:
             balance = self._balances[name] = Balance()
-            if name[1] != TOTAL and oldest_kept(name[1]) > self._oldest:
-                self._forget(oldest_kept(name[1]))
+            if name[1] != TOTAL and name[1] not in self._days:
+                self._forget(keep_day(self._days, name[1]))
         return balance
 
-    def _forget(self, oldest: str) -> None:
-        self._oldest = oldest
-        for name in [each for each in self._balances if each[1] != TOTAL and each[1] < oldest]:
+    def _forget(self, day: str | None) -> None:
+        for name in [each for each in self._balances if each[1] == day]:
             del self._balances[name]
             self._changed.pop(name, None)
 
@@ -164,8 +163,6 @@ class Ledger:
     def received(self, in_redis: str, run: str, spent_usd: float, held_usd: float) -> None:
         """Of a budget, another run's spending and all reservations."""
         period, _, key = in_redis.partition(":")
-        if period != TOTAL and period < self._oldest:
-            return
         balance = self.balance((key, period))
         balance.spent_by(run, spent_usd)
         balance.reserved_elsewhere_usd = without_rounding(held_usd - balance.sent_reserved_usd)

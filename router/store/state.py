@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from router.core.state import Work
@@ -26,8 +25,8 @@ SLACK = 1e-9
 SLACK_USD = 1e-8
 #: The period of a budget that never ends.
 TOTAL = "total"
-#: Days before today whose budgets are kept: an answer may end long after its day.
-_DAYS_KEPT = 3
+#: The most days whose budgets are kept: an answer may end long after its day.
+_DAYS_KEPT = 5
 
 
 # --- limits and money ---------------------------------------------------------------------------------
@@ -269,9 +268,15 @@ def decide(
     return Grant(levels, short, reserved_usd, least_usd)
 
 
-def oldest_kept(day: str) -> str:
-    """The oldest day whose budgets are kept on a `day`, both as `2026-11-22`."""
-    return (date.fromisoformat(day) - timedelta(days=_DAYS_KEPT)).isoformat()
+def keep_day(days: dict[str, None], day: str) -> str | None:
+    """Add a day to those whose budgets are kept; returns the one that goes for it. The first to come goes first, whatever the
+    calendar says: a clock that is years ahead for a moment must not make today's budgets new again."""
+    days[day] = None
+    if len(days) <= _DAYS_KEPT:
+        return None
+    oldest = next(iter(days))
+    del days[oldest]
+    return oldest
 
 
 class MemoryState:
@@ -283,7 +288,7 @@ class MemoryState:
         self._levels: dict[str, tuple[float, float]] = {}  # level and its time
         self._spent_usd: dict[tuple[str, str], float] = {}
         self._reserved_usd: dict[tuple[str, str], float] = {}
-        self._newest = ""  # the newest day of any budget
+        self._days: dict[str, None] = {}  # of budgets, in the order in which they came
         self._documents: dict[str, Mapping[str, Any]] = {}
         self._listener: Listener | None = None
 
@@ -325,12 +330,12 @@ class MemoryState:
         return self.spent_usd(*name) + self._reserved_usd.get(name, 0.0)
 
     def _name(self, budget: Budget) -> tuple[str, str]:
-        """The budget's name. The first budget of a new day drops the oldest days."""
-        if budget.period != TOTAL and budget.period > self._newest:
-            self._newest, oldest = budget.period, oldest_kept(budget.period)
+        """The budget's name. The first budget of a new day drops the oldest day."""
+        if budget.period != TOTAL and budget.period not in self._days:
+            oldest = keep_day(self._days, budget.period)
             sums: dict[tuple[str, str], Any]
             for sums in (self._spent_usd, self._reserved_usd, self._earlier_usd):
-                for name in [each for each in sums if each[1] != TOTAL and each[1] < oldest]:
+                for name in [each for each in sums if each[1] == oldest]:
                     del sums[name]
         return budget.key, budget.period
 

@@ -132,10 +132,20 @@ async def test_what_the_store_knows_is_spent_and_telling_less_changes_nothing(pa
 
 
 async def test_days_long_past_are_forgotten_and_totals_are_not(pair):
-    for day in ("2026-11-10", "2026-11-20", DAY):
+    days = [f"2026-11-{number}" for number in range(10, 16)]
+    for day in days:
         pair[0].state.settle([Budget("k", day, 1.0), Budget("k", TOTAL, 1.0)], 0.0, 0.1)
-    await spent(pair, 0.3, period=TOTAL)
-    assert [pair[0].state.spent_usd("k", day) for day in ("2026-11-10", "2026-11-20", DAY)] == [0.0, 0.1, 0.1]
+    await spent(pair, 0.6, period=TOTAL)
+    assert [pair[0].state.spent_usd("k", day) for day in days] == [0.0, 0.1, 0.1, 0.1, 0.1, 0.1]
+
+
+async def test_a_clock_that_is_years_ahead_for_a_moment_makes_no_budget_new(pair):
+    pair[0].state.settle([Budget("k", DAY, 1.0)], 0.0, 0.4)
+    await spent(pair, 0.4)
+    pair[1].state.settle([Budget("k", "2036-01-01", 1.0)], 0.0, 0.1)
+    await spent(pair, 0.1, period="2036-01-01")
+    pair[0].state.settle([Budget("k", DAY, 1.0)], 0.0, 0.3)
+    await spent(pair, 0.7)
 
 
 async def test_a_take_that_nobody_waits_for_holds_nothing(pair):
