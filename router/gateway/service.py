@@ -86,8 +86,8 @@ class Gateway:
                 "there is no admin key: /admin answers %s",
                 "nobody until there is one" if nobody else "programs on this machine only",
             )
-        await load_spending(self.store, self.state, self.rules.accounts)
-        late = load_late_spending(self.store, self.state, lambda: self.rules.accounts)
+        await load_spending(self.store, self.state, self.rules.tenants.accounts())
+        late = load_late_spending(self.store, self.state, lambda: self.rules.tenants.accounts())  # noqa: PLW0108 (keys change)
         self.tasks.start(late, "late-spending")
         await self.feedback.learn_recorded()
         await self.fleet.start()

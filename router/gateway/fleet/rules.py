@@ -42,8 +42,7 @@ class Rules:
 
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
     `stored`: the keys that are not in the fleet file. `terms`: by name of each working key. `accounts`: by name of each
-    known key; a revoked key's spending still counts for the keys that made it. `created`: when the fleet was read, in
-    seconds since the epoch. `least_context_tokens`: the shortest context of any candidate. `most_context_tokens`: the
+    working key. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate. `most_context_tokens`: the
     longest one (None: one is unknown). `check`: how answers may be checked before their clients get them (None: they are
     not). What stands last is read for each request: reading it of `config` takes ten times as long.
     """
@@ -112,7 +111,7 @@ class Rules:
         """The same rules with other keys beside those of the fleet file."""
         if stored is self.stored:
             return self
-        changed = _key_rules(self.config, self.names, stored, self.tenants.left_out)
+        changed = _key_rules(self.config, self.names, stored, self.tenants)
         rules = replace(self, stored=stored, **changed)
         rules.stay_closed(self)
         return rules
@@ -124,10 +123,11 @@ class Rules:
 
 
 def _key_rules(
-    config: FleetConfig, names: ModelNames, stored: Sequence[StoredKey], logged: Sequence[str] = ()
+    config: FleetConfig, names: ModelNames, stored: Sequence[StoredKey], before: Tenants | None = None
 ) -> _KeyRules:
-    """The rules of all keys. `logged` are the warnings that were logged before."""
-    tenants = Tenants(config.auth.keys, stored, names.name_of)
+    """The rules of all keys that work. `before` are the keys before a change, whose warnings were logged."""
+    tenants = Tenants(config.auth.keys, stored, names.name_of, before)
+    logged = () if before is None else before.left_out
     for reason in tenants.left_out:
         if reason not in logged:
             logger.warning("%s", reason)
@@ -136,7 +136,7 @@ def _key_rules(
         "tenants": tenants,
         "keys": KeyRing(working, closed=bool(config.auth.required or config.auth.keys or stored)),
         "terms": {key.name: _terms(config, names, key, tenants.chain(key.name)[-1].name) for key in working},
-        "accounts": {tenant.name: tenants.account(tenant.name) for tenant in tenants},
+        "accounts": {key.name: tenants.account(key.name) for key in working},
     }
 
 

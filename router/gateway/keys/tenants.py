@@ -84,7 +84,8 @@ class Tenants:
     """All known keys, revoked ones included: their spending still counts for the keys that made them.
 
     `model_name` maps a model or alias to the fleet's name, None if there is none. `left_out` says which rows of the table
-    are ignored, and why.
+    are ignored, and why. `before` are the keys before a change: their rows are not read again, because there may be very many
+    revoked ones.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Tenants:
         configured: Iterable[KeyConfig] = (),
         stored: Sequence[StoredKey] = (),
         model_name: Callable[[str], str | None] = lambda name: name,
+        before: Tenants | None = None,
     ) -> None:
         self._model_name = model_name
         self._tenants = {key.name: Tenant(key) for key in configured}
@@ -108,7 +110,8 @@ class Tenants:
                     " file's is used"
                 )
             else:
-                settings = _read(row)
+                known = None if before is None else before.get(row.name)
+                settings = known.settings if known is not None and known.stored == row else _read(row)
                 if settings is None:
                     self.left_out.append(
                         f"key {row.name} of the table has settings that this version does not know"
@@ -205,6 +208,10 @@ class Tenants:
                 KeyBudget(each.name, each.budget_usd_per_day, each.budget_usd) for each in chain
             ),
         )
+
+    def accounts(self) -> dict[str, Account]:
+        """The account of each key, revoked ones included."""
+        return {name: self.account(name) for name in self._tenants}
 
     # --- making --------------------------------------------------------------------------------------
     def check(self, given: Mapping[str, Any], key: KeyConfig, maker: str | None) -> None:

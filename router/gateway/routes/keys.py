@@ -269,7 +269,7 @@ def _money(gateway: Gateway, name: str) -> dict[str, Any]:
     """The spending of the key and the keys below it, and what is left of its tightest budget (null without one)."""
     rules, now = gateway.rules, time.time()
     spent_usd, left_usd = {}, {}
-    budgets = rules.accounts[name].budgets(now)
+    budgets = rules.tenants.account(name).budgets(now)
     for word, period in (("today", today(now)), ("total", TOTAL)):
         spent_usd[word] = gateway.state.spent_usd(name, period)
         left = [

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router.config import KeyConfig
-from router.gateway.keys.accounts import KeyBudget
+from router.config import KeyConfig, loads
+from router.gateway.fleet.rules import Rules
+from router.gateway.keys.accounts import KeyBudget, budget_levels
 from router.gateway.keys.tenants import MAX_BELOW, MAX_DEPTH, SETTINGS, BadKey, NameUsed, Tenants, key_of
 from router.store.keys import StoredKey
+from router.store.state import MemoryState
 
 MODELS = ("a", "b", "c")
 
@@ -397,3 +399,16 @@ def test_a_model_is_named_once() -> None:
     """What a holder writes is read by all gateways, each time that a key changes."""
     known = tenants(file=(configured("top", makes_keys=True),))
     assert refused(known, "top", models=["a"] * 20_000).field == "models"
+
+
+def test_rows_that_have_not_changed_are_not_read_again() -> None:
+    before = Tenants((), [stored("a"), stored("b")])
+    after = Tenants((), [stored("a"), stored("b", revoked=True)], before=before)
+    assert after["a"].settings is before["a"].settings
+    assert [after.alive("a"), after.alive("b")] == [True, False]
+
+
+def test_only_keys_that_work_have_budgets_in_the_metrics() -> None:
+    rows = [stored("gone", revoked=True, budget_usd=5.0), stored("live", budget_usd=5.0)]
+    rules = Rules.of(loads("models: [{name: m}]\ninstances: []"), (), rows)
+    assert [level.key for level in budget_levels(rules.accounts, MemoryState())] == ["live"]
