@@ -7,9 +7,12 @@ import random
 from collections import deque
 from types import ModuleType
 
+import policies
+from router.config import parse_instance
 from tests.integration.gateway.live import bearer, key, live, vllm
 
-#: Containers that grow with what clients say, each up to a bound of its own, and the test of that bound.
+#: Containers that grow with what clients say, and with keys and instances, each up to a bound of its own, and the test of
+#: that bound.
 BOUNDED = {
     "PrefixIndex._seen": "tests/unit/predictors_online: max_blocks",
     "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
@@ -20,11 +23,25 @@ BOUNDED = {
     "ResidualWindow._recent": "a window",
     "Metrics._series": "known names only, and MAX_SERIES",
     "Metrics._found": "known names only, and MAX_SERIES",
+    "Metrics._spend": "known names only, and MAX_SERIES",
+    "Metrics._instances": "tests/unit/scaling/test_load.py: dropped when half of MAX_SERIES is used",
+    "Metrics._kinds": "tests/unit/scaling/test_load.py: dropped when half of MAX_SERIES is used",
+    "Metrics._keys": "the keys of the database, revoked ones included",
+    "ClientKeys.stored": "the keys of the database, revoked ones included",
+    "ClientKeys._revoked_at": "the revoked keys of the database",
+    "Tenants._tenants": "the keys of the database, revoked ones included",
+    "BudgetAdmission._budgets": "keys that were used today",
+    "MemoryState._levels": "keys that were used",
+    "MemoryState._spent_usd": "keys that were used, and days that are kept",
+    "Tasks._tasks": "closing the adapters of instances that left",
+    "FleetChanges._lost_at": "for as long as a request may take",
     "Totals._amounts": "known keys, policies and models, by day",
 }
 OURS = ("router.", "policies.", "predictors.", "backends.")
 MODELS = [f"m{number}" for number in range(8)]
 REQUESTS = 90
+POLICIES = sorted(policies.POLICIES)
+COME_AND_GO = 30
 
 
 def sizes(root: object) -> dict[str, int]:
@@ -107,3 +124,51 @@ async def test_distinct_words_of_clients_fill_nothing_without_a_bound(tmp_path):
         grown = {name for name, size in after.items() if size - before.get(name, 0) >= REQUESTS / 3}
         assert grown - BOUNDED.keys() == set(), {name: after[name] for name in grown}
         assert len(before) > 100  # it has looked at the gateway, not at its shell
+
+
+async def test_instances_and_keys_that_come_and_go_leave_nothing(tmp_path):
+    engine = vllm("a", speed=500.0)
+    serves = {"llama-3.1-8b": "up/llama-3.1-8b"}
+    async with live(
+        tmp_path, engine, environment={"HEADWAY_ADMIN_KEY": "root"}, auth={"required": True}
+    ) as gw:
+        root = bearer("root")
+        # The fleet file's own instance leaves, so that every request goes to the pod of the moment.
+        assert (await gw.delete("/admin/instances/a", headers=root))[0] == 200
+
+        async def turn(number: int) -> None:
+            pod = {
+                "name": f"pod-{number}",
+                "kind": "vllm",
+                "url": engine.url,
+                "serves": serves,
+                "hardware": "l4",
+            }
+            await gw.gateway.changes.found(0, [parse_instance(pod)])
+            limits = {"requests_per_minute": 100, "budget_usd_per_day": 1.0, "max_concurrency": 3}
+            status, made = await gw.post("/admin/keys", {"name": f"k-{number}", **limits}, headers=root)
+            assert status == 201, made
+            policy = POLICIES[number % len(POLICIES)]
+            body = {
+                "routing": {"policy": policy},
+                "headers": bearer(made["key"]) | {"x-session-id": f"s-{number}"},
+            }
+            await gw.until(lambda: gw.instances[f"pod-{number}"].healthy)
+            status, _, answer = await gw.chat(
+                **body, messages=[{"role": "user", "content": f"{number} " * 200}]
+            )
+            assert status == 200, answer
+            assert (await gw.delete(f"/admin/keys/k-{number}", headers=root))[0] == 200
+
+        for number in range(COME_AND_GO):
+            await turn(number)
+        before = sizes(gw.gateway)
+        for number in range(COME_AND_GO, 3 * COME_AND_GO):
+            await turn(number)
+        after = sizes(gw.gateway)
+        grown = {
+            name: (before.get(name, 0), size)
+            for name, size in after.items()
+            if size - before.get(name, 0) >= COME_AND_GO
+        }
+        assert grown.keys() - BOUNDED.keys() == set(), grown
