@@ -24,7 +24,8 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 def gateway(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running demo and its URL."""
     command = [*DEMO, "--port", "0", "--db", str(tmp_path / "demo.db")]
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # where it is ignored, as under nohup, the demo ignores it too
+    # Where it is ignored, as under nohup, the demo would ignore it too.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
