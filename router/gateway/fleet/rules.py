@@ -41,10 +41,11 @@ class Rules:
     """One version of the rules.
 
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
-    `stored`: the keys that are not in the fleet file. `terms`: by name of each working key. `accounts`: by name of each
-    working key. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate. `most_context_tokens`: the
-    longest one (None: one is unknown). `check`: how answers may be checked before their clients get them (None: they are
-    not). What stands last is read for each request: reading it of `config` takes ten times as long.
+    `stored`: the keys that are not in the fleet file. `terms` and `accounts`: by name of each working key. `created`: when
+    the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    `most_context_tokens`: the longest one (None: one is unknown). `check`: how answers may be checked before their clients
+    get them (None: they are not). What stands last is read for each request: reading it of `config` takes ten times as
+    long.
     """
 
     config: FleetConfig
