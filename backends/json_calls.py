@@ -69,7 +69,7 @@ class JsonCall(Post):
         if data is None:
             return
         if len(data) <= bounded_json.SMALL_BYTES:
-            self._parsed(bounded_json.loads, data)
+            self._parsed(_loads, data)
         else:  # the event loop runs while a large one is read
             read = bounded_json.read_vectors if self._vectors else bounded_json.read
             self._later = task = asyncio.get_running_loop().create_task(_read(read, data))
@@ -94,6 +94,14 @@ class JsonCall(Post):
             self._follower.ended(answer)
 
 
+def _loads(data: bytes) -> Any:
+    """Parse an answer at once, with half a surrogate pair as U+FFFD."""
+    try:
+        return bounded_json.loads(data)
+    except orjson.JSONDecodeError:
+        return bounded_json.loads(bounded_json.without_halves(data))
+
+
 async def _read(read: Callable[[bytes], Awaitable[Any]], data: bytes) -> Any:
     """Read a large answer, with half a surrogate pair as U+FFFD."""
     try:
@@ -106,12 +114,7 @@ async def _read(read: Callable[[bytes], Awaitable[Any]], data: bytes) -> Any:
 
 def _checked(parse: Callable[..., Any], *given: Any) -> dict[str, Any]:
     try:
-        try:
-            answer = parse(*given)
-        except orjson.JSONDecodeError:  # perhaps of half a surrogate pair
-            if not given:
-                raise
-            answer = parse(*map(bounded_json.without_halves, given))
+        answer = parse(*given)
     except bounded_json.TooComplex as error:
         raise AnswerTooLarge(f"the engine's answer {error}") from error
     except ValueError as error:
