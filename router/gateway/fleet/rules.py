@@ -32,6 +32,7 @@ class _KeyRules(TypedDict):
 
     tenants: Tenants
     keys: KeyRing
+    effective: Mapping[str, KeyConfig]
     terms: dict[str, KeyTerms]
     accounts: Mapping[str, Account]
 
@@ -41,8 +42,8 @@ class Rules:
     """One version of the rules.
 
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
-    `stored`: the keys that are not in the fleet file. `terms` and `accounts`: by name of each working key. `created`: when
-    the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    `stored`: the keys that are not in the fleet file. `effective` (settings), `terms` and `accounts`: by name of each working
+    key. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
     `most_context_tokens`: the longest one (None: one is unknown). `check`: how answers may be checked before their clients
     get them (None: they are not). What stands last is read for each request: reading it of `config` takes ten times as
     long.
@@ -56,6 +57,7 @@ class Rules:
     stored: Sequence[StoredKey]
     tenants: Tenants
     keys: KeyRing
+    effective: Mapping[str, KeyConfig]
     terms: dict[str, KeyTerms]
     accounts: Mapping[str, Account]
     created: int
@@ -112,7 +114,7 @@ class Rules:
         """The same rules with other keys beside those of the fleet file."""
         if stored is self.stored:
             return self
-        changed = _key_rules(self.config, self.names, stored, self.tenants)
+        changed = _key_rules(self.config, self.names, stored, self)
         rules = replace(self, stored=stored, **changed)
         rules.stay_closed(self)
         return rules
@@ -124,20 +126,37 @@ class Rules:
 
 
 def _key_rules(
-    config: FleetConfig, names: ModelNames, stored: Sequence[StoredKey], before: Tenants | None = None
+    config: FleetConfig, names: ModelNames, stored: Sequence[StoredKey], before: Rules | None = None
 ) -> _KeyRules:
-    """The rules of all keys that work. `before` are the keys before a change, whose warnings were logged."""
-    tenants = Tenants(config.auth.keys, stored, names.name_of, before)
-    logged = () if before is None else before.left_out
+    """The rules of all keys that work. `before` are the rules before a change of `stored`: their warnings were logged, and what
+    they have of keys whose chains are the same still holds."""
+    tenants = Tenants(config.auth.keys, stored, names.name_of, None if before is None else before.tenants)
     for reason in tenants.left_out:
-        if reason not in logged:
+        if before is None or reason not in before.tenants.left_out:
             logger.warning("%s", reason)
-    working = [tenants.effective(tenant.name) for tenant in tenants if tenants.alive(tenant.name)]
+    effective: dict[str, KeyConfig] = {}
+    terms: dict[str, KeyTerms] = {}
+    accounts: dict[str, Account] = {}
+    for name in [tenant.name for tenant in tenants if tenants.alive(tenant.name)]:
+        chain = tenants.chain(name)
+        if before is not None and name in before.terms and chain == before.tenants.chain(name):
+            effective[name], terms[name], accounts[name] = (
+                before.effective[name],
+                before.terms[name],
+                before.accounts[name],
+            )
+        else:
+            effective[name] = key = tenants.effective(name)
+            terms[name] = _terms(config, names, key, chain[-1].name)
+            accounts[name] = tenants.account(name)
     return {
         "tenants": tenants,
-        "keys": KeyRing(working, closed=bool(config.auth.required or config.auth.keys or stored)),
-        "terms": {key.name: _terms(config, names, key, tenants.chain(key.name)[-1].name) for key in working},
-        "accounts": {key.name: tenants.account(key.name) for key in working},
+        "keys": KeyRing(
+            list(effective.values()), closed=bool(config.auth.required or config.auth.keys or stored)
+        ),
+        "effective": effective,
+        "terms": terms,
+        "accounts": accounts,
     }
 
 

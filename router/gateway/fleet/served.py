@@ -175,7 +175,7 @@ class ServedFleet:
         """Keys were made or revoked."""
         self.rules = rules = self.rules.with_keys(stored)
         made = [name for name in rules.terms if rules.tenants[name].stored is not None]
-        self._targets.use_keys(map(rules.tenants.effective, made))
+        self._targets.use_keys(rules.effective[name] for name in made)
         self._metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
         if self._was_open and not rules.keys.open:
             logger.warning(

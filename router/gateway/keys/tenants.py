@@ -84,8 +84,7 @@ class Tenants:
     """All known keys, revoked ones included: their spending still counts for the keys that made them.
 
     `model_name` maps a model or alias to the fleet's name, None if there is none. `left_out` says which rows of the table
-    are ignored, and why. `before` are the keys before a change: their rows are not read again, because there may be very many
-    revoked ones.
+    are ignored, and why. `before` are the keys before a change of the table: of these, what did not change is the same object.
     """
 
     def __init__(
@@ -96,7 +95,10 @@ class Tenants:
         before: Tenants | None = None,
     ) -> None:
         self._model_name = model_name
-        self._tenants = {key.name: Tenant(key) for key in configured}
+        known: dict[str, Tenant] = {} if before is None else before._tenants
+        self._tenants: dict[str, Tenant] = {
+            key.name: known.get(key.name) or Tenant(key) for key in configured
+        }
         self.left_out: list[str] = []
         owner = {tenant.settings.sha256: name for name, tenant in self._tenants.items()}
         for row in stored:
@@ -110,14 +112,16 @@ class Tenants:
                     " file's is used"
                 )
             else:
-                known = None if before is None else before.get(row.name)
-                settings = known.settings if known is not None and known.stored == row else _read(row)
-                if settings is None:
+                tenant = known.get(row.name)
+                if tenant is None or tenant.stored != row:
+                    settings = _read(row)
+                    tenant = None if settings is None else Tenant(settings, row)
+                if tenant is None:
                     self.left_out.append(
                         f"key {row.name} of the table has settings that this version does not know"
                     )
                 else:
-                    self._tenants[row.name] = Tenant(settings, row)
+                    self._tenants[row.name] = tenant
         self._makes: dict[str, list[str]] = {}
         for tenant in self._tenants.values():
             if tenant.maker is not None:

@@ -408,6 +408,25 @@ def test_rows_that_have_not_changed_are_not_read_again() -> None:
     assert [after.alive("a"), after.alive("b")] == [True, False]
 
 
+def test_a_change_counts_for_its_key_and_those_below_it_alone() -> None:
+    fleet = loads("models: [{name: m}]\ninstances: []")
+    rows = [stored("top"), stored("mid", "top"), stored("low", "mid"), stored("other", "top"), stored("gone")]
+    before = Rules.of(fleet, (), rows)
+    mid, gone = stored("mid", "top", max_priority=2, budget_usd=5.0), stored("gone", revoked=True)
+    rows = [rows[0], mid, *rows[2:4], gone, stored("new", "low")]
+    after, anew = before.with_keys(rows), Rules.of(fleet, (), rows)
+    assert after.effective == anew.effective
+    assert str(after.terms) == str(anew.terms)
+    assert after.accounts == anew.accounts
+    assert [after.keys.authenticate(b"Bearer " + name) for name in (b"top", b"low", b"new")] == [
+        "top",
+        "low",
+        "new",
+    ]
+    same = {name for name, key in after.effective.items() if key is before.effective.get(name)}
+    assert same == {"top", "other"}
+
+
 def test_only_keys_that_work_have_budgets_in_the_metrics() -> None:
     rows = [stored("gone", revoked=True, budget_usd=5.0), stored("live", budget_usd=5.0)]
     rules = Rules.of(loads("models: [{name: m}]\ninstances: []"), (), rows)
