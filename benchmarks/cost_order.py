@@ -34,6 +34,7 @@ from benchmarks.checks import whole_number
 from benchmarks.compare import pool
 from benchmarks.compare.runs import KeptRuns
 from benchmarks.pages import marked
+from benchmarks.result_lines import result_lines
 from benchmarks.scenarios.answers import Answers, with_answers
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
 from benchmarks.terminal import status_of
@@ -282,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"benchmarks.cost_order: {error}", file=sys.stderr)
         return 2
     report = {"commit": commit(DECIDING)[:7], "requests": args.requests, "cases": cases}
-    (args.out / "report.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    (args.out / "report.json").write_text(result_lines(report), encoding="utf-8")
     print(table(report))
     return 0
 

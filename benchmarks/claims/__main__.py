@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES, Claim
 from benchmarks.claims.measured import measured
 from benchmarks.claims.tables import differences
 from benchmarks.pages.marked import replaced
+from benchmarks.result_lines import result_lines
 from benchmarks.terminal import status_of
 from benchmarks.training.about import DECIDING, commit
 from predictors.learned.artifact import load, path_of
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = _read(results) if results.exists() else {}
         found = [_compared(name, chosen, kept, check=given.do == "check") for name in names]
         if given.do == "measure":
-            results.write_text(_lines(kept), encoding="utf-8")
+            results.write_text(result_lines(kept), encoding="utf-8")
             write(Path())
     except (OSError, ValueError, LookupError, subprocess.CalledProcessError) as error:
         print(f"benchmarks.claims: {error}", file=sys.stderr)
@@ -83,12 +83,6 @@ def _read(results: Path) -> Any:
     if results.is_dir():
         return {kind: load(path_of(results, kind)).about for kind in KINDS}
     return json.loads(results.read_text(encoding="utf-8"))
-
-
-def _lines(results: dict[str, Any]) -> str:
-    """JSON with a line for each list of numbers."""
-    text = json.dumps(results, indent=1)
-    return re.sub(r"\[[^][{}]*\]", lambda found: json.dumps(json.loads(found[0])), text) + "\n"
 
 
 def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *, check: bool) -> bool:

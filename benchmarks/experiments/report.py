@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 import router
 from benchmarks.compare.tables import three_digits
 from benchmarks.evaluate.plots import COLOURS
 from benchmarks.pages import Cell, Row, Table, marked, render
 from benchmarks.pages.drawing import Drawing
 from benchmarks.pages.standalone import standalone
+from benchmarks.result_lines import result_lines
 from benchmarks.training.about import commit
 
 REPORT_KEY = "headway_experiment"
@@ -83,8 +82,7 @@ def header(seed: int, data: Path | None, **more: Any) -> dict[str, Any]:
 def write(folder: Path, report: Report) -> Path:
     """Write results.json, tables.md, figures/*.svg and index.html; returns the page's path. OSError where that cannot be."""
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
-    (folder / "results.json").write_bytes(orjson.dumps(as_dict(report), option=options) + b"\n")
+    (folder / "results.json").write_text(result_lines(as_dict(report)), encoding="utf-8")
     (folder / "tables.md").write_text(markdown(report), encoding="utf-8")
     for chart in (each for section in report.sections for each in section.charts):
         (folder / "figures" / f"{chart.name}.svg").write_text(
