@@ -281,10 +281,11 @@ class SseScanner:
             counts = _usage_of(payload) if "usage" in payload or "timings" in payload else None
             if counts is not None:
                 usage = counts
-                if not choices:
-                    if self._usage_collector is not None:  # it may have more members, such as `service_tier`
-                        self._usage_collector.take_event(payload, len(event))
-                    continue  # the usage-only event that the router asked for
+            # The usage-only event that the router asked for; its counts may be impossible.
+            if not choices and (counts is not None or payload.get("usage") is not None):
+                if self._usage_collector is not None:  # it may have more members, such as `service_tier`
+                    self._usage_collector.take_event(payload, len(event))
+                continue
             is_token = False
             if isinstance(choices, list):
                 for choice in choices:

@@ -168,6 +168,15 @@ def test_usage_of_zeros_is_unknown() -> None:
     assert result.usage is None
 
 
+@pytest.mark.parametrize("counts", [dict.fromkeys(COUNTS, 0), {"prompt_tokens": "many"}, {}, []])
+def test_usage_only_event_is_not_passed_on_whatever_it_counts(counts: Any) -> None:
+    wrong = data({"id": "c1", "model": "fleet", "choices": [], "usage": counts})
+    unknown = data({"id": "c1", "model": "fleet", "choices": [], "usage": None})
+    result = Result([unknown, text("a"), wrong, DONE])
+    assert list(objects(result.data)) == list(objects(unknown + text("a").replace(b"engine", b"fleet")))
+    assert result.usage is None
+
+
 def test_usage_from_llama_server_s_timings() -> None:
     last = event({}, "stop", timings={"cache_n": 4, "prompt_n": 6, "predicted_n": 2})
     result = Result([text("a"), text("b"), last, DONE])
