@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from backends.engine_numbers import token_count
 from benchmarks.replay.client import Target
 from benchmarks.replay.row import Row
 from benchmarks.workloads.format import WorkloadError
@@ -20,6 +21,8 @@ _BUSY = re.compile(
 )
 #: Only of a gateway with a judge.
 _JUDGED = re.compile(r"^headway_judged_answers_total\{[^}]*\} (\S+)", re.MULTILINE)
+#: Members of an answer's `headway` that a record has too.
+_RECORDED = ("outcome", "slo_met", "model", "instance", "cost_usd")
 _JUDGE_PAUSE_S = 1.0
 _LOOKUPS_AT_ONCE = 8
 _LOOKUP_LIMIT = 5000
@@ -77,8 +80,8 @@ class Gateway:
         return False
 
     async def look_up(self, rows: Sequence[Row], *, ratings: bool) -> None:
-        """Fill `gateway_outcome` of rows that carry none (refusals, broken streams) from `/v1/routing/ID`, and with `ratings`
-        the `quality` of answers.
+        """Fill `headway` and `gateway_outcome` of rows that carry none (refusals, broken streams) from `/v1/routing/ID`, and
+        with `ratings` the `quality` of answers.
 
         A server without that call gets one such request.
         """
@@ -108,6 +111,11 @@ class Gateway:
         if not isinstance(outcome, str):
             return False
         row.gateway_outcome = outcome
+        if row.headway is None:
+            row.headway = {name: data.get(name) for name in _RECORDED}
+            row.headway["attempts"] = len(data.get("attempts") or ())
+            row.output_tokens = row.output_tokens or token_count(data.get("output_tokens"))
+            row.judge()
         if given := data.get("feedback"):
             row.quality = float(given[0]["quality"])
         return True

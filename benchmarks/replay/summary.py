@@ -21,7 +21,8 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
 
     `attainment` and `goodput_per_s` are the client's measure over all offered requests with an SLO;
     `gateway_attainment` and `gateway_outcomes` are what the gateway reported, for requests that it reported anything
-    of, `outcomes` what the client saw. `disagreements` are requests where the two differ.
+    of, `outcomes` what the client saw. `disagreements` are requests where the two differ. `cost_usd_per_request` is all that
+    was spent, as far as the gateway reported it, over complete answers.
     """
     arrivals_s = sorted(row.scheduled_s for row in rows)
     period_s = offered_period_s(arrivals_s)
@@ -53,7 +54,7 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
         "output_tokens": output_tokens,
         "output_tokens_per_s": output_tokens / period_s if period_s else None,
         "cost_usd": sum(costs) if costs else None,
-        "cost_usd_per_request": sum(costs) / len(costs) if costs else None,
+        "cost_usd_per_request": sum(costs) / len(complete) if costs and complete else None,
         "outcomes": _counted(row.outcome for row in rows),
         "gateway_outcomes": _counted(row.gateway_outcome for row in rows if row.gateway_outcome),
         "disagreements": sum(
@@ -104,8 +105,9 @@ def text(summary: Mapping[str, Any]) -> str:
         + ("" if summary["output_tokens_per_s"] is None else f", {summary['output_tokens_per_s']:,.1f}/s")
     )
     if summary["cost_usd"] is not None:
+        each = summary["cost_usd_per_request"]
         lines.append(
-            f"cost       {summary['cost_usd']:.6f} USD, {summary['cost_usd_per_request']:.6f} a request"
+            f"cost       {summary['cost_usd']:.6f} USD" + ("" if each is None else f", {each:.6f} a request")
         )
     lines.append("outcomes   " + _list(summary["outcomes"]))
     if summary["gateway_outcomes"]:

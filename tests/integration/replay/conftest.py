@@ -32,7 +32,8 @@ class Seen:
 class SseServer:
     """`behaviours` says by request id what is unusual: an HTTP status, "cut", "error", "no-done", "plain",
     "silent", "garbage". All other requests are streamed: `tokens` of them (or the emulated length), `gap_s`
-    apart, after `first_token_s` of their policy. With `ratings` (by request id) it has a judge."""
+    apart, after `first_token_s` of their policy. With `ratings` (by request id) it has a judge. `records` (by request id)
+    are what it recorded."""
 
     url: str = ""
     tokens: int = 4
@@ -42,6 +43,7 @@ class SseServer:
     known_policies: frozenset[str] | None = None
     busy: int = 0
     ratings: dict[str, float] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     looked_up: list[str] = field(default_factory=list)
     in_flight: int = 0
@@ -119,7 +121,9 @@ class SseServer:
         identity = request.match_info["id"]
         self.looked_up.append(identity)
         if identity not in self.ratings:
-            return web.json_response({"outcome": "rejected_slo", "feedback": []})
+            return web.json_response(
+                {"outcome": "rejected_slo", "feedback": []} | self.records.get(identity, {})
+            )
         return web.json_response({"outcome": "ok", "feedback": [{"quality": self.ratings[identity]}]})
 
     async def file(self, _request: web.Request) -> web.Response:

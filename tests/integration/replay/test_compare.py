@@ -83,6 +83,21 @@ def test_two_policies_at_two_rates(
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_the_record_says_what_a_request_without_an_answer_cost_and_missed(
+    server: SseServer, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """`r3` has no SLO of its own: that of its model holds."""
+    server.behaviours["r3"] = "error"
+    spent = {"cost_usd": 0.003, "output_tokens": 1, "attempts": [{}, {}], "instance": "box-lost"}
+    server.records["own-r3"] = {"outcome": "backend_error", "slo_met": False} | spent
+    assert run(*words) == 0
+    for one in orjson.loads((tmp_path / "out/report.json").read_bytes())["runs"]:
+        assert (one["offered_with_slo"], one["retried"], one["output_tokens"]) == (5, 1, 22)
+        assert one["cost_usd"] == pytest.approx(0.010)
+        assert one["cost_usd_per_request"] == pytest.approx(0.010 / 7)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_scores_of_a_gateway_s_judge_are_its_quality(
     server: SseServer,
     words: tuple[str, ...],

@@ -41,7 +41,10 @@ def rows_of(made: Result) -> list[Row]:
                 e2e_s=known(columns["e2e_s"][index]),
                 prompt_tokens=int(columns["prompt_tokens"][index]),
                 output_tokens=int(columns["output_tokens"][index]),
-                headway={"attempts": int(columns["attempts"][index])},
+                headway={
+                    "attempts": int(columns["attempts"][index]),
+                    "cost_usd": float(columns["cost_usd"][index]),
+                },
                 outcome=outcome,
                 met=None if columns["met"][index] == 2 else bool(columns["met"][index]),
             )
@@ -73,6 +76,8 @@ def test_simulated_and_replayed_rows_give_the_same_numbers(made: Result) -> None
     for name in ("timed_out_before_decoding", "out_of_budget_before_decoding"):
         assert live[name] == simulated[name] > 0
     for name in ("attainment", "goodput_per_s", "output_tokens_per_s", "measured_rate_per_s"):
+        assert live[name] == pytest.approx(simulated[name])
+    for name in ("cost_usd", "cost_usd_per_request"):
         assert live[name] == pytest.approx(simulated[name])
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         assert live[name] == pytest.approx(simulated[name], rel=1e-5)
