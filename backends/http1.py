@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from router.core.errors import UpstreamError
+from router.core.errors import UpstreamError, UpstreamRejected
 
 #: A shorter text is no secret but a word, such as "Bearer".
-_SECRET_BYTES = 8
+_SECRET_CHARS = 8
 #: Of every request, beside `host`.
 _OWN_HEADERS = {
     "content-type": "application/json",
@@ -92,9 +92,33 @@ def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes
         raise ValueError("a header holds a character that is not Latin-1") from None
 
 
-def secrets_in(head: bytes) -> list[bytes]:
+def secrets_in(head: bytes) -> list[str]:
     """The words of the operator's headers in a head of `request_head`, the longest first."""
-    own = [f"{name}: {value}".encode() for name, value in _OWN_HEADERS.items()]
-    lines = [line for line in head.split(b"\r\n")[1:-1] if line not in own and not line.startswith(b"host:")]
-    words = [word for line in lines for word in line.partition(b":")[2].split()]
-    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)
+    own = [f"{name}: {value}" for name, value in _OWN_HEADERS.items()]
+    lines = head.decode("latin-1").split("\r\n")[1:-1]
+    words = [
+        word
+        for line in lines
+        if line not in own and not line.startswith("host:")
+        for word in line.partition(":")[2].split()
+    ]
+    return sorted((word for word in words if len(word) >= _SECRET_CHARS), key=len, reverse=True)
+
+
+def hide_secrets(error: UpstreamError, head: bytes) -> None:
+    """Hide the words of the operator's headers in an engine's error, which may quote them: clients and records get it."""
+    secrets = secrets_in(head)
+    error.args = (_hidden(str(error), secrets),)
+    if isinstance(error, UpstreamRejected):
+        error.param = None if error.param is None else _hidden(error.param, secrets)
+        error.code = None if error.code is None else _hidden(error.code, secrets)
+
+
+def _hidden(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+        for size in range(len(secret) - 1, _SECRET_CHARS - 1, -1):  # a message that was cut ends within it
+            if text.endswith(secret[:size]):
+                text = f"{text[:-size]}***"
+                break
+    return text

@@ -84,7 +84,7 @@ class JsonCall(Post):
         try:
             answer = self._read(_checked(parse, *given))
         except UpstreamError as error:
-            self._follower.failed(error)
+            self._failed(error)
         except ODD_SHAPES as error:
             failed("engine-answer", error)
             self._follower.failed(UpstreamError("the engine's answer has an unknown shape"))

@@ -16,7 +16,7 @@ from contextvars import Context
 from typing import Any, Protocol, Self
 
 from backends.engine_errors import from_response
-from backends.http1 import ConnectionLost, secrets_in
+from backends.http1 import ConnectionLost, hide_secrets
 from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamRejected
 from router.core.raw_json import dumps
 
@@ -190,12 +190,15 @@ class Post:
             self._follower.failed(error)
             return
         if said is not None:
-            # A refusal may quote the head, and is passed on to the client.
-            for secret in secrets_in(self._head):
-                said = said.replace(secret, b"***")
             answered = from_response(connection.status, said)
             answered.retry_after_s = connection.retry_after_s
-            self._follower.failed(answered)
+            self._failed(answered)
+
+    def _failed(self, error: Exception) -> None:
+        """Tell the follower of an error, which may be the engine's."""
+        if isinstance(error, UpstreamError):
+            hide_secrets(error, self._head)
+        self._follower.failed(error)
 
     def _complete_body(self, connection: Connection, limit_bytes: int) -> bytes | None:
         """The body once all of it is here. Raises UpstreamError; the connection is given back or closed by then."""

@@ -99,4 +99,4 @@ class StreamedCall(Post):
 
     def _end_with(self, error: Exception) -> None:
         self.abort()
-        self._follower.failed(error)
+        self._failed(error)

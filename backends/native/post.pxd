@@ -24,4 +24,5 @@ cdef class Post:
     @cython.locals(body=bytes)
     cdef _send(self, Connection connection)
     cdef _lost(self, Connection connection, error)
+    cpdef _failed(self, error)
     cpdef bytes _complete_body(self, Connection connection, Py_ssize_t limit_bytes)

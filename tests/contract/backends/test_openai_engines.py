@@ -129,22 +129,32 @@ def test_bad_settings() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(backends.KINDS))
-@pytest.mark.parametrize("status", [400, 422, 500])
-async def test_a_refusal_that_quotes_our_own_headers_shows_no_secret(kind: str, status: int) -> None:
+@pytest.mark.parametrize("status", [400, 422, 500, 200])
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_refusal_that_quotes_our_own_headers_shows_no_secret(
+    kind: str, status: int, streams: bool
+) -> None:
     """As a proxy before an engine may do; the words of a refusal go on to the client."""
 
     async def script(exchange: Exchange) -> None:
         quoted = " ".join(f"{name}: {value}" for name, value in exchange.headers.items())
-        await exchange.answer(status, orjson.dumps({"error": {"message": f"not so: {quoted}", "type": "x"}}))
+        token = exchange.headers["authorization"].removeprefix("Bearer ")
+        kind_of_error = "BadRequestError" if status != 500 else token
+        error = {"message": f"not so: {quoted}", "type": kind_of_error, "param": token, "code": token}
+        said = orjson.dumps({"error": error})
+        if status == 200 and streams:
+            said = said + b"\n" if kind == "ollama" else b"data: " + said + b"\n\n"
+        await exchange.answer(status, said)
 
     headers = {"x-tenant": "a-token-of-ours, and-another"}
     async with scripted(kind, script, api_key="sk-0123456789", headers=headers) as (engine, backend):
         with pytest.raises(UpstreamError) as caught:
-            await streamed(backend, chat())
+            await (streamed if streams else complete)(backend, chat())
     assert engine.requests[0].headers["authorization"] == "Bearer sk-0123456789"
+    error = caught.value
     for secret in ("sk-0123456789", "a-token-of-ours", "and-another"):
-        assert secret not in str(caught.value)
-    assert status == 500 or "application/json" in str(caught.value)  # the rest stands
+        assert secret not in f"{error} {getattr(error, 'param', '')} {getattr(error, 'code', '')}"
+    assert status == 500 or "application/json" in str(error)  # the rest stands
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import pytest
 
 from backends import json_calls
 from backends.connection import HIGH_WATER_BYTES
-from backends.http1 import Origin, request_head, secrets_in
+from backends.http1 import Origin, hide_secrets, request_head, secrets_in
 from backends.json_calls import json_answer
 from backends.kinds import KINDS
 from backends.pool import Pool
 from backends.scanning import Connection, Post
-from router.core.errors import OutOfSockets, UpstreamError
+from router.core.errors import OutOfSockets, UpstreamError, UpstreamRejected
 from router.logs import current_request
 from tests.contract.backends.fakes import Exchange, FakeEngine, Script
 
@@ -304,7 +304,11 @@ def test_an_operators_header_replaces_ours_and_is_hidden() -> None:
         "authorization: Bearer sk-0123456789",
         "x-request-id: ",
     ]
-    assert secrets_in(head) == [b"agent-of-ours", b"sk-0123456789"]
+    assert secrets_in(head) == ["agent-of-ours", "sk-0123456789"]
+    for key in ("sk-0123456789", "sk-012345"):  # the second one as a message that was cut ends
+        error = UpstreamRejected(f"wrong key: {key}", param=key, code=key)
+        hide_secrets(error, head)
+        assert (str(error), error.param, error.code) == ("wrong key: ***", "***", "***")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
