@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             code: int = command.run(args)
         except getattr(command, "ERRORS", ()) as error:
-            print(f"headway {args.command}: {error}", file=sys.stderr)
+            print(_printable(f"headway {args.command}: {error}"), file=sys.stderr)
             return 2
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -135,8 +135,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse(message: str) -> int:
-    print(f"headway: {message}" if "\n" not in message else message, file=sys.stderr)
+    print(_printable(f"headway: {message}" if "\n" not in message else message), file=sys.stderr)
     return 2
+
+
+def _printable(message: str) -> str:
+    """The message with escapes for what could control a terminal: it may quote a file of somebody else."""
+    return "".join([each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in message])
 
 
 def _described(error: OSError) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -46,6 +46,7 @@ logger = logging.getLogger("headway")
 FORMAT = 1
 #: Fields of a request that are left out: they change no decision.
 _NOT_LOGGED = frozenset({"cache_salt", "forecast", "outlook"})
+_EVENTS: Mapping[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 class LogError(Exception):
@@ -139,8 +140,8 @@ def _lines(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> Itera
             return  # the process was killed while it wrote
         try:
             name, now, values, *instructions = _parsed(path, number, line)
-            kind = getattr(events, name)
-        except (TypeError, ValueError, AttributeError):
+            kind = _EVENTS[name]
+        except (TypeError, ValueError, LookupError):
             raise LogError(f"{path}:{number} is not an event") from None
         yield Logged(_read_event(path, number, kind, values, instances), now, _line(instructions))
 

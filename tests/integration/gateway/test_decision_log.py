@@ -91,9 +91,14 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
     assert main(["replay-decisions", str(log)]) == 1
     assert f"line {at + 1}, character" in capsys.readouterr().out
     event = json.loads(lines[at])
-    for damaged in (["FleetChanged", 1, [[]]], [event[0], "now", *event[2:]]):
+    for damaged, reason in (
+        (["FleetChanged", 1, [[]]], "a value is missing or of another kind"),
+        ([event[0], "now", *event[2:]], "a value is missing or of another kind"),
+        (["annotations", 1, []], "is not an event"),
+        (["PredictorsChanged", 1, ["\x1b[2J"]], r"were loaded here (\x1b[2J)"),
+    ):
         log.write_text("".join([*lines[:at], json.dumps(damaged) + "\n"]))
-        assert "a value is missing or of another kind" in refusal_of(capsys, "replay-decisions", log)
+        assert reason in refusal_of(capsys, "replay-decisions", log)
 
 
 async def test_a_full_disk_ends_the_log_and_no_request(tmp_path, caplog):
