@@ -8,13 +8,16 @@ checks are code, not a model of the body.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from router.core.errors import invalid_request
 
 #: Fields of a message's part that name media, beside those that end in `url`.
-_MEDIA = frozenset({"image", "video", "audio", "file"})
+_MEDIA = frozenset({"image", "video", "audio", "file", "input_audio"})
+#: A text that an engine may read as a URL: some parsers drop white space. Neither base64 nor an id begins so.
+_BEGINS_URL = re.compile(r"[\0- ]|[A-Za-z][A-Za-z0-9+.\t\r\n-]{0,99}:[\t\r\n]{0,9}/")
 #: Endings of fields that hold further arguments for engines (vLLM takes `kv_transfer_params` in `vllm_xargs` too).
 _ARGUMENTS = ("_kwargs", "_body", "_params", "_xargs")
 _NOT_GIVEN: tuple[Any, ...] = (None, [], {}, "")
@@ -65,17 +68,21 @@ class FieldRules:
 
 
 def _urls(part: Any) -> Iterator[tuple[str, str]]:
-    """All URLs and texts that name media in a part, with the field's name."""
+    """All URLs and texts that name media in a part, with the field's name. Within the field, a text under another key than a
+    URL's (`data`, `file_id`) counts only if it begins as a URL does."""
     if not isinstance(part, dict):
         return
     for name, value in part.items():
         if name in _MEDIA or name.endswith("url"):
-            for each in value if isinstance(value, list) else (value,):  # a video may be a list of frames
-                if isinstance(each, str):
-                    yield name, each
-                elif isinstance(each, dict):
-                    yield from (
-                        (name, url)
-                        for key, url in each.items()
-                        if key.endswith("url") and isinstance(url, str)
-                    )
+            ahead: list[tuple[str, Iterable[Any]]] = [("url", (value,))]
+            while ahead:
+                key, values = ahead.pop()
+                is_url = key.endswith("url")
+                for each in values:
+                    if isinstance(each, str):
+                        if is_url or _BEGINS_URL.match(each):
+                            yield name, each
+                    elif isinstance(each, list):  # a video may be a list of frames
+                        ahead.append((key, each))
+                    elif isinstance(each, dict):
+                        ahead.extend([(member, (inner,)) for member, inner in each.items()])

@@ -86,6 +86,13 @@ PARTS = [
     ("file_url", {"type": "input_file", "file_url": "URL"}),
     ("image", {"type": "image", "image": "URL"}),
     ("video", {"type": "video", "video": ["URL", "URL"]}),
+    ("video_url", {"type": "video_url", "video_url": {"url": ["URL"]}}),
+]
+#: Media as base64 or by an id, for which some engines take a URL too.
+OTHER_PARTS = [
+    ("input_audio", {"type": "input_audio", "input_audio": {"data": "URL"}}),
+    ("file", {"type": "file", "file": {"file_data": "URL"}}),
+    ("file", {"type": "file", "file": {"file_id": "URL"}}),
 ]
 DATA = "data:image/png;base64,iVBORw0KGgo="
 LOCAL = ["file:///etc/passwd", " file:///etc/passwd", "/etc/passwd.png", "FILE:///x", "gopher://a", "", "a:b"]
@@ -97,7 +104,7 @@ def put(part, url):
         if value == "URL":
             made[name] = url
         elif isinstance(value, dict):
-            made[name] = dict.fromkeys(value, url)
+            made[name] = {key: [DATA, url] if isinstance(each, list) else url for key, each in value.items()}
         elif isinstance(value, list):
             made[name] = [DATA, url]
     return made
@@ -124,6 +131,20 @@ async def test_what_engines_may_fetch(tmp_path, mode):
                     assert answer["error"]["param"] == f"messages[1].content[0].{name}"
             for url in LOCAL:
                 assert (await status(put(part, url)))[0] == 400, (part, url)
+        for name, part in OTHER_PARTS:
+            for text in (DATA, "iVBORw0KGgo=", "/9j/4AAQSkZJRg==", "file-abc123", "of May: 3/4.pdf"):
+                assert (await status(put(part, text)))[0] == 200, (part, text)
+            for url in (
+                "https://example.com/a.pdf",
+                "file:///etc/passwd",
+                " http://a",
+                "FI\nle:/etc",
+                "gs://a/b",
+            ):
+                got, answer = await status(put(part, url))
+                assert got == (200 if mode == "allow" and url.startswith("https:") else 400), (part, url)
+                if got == 400:
+                    assert answer["error"]["param"] == f"messages[1].content[0].{name}"
 
 
 async def test_media_of_other_apis(tmp_path):
