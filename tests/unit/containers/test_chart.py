@@ -224,6 +224,24 @@ def test_engines_scale_by_what_headway_says(via: str, tmp_path: Path) -> None:
         assert metric["selector"] == {"matchLabels": {"model": "llama-3.1-8b"}}
 
 
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [({}, (1, 300)), ({"minReplicas": 0, "cooldownSeconds": 0}, (0, 0))],
+    ids=["none", "zero"],
+)
+def test_engines_may_scale_to_zero(given: dict[str, int], made: tuple[int, int], tmp_path: Path) -> None:
+    target = {"model": "llama-3.1-8b", "name": "vllm-llama", "maxReplicas": 4, **given}
+    for via in ("keda", "hpa"):
+        found = rendered({**SHARED, "engineScaling": {"via": via, "targets": [target]}}, tmp_path)
+        if via == "keda":
+            spec = found["ScaledObject", "prod-headway-vllm-llama"]["spec"]
+            assert (spec["minReplicaCount"], spec["cooldownPeriod"]) == made
+        else:
+            spec = found["HorizontalPodAutoscaler", "prod-headway-vllm-llama"]["spec"]
+            window_s = spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"]
+            assert (spec["minReplicas"], window_s) == made
+
+
 def test_an_image_may_be_named_by_its_digest(tmp_path: Path) -> None:
     def image(values: dict[str, Any]) -> str:
         pod = rendered(values, tmp_path)["Deployment", "prod-headway"]["spec"]["template"]["spec"]
