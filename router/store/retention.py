@@ -82,11 +82,10 @@ class Retention:
                 await asyncio.sleep(_PAUSE_S)
             await self._remove_runs(now - self._retain_s)
         if self._max_bytes is not None:
-            while await self._size_bytes() > self._max_bytes:
-                count = await self._remove(None)
-                if not count:
-                    break
+            batches = await self._batches_to_remove(self._max_bytes)
+            while batches and (count := await self._remove(None)):
                 removed += count
+                batches = batches - 1 or await self._batches_to_remove(self._max_bytes)
                 await asyncio.sleep(_PAUSE_S)
         if removed and self._sqlite:
             await self._shrink()
@@ -121,13 +120,18 @@ class Retention:
         async with self._engine.begin() as connection:
             await connection.execute(delete(table).where(table.c.clean.is_not(None), ended))
 
-    async def _size_bytes(self) -> float:
+    async def _batches_to_remove(self, max_bytes: float) -> int:
+        """How many batches of requests are to be removed before the size is measured again; 0 for a store within it.
+        Measuring a PostgreSQL store reads every row."""
         async with self._engine.connect() as connection:
             if self._sqlite:
                 pages = await _pragma(connection, "page_count")
                 free = await _pragma(connection, "freelist_count")
-                return (pages - free) * await _pragma(connection, "page_size")
-            return await _postgres_live_bytes(connection)
+                return int((pages - free) * await _pragma(connection, "page_size") > max_bytes)
+            size_bytes, requests = await _postgres_live_bytes(connection)
+        if size_bytes <= max_bytes:
+            return 0
+        return max(1, int(requests * (1.0 - max_bytes / size_bytes)) // BATCH_REQUESTS)
 
     async def _shrink(self) -> None:
         """Return free pages to the file system, a few at a time."""
@@ -145,12 +149,14 @@ async def _pragma(connection: AsyncConnection, name: str) -> int:
     return int((await connection.execute(text(f"PRAGMA {name}"))).scalar_one())
 
 
-async def _postgres_live_bytes(connection: AsyncConnection) -> float:
-    """Bytes of the existing rows, estimated from the newest ones. The size of PostgreSQL's files is no measure: deleting
-    does not shrink them, so retention would never end."""
-    total = 0.0
+async def _postgres_live_bytes(connection: AsyncConnection) -> tuple[float, int]:
+    """Bytes of the existing rows, estimated from the newest ones, and the number of requests. The size of PostgreSQL's files
+    is no measure: deleting does not shrink them, so retention would never end."""
+    total, requests = 0.0, 0
     for table in (tables.requests, tables.attempts, tables.explanations):
         count = (await connection.execute(select(func.count()).select_from(table))).scalar_one()
+        if table is tables.requests:
+            requests = count
         key = next(iter(table.primary_key.columns)).name
         mean = (
             await connection.execute(
@@ -161,4 +167,4 @@ async def _postgres_live_bytes(connection: AsyncConnection) -> float:
             )
         ).scalar_one()
         total += count * (float(mean or 0) + _POSTGRES_ROW_OVERHEAD_BYTES)
-    return total
+    return total, requests

@@ -10,6 +10,8 @@ import pytest
 
 from router.explain import describe
 from router.store import database, queries
+from router.store import retention as retention_module
+from router.store.async_engine import AsyncConnection
 from router.store.database import StoreError, create_engine, parse_url
 from router.store.queries import Store
 from router.store.retention import Retention
@@ -175,7 +177,18 @@ async def test_what_is_too_old_goes(store_url: str) -> None:
     await store.close()
 
 
-async def test_what_is_too_much_goes_oldest_first(store_url: str, tmp_path: Path) -> None:
+async def test_what_is_too_much_goes_oldest_first(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+    measure = retention_module._postgres_live_bytes
+
+    async def counting(connection: AsyncConnection) -> tuple[float, int]:
+        measured.append(await measure(connection))
+        return measured[-1]
+
+    monkeypatch.setattr(retention_module, "_postgres_live_bytes", counting)
+    monkeypatch.setattr(retention_module, "BATCH_REQUESTS", 50)
     store = await Store.open(store_url)
     for number in range(4000):
         put(store, make_record(number))
@@ -187,6 +200,7 @@ async def test_what_is_too_much_goes_oldest_first(store_url: str, tmp_path: Path
     assert 0 < removed < 4000
     kept = (await store.requests(limit=1000)).requests
     assert kept[0]["id"] == "req_00003999"
+    assert len(measured) <= 4  # a measurement reads every row of PostgreSQL
     assert await retention.prune(0.0) == 0  # small enough now
     assert await store.request(f"req_{removed:08d}", "team-a") is not None
     assert await store.request(f"req_{removed - 1:08d}", "team-a") is None
