@@ -152,7 +152,10 @@ class Judge:
         reasons = verdicts.reasons
         try:
             answer = await client.chat.completions.create(**body_of(self._model, message))
-            return answer.choices[0].message.content or ""
+            content = answer.choices[0].message.content or ""
+            if not isinstance(content, str):  # the library does not check what a server sends
+                raise TypeError
+            return content
         except openai.APIStatusError as error:
             reasons[f"status {error.status_code}"] += 1
             said = error.body.get("message") if isinstance(error.body, dict) else None

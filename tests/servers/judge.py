@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-#: The judge's words for a message and its number; None or an exception: an error, with the exception's words.
-Script = Callable[[str, int], str | Exception | None]
+#: The judge's content for a message and its number; None or an exception: an error, with the exception's words.
+Script = Callable[[str, int], str | list[Any] | Exception | None]
 
 
 class ScriptedJudge(ThreadingHTTPServer):
@@ -24,7 +24,7 @@ class ScriptedJudge(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
-    def verdict(self, body: dict[str, Any]) -> str | Exception | None:
+    def verdict(self, body: dict[str, Any]) -> str | list[Any] | Exception | None:
         self.asked.append(body)
         return self.script(body["messages"][0]["content"], len(self.asked))
 
@@ -34,7 +34,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         verdict = self.server.verdict(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        if isinstance(verdict, str):
+        if isinstance(verdict, str | list):
             status, answer = 200, completion(verdict)
         else:
             status, answer = 400, {"error": {"message": str(verdict or "no")}}
@@ -49,7 +49,7 @@ class _Answers(BaseHTTPRequestHandler):
         pass
 
 
-def completion(text: str) -> dict[str, Any]:
+def completion(text: str | list[Any]) -> dict[str, Any]:
     """A chat completion with this text."""
     message = {"role": "assistant", "content": text}
     return {

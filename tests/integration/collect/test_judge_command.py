@@ -75,6 +75,13 @@ def test_why_calls_failed_is_told(answers: Path, capsys: pytest.CaptureFixture[s
     assert "failed: no connection (12)" in capsys.readouterr().out
 
 
+def test_content_that_is_no_text_is_a_failed_call(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [{"type": "text", "text": "<score>3</score>"}]
+    with judging(lambda _, number: parts if number % 2 else "<score>3</score>") as server:
+        assert judge(server.url, answers) == 0
+    assert "failed: no chat completion (6)" in capsys.readouterr().out
+
+
 def test_the_server_s_first_error_is_told(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with judging(lambda *_: None) as server:
         assert judge(server.url, answers) == 1
