@@ -14,6 +14,7 @@ later depends on it. Lengths are estimated from characters.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ _PROMPTS = ("prompt", "instruction", "question")
 _ANSWERS = ("response", "answer", "output", "completion")
 _USERS, _MODELS = {"user", "human"}, {"assistant", "gpt", "chatgpt"}
 _BATCH_ROWS = 1000
+#: On another scale a 1 may be the worst, so one such quality makes all of them unknown.
+_OTHER_SCALE = "all qualities, because of so many that are not from 0 to 1"
 
 
 class _Exchange(NamedTuple):
@@ -68,6 +71,8 @@ def read_conversations(path: Path) -> Dataset:
                 if found is None:
                     skipped["rows without a first prompt and its answer"] += 1
                 else:
+                    if found.quality is not None and not 0 <= found.quality <= 1:
+                        skipped[_OTHER_SCALE] += 1
                     yield found
 
     try:
@@ -87,8 +92,9 @@ def _dataset(name: str, exchanges: Iterable[_Exchange], skipped: Mapping[str, in
         texts.setdefault(prompt, each.prompt)
         model = each.model or ("chatgpt" if name == "sharegpt" else name)
         tokens = tokens_of_characters(len(each.answer), CHARACTERS_PER_TOKEN)
-        kind = None if each.quality is None else "score"
-        answer = Answer(prompt, model, family_of(model), tokens, quality=each.quality, quality_kind=kind)
+        quality = None if _OTHER_SCALE in skipped else each.quality
+        kind = None if quality is None else "score"
+        answer = Answer(prompt, model, family_of(model), tokens, quality=quality, quality_kind=kind)
         answers.setdefault((prompt, model), answer)
     group = groups(texts)
     prompts = [Prompt(key, group[key], name, prompt_features(text), text=text) for key, text in texts.items()]
@@ -127,12 +133,12 @@ def _exchange(row: Mapping[str, Any]) -> _Exchange | None:
     prompt, answer = said
     if not prompt or not prompt.strip() or not answer:
         return None
-    return _Exchange(prompt, answer, _text(row, ("model",)) or None, _share(row.get("quality")))
+    return _Exchange(prompt, answer, _text(row, ("model",)) or None, _number(row.get("quality")))
 
 
-def _share(value: Any) -> float | None:
-    """A number in [0, 1]; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+def _number(value: Any) -> float | None:
+    """None for anything else; NaN is an unknown number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return None
     return float(value)
 

@@ -44,7 +44,8 @@ def release(
         prompt=lambda each: each.source not in left_out, run=lambda each: each.source not in left_out
     )
     if not kept.prompts and not kept.runs:
-        raise DatasetError(f"nothing may be released: {'; '.join(map(': '.join, left_out.items()))}")
+        why = "; ".join(map(": ".join, left_out.items())) or "the data are empty"
+        raise DatasetError(f"nothing may be released: {why}")
     released = Released(*_split(_without_private_values(kept), held_out, seed), left_out)
     rows = released.rows()
     for name, part in ((TRAIN, released.train), (HELD_OUT, released.held_out)):

@@ -129,13 +129,13 @@ class Run:
     """One instance over one stretch of time. `level` names its load (whole levels are held out together). `replicas` is
     larger than 1 for the log of a cluster that does not identify its members. `profile` names the engine profile to
     predict with, None for the generic one; `profile_values` gives its constants (`EngineProfile`). `kind` is the engine's
-    ("vllm", "ollama", "openai"). `fixed_slots`: the engine decodes in its profile's slots (None: unknown)."""
+    ("vllm", "ollama", "openai" or one of your own). `fixed_slots`: the engine decodes in its profile's slots (None: unknown)."""
 
     id: str
     source: str
     instance: str
     model: str
-    kind: Annotated[str, _one_of("kind", ("vllm", "ollama", "openai"))] = "vllm"
+    kind: str = "vllm"
     family: str | None = None
     hardware: str | None = None
     level: str | None = None
@@ -228,12 +228,13 @@ def by_run(rows: Iterable[RowOfRun]) -> dict[str, list[RowOfRun]]:
 
 
 def joined(parts: Iterable[Dataset]) -> Dataset:
-    """Several data sets as one. Equal prompt ids must mean equal prompts, run ids must be unique."""
+    """Several data sets as one. Raises DatasetError where one id means two prompts or two runs."""
     sets = list(parts)
     prompts: dict[str, Prompt] = {}
     for each in sets:
         for prompt in each.prompts:
-            prompts.setdefault(prompt.id, prompt)
+            if prompts.setdefault(prompt.id, prompt).features != prompt.features:
+                raise DatasetError(f"two data sets have different prompts of the id {prompt.id}")
     runs = [run for each in sets for run in each.runs]
     if len({run.id for run in runs}) != len(runs):
         raise DatasetError("two data sets have runs of the same id")
@@ -350,7 +351,7 @@ def _rows(path: Path, row: type[Any]) -> Iterable[Any]:
                 try:
                     yield adapter.validate_json(text, strict=True)
                 except ValidationError as error:
-                    raise DatasetError(f"{path.name}, line {line}: {_problem(error)}") from error
+                    raise DatasetError(f"{path}, line {line}: {_problem(error)}") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DatasetError(f"{path}: not a whole gzip file") from error
 

@@ -145,3 +145,15 @@ def test_what_is_no_conversation(tmp_path: Path, name: str, content: bytes, erro
     with pytest.raises(DatasetError, match=error) as raised:
         load([str(tmp_path / name)])
     assert "\n" not in str(raised.value)
+
+
+def test_qualities_on_another_scale_are_left_out(tmp_path: Path) -> None:
+    """Of grades from 1 to 5, the worst would be read as the best quality."""
+    rows = [
+        {"prompt": f"Q{n}", "answer": "A", "quality": grade} for n, grade in enumerate((1, 5, 0.5, None, 4))
+    ]
+    data = load([str(put(tmp_path / "graded.jsonl", rows))])
+    assert len(data.answers) == 5
+    assert {(each.quality, each.quality_kind) for each in data.answers} == {(None, None)}
+    (source,) = data.about["sources"]
+    assert source["skipped"] == {"all qualities, because of so many that are not from 0 to 1": 2}
