@@ -16,7 +16,7 @@ from benchmarks.datasets.sources import is_database, load
 from policies import POLICIES
 from predictors.training.dataset import Dataset, DatasetError
 from router.config import load as load_fleet
-from router.config.fields import Positive
+from router.config.fields import NotNegative, Positive
 
 _DAY_S = 86_400.0
 
@@ -53,7 +53,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def check_data_options(args: argparse.Namespace, places: Sequence[str]) -> None:
     """Raises DatasetError for an option that is out of range or applies to nothing that is read."""
-    check_options(args, DatasetError, since=Positive)
+    check_options(args, DatasetError, since=Positive, seed=NotNegative)
     for name in ("since", "config"):
         if getattr(args, name) is not None and not any(map(is_database, places)):
             raise DatasetError(f"{option(name)}: goes with a gateway's database")

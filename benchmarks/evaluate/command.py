@@ -26,6 +26,10 @@ from predictors.training.dataset import Dataset, DatasetError
 ERRORS = (DatasetError, ArtifactError)
 
 
+class _CannotTellError(DatasetError):
+    """Data that one artifact cannot be evaluated on. Others in its folder may."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--artifact",
@@ -66,14 +70,20 @@ def run(args: argparse.Namespace) -> int:
             data, copies = without_near_copies(data, train)
             if copies:
                 notes = [f"Prompts left out, because --train-data has near copies of them: {copies}."]
-        results = [
-            _evaluated(path, artifact, data, train, notes, args, progress)
-            for path, artifact in artifacts
-            if len(artifacts) == 1 or rows(KINDS[artifact.kind], data)
-        ]
+        results, left_out = [], []
+        for path, artifact in artifacts:
+            if len(artifacts) == 1 or rows(KINDS[artifact.kind], data):
+                try:
+                    results.append(_evaluated(path, artifact, data, train, notes, args, progress))
+                except _CannotTellError as error:
+                    if len(artifacts) == 1:
+                        raise
+                    left_out.append(f"{path.name}: {error}")
     if not results:
         nothing = "nothing in the data that one of these artifacts could be evaluated on"
-        raise DatasetError(". ".join((nothing, *notes)))
+        raise DatasetError(". ".join((nothing, *notes, *left_out)))
+    for line in left_out:
+        print(f"headway evaluate: left out: {line}", file=sys.stderr)
     written = None if args.out is None else report.write(args.out, results)
     if args.json:
         print_json(report.report(results))
@@ -127,7 +137,10 @@ def _evaluated(
     if not rows(kind, data):
         nothing = f"nothing in the data that a {kind.name} artifact could be evaluated on"
         raise DatasetError(". ".join((nothing, *notes)))
-    found = evaluator(kind)(artifact, data, train, seed=args.seed)
+    try:
+        found = evaluator(kind)(artifact, data, train, seed=args.seed)
+    except DatasetError as error:
+        raise _CannotTellError(str(error)) from error
     return report.Evaluated(
         artifact, path, rows_by_source(data), replace(found, notes=(*notes, *found.notes))
     )

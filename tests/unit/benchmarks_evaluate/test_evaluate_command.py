@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.datasets.splits import digest, split
 from benchmarks.training.train import train_and_evaluate
-from predictors.learned.artifact import Artifact, load, save
+from predictors.learned.artifact import SHIPPED, Artifact, load, save
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, joined, write
 from router import cli
@@ -79,6 +79,26 @@ def test_a_folder_is_evaluated_by_what_the_data_tell(
     assert "<svg" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
 
 
+def test_an_artifact_that_the_data_do_not_suit_is_left_out(
+    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers of other models than the relevance artifact knows; the length artifact knows a prior for any model."""
+    shutil.copytree(artifacts, tmp_path / "both")
+    shutil.copy(SHIPPED / "length.headway.npz", tmp_path / "both")
+    data = answers(60, seed=2, source="later")
+    others = tuple(
+        replace(each, model=f"unknown-{each.model}", output_tokens=20 + at)
+        for at, each in enumerate(data.answers)
+    )
+    write(replace(data, answers=others), tmp_path / "later")
+    assert evaluate(tmp_path / "both", tmp_path / "later") == 0
+    shown = capsys.readouterr()
+    assert "length predictor" in shown.out
+    assert shown.err == (
+        "headway evaluate: left out: relevance.headway.npz: the artifact knows none of the models in the test data\n"
+    )
+
+
 def test_data_that_it_was_trained_on_are_told(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +148,8 @@ def test_an_option_that_applies_to_nothing_is_refused(
     assert "--since: goes with a gateway's database" in told
     told = refused(capsys, artifacts, collected, "--out", __file__)
     assert f"--out {__file__}: must be a folder" in told
+    told = refused(capsys, artifacts, collected, "--seed", "-1")
+    assert "--seed: must be at least 0" in told
 
 
 def test_an_artifact_that_is_none_is_refused(
