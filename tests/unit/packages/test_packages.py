@@ -36,7 +36,7 @@ def _built(folder: Path, environment: dict[str, str]) -> Path:
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"]
     command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(folder), str(source)]
-    subprocess.run(command, check=True, capture_output=True, timeout=110, env={**os.environ, **environment})
+    subprocess.run(command, check=True, capture_output=True, timeout=600, env={**os.environ, **environment})
     return next(folder.glob("*.whl"))
 
 
