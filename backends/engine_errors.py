@@ -19,6 +19,8 @@ from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.quoting import cut
 
 MAX_MESSAGE_CHARS = 300
+#: The finish reason of an answer that the engine did not complete. vLLM ends the running ones so when it is ended.
+ABORT = "abort"
 
 _REFUSED = frozenset({400, 422})
 _REFUSED_TYPES = frozenset({"BadRequestError", "invalid_request_error", "exceed_context_size_error"})
@@ -55,6 +57,11 @@ def from_event(payload: Any, *, started: bool) -> UpstreamError:
     if not started and (status in _REFUSED or (status is None and refused)):
         return _rejected(payload, status or 400)
     return _failed(payload, status)
+
+
+def stopped() -> UpstreamError:
+    """The error for an answer with the finish reason `ABORT`."""
+    return UpstreamError("the engine stopped in the middle of its answer")
 
 
 def _fields(payload: Any) -> dict[str, Any]:

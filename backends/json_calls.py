@@ -11,7 +11,7 @@ import orjson
 
 from backends import bounded_json
 from backends.connection import Connection
-from backends.engine_errors import from_event
+from backends.engine_errors import ABORT, from_event, stopped
 from backends.engine_numbers import finish_reason, sound_usage
 from backends.pool import Pool
 from backends.post import Follower
@@ -177,6 +177,8 @@ def sound_answer(answer: dict[str, Any], call: Call) -> dict[str, Any]:
             if not isinstance(message, _MESSAGE) or not _are_calls((message or {}).get("tool_calls")):
                 raise _unknown_shape()
             each["finish_reason"] = finish_reason(each.get("finish_reason"))
+            if each["finish_reason"] == ABORT:
+                raise stopped()
     if answer.get("usage") is not None:
         answer["usage"] = sound_usage(answer["usage"]) or {}
     return answer

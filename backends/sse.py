@@ -27,7 +27,7 @@ from typing import Any
 
 import orjson
 
-from backends.engine_errors import from_event
+from backends.engine_errors import ABORT, from_event, stopped
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch, Collector
 
@@ -296,6 +296,9 @@ class SseScanner:
                         if isinstance(reason, str):
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
+            if finish_reason == ABORT:
+                self.failure = stopped()
+                break
             if self._collector is None:
                 written = self._renamed_event(event, payload)  # also learns how the engine writes the name
                 if counts is not None and self._hides_usage and payload.pop("usage", None) is not None:

@@ -45,6 +45,15 @@ async def test_a_200_that_is_no_answer(kind: str, body: bytes) -> None:
             await stream(backend, chat()).read()
 
 
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+async def test_a_whole_answer_that_the_engine_stopped(kind: str) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "abort"}
+    body = orjson.dumps({"object": "chat.completion", "choices": [choice]})
+    async with scripted(kind, lambda exchange: exchange.answer(200, body)) as (_, backend):
+        with pytest.raises(UpstreamError, match="stopped in the middle"):
+            await complete(backend, chat())
+
+
 async def test_token_counts_by_the_engine() -> None:
     async def script(exchange: Exchange) -> None:
         body = exchange.json

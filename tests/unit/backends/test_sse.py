@@ -228,6 +228,13 @@ def test_an_error_event_fails_after_what_came_before(error: Any) -> None:
     assert "secret" not in str(result.scanner.failure)
 
 
+def test_an_answer_that_its_engine_stopped_fails_after_what_came_before() -> None:
+    result = Result([text("a") + text("b", "abort") + USAGE + DONE])
+    assert (result.tokens, result.error) == (1, "the engine stopped in the middle of its answer")
+    assert b"abort" not in result.data
+    assert not result.scanner.done
+
+
 def test_a_request_error_before_the_first_token_is_a_refusal() -> None:
     error = {"error": {"message": "bad top_k", "type": "BadRequestError", "param": "top_k", "code": 400}}
     refused = Result([ROLE, data(error), DONE]).scanner.failure
