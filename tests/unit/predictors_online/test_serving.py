@@ -8,7 +8,6 @@ import pytest
 from predictors.online.predictor import OnlinePredictor
 from predictors.online.prompt_caches import PromptCaches
 from router.core.events import FleetChanged
-from router.core.interfaces import Predictor
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
@@ -50,11 +49,6 @@ def taught(
 def value(number: float | None) -> float:
     assert number is not None
     return number
-
-
-def test_implements_the_protocol() -> None:
-    predictor: Predictor = OnlinePredictor()
-    assert predictor.name == "physical"
 
 
 def test_every_figure_of_a_fresh_prediction_is_there_and_in_order() -> None:
