@@ -108,15 +108,17 @@ async def test_bytes_nobody_asked_for_close_the_connection() -> None:
         assert await ask(pool, head) == {"hello": None}
 
 
-async def test_a_released_answer_that_goes_on_is_dropped() -> None:
-    async def endless(exchange: Exchange) -> None:
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_released_answer_that_goes_on_or_falls_silent_is_dropped(silent: bool) -> None:
+    async def unended(exchange: Exchange) -> None:
         await exchange.head()
         while True:
             await exchange.chunk(b"x" * 65536)
+            await asyncio.sleep(30 * silent)
 
-    async with pooled(endless) as (engine, pool, head):
-        connection = await post(pool, head)
-        connection.release()
+    settings = {"idle_connection_s": 0.2, "drain_s": 0.1} if silent else {}
+    async with pooled(unended, **settings) as (engine, pool, head):
+        (await post(pool, head)).release()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert (pool.idle_connections, pool.busy_connections) == (0, 0)
 
@@ -143,18 +145,6 @@ async def test_after_an_answer_with_a_long_rest_the_next_one_is_read() -> None:
             await asyncio.sleep(0.01)
         assert await asyncio.wait_for(ask(pool, head), 5) == {"hello": None}
         assert engine.connections == 1
-
-
-async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
-    async def unended(exchange: Exchange) -> None:
-        await exchange.head()
-        await exchange.chunk(b"x")
-        await asyncio.sleep(30)
-
-    async with pooled(unended, idle_connection_s=0.2, drain_s=0.1) as (engine, pool, head):
-        (await post(pool, head)).release()
-        await asyncio.wait_for(engine.disconnects.wait(), 5)
-        assert (pool.idle_connections, pool.busy_connections) == (0, 0)
 
 
 async def test_a_closed_connection_is_let_go_at_once() -> None:

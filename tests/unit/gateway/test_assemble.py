@@ -78,11 +78,7 @@ def test_completions() -> None:
 
 
 def test_nothing_at_all() -> None:
-    assert assembled_choices_of_nothing() == []
-
-
-def assembled_choices_of_nothing() -> list[Any]:
-    return Assembler("chat").result()["choices"]
+    assert Assembler("chat").result()["choices"] == []
 
 
 def test_unknown_objects_are_merged_member_by_member() -> None:

@@ -235,18 +235,21 @@ EVENTS = st.lists(
 )
 
 
+def events_of(written: list[tuple[str, int | None]], prompt_tokens: int) -> list[bytes]:
+    """An event for each text; where a number stands beside it, with the usage so far."""
+    count, events = 0, [event({"role": "assistant"})]
+    for text, more in written:
+        count += more or 0
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": count}
+        events.append(said(text) if more is None else said(text, usage=usage))
+    return events
+
+
 @given(EVENTS, st.integers(1, 20), st.sampled_from([None, 40]), st.lists(st.integers(0, 4000), max_size=6))
 def test_the_same_however_the_bytes_were_cut(
     written: list[tuple[str, int | None]], most: int, bound: int | None, cuts: list[int]
 ) -> None:
-    count, events = 0, [event({"role": "assistant"})]
-    for text, more in written:
-        if more is None:
-            events.append(said(text))
-        else:
-            count += more
-            events.append(said(text, usage={"prompt_tokens": 9, "completion_tokens": count}))
-    data = b"".join(events) + b"data: [DONE]\n\n"
+    data = b"".join([*events_of(written, 9), b"data: [DONE]\n\n"])
 
     def outcome(places: list[int]) -> tuple[bytes, int, bool, Any]:
         scanner, stream, out = SseScanner("m"), paid(most, bound), b""
@@ -269,12 +272,7 @@ def test_the_same_however_the_bytes_were_cut(
 def test_a_collector_gets_what_is_passed_on(
     written: list[tuple[str, int | None]], most: int, cuts: list[int]
 ) -> None:
-    count, events = 0, [event({"role": "assistant"})]
-    for text, more in written:
-        count += more or 0
-        usage = {"prompt_tokens": 9, "completion_tokens": count}
-        events.append(said(text) if more is None else said(text, usage=usage))
-    data = b"".join([*events, event({}, "stop"), b"data: [DONE]\n\n"])
+    data = b"".join([*events_of(written, 9), event({}, "stop"), b"data: [DONE]\n\n"])
     scanner, passing, collecting = SseScanner("m"), paid(most, 40), paid(most, 40)
     passed, collected = Assembler("chat"), Assembler("chat")
     collecting.collector = collected
@@ -301,13 +299,7 @@ def test_what_is_held_grows_and_the_outcome_is_the_same_however_the_bytes_were_c
     written: list[tuple[str, int | None]], most: int, step: int, cuts: list[int]
 ) -> None:
     """`most` tokens can be reserved, `step` at a time: each that is missing is waited for, and the last ones are refused."""
-    count, events = 0, [event({"role": "assistant"})]
-    for text, more in written:
-        count += more or 0
-        usage = {"prompt_tokens": BOUND, "completion_tokens": count}
-        events.append(said(text) if more is None else said(text, usage=usage))
-    events.append(event({}, "stop"))
-    data = b"".join(events) + b"data: [DONE]\n\n"
+    data = b"".join([*events_of(written, BOUND), event({}, "stop"), b"data: [DONE]\n\n"])
 
     def outcome(places: list[int]) -> tuple[bytes, int, bool, str | None]:
         held = min(step, most)
