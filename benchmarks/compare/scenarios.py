@@ -18,11 +18,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("reports/scenarios"), metavar="DIR", help="one folder a scenario"
     )
-    parser.add_argument("--only", nargs="+", choices=names(), default=names(), metavar="NAME")
     args, further = parser.parse_known_args(argv)
     comparing = argparse.ArgumentParser(prog=parser.prog)
     compare.add_arguments(comparing)
-    for name in args.only:
+    for name in names():
         print(f"\n{name}", flush=True)
         words = ["--scenario", name, "--small", "--out", str(args.out / name), *further]
         try:

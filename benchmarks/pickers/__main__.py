@@ -19,7 +19,6 @@ from benchmarks.pickers.trained import ARTIFACTS, splits
 from benchmarks.terminal import status_of
 from benchmarks.workloads.format import WorkloadError, writing
 from predictors.training.dataset import DatasetError
-from router.core.types import Targets
 
 _COLUMNS = (
     "quality",
@@ -69,12 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the folds and of training")
     parser.add_argument(
-        "--slack",
-        type=float,
-        default=Targets().quality_slack,
-        help="quality that pickers may lose against the best single model",
-    )
-    parser.add_argument(
         "--second-look",
         action="store_true",
         help="judge `cost` with checks of its answers, and nothing else",
@@ -98,7 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "chosen_after_looking": ["saving_at_equal_quality", "ours_minus_its", "area", "bounds"],
         "cases": reports,
     }
-    targets = Targets(quality_slack=options.slack)
     try:
         with writing(options.out):  # before it takes its time
             options.out.mkdir(parents=True, exist_ok=True)
@@ -115,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 folds = folds_of(case, who, parts, options.out / "artifacts", options.seed, _progress)
                 if folds:
                     report, show = (second_looks, looks_of) if options.second_look else (judge, text_of)
-                    found = report(case, folds, options.seeds, _progress, targets)
+                    found = report(case, folds, options.seeds, _progress)
                     reports.append({"artifacts": who, **found})
                     print(show(reports[-1]), flush=True)
                     _write(options.out, about)  # an interrupted run keeps what it has

@@ -106,9 +106,7 @@ def _of_task(known: Table, table: Table) -> Estimates:
     return quality, usd_of(table.case, table.prompt_tokens, tokens)
 
 
-def judge(
-    case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets
-) -> dict[str, Any]:
+def judge(case: Case, folds: Sequence[Fold], seeds: int, progress: Progress) -> dict[str, Any]:
     """The report of one case; each picker replays every fold in `seeds` orders."""
     groups = np.concatenate([fold.table.groups for fold in folds])
     resampled = Resampled(groups)
@@ -137,7 +135,7 @@ def judge(
     policies: dict[str, dict[str, Any]] = {}
     for name in (each for each in PICKERS if each in POLICIES):
         progress(f"{case.name}: {name}")
-        reached[name] = brought(folds, played(name, folds, seeds, targets))
+        reached[name] = brought(folds, played(name, folds, seeds, Targets()))
         policies[name] = row_of(name, reached[name], swept(name, folds))
     for name in RIVALS:
         if name in policies and OURS in policies:
@@ -146,7 +144,7 @@ def judge(
     allowed = {"oracle": true_frontier(quality, cost_usd), **_allowed_by(folds)}
     return {
         "case": case.name,
-        "quality_slack": targets.quality_slack,
+        "quality_slack": Targets().quality_slack,
         "models": list(case.models),
         "prompts": len(quality),
         "groups": len(np.unique(groups)),

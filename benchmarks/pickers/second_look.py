@@ -44,16 +44,14 @@ _VERIFIER_FOLDS = 4
 Checks = Sequence[SimulatedCheck]
 
 
-def second_looks(
-    case: Case, folds: Sequence[Fold], seeds: int, progress: Progress, targets: Targets
-) -> dict[str, Any]:
+def second_looks(case: Case, folds: Sequence[Fold], seeds: int, progress: Progress) -> dict[str, Any]:
     """The report of one case: `without` a check, and a row for each check."""
     resampled = Resampled(np.concatenate([fold.table.groups for fold in folds]))
     singles = singles_of(folds)
     best = singles[-1]
 
     def reached(checks: Checks | None) -> tuple[dict[str, Any], np.ndarray]:
-        own = played(OURS, folds, seeds, targets, checks)
+        own = played(OURS, folds, seeds, Targets(), checks)
         result = brought(folds, own)
         equal = savings_at(resampled, [result, *swept(OURS, folds, checks), *singles], best, LOSS)
         picks = [each for fold in own for each in fold]
@@ -80,7 +78,7 @@ def second_looks(
         "models": list(case.models),
         "prompts": sum(len(fold.table.prompts) for fold in folds),
         "groups": len(np.unique(np.concatenate([fold.table.groups for fold in folds]))),
-        "quality_slack": targets.quality_slack,
+        "quality_slack": Targets().quality_slack,
         "correlation": _correlation(folds),
         "without": without,
         "checks": rows,

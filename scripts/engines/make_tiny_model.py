@@ -14,6 +14,8 @@ from pydoc_data.topics import topics
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+LAYERS, HEADS, HIDDEN = 2, 4, 256
+CONTEXT_TOKENS, VOCABULARY = 4096, 3000
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|turn|>", "<|end|>"
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -42,16 +44,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--hidden", type=int, default=256, help="must be a multiple of --heads")
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--context", type=int, default=4096, help="tokens")
-    parser.add_argument("--vocab", type=int, default=3000)
     args = parser.parse_args()
 
     directory: Path = args.directory
     directory.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(args.vocab)
+    tokenizer = train_tokenizer(VOCABULARY)
     tokenizer.save(str(directory / "tokenizer.json"))
     begin, end = tokenizer.token_to_id(END_OF_TEXT), tokenizer.token_to_id(TURN_END)
     ids = {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": begin}
@@ -63,7 +60,7 @@ def main() -> None:
             "eos_token": TURN_END,
             "pad_token": END_OF_TEXT,
             "chat_template": CHAT_TEMPLATE,
-            "model_max_length": args.context,
+            "model_max_length": CONTEXT_TOKENS,
             "clean_up_tokenization_spaces": False,
         },
         "generation_config.json": ids,
@@ -71,16 +68,16 @@ def main() -> None:
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
             "vocab_size": tokenizer.get_vocab_size(),
-            "hidden_size": args.hidden,
-            "intermediate_size": 3 * args.hidden,
-            "num_hidden_layers": args.layers,
-            "num_attention_heads": args.heads,
-            "num_key_value_heads": max(1, args.heads // 2),
-            "head_dim": args.hidden // args.heads,
+            "hidden_size": HIDDEN,
+            "intermediate_size": 3 * HIDDEN,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": HEADS // 2,
+            "head_dim": HIDDEN // HEADS,
             "hidden_act": "silu",
             "rms_norm_eps": 1e-5,
             "rope_theta": 10000.0,
-            "max_position_embeddings": args.context,
+            "max_position_embeddings": CONTEXT_TOKENS,
             "attention_bias": False,
             "mlp_bias": False,
             "tie_word_embeddings": False,

@@ -247,7 +247,7 @@ def test_a_fixed_price_on_what_is_true_of_each_task_reaches_the_frontier_of_task
 # --- the whole --------------------------------------------------------------------------------------------
 def test_report_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "PICKERS", ("cost", "logistic_rr", "relevance", "price"))
-    report = judge(SMALL, [fold(made(300, 1)), fold(made(300, 2))], 2, lambda line: None, Targets())
+    report = judge(SMALL, [fold(made(300, 1)), fold(made(300, 2))], 2, lambda line: None)
     cost, relevance = report["policies"]["cost"], report["policies"]["relevance"]
     assert report["prompts"] == 600
     assert relevance["above_best_single"][0] == pytest.approx(0.0, abs=0.03)
@@ -280,7 +280,7 @@ def test_report_of_second_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "_SWEPT_SHARES", ())
     one = fold(made(160))
     one = replace(one, predicted=blind(one.table))
-    report = second_looks(SMALL, [one], 1, lambda line: None, Targets())
+    report = second_looks(SMALL, [one], 1, lambda line: None)
     good, dear, poor, length = report["checks"]
     assert good["saves"] == "more"
     assert good["checked"] > good["replaced"] > 0.2
