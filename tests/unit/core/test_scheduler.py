@@ -461,17 +461,6 @@ def test_stale_reports_of_old_attempts_are_ignored():
     assert s.live == 1
 
 
-@pytest.mark.parametrize(
-    ("cap_usd", "bound"),
-    [(0.000600, 100), (0.00235, 900), (0.1, None), (1e303, None)],
-)
-def test_a_money_cap_never_asks_for_more_than_the_context(cap_usd, bound):
-    # 400 prompt tokens (bound) at 1 USD, output at 2 USD per million; a context of 1000, 100 of it the prompt
-    s = scheduler(instance("a", price=CHEAP, context_tokens=1000))
-    sent = dispatched(s.handle(Arrived(request(max_cost_usd=cap_usd)), 0.0))
-    assert (sent.bound.max_tokens, sent.bound.by_money) == (bound, bound == 100)
-
-
 def test_those_who_wait_come_before_newcomers_when_a_returning_instance_opens_slots():
     s = scheduler(instance("a", slots=100), eject_after=1, return_after=1)
     s.handle(Probed("a", False), 0.0)

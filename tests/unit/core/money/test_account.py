@@ -37,6 +37,7 @@ def funded(reserved: float, left: float | None = None, *, step: float = 100.0, *
         (400 + 2, {}, 1, True),
         (400 + 2 * 1000, {"context_tokens": 900}, None, False),
         (400 + 2 * 850, {"context_tokens": 900}, 800, False),  # what the context has room for
+        (1e300, {"context_tokens": 900, "max_cost_usd": 1e303}, None, False),
         (400 + 2 * 11, {"max_cost_usd": (400 + 2 * 5) * USD}, 5, True),
         (400 + 2 * 4, {"max_cost_usd": (400 + 2 * 5) * USD}, 3, True),
         (400.01, {"decodes": False}, None, False),
@@ -48,7 +49,7 @@ def test_the_bound_of_an_answer(
     where = candidate(context_tokens=fields.pop("context_tokens", None))
     found = funded(left, left, **fields).output_bound(where)
     assert (found.max_tokens, found.by_money) == (bound, by_money)
-    assert (found.paid_tokens is None) is ("max_cost_usd" not in fields)
+    assert (found.paid_tokens is None) is ("max_cost_usd" not in fields or bound is None)
 
 
 @pytest.mark.parametrize(
