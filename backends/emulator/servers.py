@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,10 +16,33 @@ from router.core.profile import EngineProfile
 
 
 class EngineServer(Protocol):
-    """One emulated engine. `profiles` are by served name, `options` is an instance of `OPTIONS`."""
+    """One emulated engine. `profiles` are by served name, `options` is an instance of `OPTIONS`, `clock` drives the engine
+    model, in seconds.
 
+    `PORT` is the engine's usual port. `KEEP_ALIVE_S` is how long it keeps an idle connection (None: without limit).
+    `CONTEXT_OPTION` is the option that bounds a model's context (None: each request has its own bound).
+    """
+
+    OPTIONS: ClassVar[type[BaseModel]]
+    PORT: ClassVar[int]
+    KEEP_ALIVE_S: ClassVar[float | None]
+    CONTEXT_OPTION: ClassVar[str | None]
     healthy: bool
     live: set[Generation]
+
+    def __init__(
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: Any,
+        speed: float,
+        faults: FaultBoard,
+        clock: Callable[[], float],
+    ) -> None: ...
+
+    @staticmethod
+    def check(profiles: Mapping[str, EngineProfile], options: Any) -> None:
+        """Raises ValueError for models or options with which it cannot start."""
+        ...
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or later."""
@@ -32,37 +55,7 @@ class EngineServer(Protocol):
     def close(self) -> None: ...
 
 
-class EngineServerType(Protocol):
-    """A class of emulated engines.
-
-    `PORT` is the engine's usual port. `KEEP_ALIVE_S` is how long it keeps an idle connection (None: without limit).
-    `CONTEXT_OPTION` is the option that bounds a model's context (None: each request has its own bound). `clock` drives
-    the engine model, in seconds.
-    """
-
-    OPTIONS: type[BaseModel]
-    PORT: int
-    KEEP_ALIVE_S: float | None
-    CONTEXT_OPTION: str | None
-
-    def __call__(
-        self,
-        profiles: Mapping[str, EngineProfile],
-        options: Any,
-        speed: float,
-        faults: FaultBoard,
-        clock: Callable[[], float],
-    ) -> EngineServer: ...
-
-    def check(self, profiles: Mapping[str, EngineProfile], options: Any) -> None:
-        """Raises ValueError for models or options with which it cannot start."""
-        ...
-
-
-SERVERS: dict[str, EngineServerType] = {
-    "vllm": VllmServer,
-    "ollama": OllamaServer,
-}
+SERVERS: dict[str, type[EngineServer]] = {"vllm": VllmServer, "ollama": OllamaServer}
 
 
 def first_problem(error: ValidationError) -> str:
