@@ -1,10 +1,12 @@
-"""Learns what each instance has in its prefix cache: prompts that it prefilled, and conversations.
+"""Learns what each instance has in its prefix cache: prompts that it prefilled (`prefix_index`), and conversations.
 
-This is a guess, because the engine evicts by its own rule. The learned error of TTFT covers the difference.
+Prefix hashes cover only a prompt's first PREFIX_TOKENS tokens. Beyond them an instance has the prompt and the answer of a
+session's earlier request, with which the session's next prompt begins.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -13,8 +15,32 @@ from predictors.online.fleet_stats import FleetStats
 from predictors.online.learner import EndEvent, Learner
 from predictors.online.observation import CandidateKey, Hash, Several, Tokens
 from predictors.online.prefix_index import PrefixIndex
-from predictors.online.sessions import SessionIndex
 from router.core.types import PREFIX_TOKENS, Request
+
+
+class SessionIndex:
+    """Tokens of each session's last request by instance, for at most `max_sessions` sessions each."""
+
+    def __init__(self, max_sessions: int = 4096) -> None:
+        self.max_sessions = max_sessions
+        self._held: dict[str, OrderedDict[str, float]] = {}
+
+    def held_tokens(self, instance: str, session: str) -> float:
+        """Tokens of the session's last request there, 0 if there was none. Changes nothing."""
+        held = self._held.get(instance)
+        return 0.0 if held is None else held.get(session, 0.0)
+
+    def add(self, instance: str, session: str, tokens: float) -> None:
+        """The instance has served a request of the session with this many tokens of prompt and answer."""
+        held = self._held.setdefault(instance, OrderedDict())
+        held[session] = tokens
+        held.move_to_end(session)
+        if len(held) > self.max_sessions:
+            held.popitem(last=False)
+
+    def forget(self, instance: str) -> None:
+        """The instance has left the fleet or restarted."""
+        self._held.pop(instance, None)
 
 
 @dataclass(slots=True)

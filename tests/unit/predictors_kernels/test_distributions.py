@@ -11,7 +11,7 @@ import pytest
 from predictors.kernels import ResidualWindow
 from predictors.kernels.reference.misses import LogErrors
 from predictors.kernels.reference.normal import beyond, scores
-from predictors.online.sessions import SessionIndex
+from predictors.online.prompt_caches import SessionIndex
 from tests.unit.predictors_kernels.one_distribution import Distribution
 
 
