@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 from policies.scaling.capacity import Capacity, needed_rate, slo_capacity
 from policies.scaling.forecast import ArrivalForecast, ForecastSettings
@@ -105,28 +105,20 @@ class _Lengths:
         return max(1.0, self.prompt_tokens / self.prompts), max(1.0, self.output_tokens / self.answers)
 
 
-@dataclass(slots=True)
 class _Model:
     """The pools of one model. `correction` multiplies the load to provide for."""
 
-    name: str
-    pools: Sequence[ScalingPool]
-    settings: HeadwaySettings
-    correction: float = 1.0
-    lengths: _Lengths = field(default_factory=_Lengths)
-    forecast: ArrivalForecast = field(init=False)
-    in_flight: Window = field(init=False)
-    demands: Window = field(init=False)
-    arrivals: Window = field(init=False)
-    intervals_s: Window = field(init=False)
-    overloaded_at_s: float = -math.inf
-
-    def __post_init__(self) -> None:
-        common = {each.name: getattr(self.settings, each.name) for each in fields(ForecastSettings)}
-        self.forecast = ArrivalForecast(ForecastSettings(**common))
-        self.in_flight = Window(self.settings.window_s)
-        self.demands = Window(self.settings.hold_s)
+    def __init__(self, name: str, pools: Sequence[ScalingPool], settings: HeadwaySettings) -> None:
+        self.name = name
+        self.pools = pools
+        self.settings = settings
+        self.correction = 1.0
+        self.lengths = _Lengths()
+        self.forecast = ArrivalForecast(settings)
+        self.in_flight = Window(settings.window_s)
+        self.demands = Window(settings.hold_s)
         self.arrivals, self.intervals_s = Window(_ARRIVALS_S), Window(_ARRIVALS_S)
+        self.overloaded_at_s = -math.inf
 
     @property
     def _start_s(self) -> float:
