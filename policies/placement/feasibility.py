@@ -14,12 +14,7 @@ from policies.placement.candidates import every_shape
 from policies.placement.hardware_support import missing, support
 from policies.placement.memory import Fit, gb_per_gpu, group_gb
 from policies.placement.packing import pack
-from policies.placement.types import (
-    Cluster,
-    GpuKind,
-    Model,
-    Precision,
-)
+from policies.placement.types import Cluster, GpuKind, Model, Precision
 
 _MOST_MEMORY = 1e6  # times the memory that is there
 _LARGEST_CLUSTER = 64  # times the GPUs that are there, when counting those missing
@@ -37,13 +32,10 @@ Fits = Callable[[Sequence[Model], Cluster], bool]
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why models cannot be placed. `needed_gb` and `budget_gb` are of one GPU, if memory is the limit. Each of `changes` alone
-    is enough; it is the smallest of its kind."""
+    """Why models cannot be placed. Each of `changes` alone is enough; it is the smallest of its kind."""
 
     models: tuple[str, ...]
     limit: str
-    needed_gb: float | None = None
-    budget_gb: float | None = None
     changes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -95,7 +87,7 @@ def _alone(model: Model, cluster: Cluster, fits: Fits) -> Obstacle | None:
     if not running:
         reasons = "; ".join(missing(kind, model.precision) for kind in kinds)
         formats = _formats(model, cluster, fits) or _formats_and_gpus(model, cluster, fits)
-        return Obstacle((model.name,), reasons, changes=formats)
+        return Obstacle((model.name,), reasons, formats)
     possible = [shape for pool in cluster.pools if pool.kind in running for shape in every_shape(pool)]
     if any(Fit([model]).holds(shape, [0]) for shape in possible) or fits([model], cluster):
         return None
@@ -104,7 +96,7 @@ def _alone(model: Model, cluster: Cluster, fits: Fits) -> Obstacle | None:
     needed, budget = gb_per_gpu(model, shape), shape.kind.budget_for(model.precision)
     limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {budget:g}"
     changes = (*_formats(model, cluster, fits), *_more_gpus([model], cluster, fits))
-    return Obstacle((model.name,), limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
+    return Obstacle((model.name,), limit, (*changes, f"GPUs with {_gb(needed)} GB each"))
 
 
 def _together(models: Sequence[Model], cluster: Cluster, fits: Fits) -> Obstacle:
@@ -119,10 +111,10 @@ def _together(models: Sequence[Model], cluster: Cluster, fits: Fits) -> Obstacle
         needed = needed_gb(models, cluster)
     except ValueError:  # more memory does not help: each takes GPUs for itself
         limit = f"need GPUs for themselves each, and the cluster has {cluster.gpus}"
-        return Obstacle(names, limit, changes=tuple(changes))
+        return Obstacle(names, limit, tuple(changes))
     budget = _least_budget_gb(models, cluster)
     limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {budget:g}"
-    return Obstacle(names, limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
+    return Obstacle(names, limit, (*changes, f"GPUs with {_gb(needed)} GB each"))
 
 
 def _least_budget_gb(models: Sequence[Model], cluster: Cluster) -> float:

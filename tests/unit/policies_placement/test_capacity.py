@@ -61,5 +61,4 @@ def test_more_models_than_gpus_is_no_matter_of_memory() -> None:
     models = [Model(name, 1.0, alone=True) for name in ("a", "b", "c")]
     (found,) = obstacles(models, Cluster((Pool(GPU, 2),)))
     assert found.limit == "need GPUs for themselves each, and the cluster has 2"
-    assert found.needed_gb is None
     assert found.changes == ("leave out 1 x a", "1 more g")
