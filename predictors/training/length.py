@@ -147,19 +147,6 @@ def _table(data: Dataset) -> _Table:
 
 
 # --- one fit ------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class _Inputs:
-    """All prompts in the form that the network takes."""
-
-    words: torch.Tensor
-    last: torch.Tensor
-    inputs: torch.Tensor
-
-    def batch(self, rows: np.ndarray) -> Batch:
-        last = self.last[rows]
-        return Batch(self.words[rows, :, : int(last.max()) + 1], last, self.inputs[rows])
-
-
 def _fit(table: _Table, seed: int, settings: LengthSettings, report: Progress) -> dict[str, np.ndarray]:
     """The arrays of an artifact, with all spreads 1."""
     features = [each.features for each in table.prompts]
@@ -171,10 +158,10 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, report: Progress) -
     factors = fit_factors(
         features, counts, groups, lengths, len(table.models), settings.factors, settings.random_features
     )
-    inputs, mean, scale = _inputs(features, sequences, np.hstack((counts, factors.of_prompts)))
+    every, mean, scale = _inputs(features, sequences, np.hstack((counts, factors.of_prompts)))
     level = float(np.median(np.log(table.tokens)))
     net = LengthNet(settings, len(words), len(table.models), len(table.families), level)
-    _train(net, table, inputs, seed, report)
+    _train(net, table, every, seed, report)
     arrays = _weights(net)
     models, families = _embeddings(net, table)
     return arrays | {
@@ -215,8 +202,8 @@ def _sequences(features: Sequence[PromptFeatures], words: np.ndarray) -> tuple[l
 
 def _inputs(
     features: Sequence[PromptFeatures], sequences: Sequence[np.ndarray], values: np.ndarray
-) -> tuple[_Inputs, np.ndarray, np.ndarray]:
-    """(inputs, the mean of the values, 1 / their standard deviation)."""
+) -> tuple[Batch, np.ndarray, np.ndarray]:
+    """(all prompts, the mean of the values, 1 / their standard deviation)."""
     words = np.zeros((len(features), 2, max(each.shape[1] for each in sequences), PATCH), np.int64)
     last = np.full((len(features), 2), -1)
     for row, each in enumerate(sequences):
@@ -224,8 +211,8 @@ def _inputs(
         last[row, : len(each)] = last_patches(features[row])
     mean, scale = standards(values)
     cut = np.clip((values - mean) * scale, -MOST_DEVIATION, MOST_DEVIATION)
-    inputs = _Inputs(torch.from_numpy(words), torch.from_numpy(last), torch.from_numpy(cut).float())
-    return inputs, mean, scale
+    every = Batch(torch.from_numpy(words), torch.from_numpy(last), torch.from_numpy(cut).float())
+    return every, mean, scale
 
 
 def _familiar(prompts: Sequence[Prompt], factors: Factors) -> np.ndarray:
@@ -238,7 +225,7 @@ def _familiar(prompts: Sequence[Prompt], factors: Factors) -> np.ndarray:
     return np.array([_STRANGE * low, low])
 
 
-def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, report: Progress) -> None:
+def _train(net: LengthNet, table: _Table, every: Batch, seed: int, report: Progress) -> None:
     """Fits in place, and ends with the moving average of the weights."""
     settings = net.settings
     order = np.argsort(table.prompt, kind="stable")
@@ -266,7 +253,7 @@ def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, report: Pr
         for rows in np.array_split(rng.permutation(len(table.prompts)), batches):
             answers = np.concatenate([order[starts[row] : starts[row + 1]] for row in rows])
             of_row = torch.from_numpy(np.repeat(np.arange(len(rows)), starts[rows + 1] - starts[rows]))
-            prompts = net.prompts(inputs.batch(rows))[of_row]
+            prompts = net.prompts(every.part(rows))[of_row]
             mixture = net(prompts, net.embedding(model[answers], family[answers]))
             loss = negative_log_likelihood(mixture, low[answers], high[answers], capped[answers]).mean()
             optimiser.zero_grad()

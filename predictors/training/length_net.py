@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -61,6 +62,11 @@ class Batch:
     words: Tensor
     last: Tensor
     inputs: Tensor
+
+    def part(self, rows: np.ndarray) -> Batch:
+        """These prompts, with as many patches as the longest of them has."""
+        last = self.last[rows]
+        return Batch(self.words[rows, :, : int(last.max()) + 1], last, self.inputs[rows])
 
 
 @dataclass(frozen=True, slots=True)

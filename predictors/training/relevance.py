@@ -37,7 +37,7 @@ from predictors.training.relevance_experts import (
     fit_tasks,
 )
 from predictors.training.relevance_labels import Labels, labels_of, scale_shifts
-from predictors.training.relevance_stack import Seen, Trust, fit_trust
+from predictors.training.relevance_stack import Trust, fit_trust
 
 _DIRECTIONS, _MOST_GRAMS = 64, 20_000
 _PARTS = 3
@@ -56,7 +56,7 @@ def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) 
     # Never the compiled one: an artifact must not depend on whether there is a compiler.
     encoder = encoder_of(grams, Encoder)
     vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
-    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, progress))
+    trust = fit_trust(labels, *_judged(labels, vectors, weights, seed, progress))
     progress("experts on all prompts")
     everything = np.arange(len(labels.prompts))
     fitted = _fit(labels, vectors, weights, everything, seed)
@@ -110,7 +110,8 @@ def _judged(
     weights: scipy.sparse.csr_matrix,
     seed: int,
     report: Progress,
-) -> Seen:
+) -> tuple[np.ndarray, np.ndarray]:
+    """(prior, departures) of every prompt for `fit_trust`."""
     part = np.array([int(fraction_of(group, seed) * _PARTS) for group in labels.groups])
     prior = np.zeros(labels.quality.shape)
     departures = np.zeros((len(EXPERTS), *labels.quality.shape))
@@ -124,7 +125,7 @@ def _judged(
         beyond -= of_task @ _means_of_tasks(labels, vectors, weights, fitted)
         prior[judged] = fitted.tasks.prior
         departures[:, judged] = faded * np.concatenate([beyond, (of_task @ fitted.tasks.departures)[None]])
-    return Seen(prior, departures)
+    return prior, departures
 
 
 def _near(

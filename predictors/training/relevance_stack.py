@@ -21,15 +21,6 @@ _RIDGE = 20.0
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Predictions of the experts for prompts that they were not fitted on: `prior` (P, H), and each expert's departures
-    as far as they are faded in (experts, P, H); the tasks are the last."""
-
-    prior: np.ndarray
-    departures: np.ndarray
-
-
-@dataclass(frozen=True)
 class Trust:
     """The weights of one scale: of the common and the particular part of each expert, and a constant."""
 
@@ -43,22 +34,24 @@ class Trust:
         return np.asarray(self.common[expert] * common + self.particular[expert] * (departures - common))
 
 
-def fit_trust(labels: Labels, seen: Seen) -> list[Trust]:
-    """Weights by scale, by maximum likelihood on soft labels."""
-    return [_of_scale(labels, seen, labels.heads_on(scale)) for scale in range(len(labels.scales))]
+def fit_trust(labels: Labels, prior: np.ndarray, departures: np.ndarray) -> list[Trust]:
+    """Weights by scale, by maximum likelihood on soft labels. `prior` (P, H) and `departures` (experts, P, H; the tasks are the
+    last) are predicted for prompts that the experts were not fitted on, departures as far as they are faded in."""
+    return [
+        _of_scale(labels, prior, departures, labels.heads_on(scale)) for scale in range(len(labels.scales))
+    ]
 
 
-def _of_scale(labels: Labels, seen: Seen, heads: np.ndarray) -> Trust:
+def _of_scale(labels: Labels, prior: np.ndarray, departures: np.ndarray, heads: np.ndarray) -> Trust:
     quality = labels.quality[:, heads]
     rated = (~np.isnan(quality)).any(axis=1)
     quality = quality[rated]
-    prior = seen.prior[rated][:, heads]
-    experts = seen.departures[:, rated][:, :, heads]
+    experts = departures[:, rated][:, :, heads]
     common = np.broadcast_to(experts.mean(axis=2, keepdims=True), experts.shape)
     particular = experts - common
     there = ~np.isnan(quality)
     given = np.concatenate([np.ones((1, int(there.sum()))), common[:, there], particular[:, there]]).T
-    actual, offset = quality[there].astype(float), prior[there].astype(float)
+    actual, offset = quality[there].astype(float), prior[rated][:, heads][there].astype(float)
     count = len(experts)
     of_tasks = [*[0.0] * (count - 1), 1.0]
     start = np.array([0.0, *of_tasks, *of_tasks])
