@@ -37,8 +37,6 @@ class Driver:
     def __init__(
         self, engine: Engine | SlotEngine, speed: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if not speed > 0:
-            raise ValueError("speed must be greater than 0")
         self.engine = engine
         self.speed = speed
         #: Called after progress was reported (an Ollama server waits there for a model to unload).

@@ -130,7 +130,7 @@ def forced_tool(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool] | None:
             "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.",
             "tools",
         )
-    if choice in {None, "none", "auto"} if isinstance(choice, str | None) else False:
+    if choice in (None, "none", "auto"):
         return None
     if not isinstance(tools, list):
         raise invalid("When using `tool_choice`, `tools` must be set.", "tool_choice")

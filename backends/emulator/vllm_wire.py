@@ -69,27 +69,27 @@ class VllmWire(Wire):
 
     def prepare(self, choice: Choice) -> None:
         mark = "\0"
-        head, _, tail = self._event(choice, mark, None, 0, 0).partition(orjson.dumps(mark)[1:-1])
+        head, _, tail = self._event(choice, mark, False, 0, 0).partition(orjson.dumps(mark)[1:-1])
         choice.head, choice.tail = head, tail
 
     def opening(self) -> bytes:
-        if not self._job.chat:
+        job = self._job
+        if not job.chat:
             return b""
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-        if self._job.tool is not None:
-            call = {
-                "id": self._tool_id,
-                "type": "function",
-                "index": 0,
-                "function": {"name": self._job.tool["name"]},
-            }
-            deltas.append({"content": None, "tool_calls": [call]})
-        return b"".join(self._opening(delta, index) for delta in deltas for index in range(self._job.n))
+        data = b"".join(self._opening({"role": "assistant", "content": ""}, index) for index in range(job.n))
+        if job.tool is not None:
+            function = {"name": job.tool["name"]}
+            for index in range(job.n):
+                call = {
+                    "id": f"{self._tool_id}-{index}",
+                    "type": "function",
+                    "index": 0,
+                    "function": function,
+                }
+                data += self._opening({"content": None, "tool_calls": [call]}, index)
+        return data
 
     def _opening(self, delta: dict[str, Any], index: int) -> bytes:
-        if "tool_calls" in delta:
-            call = delta["tool_calls"][0]
-            delta = {**delta, "tool_calls": [{**call, "id": f"{call['id']}-{index}"}]}
         chunk = self._envelope([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
         if self._job.continuous_usage:
             chunk["usage"] = self._usage(0)
@@ -98,10 +98,7 @@ class VllmWire(Wire):
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         if self._plain and not last:
             return choice.head + choice.answer.escaped(start, stop) + choice.tail
-        text = choice.answer.raw(start, stop)
-        if start == 0 and self._job.echo:
-            text = self._prompt_text(choice) + ("" if self._job.scores else text)
-        return self._event(choice, text, choice if last else None, start, stop)
+        return self._event(choice, self._text(choice, start, stop), last, start, stop)
 
     def closing(self, generation: Generation) -> bytes:
         if not self._job.include_usage:
@@ -114,14 +111,10 @@ class VllmWire(Wire):
     def whole(self, generation: Generation) -> bytes:
         job = self._job
         output = sum(choice.produced for choice in generation.choices)
-        choices = [self._whole_choice(choice) for choice in generation.choices]
         return orjson.dumps(
             {
-                "id": self._id,
+                **self._envelope([self._whole_choice(choice) for choice in generation.choices]),
                 "object": "chat.completion" if job.chat else "text_completion",
-                "created": self._created,
-                "model": self._model,
-                "choices": choices,
                 "service_tier": None,
                 "system_fingerprint": FINGERPRINT,
                 "usage": {**self._usage(output), "prompt_tokens_details": None},
@@ -138,7 +131,7 @@ class VllmWire(Wire):
 
     # --- parts ---
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
-        text = choice.answer.raw(0, choice.produced)
+        text = self._text(choice, 0, choice.produced)
         common = {
             "logprobs": self._logprobs(choice, 0, choice.produced),
             "finish_reason": choice.finish_reason,
@@ -146,8 +139,6 @@ class VllmWire(Wire):
             "token_ids": None,
         }
         if not self._job.chat:
-            if self._job.echo:
-                text = self._prompt_text(choice) + ("" if self._job.scores else text)
             return {
                 "index": choice.index,
                 "text": text,
@@ -168,7 +159,7 @@ class VllmWire(Wire):
             ]
         return {"index": choice.index, "message": message, **common}
 
-    def _event(self, choice: Choice, text: str, ending: Choice | None, start: int, stop: int) -> bytes:
+    def _event(self, choice: Choice, text: str, last: bool, start: int, stop: int) -> bytes:
         job = self._job
         logprobs = self._logprobs(choice, start, stop)
         if not job.chat:
@@ -178,8 +169,8 @@ class VllmWire(Wire):
                         "index": choice.index,
                         "text": text,
                         "logprobs": logprobs,
-                        "finish_reason": ending.finish_reason if ending else None,
-                        "stop_reason": ending.stop_reason if ending else None,
+                        "finish_reason": choice.finish_reason if last else None,
+                        "stop_reason": choice.stop_reason if last else None,
                         "prompt_token_ids": None,
                         "token_ids": None,
                     }
@@ -194,13 +185,13 @@ class VllmWire(Wire):
             "index": choice.index,
             "delta": delta,
             "logprobs": logprobs,
-            "finish_reason": ending.finish_reason if ending else None,
+            "finish_reason": choice.finish_reason if last else None,
         }
-        if ending:
-            part["stop_reason"] = ending.stop_reason
+        if last:
+            part["stop_reason"] = choice.stop_reason
         part["token_ids"] = None
         chunk = self._envelope([part])
-        if ending and not job.include_usage:
+        if last and not job.include_usage:
             chunk["system_fingerprint"] = FINGERPRINT
         if job.continuous_usage:
             chunk["usage"] = self._usage(stop)
@@ -223,8 +214,13 @@ class VllmWire(Wire):
             "completion_tokens": output_tokens,
         }
 
-    def _prompt_text(self, choice: Choice) -> str:
-        return self._job.prompts[choice.index // self._job.n].data.decode("utf-8", "replace")
+    def _text(self, choice: Choice, start: int, stop: int) -> str:
+        """The answer's text, with `echo` after the prompt's."""
+        job, text = self._job, choice.answer.raw(start, stop)
+        if start or not job.echo:
+            return text
+        prompt = job.prompts[choice.index // job.n].data.decode("utf-8", "replace")
+        return prompt if job.scores else prompt + text
 
     def _logprobs(self, choice: Choice, start: int, stop: int) -> dict[str, Any] | None:
         """Log probabilities of the right shape; the numbers are made up from the position."""
