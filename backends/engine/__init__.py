@@ -8,11 +8,10 @@ from backends.engine.compiled import Engine
 from backends.engine.profiles import UnknownProfile, names, profile
 from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
 from backends.engine.shared import engine_of
-from backends.engine.slots import LoadedModel, SlotEngine
+from backends.engine.slots import SlotEngine
 
 __all__ = [
     "Engine",
-    "LoadedModel",
     "Progress",
     "PromptTooLong",
     "QueueFull",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 #: Where iterations begin and end: the coordinator's two sides.
@@ -138,9 +138,6 @@ class LayerPlacement:
     ranges: Mapping[int, LayerRange]
     hops: tuple[Hop, ...]
     kv_token_layers: Mapping[int, int] = field(default_factory=dict)
-
-    def outgoing(self, node: int) -> Iterator[Hop]:
-        return (hop for hop in self.hops if hop.sender == node)
 
 
 def connect(
