@@ -6,7 +6,7 @@
 
 Without trained models, r1 and r2 are the physical estimate's own errors for this instance and model, and Y is how long the
 model's answers were (`residuals`, `length`). A latency model predicts r1 and r2 from the instance's history, and is
-calibrated online (`model_outputs`). A length model predicts Y from the prompt, a relevance model the quality (`forecast`).
+calibrated online (`predictors.kernels.reference.model_outputs`). A length model predicts Y from the prompt, a relevance model the quality (`forecast`).
 Each of them falls back to what needs no training.
 
 `p_miss` is 1 - P(all targets met). An E2E target is summed over a few equally likely values of TTFT and TPOT, each
@@ -19,22 +19,31 @@ One candidate is a decision over one; there is no second way. All arithmetic tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
+
+import numpy as np
 
 from predictors.kernels import (
+    Estimates,
+    ModelOutputs,
     Sources,
     analytic_estimates,
     answer_length,
     by_model,
+    model_outputs,
+    p_miss,
     served_tables,
 )
+from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.answer_length import AnswerLength, output_cap
+from predictors.kernels.reference.model_outputs import NO_MEMORY_ROWS
+from predictors.kernels.reference.model_weights import PREDICTIONS
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.fleet_stats import Served
 from predictors.online.forecast import PromptForecast, Quality
 from predictors.online.learning import Learning
 from predictors.online.model_lengths import ServedModels
-from predictors.online.model_outputs import misses, model_outputs
 from predictors.online.prediction import Predictions
 from predictors.online.prompt_caches import PromptCaches
 from predictors.online.qualities import Qualities
@@ -43,7 +52,11 @@ from predictors.online.tree_times import TreeTimes
 from router.core.interfaces import Option
 from router.core.option_columns import parts_of, set_predictions
 from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Request
+from router.core.types import Candidate, Prediction, Request, Slo
+
+#: The latency model's outputs where it predicts nothing.
+_NO_QUANTILES = np.empty((0, 2, len(PREDICTIONS), len(TAUS)))
+_NO_FACTORS = np.empty((0, 2, 3))
 
 
 class OnlinePredictor:
@@ -128,11 +141,11 @@ class OnlinePredictor:
         estimates = analytic_estimates(
             stats, candidates, instances, request.prompt_tokens, cached, answers, now
         )
-        outputs = model_outputs(self.stats.models, request, stats, estimates, instances, now)
+        outputs = _outputs(self.stats.models, request, stats, estimates, instances, now)
         waited_s = max(now - request.arrived_at, 0.0)
         missed: list[float] | list[None] = [None] * len(stats)
         if request.slo is not None:
-            missed = misses(request.slo, request.decodes, waited_s, estimates, answers, outputs)
+            missed = _misses(request.slo, request.decodes, waited_s, estimates, answers, outputs)
         decoded: list[AnswerLength] | list[None] = answers if request.decodes else [None] * len(stats)
         return Predictions(candidates, estimates, decoded, outputs, qualities, missed, waited_s, now)
 
@@ -181,3 +194,44 @@ class OnlinePredictor:
     def cached_tokens(self, request: Request, instance: str) -> float:
         """Prompt tokens, in the router's estimate, that are probably in the instance's prefix cache."""
         return self._caches.cached_tokens(request, instance)
+
+
+def _outputs(
+    models: Models,
+    request: Request,
+    stats: Sources[CandidateStats],
+    estimates: Estimates,
+    instances: Sequence[Instance],
+    now: float,
+) -> ModelOutputs:
+    """The latency model's and the memory model's predictions for each candidate."""
+    latency, size = models.latency, len(estimates)
+    if latency is None or not request.decodes:
+        return ModelOutputs(
+            [-1] * size, _NO_QUANTILES, _NO_FACTORS, None, NO_MEMORY_ROWS, [False] * size, [False] * size
+        )
+    memory = None if models.memory is None else models.memory.network
+    return model_outputs(latency.head, memory, stats, estimates, instances, now)
+
+
+def _misses(
+    slo: Slo,
+    decodes: bool,
+    waited_s: float,
+    estimates: Estimates,
+    answers: Sequence[AnswerLength],
+    outputs: ModelOutputs,
+) -> list[float]:
+    """P(an SLO is missed) by candidate."""
+    if decodes:
+        by_ttft, by_tpot, served = outputs.decides_ttft, outputs.decides_tpot, outputs.quantiles[:, :, 0]
+        return p_miss(slo, waited_s, estimates, answers, by_ttft, by_tpot, served, outputs.rows)
+    targets_s = [target_s for target_s in (slo.ttft_s, slo.e2e_s) if target_s is not None]
+    if not targets_s:
+        return [0.0] * len(estimates)
+    left_s = min(targets_s) - waited_s
+    shares = [left_s / each.estimate.ttft_s for each in estimates]
+    return [
+        each.ttft_errors.exceed(log(share)) if share > 0.0 else 1.0
+        for each, share in zip(estimates, shares, strict=True)
+    ]
