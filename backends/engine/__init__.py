@@ -6,7 +6,7 @@ than real time scales the time itself.
 
 from backends.engine.compiled import Engine
 from backends.engine.profiles import UnknownProfile, names, profile
-from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
+from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence
 from backends.engine.shared import engine_of
 from backends.engine.slots import SlotEngine
 
@@ -17,7 +17,6 @@ __all__ = [
     "QueueFull",
     "Sequence",
     "SlotEngine",
-    "UnknownModel",
     "UnknownProfile",
     "engine_of",
     "names",

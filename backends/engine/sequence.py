@@ -23,14 +23,6 @@ class PromptTooLong(Exception):
         self.limit_tokens = limit_tokens
 
 
-class UnknownModel(Exception):
-    """The engine has no model of this name."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(f"unknown model {model!r}")
-        self.model = model
-
-
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One sequence to serve.

@@ -14,7 +14,7 @@ from typing import Any
 
 from backends.engine import profiles as catalog
 from backends.engine.compiled import Engine
-from backends.engine.sequence import Sequence, UnknownModel
+from backends.engine.sequence import Sequence
 from backends.engine.series import span_s
 from router.core.profile import EngineProfile
 
@@ -53,9 +53,9 @@ class SharedEngine(Engine):
         self._weights_of = {model: self._weights.index(profile) for model, profile in profiles.items()}
 
     def submit(self, seq: Sequence, now: float) -> None:
-        """As `Engine.submit`; the hashes of the prefix become those of its model. Raises UnknownModel too."""
+        """As `Engine.submit`; the hashes of the prefix become those of its model. Raises KeyError for another model."""
         if seq.model not in self._weights_of:
-            raise UnknownModel(seq.model)
+            raise KeyError(seq.model)
         number, count = self._models.index(seq.model), len(self._models)
         seq.prefix = tuple(each * count + number for each in seq.prefix)
         super().submit(seq, now)

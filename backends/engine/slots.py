@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from backends.engine import series
 from backends.engine.runner import NO_BATCH, Batch, Runner, Slot, Work, choose_slot, make_batch
-from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
+from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence
 from router.core.profile import EngineProfile
 
 
@@ -128,8 +128,8 @@ class SlotEngine:
         return self._loading[0] if self._loading else None
 
     def slot_context_tokens(self, model: str) -> int:
-        """Context of one slot of a model. Raises UnknownModel."""
-        profile = self._profile(model)
+        """Context of one slot of a model. Raises KeyError for an unknown one."""
+        profile = self.profiles[model]
         return min(self.context_tokens, profile.kv_capacity_tokens // (self.slots or profile.slots))
 
     def loaded(self, now: float) -> list[LoadedModel]:
@@ -154,8 +154,8 @@ class SlotEngine:
     def submit(self, seq: Sequence, now: float, keep_alive_s: float | None = None) -> None:
         """Submit a sequence for `seq.model`. `keep_alive_s` replaces the model's keep-alive (infinite: never unload, 0:
         as soon as it is idle). A sequence without a prompt only loads the model, and its one Progress has no tokens.
-        Raises UnknownModel, QueueFull (pending sequences only), PromptTooLong, and ValueError for an id in use or
-        invalid lengths.
+        Raises KeyError for an unknown model, QueueFull (pending sequences only), PromptTooLong, and ValueError for an id in
+        use or invalid lengths.
         """
         self._catch_up(now)
         if seq.id in self._model_of:
@@ -227,12 +227,6 @@ class SlotEngine:
         return out
 
     # Models in and out of memory -----------------------------------------------------------------
-
-    def _profile(self, model: str) -> EngineProfile:
-        try:
-            return self.profiles[model]
-        except KeyError:
-            raise UnknownModel(model) from None
 
     def _start_load(self, now: float) -> None:
         """Load the model of the first pending sequence, if nothing loads now and there is room."""

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from backends.engine import Progress, PromptTooLong, QueueFull, Sequence, SlotEngine, UnknownModel
+from backends.engine import Progress, PromptTooLong, QueueFull, Sequence, SlotEngine
 from tests.unit.backends_engine.test_engine_batching import PROFILE as BATCHING
 from tests.unit.backends_engine.test_engine_batching import run
 
@@ -136,7 +136,7 @@ def test_requests_that_cannot_be() -> None:
     engine = server(context_tokens=100)
     assert engine.slot_context_tokens("a") == 100
     assert server().slot_context_tokens("a") == 2048  # two slots share 4,096 tokens
-    with pytest.raises(UnknownModel, match="'b'"):
+    with pytest.raises(KeyError, match="'b'"):
         engine.submit(seq("1", 10, 5, "b"), 0.0)
     with pytest.raises(PromptTooLong):
         engine.submit(seq("1", 100, 1), 0.0)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine import Engine, Sequence, engine_of, profile, profiles
-from backends.engine.sequence import UnknownModel
 from router.core.profile import EngineProfile
 from tests.unit.backends_engine.loads import PROFILE, WHOLE_PROMPTS, Arrival, check_same, loads, play
 
@@ -74,5 +73,5 @@ def test_unlike_weights_leave_less_memory() -> None:
 
 
 def test_an_unknown_model() -> None:
-    with pytest.raises(UnknownModel):
+    with pytest.raises(KeyError):
         of_three(PROFILE, True).submit(Sequence("1", 10, 1, model="d"), 0.0)
