@@ -90,7 +90,7 @@ class GatewayProtocol(HttpToolsProtocol):
     _current: RequestResponseCycle | ClientRequest | None = None  # the request that is answered now
     url = b""  # of the incoming request
     _in_head = False
-    _upgraded = False  # the client now speaks another protocol, which is ignored
+    _upgraded = False  # the client asked for another protocol: it gets none, and the connection ends
     _overhead = 0  # bytes of the incoming request, minus the framing that its body allows
     _ahead = 0  # bytes that arrived while a request was answered
     _dropped = 0
@@ -153,17 +153,16 @@ class GatewayProtocol(HttpToolsProtocol):
         size = len(data)
         self._received += size
         self._overhead += size
-        if (self._current is not None and self._answering) or self._upgraded:
+        if self._current is not None and self._answering:
             self._ahead += size
             if self._ahead > MAX_AHEAD_BYTES:
                 self._close("ahead")
                 return
-        if self._upgraded:
-            return
+        rest = None
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._upgraded = True
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, _Refused):
@@ -176,6 +175,22 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             if self._overhead > MAX_HEAD_BYTES:
                 self._refuse("malformed", 431, "The request's headers are too large.")
+        if rest is not None:
+            self._read_without_upgrade(rest)
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Read the head again without its Upgrade, then the `rest`: the parser does not read the body of a request with one.
+        Java's client writes it into its first request."""
+        lines = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+            b"".join(lines),
+        )
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.data_received(head + rest)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_AHEAD_REQUESTS:
@@ -202,13 +217,17 @@ class GatewayProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if version not in {"1.0", "1.1"}:
             raise _Refused(505, "This server speaks HTTP/1.1.")
-        upgrades: bool = self.parser.should_upgrade()
         by_name: dict[bytes, bytes] = dict(self.headers)
-        self._check_framing(by_name, version, upgrades=upgrades)
+        if self.parser.should_upgrade():
+            if b"upgrade" not in by_name:
+                raise _Refused(400, "This server is no proxy.")  # CONNECT
+            self._upgraded = True
+            return
+        self._check_framing(by_name, version)
         if version == "1.0":
             self.expect_100_continue = False
         # After these, what follows may be the body, a request or another protocol, and cannot be told apart.
-        unclear = self.expect_100_continue or upgrades
+        unclear = self.expect_100_continue or self._upgraded
         try:
             path = self._server.hot_paths.get(self.url) or self._hot_path(self.url)
             if path is None:
@@ -261,7 +280,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if unclear:
             self.cycle.keep_alive = False
 
-    def _check_framing(self, by_name: Mapping[bytes, bytes], version: str, *, upgrades: bool) -> None:
+    def _check_framing(self, by_name: Mapping[bytes, bytes], version: str) -> None:
         """Refuse framing that a proxy could read differently. The parser has already refused two lengths, a length with
         chunks, and wrong line ends."""
         if len(by_name) < len(self.headers):
@@ -271,8 +290,6 @@ class GatewayProtocol(HttpToolsProtocol):
         coding = by_name.get(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
             raise _Refused(400, "Transfer-Encoding may only be chunked, and only in HTTP/1.1.")
-        if upgrades and (coding is not None or by_name.get(b"content-length", b"0") != b"0"):
-            raise _Refused(400, "A request with a body cannot upgrade to another protocol.")
 
     def on_body(self, body: bytes) -> None:
         size = len(body)
@@ -291,6 +308,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
+        if self._upgraded and self.parser.should_upgrade():
+            return  # it will be read again
         self._began_at = None
         self._received = self._overhead = self._dropped = 0
         if isinstance(self.cycle, ClientRequest):

@@ -588,7 +588,6 @@ SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
         GET.replace(b"GET /healthz", b"CONNECT x:80"),
         GET.replace(b"/healthz", b"http://x:99999999/healthz"),
         GET.replace(b"/healthz", b"/\xff"),
-        post(BODY, b"connection: upgrade", b"upgrade: h2c"),
         post(b"abcdef", b"content-length: 5"),
         post(b"").replace(b": 0", b": -5"),
         chunked(b"zz\r\n"),
@@ -632,11 +631,30 @@ async def test_a_chunk_of_one_byte_is_no_offence(slow):
     assert statuses(answer) == [200]
 
 
-async def test_an_upgrade_is_ignored_and_the_connection_ends(slow):
-    answer = await slow.raw(
-        GET.replace(b"host: localhost\r\n", b"host: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n")
-        + SMUGGLED
-    )
+@pytest.mark.parametrize(
+    "asked",
+    [
+        GET,
+        post(BODY),
+        chunked(*CHUNKS),
+        post(
+            b'{"model": "small", "messages": [{"role": "user", "content": "Hi"}]}', path="/v1/routing/predict"
+        ),
+    ],
+    ids=["get", "length", "chunks", "not hot"],
+)
+@pytest.mark.parametrize("cut", [0, 60, -3 - len(SMUGGLED)], ids=["at once", "in its head", "near its end"])
+async def test_an_upgrade_is_ignored_and_the_connection_ends(slow, asked, cut):
+    """The header lines are those of Java's HttpClient, which asks every server for HTTP/2."""
+    asks = b"connection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\nupgrade: h2c\r\n"
+    data = asked.replace(b"host: localhost\r\n", b"host: localhost\r\n" + asks, 1) + SMUGGLED
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", slow.port)
+        writer.write(data[:cut])
+        await asyncio.sleep(0.02)
+        writer.write(data[cut:])
+        answer = await reader.read()
+        writer.close()
     assert statuses(answer) == [200]
     assert b"connection: close" in answer
 
