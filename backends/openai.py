@@ -121,7 +121,7 @@ class OpenAIBackend(EngineAdapter):
             call.candidate.model,
             choices=_choices(body),
             collector=None if call.usage_each else call.collector,
-            usage_collector=call.collector,
+            usage_collector=call.usage_collector,
             hides_usage=call.collector is None
             and not (call.usage_each or body["stream_options"].get("continuous_usage_stats")),
             event_format=self._formats[call.api],

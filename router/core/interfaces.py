@@ -259,8 +259,8 @@ class Call(NamedTuple):
     `streams`: the answer is to come as a stream, not in one piece. `traceparent` is the attempt's trace context.
     `collector` takes the events of the stream, if the adapter parses any; its batches then have no data.
     `usage_each` requests the usage so far in every event, if the engine is known to support that. The events are then in the
-    batches, to be counted first, and the collector takes only the usage-only event. `cache_salt` separates the prompt from
-    other keys' prompts in the engine's prefix cache.
+    batches, to be counted first. `usage_collector` takes the usage-only event, which is in no batch. `cache_salt` separates the
+    prompt from other keys' prompts in the engine's prefix cache.
     """
 
     api: str
@@ -273,6 +273,7 @@ class Call(NamedTuple):
     traceparent: str | None = None
     cache_salt: str | None = None
     collector: Collector | None = None
+    usage_collector: Collector | None = None
 
     @property
     def request_id_value(self) -> str:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from router.core.errors import Refusal
+from router.core.interfaces import Collector
 
 
 class Translated(NamedTuple):
@@ -33,6 +34,9 @@ class ApiCodec(Protocol):
 
     @property
     def adjust(self) -> Callable[[dict[str, Any]], Awaitable[None]] | None: ...
+
+    @property
+    def usage_collector(self) -> Collector | None: ...
 
     def first(self, data: bytes) -> bytes:
         """The first bytes of a stream, from complete OpenAI events."""
@@ -79,6 +83,10 @@ class CopyingCodec:
     @property
     def adjust(self) -> Callable[[dict[str, Any]], Awaitable[None]] | None:
         return self._codec.adjust
+
+    @property
+    def usage_collector(self) -> Collector | None:
+        return self._codec.usage_collector
 
     def first(self, data: bytes) -> bytes:
         self._copy(data)

@@ -197,6 +197,7 @@ class Relay:
             traceparent,
             request.cache_salt,
             attempt.assembler,
+            attempt.assembler or exchange.codec.usage_collector,
         )
         attempt.start(self._services.fleet.backend, call)
 

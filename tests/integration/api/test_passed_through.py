@@ -243,17 +243,22 @@ async def test_several_choices_in_one_event(tmp_path):
     assert row["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("metered", [False, True])
-async def test_what_comes_with_the_usage_is_in_a_non_streaming_answer(tmp_path, metered):
-    last = event(choices=[], service_tier="flex", citations=["http://a"], **usage(3, 1))
+async def test_what_comes_with_the_usage_is_in_the_answer(tmp_path, metered, stream):
+    last = event(choices=[], service_tier="flex", timings={"predicted_n": 1}, **usage(3, 1))
     keys = {"keys": [key("a", budget_usd_per_day=1 if metered else None)]}
     script = says("Hi", end=event(finish="stop") + last + DONE)
-    async with staged(tmp_path, script, auth=keys) as (gw, _):
-        status, answer = await gw.post(
-            "/v1/chat/completions", {"model": "small", "messages": MESSAGES}, headers=bearer("a")
-        )
-    assert (status, answer["choices"][0]["message"]["content"]) == (200, "Hi")
-    assert (answer["service_tier"], answer["citations"]) == ("flex", ["http://a"])
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    body = {"model": "small", "messages": MESSAGES} | options
+    async with (
+        staged(tmp_path, script, auth=keys) as (gw, _),
+        gw.http.post(f"{gw.url}/v1/chat/completions", json=body, headers=bearer("a")) as response,
+    ):
+        text = await response.text()
+    answer = json.loads(text.split("\n\n")[-3].removeprefix("data: ") if stream else text)
+    assert (answer["service_tier"], answer["timings"]) == ("flex", {"predicted_n": 1})
+    assert (answer["model"], answer["usage"]["prompt_tokens"]) == ("llama-3.1-8b", 3)
 
 
 async def test_a_prompt_is_scored_without_a_token(tmp_path):

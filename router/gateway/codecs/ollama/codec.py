@@ -45,6 +45,7 @@ class OllamaCodec:
 
     stream_type = b"application/x-ndjson"
     body_type = b"application/json; charset=utf-8"
+    usage_collector = None
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self._endpoint = endpoint

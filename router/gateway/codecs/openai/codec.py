@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from backends import sse_events
 from router.core.errors import Refusal
+from router.core.interfaces import Collector
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.errors import openai_error
 
@@ -23,6 +22,19 @@ class OpenAICodec:
     def __init__(self, include_usage: bool) -> None:
         self._include_usage = include_usage
         self._first_event = b""
+        self._usage_event: dict[str, Any] = {}
+
+    @property
+    def usage_collector(self) -> Collector | None:
+        return self if self._include_usage else None
+
+    def take_event(self, chunk: dict[str, Any], size: int) -> None:
+        """Keep the engine's usage event: it may have more members, as llama.cpp's `timings`."""
+        del size
+        self._usage_event = chunk
+
+    def take_texts(self, field: str, escaped: bytes) -> None:
+        """Nothing: a usage event has no text."""
 
     def first(self, data: bytes) -> bytes:
         if self._include_usage:
@@ -44,7 +56,11 @@ class OpenAICodec:
             if name in head
         }
         chunk |= {"choices": [], "usage": usage, "headway": headway}
-        return sse_events.event(orjson.dumps(chunk)) + sse_events.END
+        others = self._usage_event
+        if others.get("id") == head.get("id"):  # not of an attempt that failed
+            others.pop("model", None)  # the engine's name of it
+            chunk = others | chunk
+        return sse_events.event(dumps(chunk)) + sse_events.END
 
     def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         answer["headway"] = headway

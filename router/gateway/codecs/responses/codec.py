@@ -23,6 +23,7 @@ class ResponsesCodec:
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
     adjust = None
+    usage_collector = None
 
     def __init__(self, request: Translated, request_id: str) -> None:
         model = request.body.get("model")
