@@ -200,7 +200,8 @@ class LeastSpend(Policy):
                 )
                 return f"same value but not faster: {times}"
             worth = f"0.01 of quality is worth {format_usd(quality_usd / 100)} now"
-            return f"lower value: {_format(estimates[at])}, against {_format(taken)} ({worth})"
+            offered = _format(estimates[at], delays_s[at])
+            return f"lower value: {offered}, against {_format(taken, delays_s[index])} ({worth})"
 
         return Choice(
             index,
@@ -377,7 +378,8 @@ def _by_model(options: Sequence[Option], offers: Sequence[Offer], scores: Sequen
     return [best[model] for model in sorted(best)]
 
 
-def _format(estimate: _Estimate) -> str:
+def _format(estimate: _Estimate, delay_s: float) -> str:
     return (
-        f"{format_usd(estimate.cost_usd)} for quality {estimate.quality:.2f} and P(miss) {estimate.miss:.2f}"
+        f"{format_usd(estimate.cost_usd)} for quality {estimate.quality:.2f}, P(miss) {estimate.miss:.2f} "
+        f"and {format_s(delay_s)} of delay to others"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from copy import deepcopy
 from dataclasses import replace
@@ -401,7 +402,12 @@ def test_a_busy_instance_is_left_to_requests_that_gain_more_there() -> None:
     long = replace(request(99), prompt_tokens=2000)
     assert pick(spender, replace(long, id="idle"), [best, cheap]) is best
     best.instance.running = 9
-    assert pick(spender, replace(long, id="easy"), [best, cheap]) is cheap
+    choice = spender.choose(replace(long, id="easy"), [best, cheap], Random(0))
+    assert choice.index == 1
+    reason = choice.reasons[0] or ""
+    shown = [float(seconds) for seconds in re.findall(r"(\S+) s of delay to others", reason)]
+    assert len(shown) == 2, reason
+    assert shown[0] > shown[1] == 0.0, reason
     assert pick(spender, replace(long, id="hard"), [best, bad]) is best
 
 
