@@ -293,7 +293,7 @@ class Scheduler:
             if attempt.phase is AttemptPhase.FUNDING:
                 wait = money.wait_of(attempt.number)
                 if wait is Wait.OVER:
-                    self._send(state, attempt)
+                    self._paid(state, attempt, now)
                 elif wait is Wait.IN_VAIN:
                     self._unfunded(state, attempt, now)
         for attempt in running:
@@ -499,11 +499,20 @@ class Scheduler:
         finally:
             self._count(state, attempt, now)
             try:
-                self.predictor.observe_dispatch(
-                    request, attempt.candidate, attempt.instance, attempt.prediction, now
-                )
+                if attempt.phase is not AttemptPhase.FUNDING:
+                    self._observe_dispatch(request, attempt, now)
             finally:
                 self.policies[request.policy].placed(request, decided.options, decided.choice)
+
+    def _observe_dispatch(self, request: Request, attempt: AttemptState, now: float) -> None:
+        self.predictor.observe_dispatch(request, attempt.candidate, attempt.instance, attempt.prediction, now)
+
+    def _paid(self, state: RequestState, attempt: AttemptState, now: float) -> None:
+        """Start an attempt that waited for money. Its wait is no time of the engine."""
+        self.catch_up()
+        attempt.dispatched_at = now
+        self._postponed.append((self._observe_dispatch, (state.request, attempt, now)))
+        self._send(state, attempt)
 
     def _count(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Count a new attempt, and set its time limits and its request's."""
@@ -580,10 +589,12 @@ class Scheduler:
             ttft_s = attempt.first_token_at - request.arrived_at
             known_tpot_s = tpot_s(ttft_s, now - request.arrived_at, output_tokens)
         attempts.end(state, attempt, EndedHow.OK, now)
-        as_bounded = request
-        if bound.max_tokens != request.max_tokens and request.decodes:
+        as_bounded, most_tokens = request, bound.max_tokens
+        if event.out_of_money or (event.truncated and _fills_context(request, attempt)):
+            most_tokens = max(output_tokens // max(request.choices, 1), 1)
+        if most_tokens != request.max_tokens and request.decodes:
             # Without its bound the answer might have been longer.
-            as_bounded = replace(request, max_tokens=bound.max_tokens)
+            as_bounded = replace(request, max_tokens=most_tokens)
         observed = (
             as_bounded,
             attempt.candidate,
@@ -641,7 +652,10 @@ class Scheduler:
     ) -> None:
         """An attempt has ended without a complete answer."""
         self.catch_up()
+        unpaid = attempt.phase is AttemptPhase.FUNDING
         attempts.end(state, attempt, how, now, sent=sent, too_large=too_large)
+        if unpaid:
+            return  # it shows nothing of the engine
         observed = (
             state.request,
             attempt.candidate,
@@ -761,3 +775,11 @@ class Scheduler:
         if learner is not None and state.placed is not None:
             self._postponed.append((learner.ended, (request, state.placed, settlement.slo_met, now)))
         self._out.append(Finish(request.id, settlement))
+
+
+def _fills_context(request: Request, attempt: AttemptState) -> bool:
+    """Whether one prompt and its answer leave no room in the model's context."""
+    most_tokens = attempt.candidate.context_tokens
+    if most_tokens is None or request.choices != 1:
+        return False
+    return (attempt.prompt_tokens or request.prompt_tokens) + attempt.output_tokens >= most_tokens

@@ -26,7 +26,7 @@ from router.core.scheduler import Scheduler
 from router.core.state import Instance
 from router.core.types import EndedHow, Outcome, Price, Slo
 from tests.unit.core.test_hedging import Hopeful
-from tests.unit.core.worlds import dispatched, failed, finished, instance, request, scheduler
+from tests.unit.core.worlds import Fixed, dispatched, failed, finished, instance, request, scheduler
 
 PRICE = Price(1.0, 2.0)  # the prompt's bound is 400 tokens
 USD = 1e-6
@@ -101,6 +101,30 @@ def test_an_attempt_starts_when_its_money_is_there() -> None:
     assert settlement.cost_usd == pytest.approx(PRICE.cost_usd(100, 10))
     assert settlement.reserved_usd == pytest.approx(501 * USD)
     assert settlement.used_tokens == 110
+
+
+def test_a_wait_for_money_is_no_time_of_the_engine() -> None:
+    predictor = Fixed()
+    s = scheduler(priced("a"), predictor=predictor)
+    unfunded(s)
+    s.handle(granted(100, 599), 5.0)
+    s.handle(FirstToken("r1", 1), 5.1)
+    settlement = finished(s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 6.0))
+    s.catch_up()
+    assert predictor.ttfts == pytest.approx([0.1])
+    assert [each[0] for each in predictor.observed] == ["dispatch", "ttft", "end"]
+    assert predictor.observed[0][3] == 5.0
+    assert (settlement.queue_wait_s, settlement.ttft_s) == (5.0, 5.1)
+
+
+@pytest.mark.parametrize("event", [granted(0, 0), Left("r1")])
+def test_an_attempt_that_was_never_paid_shows_nothing_of_its_engine(event: Any) -> None:
+    predictor = Fixed()
+    s = scheduler(priced("a"), predictor=predictor)
+    unfunded(s)
+    assert finished(s.handle(event, 5.0))
+    s.catch_up()
+    assert predictor.observed == []
 
 
 def test_an_attempt_that_gets_a_part_asks_again_until_nothing_comes() -> None:
@@ -188,6 +212,29 @@ def test_whose_bound_ended_an_answer(
     assert sent.bound.max_tokens == 10
     ended = Ended("r1", 1, EndedHow.OK, tokens, 100, truncated=truncated)
     assert finished(s.handle(ended, 1.0)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("context", "tokens", "cut", "bound"),
+    [
+        (None, 50, {}, 299),
+        (None, 50, {"truncated": True}, 299),  # by a bound of the engine, which will cut others too
+        (None, 50, {"truncated": True, "out_of_money": True}, 50),
+        (400, 300, {"truncated": True}, 300),
+        (400, 290, {"truncated": True}, 299),
+        (400, 300, {}, 299),
+    ],
+)
+def test_an_answer_that_was_cut_shows_only_that_it_would_have_been_longer(
+    context: int | None, tokens: int, cut: dict[str, bool], bound: int
+) -> None:
+    predictor = Fixed()
+    s = scheduler(instance("a", price=PRICE, context_tokens=context), predictor=predictor)
+    sent = dispatched(arrive(s, funding(600, 1000), max_tokens=500))
+    assert sent.bound.max_tokens == 299
+    s.handle(Ended("r1", 1, EndedHow.OK, tokens, 100, **cut), 2.0)
+    s.catch_up()
+    assert predictor.bounds == [bound]
 
 
 # --- two attempts -------------------------------------------------------------------------------------

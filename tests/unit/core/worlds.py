@@ -57,6 +57,7 @@ class Fixed:
         self.floor_s = floor_s
         self.ttfts: list[float] = []
         self.ends: list[tuple[int, float | None]] = []
+        self.bounds: list[int | None] = []  # of the lengths of complete answers
         self.losses: list[tuple[float, bool]] = []
         self.observed: list[
             tuple[str, str, int, float]
@@ -112,6 +113,7 @@ class Fixed:
     ) -> None:
         self.observed.append(("end", request.id, instance.in_flight, now))
         self.ends.append((output_tokens, tpot_s))
+        self.bounds.append(request.max_tokens)
 
     def forget(self, instances: Collection[str]) -> None:
         """Instances have left the fleet."""
