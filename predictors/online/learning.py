@@ -27,6 +27,8 @@ from router.core.state import Instance
 from router.core.types import Candidate, Prediction, PromptFeatures, Request
 
 L = TypeVar("L", bound=Learner[Any])
+#: An answer whose tokens after the first took less than this part of one engine step came in one piece.
+_LEAST_STEPS = 0.05
 #: The methods `observe_*` (for one event) and `apply` of one learner.
 _Steps = tuple[Callable[[Any], Observation | None], Callable[[Any, float], None]]
 
@@ -184,6 +186,10 @@ class Learning:
                 if stats.history is not None and request.engine_streams:
                     stats.history.stops_waiting(pending.dispatched_at)
         has_output = request.decodes and output_tokens >= 1
+        if own is not None and tpot_s is not None:
+            decoding_s = tpot_s * (output_tokens - 1)
+            if decoding_s < _LEAST_STEPS * own.estimate.step_s:
+                tpot_s = None
         event = EndEvent(
             request, candidate, stats, own, pending, output_tokens, prompt_tokens, tpot_s, has_output, now
         )

@@ -115,6 +115,17 @@ def test_learns_a_wrong_profile_and_an_absent_one() -> None:
     assert prediction.tpot_s == pytest.approx(8 * PROFILE.step_s(0, 1, 600), rel=0.05)
 
 
+def test_an_answer_in_one_piece_does_not_teach_the_speed_of_decoding() -> None:
+    predictor, instance = OnlinePredictor(), an_instance()
+    taught(predictor, instance)
+    before = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    taught(predictor, instance, tpot_factor=1e-3, output_tokens=3)
+    after = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    assert after.tpot_s == pytest.approx(value(before.tpot_s), rel=0.05)
+    taught(predictor, instance, tpot_factor=1e-3, output_tokens=300)  # a quick engine
+    assert value(predictor.predict(REQUEST, CANDIDATE, instance, 100.0).tpot_s) < 0.5 * value(after.tpot_s)
+
+
 def test_instances_learn_apart_and_lengths_are_shared() -> None:
     predictor = taught(OnlinePredictor(), an_instance(), ttft_factor=5.0, output_tokens=40)
     other = replace(CANDIDATE, instance="j")
