@@ -102,7 +102,8 @@ class Ended(NamedTuple):
     `how` is OK, FAILED (with `failure`) or CANCELLED. `output_tokens` are the tokens that the engine produced and
     bills, `prompt_tokens` is its own count of the prompt, if it sent one. `sent`: the engine got the request.
     `truncated`: the engine stopped at its token bound. `out_of_money`: the driver cut the answer at its allowance.
-    `empty`: the answer has no text and no tool call (only told where another answer is held back).
+    `empty`: the answer has no text and no tool call (only told where another answer is held back). `held_up`: the driver
+    did not read the engine for a while, because of the client or of money.
     """
 
     request_id: str
@@ -115,6 +116,7 @@ class Ended(NamedTuple):
     out_of_money: bool = False
     failure: Failure | None = None
     empty: bool = False
+    held_up: bool = False
 
 
 class Checked(NamedTuple):

@@ -585,7 +585,7 @@ class Scheduler:
         """An attempt has given its complete answer, which ends the request."""
         request, output_tokens, bound = state.request, event.output_tokens, attempt.bound
         known_tpot_s = None
-        if attempt.first_token_at is not None:
+        if attempt.first_token_at is not None and not event.held_up:
             ttft_s = attempt.first_token_at - request.arrived_at
             known_tpot_s = tpot_s(ttft_s, now - request.arrived_at, output_tokens)
         attempts.end(state, attempt, EndedHow.OK, now)

@@ -65,8 +65,8 @@ class Attempt:
     """What one `Dispatch` starts; `router.core.interfaces.Sink`. Times are on the driver's clock in seconds.
 
     `assembler` puts the stream together for a client that wants none (`Call.collector`; None where events are passed on).
-    `aborted` says that it was given up, `cut` that its money ended it, `was_sent` that the engine was given the request.
-    `answer` is what it gave, if it was not streamed to the client.
+    `aborted` says that it was given up, `cut` that its money ended it, `was_sent` that the engine was given the request,
+    `held_up` that the engine was not read for a while. `answer` is what it gave, if it was not streamed to the client.
     """
 
     __slots__ = (
@@ -90,6 +90,7 @@ class Attempt:
         "dispatch",
         "finish_reason",
         "first_at",
+        "held_up",
         "itl_max_s",
         "span_id",
         "tokens",
@@ -132,7 +133,7 @@ class Attempt:
         self.usage: Mapping[str, Any] | None = None
         self.finish_reason: str | None = None
         self.itl_max_s = 0.0
-        self.aborted = self.cut = self.was_sent = False
+        self.aborted = self.cut = self.was_sent = self.held_up = False
         self.answer: dict[str, Any] | None = None
 
     # --- its life ------------------------------------------------------------------------------------
@@ -283,7 +284,7 @@ class Attempt:
         if first:  # reported after it is on its way
             self._listener.first_token(self)
         if self._passing and client.paused:
-            self._behind = True
+            self._behind = self.held_up = True
             client.on_writable = self._caught_up
             return True
         return False
@@ -308,7 +309,10 @@ class Attempt:
             self._listener.metered(self, cost_usd)
             if metered.waiting and meter.allowance is not allowance and not self.aborted:
                 return self._pass(metered, metered.go_on())
-        return paused or metered.waiting
+        if metered.waiting:
+            self.held_up = True
+            return True
+        return paused
 
     def _cut_off(self) -> None:
         """The answer has reached what its money pays for: it ends here."""

@@ -301,6 +301,7 @@ class Relay:
                 attempt.cut and attempt.money_cuts,
                 failure,
                 self._check is not None and attempt.is_empty,
+                attempt.held_up,
             )
         )
 

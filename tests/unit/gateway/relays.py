@@ -78,7 +78,7 @@ class ScriptedCall:
             self._sink.ended(None)
 
     def resume(self) -> None:
-        raise AssertionError("no client here is slow")
+        self._next()
 
     def abort(self) -> None:
         self._ended = True

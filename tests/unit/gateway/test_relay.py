@@ -184,6 +184,19 @@ def test_the_client_of_a_whole_answer_pauses_no_engine(monkeypatch: pytest.Monke
     assert (found.record.outcome, found.client.status, idle(s)) == (Outcome.OK, 200, True)
 
 
+@pytest.mark.parametrize(("slow", "learned_s"), [(False, 1.0), (True, None)])
+def test_a_slow_client_makes_no_engine_slow(
+    monkeypatch: pytest.MonkeyPatch, slow: bool, learned_s: float | None
+) -> None:
+    monkeypatch.setattr(Client, "paused", slow)
+    s = scheduler("a")
+    later = [(float(at), lambda found: found.client.on_writable()) for at in (30, 40, 50)] if slow else []
+    found = relayed(s, {"a": Engine(*saying(b"a", b"b", b"c"))}, request(), *later)
+    s.catch_up()
+    assert found.record.outcome is Outcome.OK
+    assert s.predictor.ends == [(3, None if learned_s is None else pytest.approx(learned_s))]
+
+
 def test_a_fault_in_the_relay_itself_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.gateway.relay.relay.Attempt", lambda *_: 1 / 0)
     s = scheduler("a")
