@@ -500,18 +500,18 @@ class Scheduler:
             self._count(state, attempt, now)
             try:
                 if attempt.phase is not AttemptPhase.FUNDING:
-                    self._observe_dispatch(request, attempt, now)
+                    self.predictor.observe_dispatch(
+                        request, attempt.candidate, attempt.instance, attempt.prediction, now
+                    )
             finally:
                 self.policies[request.policy].placed(request, decided.options, decided.choice)
-
-    def _observe_dispatch(self, request: Request, attempt: AttemptState, now: float) -> None:
-        self.predictor.observe_dispatch(request, attempt.candidate, attempt.instance, attempt.prediction, now)
 
     def _paid(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Start an attempt that waited for money. Its wait is no time of the engine."""
         self.catch_up()
         attempt.dispatched_at = now
-        self._postponed.append((self._observe_dispatch, (state.request, attempt, now)))
+        observed = state.request, attempt.candidate, attempt.instance, attempt.prediction, now
+        self._postponed.append((self.predictor.observe_dispatch, observed))
         self._send(state, attempt)
 
     def _count(self, state: RequestState, attempt: AttemptState, now: float) -> None:
