@@ -188,8 +188,8 @@ class Learning:
         has_output = request.decodes and output_tokens >= 1
         if own is not None and tpot_s is not None:
             decoding_s = tpot_s * (output_tokens - 1)
-            if decoding_s < _LEAST_STEPS * own.estimate.step_s:
-                tpot_s = None
+            if request.choices > 1 or decoding_s < _LEAST_STEPS * own.estimate.step_s:
+                tpot_s = None  # choices decode together, so each of their tokens seems to take less time
         event = EndEvent(
             request, candidate, stats, own, pending, output_tokens, prompt_tokens, tpot_s, has_output, now
         )

@@ -32,13 +32,15 @@ def taught(
     tpot_factor: float = 1.0,
     output_tokens: int = 150,
     count: int = 100,
+    choices: int = 1,
 ) -> OnlinePredictor:
     """Ends `count` requests, one a minute up to 100 s, with times that are given multiples of the physical
     estimate's, +-10 %."""
     for number in range(count):
         at_s = 100.0 - 60.0 * (count - number)
         spread = 0.9 + 0.2 * (number * 7 % 10) / 9
-        of = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s), instance, at_s)
+        request = replace(REQUEST, id=str(number), arrived_at=at_s, choices=choices)
+        of = sent(predictor, request, instance, at_s)
         ttft_s = PROFILE.prefill_s(500) * ttft_factor * spread
         predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
         tpot_s = PROFILE.step_s(0, 1, 600) * tpot_factor * spread
@@ -115,15 +117,24 @@ def test_learns_a_wrong_profile_and_an_absent_one() -> None:
     assert prediction.tpot_s == pytest.approx(8 * PROFILE.step_s(0, 1, 600), rel=0.05)
 
 
-def test_an_answer_in_one_piece_does_not_teach_the_speed_of_decoding() -> None:
+@pytest.mark.parametrize(
+    ("factor", "tokens", "choices", "learned"),
+    [
+        (1e-3, 3, 1, False),  # in one piece
+        (0.25, 400, 4, False),  # four decode together
+        (1e-3, 300, 1, True),  # a quick engine
+    ],
+)
+def test_which_answers_teach_the_speed_of_decoding(
+    factor: float, tokens: int, choices: int, learned: bool
+) -> None:
     predictor, instance = OnlinePredictor(), an_instance()
     taught(predictor, instance)
-    before = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
-    taught(predictor, instance, tpot_factor=1e-3, output_tokens=3)
-    after = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
-    assert after.tpot_s == pytest.approx(value(before.tpot_s), rel=0.05)
-    taught(predictor, instance, tpot_factor=1e-3, output_tokens=300)  # a quick engine
-    assert value(predictor.predict(REQUEST, CANDIDATE, instance, 100.0).tpot_s) < 0.5 * value(after.tpot_s)
+    before = value(predictor.predict(REQUEST, CANDIDATE, instance, 100.0).tpot_s)
+    taught(predictor, instance, tpot_factor=factor, output_tokens=tokens, choices=choices)
+    after = value(predictor.predict(REQUEST, CANDIDATE, instance, 100.0).tpot_s)
+    assert (after < 0.5 * before) is learned
+    assert learned or after == pytest.approx(before, rel=0.05)
 
 
 def test_instances_learn_apart_and_lengths_are_shared() -> None:
