@@ -10,6 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.datasets.contents import rows
+from benchmarks.datasets.splits import digest
 from benchmarks.evaluate.picks import check_apart
 from benchmarks.pickers.cases import Case, Table, part
 from benchmarks.pickers.replay import options_of, request_of
@@ -73,12 +74,13 @@ def artifacts_of(who: str, split: Split, source: str, folder: Path, seed: int, p
         return Path(who)
     if who == "shipped" and split.name is None:
         return SHIPPED
-    name = f"{source if who == 'own' else who}-{split.name or 'whole'}"
     if who == "own":
         train = split.train.keep(prompt=lambda each: each.source == source)
     else:
         train = only_allowed(split.train) if who == "shipped" else split.train
-    return trained(train, folder / name, seed, progress)
+    # Other sets make other groups, and so other folds: what was learned from them may know the prompts of this one.
+    of = f"{split.name or 'whole'}-{digest(train, of_prompts=True)}"
+    return trained(train, folder / f"{source if who == 'own' else who}-{of}", seed, progress)
 
 
 def trained(data: Dataset, folder: Path, seed: int, progress: Progress) -> Path:
