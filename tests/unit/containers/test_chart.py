@@ -215,8 +215,9 @@ def test_engines_scale_by_what_headway_says(via: str, tmp_path: Path) -> None:
             1,
             4,
         )
-        asked = spec["triggers"][0]["metadata"]["query"]
-        assert asked == 'max(headway_desired_replicas{model="llama-3.1-8b"})'
+        trigger = spec["triggers"][0]["metadata"]
+        assert trigger["query"] == 'max(headway_desired_replicas{model="llama-3.1-8b"})'
+        assert trigger["ignoreNullValues"] == "false"
     else:
         kubernetes_validate.validate(found["HorizontalPodAutoscaler", name], "1.33", strict=True)
         metric = found["HorizontalPodAutoscaler", name]["spec"]["metrics"][0]["external"]["metric"]
