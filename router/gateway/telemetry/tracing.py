@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from random import Random
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from router.core.types import EndedHow
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from router.store.records import AttemptRecord, RequestRecord
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+_CLOSE_S = 3.0
 
 
 class Trace(NamedTuple):
@@ -58,7 +61,8 @@ class Tracing:
             resource = resource.merge(Resource({"service.name": "headway"}))
         self._resource = resource
         self._scope = InstrumentationScope("headway", version)
-        self._processor = BatchSpanProcessor(exporter or OTLPSpanExporter(endpoint=endpoint))
+        self._exporter = exporter or OTLPSpanExporter(endpoint=endpoint)
+        self._processor = BatchSpanProcessor(self._exporter)
         self._sample = sample
         self._rng = Random(secrets.randbits(64))
 
@@ -170,8 +174,11 @@ class Tracing:
 
     def close(self) -> None:
         """Send waiting spans within a few seconds, and stop. Blocks: call it in a thread."""
-        self._processor.force_flush(3000)
+        # The processor sends every batch, and the exporter tries each again for 10 s, until it is shut down.
+        stop = Timer(_CLOSE_S, self._exporter.shutdown)
+        stop.start()
         self._processor.shutdown()  # type: ignore[no-untyped-call]
+        stop.cancel()
 
 
 def _request_attributes(record: RequestRecord, operation: str) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -109,3 +111,26 @@ def test_the_caller_decides_else_the_share(exporter: InMemorySpanExporter) -> No
     assert 300 < sum(half.begin({}) is not None for _ in range(1000)) < 700
     for each in (never, always, half):
         each.close()
+
+
+def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor would try each of its batches for ten seconds."""
+
+    class Away(SpanExporter):
+        tries = 0
+        stopped = threading.Event()
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            self.tries += not self.stopped.wait(10)
+            return SpanExportResult.FAILURE
+
+        def shutdown(self) -> None:
+            self.stopped.set()
+
+    monkeypatch.setattr("router.gateway.telemetry.tracing._CLOSE_S", 0.05)
+    away = Away()
+    tracing = Tracing(None, 1.0, "0", away)
+    for _ in range(400):  # of three spans each
+        tracing.end(record(), tracing.begin({}) or pytest.fail("not traced"))
+    tracing.close()
+    assert away.tries == 0
