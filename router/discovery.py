@@ -12,9 +12,9 @@ import asyncio
 import logging
 import os
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ ANNOTATION = "headway/instance"
 _NOT_ITS_OWN = frozenset({"name", "url", "api_key_env", "headers_env", "ca_file", "tokenizer"})
 #: The directory with the token, the CA and the namespace of a pod's service account.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-WATCH_S = 300
+#: A connection that is cut without a word is noticed when the watch should have ended.
+WATCH_S = 60
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 #: Pods change in bursts: changes within this time are reported together.
 _GATHER_S = 0.2
@@ -49,6 +50,10 @@ class _Behind(Exception):
     """The watch cannot continue from its version: a new list is needed."""
 
 
+class _Refused(Exception):
+    """The API server answers with an error: its status and its message."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiServer:
     """A cluster's API server and the namespace to use there. `account` is the directory of the gateway's service account."""
@@ -57,14 +62,13 @@ class ApiServer:
     namespace: str
     account: Path
 
-    @property
     def authority(self) -> str | None:
-        """The file with the certificate of the cluster's authority (None: the system's hold)."""
-        file = self.account / "ca.crt"
-        return str(file) if file.is_file() else None
+        """The certificates of the cluster's authority (None: the system's hold). They and the token are read each time,
+        because the cluster renews them."""
+        return _text(self.account / "ca.crt")
 
     def token(self) -> str | None:
-        """The gateway's token. It is read each time, because the cluster renews it."""
+        """The gateway's token."""
         return _text(self.account / "token")
 
 
@@ -101,7 +105,6 @@ class KubernetesPods:
         self._session = session
         self._server = server_of(config, environment, account)
         self._url = f"{self._server.url}/api/v1/namespaces/{self._server.namespace}/pods"
-        self._ssl = ssl.create_default_context(cafile=self._server.authority)
         self._pods: dict[str, InstanceConfig] = {}
         self._changed = asyncio.Event()
 
@@ -126,30 +129,34 @@ class KubernetesPods:
                 await asyncio.sleep(_LONGEST_PAUSE_S)
 
     async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
         pause_s, version = _FIRST_PAUSE_S, None
         while True:
+            began = loop.time()
             try:
                 if version is None:
                     version = await self._list()
-                began = time.monotonic()
                 version = await self._follow_from(version)
-                if time.monotonic() - began > _LONGEST_PAUSE_S:  # a server may end every watch at once
-                    pause_s = _FIRST_PAUSE_S
             except _Behind:
                 version = None
+            except _Refused as error:
+                version = None
+                logger.warning("discovery: %s answers %s", self._url, error)
             except (aiohttp.ClientError, TimeoutError, OSError, *_NO_LIST) as error:
                 version = None
                 logger.warning("discovery: %s does not answer (%s)", self._url, type(error).__name__)
             except Exception as error:  # noqa: BLE001 (the task's root)
                 version = None
                 failed("discovery", error)
+            if loop.time() - began > _LONGEST_PAUSE_S:  # a server may end every watch at once
+                pause_s = _FIRST_PAUSE_S
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _list(self) -> str:
         """Load all pods; returns the version of the list."""
         async with self._get({}, aiohttp.ClientTimeout(total=30)) as answer:
-            answer.raise_for_status()
+            await _check(answer)
             listed = orjson.loads(await answer.read())
         pods = {}
         for pod in listed["items"]:
@@ -167,11 +174,11 @@ class KubernetesPods:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
         }
-        timeout = aiohttp.ClientTimeout(total=WATCH_S + 30, sock_connect=10)
+        timeout = aiohttp.ClientTimeout(total=WATCH_S + 15, sock_connect=10)
         async with self._get(query, timeout) as answer:
             if answer.status == 410:
                 raise _Behind
-            answer.raise_for_status()
+            await _check(answer)
             rest = b""
             async for part in answer.content.iter_any():
                 *lines, rest = (rest + part).split(b"\n")
@@ -202,6 +209,7 @@ class KubernetesPods:
             self._changed.set()
 
     def _get(self, query: dict[str, str], timeout: aiohttp.ClientTimeout) -> Any:
+        secure = self._url.startswith("https")
         token = self._server.token()
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return self._session.get(
@@ -209,7 +217,7 @@ class KubernetesPods:
             params={"labelSelector": self._config.kubernetes.selector, **query},
             headers=headers,
             timeout=timeout,
-            ssl=self._ssl if self._url.startswith("https") else False,
+            ssl=_trusting(self._server.authority()) if secure else False,
         )
 
     def _instance(self, pod: Mapping[str, Any]) -> InstanceConfig | None:
@@ -218,7 +226,8 @@ class KubernetesPods:
         conditions = status.get("conditions") or ()
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         address = status.get("podIP")
-        if not ready or not address or about.get("deletionTimestamp"):
+        over = about.get("deletionTimestamp") or status.get("phase") in {"Failed", "Succeeded"}
+        if not ready or not address or over:
             return None
         kubernetes = self._config.kubernetes
         host = f"[{address}]" if ":" in address else address
@@ -236,6 +245,22 @@ class KubernetesPods:
             reason = f"{ANNOTATION} is not a JSON object, or it sets one of {', '.join(sorted(_NOT_ITS_OWN))}"
         logger.warning("discovery: pod %s is ignored: %s", about["name"], reason)
         return None
+
+
+async def _check(answer: aiohttp.ClientResponse) -> None:
+    """Raises _Refused for an error, with the message of its Status (such as who may not list pods)."""
+    if answer.status < 400:
+        return
+    try:
+        reason = orjson.loads(await answer.content.read(65536))["message"]
+    except _NO_LIST:
+        reason = answer.reason
+    raise _Refused(f"{answer.status}: {' '.join(str(reason).split())[:500]}")
+
+
+@lru_cache(maxsize=2)
+def _trusting(authority: str | None) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=authority)
 
 
 def _text(path: Path) -> str | None:

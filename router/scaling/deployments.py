@@ -4,7 +4,8 @@ A pool grows by the Deployment's scale; `discovery` finds the pods. To shrink, i
 and leave the fleet when no replica has a request there. Then their pods are marked as the first to be deleted (the annotation
 `controller.kubernetes.io/pod-deletion-cost`, kubernetes.io, "ReplicaSet", Pod deletion cost), and the Deployment is scaled
 down by their number. A ReplicaSet deletes pods that are not ready before all others, so this step waits until all are ready.
-A Deployment that has changed since it was read is not scaled down. So no running stream is cut. Needs the extra `kubernetes`,
+A Deployment that has changed since it was read is not scaled, and one in a rollout is not scaled down: old and new ReplicaSets
+then shrink in proportion, whichever pods are marked. So no running stream is cut. Needs the extra `kubernetes`,
 the official client.
 """
 
@@ -29,6 +30,8 @@ from router.scaling.actuator import Actuator, PoolState, steps
 logger = logging.getLogger("headway")
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+#: The label of a pod with its ReplicaSet's hash (kubernetes.io, "Deployments", Pod-template-hash label).
+REVISION = "pod-template-hash"
 #: Below that of pods without the annotation, which is 0.
 _FIRST_TO_GO = "-1000"
 _TIMEOUT_S = 10.0
@@ -44,11 +47,13 @@ class _Pod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Deployment:
-    """A Deployment as last read, with its resource version. `pods` are those that are not being deleted."""
+    """A Deployment as last read, with its resource version. `pods` are those that are not being deleted. `rolls`: they are of
+    several revisions."""
 
     replicas: int
     version: str
     pods: Mapping[str, _Pod]
+    rolls: bool
 
 
 class Deployments(Actuator):
@@ -57,7 +62,8 @@ class Deployments(Actuator):
     def __init__(self, gateway: Gateway, server_of: Callable[[PoolConfig], ApiServer]) -> None:
         super().__init__(gateway)
         self._server_of = server_of
-        self._clients: dict[str, client.ApiClient] = {}  # by URL
+        # By URL and certificates of the authority.
+        self._clients: dict[tuple[str, str | None], client.ApiClient] = {}
         self._found: dict[str, _Deployment] = {}  # those that could be read
 
     async def look(self, pools: Mapping[str, PoolConfig]) -> None:
@@ -104,8 +110,8 @@ class Deployments(Actuator):
                     await self._mark(pool, name, None)
                 await self._edit(restoring(back))
             await self._set_replicas(pool, found.replicas + todo.start - len(back))
-        elif len(found.pods) > found.replicas:
-            return  # what was scaled down before is not gone yet
+        elif len(found.pods) > found.replicas or found.rolls:
+            return  # what was scaled down before is not gone yet, or it is not known which revision shrinks
         elif todo.abandon:
             going = self._without_requests(found)[: todo.abandon]
             for name in going:
@@ -165,25 +171,30 @@ class Deployments(Actuator):
         listed = await core.list_namespaced_pod(
             namespace, label_selector=_selector(deployment.spec.selector), _request_timeout=_TIMEOUT_S
         )
-        pods = {
-            pod.metadata.name: _Pod(
-                any(each.type == "Ready" and each.status == "True" for each in conditions),
-                (pod.metadata.annotations or {}).get(DELETION_COST) == _FIRST_TO_GO,
-            )
+        present = [
+            pod
             for pod in listed.items
             if pod.metadata.deletion_timestamp is None and pod.status.phase not in {"Succeeded", "Failed"}
-            for conditions in [pod.status.conditions or ()]
+        ]
+        pods = {
+            pod.metadata.name: _Pod(
+                any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
+                (pod.metadata.annotations or {}).get(DELETION_COST) == _FIRST_TO_GO,
+            )
+            for pod in present
         }
         replicas = deployment.spec.replicas
         version = deployment.metadata.resource_version
-        return _Deployment(1 if replicas is None else replicas, version, pods)
+        revisions = {(pod.metadata.labels or {}).get(REVISION) for pod in present}
+        return _Deployment(1 if replicas is None else replicas, version, pods, len(revisions) > 1)
 
     async def _set_replicas(self, pool: PoolConfig, replicas: int) -> None:
         found = self._found[pool.name]
         if replicas == found.replicas:
             return
-        # With its version: if the Deployment has changed since, other pods may be deleted than were chosen.
-        about = {"resourceVersion": found.version} if replicas < found.replicas else {}
+        # With its version: if the Deployment has changed since, other pods may be deleted than were chosen, even by a
+        # number that was larger when it was read.
+        about = {"resourceVersion": found.version}
         try:
             await client.AppsV1Api(self._client(pool)).patch_namespaced_deployment_scale(
                 pool.deployment,
@@ -209,30 +220,23 @@ class Deployments(Actuator):
 
     def _client(self, pool: PoolConfig) -> client.ApiClient:
         server = self._server_of(pool)
-        made = self._clients.get(server.url)
+        to = server.url, server.authority()
+        made = self._clients.get(to)
         if made is None:
-            made = self._clients[server.url] = client.ApiClient(_configuration(server))
+            configuration = client.Configuration(host=server.url)
+            configuration.ca_cert_data = to[1]
+            # No proxy of the environment, as in `discovery`: aiohttp does not read networks in NO_PROXY.
+            configuration.client_session_kwargs = {"trust_env": False}
+            made = self._clients[to] = client.ApiClient(configuration)
+        token = server.token()
+        if token is not None:
+            made.configuration.api_key["BearerToken"] = f"Bearer {token}"
         return made
 
 
 def _is_pod(name: str, pool: PoolConfig) -> bool:
     """Whether an instance has the name of a pod of the pool's Deployment: that of a ReplicaSet, and five characters."""
     return re.fullmatch(rf"{re.escape(pool.deployment or '')}-[a-z0-9]+-[a-z0-9]{{5}}", name) is not None
-
-
-def _configuration(server: ApiServer) -> client.Configuration:
-    configuration = client.Configuration(host=server.url)
-    if server.authority is not None:
-        configuration.ssl_ca_cert = server.authority
-
-    def renew(settings: client.Configuration) -> None:
-        token = server.token()
-        if token is not None:
-            settings.api_key["BearerToken"] = f"Bearer {token}"
-
-    renew(configuration)
-    configuration.refresh_api_key_hook = renew
-    return configuration
 
 
 def _selector(selector: Any) -> str:

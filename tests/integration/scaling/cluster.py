@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from tests.unit.discovery.cluster import Cluster
 
 VERSION = "1.33"
 COST = "controller.kubernetes.io/pod-deletion-cost"
+TEMPLATE = "pod-template-hash"
 NAMESPACE, NAME = "engines", "vllm-l4"
 
 
@@ -159,7 +161,11 @@ class OneDeployment(Cluster):
                 {
                     "apiVersion": "v1",
                     "kind": "Pod",
-                    "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": "vllm"}},
+                    "metadata": {
+                        "name": name,
+                        "namespace": NAMESPACE,
+                        "labels": {"app": "vllm", TEMPLATE: "7d9c8b6f5"},
+                    },
                     "spec": copy.deepcopy(self.deployment["spec"]["template"]["spec"]),
                     "status": {
                         "phase": "Running",
@@ -181,6 +187,12 @@ class OneDeployment(Cluster):
         await self.engines[name].start()
         self._deployment_changed()
 
+    async def relabel(self, name: str, template: str) -> None:
+        """Let a pod be of another revision of the Deployment."""
+        pod = copy.deepcopy(self.pods[name])
+        pod["metadata"]["labels"][TEMPLATE] = template
+        await self.put(checked(pod))
+
     async def _set_ready(self, name: str) -> None:
         if self._is_ready(name) == (name in self.unready):
             pod = copy.deepcopy(self.pods[name])
@@ -190,7 +202,9 @@ class OneDeployment(Cluster):
 
 
 @asynccontextmanager
-async def one_deployment(port: int) -> AsyncIterator[tuple[OneDeployment, str]]:
+async def one_deployment(
+    port: int, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[OneDeployment, str]]:
     """A running API server and its URL."""
     state = OneDeployment(port)
     app = web.Application()
@@ -202,11 +216,11 @@ async def one_deployment(port: int) -> AsyncIterator[tuple[OneDeployment, str]]:
     app.router.add_patch(deployments + "/{name}/scale", state.patch_scale)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     controller = asyncio.create_task(state.control())
     try:
-        yield state, f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield state, f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         controller.cancel()
         await asyncio.gather(controller, return_exceptions=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import trustme
 
+from router.config import PoolConfig
+from router.discovery import ApiServer
+from router.gateway.service import Gateway
 from router.listening import free_port
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, serving
@@ -170,6 +175,33 @@ async def test_a_deployment_that_somebody_else_has_scaled_is_not_scaled_down(tmp
         assert cluster.marked == set(cluster.deleted)
 
 
+async def test_a_pool_that_grows_takes_no_pods_away_that_somebody_else_has_added(tmp_path: Path) -> None:
+    async with scaled(tmp_path, replicas=1, max_instances=2) as (cluster, gw):
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        cluster.before_scaling = lambda: cluster.scale(4)
+        clients = Clients(gw)
+        clients.are(4)
+        await gw.until(lambda: cluster.ready == 4, 30)
+        cluster.before_scaling = lambda: None
+        await gw.until(lambda: len(cluster.pods) == 2, 60)
+        assert cluster.marked == set(cluster.deleted)
+        clients.are(0)
+        await clients.all_were_answered()
+
+
+async def test_a_deployment_is_not_scaled_down_during_a_rollout(tmp_path: Path) -> None:
+    """Kubernetes shrinks old and new ReplicaSets in proportion then, whichever pods are marked."""
+    async with scaled(tmp_path, replicas=2, max_instances=1) as (cluster, gw):
+        await cluster.relabel(min(cluster.pods), "5f6b7c8d9")
+        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        for _ in range(3):
+            await gw.until(lambda before=gw.gateway.decision: gw.gateway.decision is not before, 60)
+        assert cluster.scaled == []
+        await cluster.relabel(max(cluster.pods), "5f6b7c8d9")
+        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        assert cluster.marked == set(cluster.deleted)
+
+
 async def test_a_pod_that_stays_although_it_was_to_go_loses_its_mark(tmp_path: Path) -> None:
     async with scaled(tmp_path, max_instances=2, cooldown_s=0) as (cluster, gw):
         await gw.until(lambda: len(serving(gw)) == 1, 60)
@@ -209,3 +241,23 @@ async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path)
         await gw.until(lambda: len(serving(gw)) >= 2, 60)
         clients.are(0)
         await clients.all_were_answered()
+
+
+async def test_the_cluster_renews_its_token_and_its_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from router.scaling.deployments import Deployments
+
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the API server is reached directly
+    pool = PoolConfig.model_validate({"name": "small", "instance": INSTANCE, "deployment": NAME})
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    async with one_deployment(free_port(), tls) as (cluster, server):
+        deployments = Deployments(cast(Gateway, None), lambda _: ApiServer(server, NAMESPACE, tmp_path))
+        for token in ("", "first", "second"):
+            authority = trustme.CA()
+            authority.issue_cert("127.0.0.1").configure_cert(tls)
+            authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+            (tmp_path / "token").write_text(token)
+            await deployments.look({"small": pool})
+        await deployments.aclose()
+    assert cluster.tokens == [None, "Bearer first", "Bearer second"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -28,6 +29,7 @@ class Cluster:
         self.asked: list[dict[str, str]] = []
         self.tokens: list[str | None] = []
         self.broken = False
+        self.forbidden = False
         self.lists = 0
         self.late_s = 0.0  # from a change until a watch tells it
         self._news = asyncio.Condition()
@@ -61,6 +63,13 @@ class Cluster:
         self.tokens.append(request.headers.get("authorization"))
         if self.broken:
             return web.Response(status=500)
+        if self.forbidden:
+            status = {
+                "kind": "Status",
+                "code": 403,
+                "message": 'pods is forbidden: User "headway" cannot list',
+            }
+            return web.json_response(status, status=403)
         if "watch" not in request.query:
             self.lists += 1
             return web.json_response(
@@ -89,17 +98,17 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster() -> AsyncIterator[tuple[Cluster, str]]:
+async def cluster(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Cluster, str]]:
     """A running API server and its URL."""
     state = Cluster()
     app = web.Application()
     app.router.add_get("/api/v1/namespaces/{namespace}/pods", state.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     try:
-        yield state, f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield state, f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         state.hang_up()
         await runner.cleanup()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 
 from router.config import ConfigError, DiscoveryConfig, InstanceConfig
 from router.discovery import ANNOTATION, KubernetesPods
@@ -48,8 +50,10 @@ class Heard:
 
 
 @asynccontextmanager
-async def following(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Cluster, Heard]]:
-    async with cluster() as (state, url), aiohttp.ClientSession() as session:
+async def following(
+    tmp_path: Path, tls: ssl.SSLContext | None = None, **more: Any
+) -> AsyncIterator[tuple[Cluster, Heard]]:
+    async with cluster(tls) as (state, url), aiohttp.ClientSession() as session:
         (tmp_path / "token").write_text("the-token")
         heard = Heard()
         task = asyncio.create_task(
@@ -92,6 +96,76 @@ async def test_a_watch_that_breaks_off_loses_nothing(tmp_path: Path) -> None:
         await heard.until({"vllm-0", "vllm-1"})
 
 
+async def test_after_each_watch_that_breaks_off_late_the_next_one_begins_soon(tmp_path: Path) -> None:
+    """As behind a load balancer that ends idle connections."""
+    async with following(tmp_path) as (state, heard):
+        for number in range(8):
+            await asyncio.sleep(40)
+            state.hang_up()
+            await state.put(pod(f"vllm-{number}"))
+            async with asyncio.timeout(2):
+                await heard.until({f"vllm-{each}" for each in range(number + 1)})
+
+
+async def test_the_cluster_renews_its_authority(tmp_path: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+    def renew() -> None:
+        authority = trustme.CA()
+        authority.issue_cert("127.0.0.1").configure_cert(tls)
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+
+    renew()
+    async with following(tmp_path, tls) as (state, heard):
+        await state.put(pod("vllm-0"))
+        await heard.until({"vllm-0"})
+        renew()
+        state.hang_up()
+        await state.put(pod("vllm-1"))
+        await heard.until({"vllm-0", "vllm-1"})
+
+
+async def test_a_connection_that_is_dead_is_noticed(tmp_path: Path) -> None:
+    async with following(tmp_path) as (state, heard):
+        await state.put(pod("vllm-0"))
+        await heard.until({"vllm-0"})
+        state.late_s, asked = 1e6, len(state.asked)
+        await state.put(pod("vllm-1"))
+        await asyncio.sleep(80)
+        assert len(state.asked) > asked
+        await heard.until({"vllm-0", "vllm-1"})
+
+
+async def test_a_pod_that_has_ended_is_no_instance(tmp_path: Path) -> None:
+    """An evicted pod may keep the condition that it was ready."""
+    async with following(tmp_path) as (state, heard):
+        await state.put(pod("vllm-0"))
+        await state.put(pod("vllm-1"))
+        await heard.until({"vllm-0", "vllm-1"})
+        evicted = pod("vllm-0")
+        evicted["status"]["phase"] = "Failed"
+        await state.put(evicted)
+        await heard.until({"vllm-1"})
+
+
+async def test_the_log_says_what_the_api_server_refuses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following(tmp_path) as (state, heard):
+        await state.put(pod("vllm-0"))
+        await heard.until({"vllm-0"})
+        state.forbidden = True
+        state.hang_up()
+        await asyncio.sleep(300)
+        assert 'answers 403: pods is forbidden: User "headway" cannot list' in caplog.text
+        assert len(caplog.records) < 20
+        assert set(heard.told[-1]) == {"vllm-0"}
+        state.forbidden = False
+        await state.put(pod("vllm-1"))
+        await asyncio.sleep(31)
+        await heard.until({"vllm-0", "vllm-1"})
+
+
 async def test_a_watch_that_is_too_far_behind_lists_again(tmp_path: Path) -> None:
     async with following(tmp_path) as (state, heard):
         await state.put(pod("vllm-0"))
@@ -114,7 +188,7 @@ async def test_an_api_server_that_is_away_takes_no_instance_out(
         state.hang_up()
         await state.put(pod("vllm-1"))
         async with asyncio.timeout(20):
-            while "does not answer" not in caplog.text:  # noqa: ASYNC110 (a log has no event)
+            while "answers 500" not in caplog.text:  # noqa: ASYNC110 (a log has no event)
                 await asyncio.sleep(0.02)
         assert set(heard.told[-1]) == {"vllm-0"}
         state.broken = False
