@@ -51,13 +51,11 @@ class Control:
         except TimeoutError as error:
             raise UpstreamTimeout(f"no answer to {path} in time") from error
 
-    async def ok(self, path: str) -> bool:
-        """Whether a GET gets a 200 in time."""
-        try:
-            status, _ = await self.get(path)
-        except UpstreamError:
-            return False
-        return status == 200
+    async def check(self, path: str) -> None:
+        """Raises UpstreamError, with the reason, unless a GET gets a 200 in time."""
+        status, _ = await self.get(path)
+        if status != 200:
+            raise UpstreamError(f"the engine answers {status} to {path}", status)
 
     async def aclose(self) -> None:
         await self._pool.aclose()

@@ -60,7 +60,8 @@ class EngineAdapter:
         return self.pool.busy_connections
 
     async def probe(self) -> bool:
-        return await self._control.ok(self._kind.health_path)
+        await self._control.check(self._kind.health_path)
+        return True
 
     async def aclose(self) -> None:
         await self.pool.aclose()

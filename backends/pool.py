@@ -36,6 +36,13 @@ def _shortage_in_lookup(error: OSError) -> int | None:
     return None
 
 
+def _reason(error: OSError) -> str:
+    """Why there is no connection. Words of the system where the type says too little: a name, a certificate."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (isinstance(error, socket.gaierror) and error.strerror) or type(error).__name__
+
+
 class Pool:
     """Connections to one engine; the freshest idle one is used first."""
 
@@ -101,7 +108,7 @@ class Pool:
             if shortage is not None:
                 raise OutOfSockets(f"the gateway has no socket left ({errno.errorcode[shortage]})") from error
             raise UpstreamError(
-                f"cannot connect to the engine ({type(error).__name__})", unreachable=True
+                f"cannot connect to the engine ({_reason(error)})", unreachable=True
             ) from error
         if self._closed:
             connection.abort()

@@ -322,7 +322,7 @@ async def _engine_warnings(config: FleetConfig) -> list[str]:
                     else ["the engine does not answer here"]
                 )
             except UpstreamError as error:
-                found = [str(error)]
+                found = [f"the engine does not answer here: {error}"]
         return [f"instance {instance.name}: {each}" for each in found]
 
     asked = [ask(each, each.url) for each in config.instances if each.url is not None]

@@ -371,7 +371,7 @@ class Backend(Protocol):
         ...
 
     async def probe(self) -> bool:
-        """True if the engine passes its health check."""
+        """True if the engine passes its health check. Raises UpstreamError with the reason if it does not; False says none."""
         ...
 
     async def load(self) -> LoadReport:

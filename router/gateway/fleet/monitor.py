@@ -53,24 +53,36 @@ class Monitor:
         was_healthy: bool | None = None
         while True:
             with surviving("monitor"):
-                healthy = await self._round(name, backend)
+                fault = await self._round(name, backend)
+                healthy = fault is None
                 if healthy is not was_healthy:
                     level = logging.WARNING if not healthy or was_healthy is False else logging.DEBUG
-                    logger.log(
-                        level, "instance %s %s", name, "answers" if healthy else "does not answer its probe"
-                    )
+                    what = "answers" if healthy else f"does not answer its probe: {fault}"
+                    logger.log(level, "instance %s %s", name, what)
                     was_healthy = healthy
                     for mismatch in (await self._in_time(backend.mismatches) or ()) if healthy else ():
                         logger.warning("instance %s: %s", name, mismatch)
             await asyncio.sleep(self.interval_s)
 
-    async def _round(self, name: str, backend: Backend) -> bool:
-        """Probe once. An instance that does not answer in time is unhealthy. The load of a healthy one may be unknown."""
-        healthy = await self._in_time(backend.probe) or False
-        self._runner.apply(Probed(name, healthy))
-        if healthy and (report := await self._in_time(backend.load)) is not None:
+    async def _round(self, name: str, backend: Backend) -> str | None:
+        """Probe once. Returns why the instance is unhealthy, None if it is not. The load of a healthy one may be unknown."""
+        fault = await self._fault(backend)
+        self._runner.apply(Probed(name, fault is None))
+        if fault is None and (report := await self._in_time(backend.load)) is not None:
             self._runner.apply(LoadReported(name, report))
-        return healthy
+        return fault
+
+    async def _fault(self, backend: Backend) -> str | None:
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return None if await backend.probe() else "it is not healthy"
+        except TimeoutError:
+            return "no answer in time"
+        except UpstreamError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 (no answer of an engine may end its watch)
+            failed("monitor", error)
+            return type(error).__name__
 
     async def _in_time(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer | None:
         try:

@@ -358,7 +358,8 @@ async def test_nobody_listens(dialect: Dialect) -> None:
     backend = dialect.create(url)
     with pytest.raises(UpstreamError, match="cannot connect"):
         await streamed(backend, chat())
-    assert not await backend.probe()
+    with pytest.raises(UpstreamError, match="cannot connect"):
+        await backend.probe()
     with pytest.raises(UpstreamError):
         await backend.load()
     await backend.aclose()
@@ -391,7 +392,8 @@ async def test_over_tls(dialect: Dialect, tmp_path: Path) -> None:
         stray = dialect.create(engine.url, ca_file=str(tmp_path / "other"))
         with pytest.raises(UpstreamError, match="cannot connect"):
             await streamed(stray, chat())
-        assert not await stray.probe()
+        with pytest.raises(UpstreamError, match="unable to get local issuer certificate"):
+            await stray.probe()
         await stray.aclose()
 
 
@@ -403,4 +405,8 @@ async def test_the_health_check(dialect: Dialect) -> None:
         await exchange.answer(200 if good else 503, b"{}")
 
     async with dialect.over(script, control_timeout_s=0.3) as (_, backend):
-        assert [await backend.probe() for _ in range(3)] == [True, False, False]
+        assert await backend.probe()
+        with pytest.raises(UpstreamError, match="the engine answers 503 to /"):
+            await backend.probe()
+        with pytest.raises(UpstreamError, match="in time"):
+            await backend.probe()

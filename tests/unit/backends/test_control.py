@@ -84,7 +84,9 @@ async def test_without_an_answer_in_time_it_fails(
             await control.get("/metrics")
 
 
-async def test_it_is_ok_only_with_a_200() -> None:
+async def test_only_a_200_passes_the_check() -> None:
     moved = b"HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n"
     async with controlled(iter([ok(b""), moved, None]), []) as control:
-        assert [await control.ok("/health") for _ in range(2)] == [True, False]
+        await control.check("/health")
+        with pytest.raises(UpstreamError, match="the engine answers 302 to /health"):
+            await control.check("/health")
