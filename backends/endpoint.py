@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from backends.control import Control
 from backends.http1 import Origin, request_head, tls_context
 from backends.kind import EngineKind
 from backends.pool import Pool
+from router.core.errors import UpstreamError
 from router.core.types import Candidate
 
 
@@ -40,6 +43,7 @@ class EngineAdapter:
         OSError if `ca_file` cannot be read."""
         origin = Origin.parse(endpoint.url, base=kind.takes_base_url)
         tls = tls_context(endpoint.ca_file) if origin.tls else None
+        self._tls, self._ca_file = tls, endpoint.ca_file
         headers = {name.lower(): value for name, value in (endpoint.headers or {}).items()}
         if endpoint.api_key:
             headers = {"authorization": f"Bearer {endpoint.api_key}", **headers}
@@ -60,7 +64,14 @@ class EngineAdapter:
         return self.pool.busy_connections
 
     async def probe(self) -> bool:
-        await self._control.check(self._kind.health_path)
+        try:
+            await self._control.check(self._kind.health_path)
+        except UpstreamError as error:
+            unknown = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+            if unknown and self._tls is not None and self._ca_file is not None:
+                with suppress(OSError):  # the authority may have been renewed
+                    self._tls.load_verify_locations(self._ca_file)
+            raise
         return True
 
     async def aclose(self) -> None:

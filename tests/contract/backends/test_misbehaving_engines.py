@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -394,6 +395,11 @@ async def test_over_tls(dialect: Dialect, tmp_path: Path) -> None:
             await streamed(stray, chat())
         with pytest.raises(UpstreamError, match="unable to get local issuer certificate"):
             await stray.probe()
+        authority.cert_pem.write_to_path(str(tmp_path / "other"))
+        with contextlib.suppress(UpstreamError):
+            await stray.probe()  # the file is read again after a failure
+        assert await stray.probe()
+        assert answer_of(await streamed(stray, chat()))[0] == "ab"
         await stray.aclose()
 
 
