@@ -235,8 +235,11 @@ class Deployments(Actuator):
 
 
 def _is_pod(name: str, pool: PoolConfig) -> bool:
-    """Whether an instance has the name of a pod of the pool's Deployment: that of a ReplicaSet, and five characters."""
-    return re.fullmatch(rf"{re.escape(pool.deployment or '')}-[a-z0-9]+-[a-z0-9]{{5}}", name) is not None
+    """Whether an instance has the name of a pod of the pool's Deployment: that of a ReplicaSet and a dash, cut at 58 characters,
+    and five characters."""
+    start, own = name[:-5], f"{pool.deployment}-"[:58]
+    rest = "[a-z0-9]+-" if len(start) < 58 else "[a-z0-9]*-?"
+    return re.fullmatch(rf"{re.escape(own)}{rest}[a-z0-9]{{5}}", name) is not None
 
 
 def _selector(selector: Any) -> str:

@@ -243,6 +243,26 @@ async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path)
         await clients.all_were_answered()
 
 
+@pytest.mark.parametrize(
+    ("deployment", "pod", "expected"),
+    [
+        ("vllm", "vllm-7d9c8b6f5-x2x9z", True),
+        ("vllm", "vllm-l4-7d9c8b6f5-x2x9z", False),
+        ("vllm", "vllm-0", False),
+        # Kubernetes cuts what stands before the five characters at 58.
+        ("d" * 48, "d" * 48 + "-7d9c8b6f5x2x9z", True),
+        ("d" * 52, "d" * 52 + "-7d9c8x2x9z", True),
+        ("d" * 60, "d" * 58 + "x2x9z", True),
+        ("d" * 48, "d" * 49 + "-7d9c8b6fx2x9z", False),
+    ],
+)
+def test_the_names_of_a_deployments_pods(deployment: str, pod: str, expected: bool) -> None:
+    from router.scaling.deployments import _is_pod
+
+    pool = PoolConfig.model_validate({"name": "small", "instance": INSTANCE, "deployment": deployment})
+    assert _is_pod(pod, pool) == expected
+
+
 async def test_the_cluster_renews_its_token_and_its_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
