@@ -35,6 +35,7 @@ def report(
     A run's `timeline` is kept for the first seed only: the others look alike and are most of the bytes.
     """
     runs = _at_known_rates(runs)
+    oracles = sorted(oracles, key=lambda one: int(one["seed"]))  # they come as they are done
     policies = unique(runs, "policy")
     baseline = BASELINE if BASELINE in policies or not policies else policies[0]
     runs = with_savings(runs, baseline)

@@ -58,7 +58,8 @@ ITL_NOTES: Mapping[str, str] = {
 
 def summary_of(result: Result) -> dict[str, Any]:
     """A simulated run. Keys as `summarise`, and more; times in seconds of real hardware.
-    `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
+    `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one. `prompt_tokens` are those of complete
+    answers, `output_tokens` those of all that was delivered.
 
     `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
     requests but those outside attainment. `hedged` are requests that had a second attempt beside the first.
@@ -101,6 +102,7 @@ def summary_of(result: Result) -> dict[str, Any]:
         "by_slo": by_slo(columns, judged, met),
         "prompt_tokens": int(columns["prompt_tokens"][complete].sum(dtype=np.int64)),
         "output_tokens": output_tokens,
+        "complete_output_tokens": int(columns["output_tokens"][complete].sum(dtype=np.int64)),
         "output_tokens_per_s": output_tokens / window_s if window_s else None,
         "cost_usd": cost_usd,
         "cost_usd_per_request": cost_usd / int(complete.sum()) if complete.any() else None,
@@ -152,6 +154,7 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         ),
         "itl_of": "answers",
         "prompt_tokens": sum(row.prompt_tokens or 0 for row in complete),
+        "complete_output_tokens": sum(row.output_tokens or 0 for row in complete),
         "quality_mean": sum(ratings) / len(ratings) if ratings else None,
         "ratings": len(ratings),
         "retried": sum(tried > 1 for tried in attempts) if attempts else None,

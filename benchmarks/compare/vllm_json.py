@@ -1,7 +1,7 @@
 """Runs in the shape of vLLM's benchmark (`vllm bench serve --save-result`), for tools that read that.
 
-Field names and definitions are those of vLLM 0.32's `vllm/benchmarks/serve.py`: latencies of completed
-requests in milliseconds, rates over the whole duration (the drain included, unlike our own goodput). What it
+Field names and definitions are those of vLLM 0.32's `vllm/benchmarks/serve.py`: latencies and tokens of completed
+requests, times in milliseconds, rates over the whole duration (the drain included, unlike our own goodput). What it
 keeps for each request is left out, as it does without `--save-detailed`. Our own figures start with
 `headway_`.
 """
@@ -32,7 +32,7 @@ def vllm_json(run: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, An
         return amount / duration_s if duration_s else None
 
     started_at = run.get("started_at")
-    tokens_in, tokens_out = run["prompt_tokens"], run["output_tokens"]
+    tokens_in, tokens_out = run["prompt_tokens"], run["complete_output_tokens"]
     return {
         "date": None if started_at is None else f"{datetime.fromtimestamp(started_at, UTC):%Y%m%d-%H%M%S}",
         "endpoint_type": "openai-chat",

@@ -71,7 +71,16 @@ def test_attainment_and_goodput_are_those_of_the_measures(made: Result) -> None:
 def test_simulated_and_replayed_rows_give_the_same_numbers(made: Result) -> None:
     simulated, live = summary_of(made), live_summary(rows_of(made), 1.0)
     assert set(live) == set(simulated)
-    for name in ("requests", "complete", "met", "outcomes", "output_tokens", "prompt_tokens", "retried"):
+    for name in (
+        "requests",
+        "complete",
+        "met",
+        "outcomes",
+        "output_tokens",
+        "complete_output_tokens",
+        "prompt_tokens",
+        "retried",
+    ):
         assert live[name] == simulated[name]
     for name in ("timed_out_before_decoding", "out_of_budget_before_decoding"):
         assert live[name] == simulated[name] > 0
