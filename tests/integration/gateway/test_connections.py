@@ -333,12 +333,12 @@ async def test_a_stream_goes_on_that_was_asked_for_while_its_client_was_behind(t
     long = says(*["x" * 200_000] * 40)
     request = post(json.dumps(CHAT | {"stream": True, "max_tokens": 4000}).encode())
     async with staged(tmp_path, long, says("One ", "two.", gap_s=1.0), engines="a") as (gw, _):
-        reader, writer = await asyncio.open_connection("127.0.0.1", gw.port, limit=1 << 20)
-        writer.write(request)
+        client = await opened(gw, request, receive_bytes=65536)
         connections = gw.server.server_state.connections
         await gw.until(lambda: any(each.flow.write_paused for each in connections))
-        writer.write(request)
+        await asyncio.get_running_loop().sock_sendall(client, request)
         await gw.until(lambda: any(each.pipeline for each in connections))
+        reader, writer = await asyncio.open_connection(sock=client, limit=1 << 20)
         async with asyncio.timeout(20):
             for _ in range(2):
                 while not (await reader.readline()).startswith(b"data: [DONE]"):
