@@ -60,36 +60,31 @@ class Monitor:
                     what = "answers" if healthy else f"does not answer its probe: {fault}"
                     logger.log(level, "instance %s %s", name, what)
                     was_healthy = healthy
-                    for mismatch in (await self._in_time(backend.mismatches) or ()) if healthy else ():
+                    mismatches, _ = await self._ask(backend.mismatches) if healthy else (None, None)
+                    for mismatch in mismatches or ():
                         logger.warning("instance %s: %s", name, mismatch)
             await asyncio.sleep(self.interval_s)
 
     async def _round(self, name: str, backend: Backend) -> str | None:
         """Probe once. Returns why the instance is unhealthy, None if it is not. The load of a healthy one may be unknown."""
-        fault = await self._fault(backend)
-        self._runner.apply(Probed(name, fault is None))
-        if fault is None and (report := await self._in_time(backend.load)) is not None:
+        healthy, fault = await self._ask(backend.probe)
+        self._runner.apply(Probed(name, healthy or False))
+        if not healthy:
+            return fault or "it is not healthy"
+        report, _ = await self._ask(backend.load)
+        if report is not None:
             self._runner.apply(LoadReported(name, report))
-        return fault
+        return None
 
-    async def _fault(self, backend: Backend) -> str | None:
+    async def _ask(self, ask: Callable[[], Awaitable[_Answer]]) -> tuple[_Answer | None, str | None]:
+        """An engine's answer, or why there is none."""
         try:
             async with asyncio.timeout(self.timeout_s):
-                return None if await backend.probe() else "it is not healthy"
+                return await ask(), None
         except TimeoutError:
-            return "no answer in time"
+            return None, "no answer in time"
         except UpstreamError as error:
-            return str(error)
+            return None, str(error)
         except Exception as error:  # noqa: BLE001 (no answer of an engine may end its watch)
             failed("monitor", error)
-            return type(error).__name__
-
-    async def _in_time(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer | None:
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                return await ask()
-        except (UpstreamError, TimeoutError):
-            return None
-        except Exception as error:  # noqa: BLE001 (no answer of an engine may end its watch)
-            failed("monitor", error)
-            return None
+            return None, type(error).__name__

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
+#: At the end, waiting spans are sent for at most this long.
 _CLOSE_S = 3.0
 
 
