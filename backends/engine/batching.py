@@ -4,8 +4,8 @@
 One step is one forward pass over a new batch. Its token budget goes first to decoding sequences (one token each), then
 to a prefill under way, then to waiting sequences in order of arrival. A prefill that does not fit into the rest of the
 budget is cut into chunks. The step that completes a prefill gives the first token. When KV blocks run out, the sequence
-admitted last is preempted: it loses its blocks, returns to the head of the queue, and later recomputes its prompt and
-its output so far.
+admitted last is preempted: it loses its blocks, returns to the head of the queue, and later recomputes its output so
+far, and what is no longer in the cache of its prompt.
 
 This is vLLM's v1 scheduler, and the older one (v0) with chunked prefill. Without chunked prefill (`chunked_prefill` of
 the profile is off), the older one schedules complete prompts first: while waiting sequences fit, in order of arrival,
@@ -164,6 +164,8 @@ class Engine:
             self._cut_stretch()
         if self._waiting.pop(seq_id, None) is None:
             self._leave(active, in_step=self._stretch > 0 and not self._prompts_only)
+        elif active.preempted:
+            self.kv.give(self.kv.unpark(seq_id))
         del self._all[seq_id]
         return active.generated
 
@@ -269,13 +271,21 @@ class Engine:
             # The last token is always computed, because its output is needed to sample the next one.
             found = self.kv.match(seq.prefix, min(seq.prompt_tokens, active.target - 1) // self._unit)
             cached = len(found) * self._unit
+        parked = 0
+        if active.preempted and len(found) * self.kv.unit == self._hashed_blocks(seq):
+            parked = self.kv.parked(seq.id)
+            cached += parked * self._block
         count = min(budget, active.target - cached)
         if not self.profile.chunked_prefill and cached + count < active.target:
             return 0
-        need = self._blocks(cached + count) - cached // self._block
+        need = self._blocks(cached + count) - len(found) * self.kv.unit
         if need + self.kv.idle_among(found) > self.kv.free - self._spared:
             return 0
         self.kv.hold(found)
+        if active.preempted:
+            blocks = self.kv.unpark(seq.id)
+            if not parked:
+                self.kv.give(blocks)
         active.held = found
         active.computed = cached
         del self._waiting[seq.id]
@@ -305,18 +315,22 @@ class Engine:
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._block)
 
+    def _hashed_blocks(self, seq: Sequence) -> int:
+        """The leading blocks of a prompt that have hashes."""
+        return min(len(seq.prefix), seq.prompt_tokens // self._unit) * self.kv.unit if self._unit else 0
+
     def _preempt_last(self) -> None:
         active = next(reversed(self._running.values()))
-        self._leave(active, in_step=False)
+        self._leave(active, in_step=False, preempted=True)
         active.preempted = True
         active.target = active.seq.prompt_tokens + active.generated
         self.preemptions_total += 1
         self._waiting[active.seq.id] = active
         self._waiting.move_to_end(active.seq.id, last=False)
 
-    def _leave(self, active: Active, *, in_step: bool) -> None:
-        """Remove a running sequence and free its blocks. `in_step`: a step is under way, so a decoding sequence also
-        has the block to which its newest token is written."""
+    def _leave(self, active: Active, *, in_step: bool, preempted: bool = False) -> None:
+        """Remove a running sequence and free its blocks; those of its prompt stay in the cache if it is `preempted`.
+        `in_step`: a step is under way, so a decoding sequence also has the block to which its newest token is written."""
         seq_id = active.seq.id
         del self._running[seq_id]
         if self._prefilling.pop(seq_id, None) is not None:
@@ -327,6 +341,10 @@ class Engine:
             # The newest token is in KV memory only after the step that has it as input.
             tokens = context if in_step else context - 1
         self.kv.give(self._blocks(tokens) - len(active.held) * self.kv.unit)
+        if preempted and self.prefix_caching:
+            own = min(tokens, active.seq.prompt_tokens) // self._block - self._hashed_blocks(active.seq)
+            if own > 0:
+                self.kv.park(seq_id, own)
         self.kv.drop(active.held)
         active.held = []
         active.computed = 0

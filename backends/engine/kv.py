@@ -3,7 +3,8 @@
 
 A block is *held* while a sequence uses it. A hashed block that no sequence holds stays in the cache and counts as free:
 when other free blocks have run out, it is evicted, least recently used first (vLLM's automatic prefix caching). Blocks
-without a hash are only counted, not listed, so growth costs nothing.
+without a hash are only counted, not listed, so growth costs nothing. Those of a preempted sequence's prompt stay in the
+cache under the sequence's id, because vLLM hashes every full block; there the end is evicted first.
 
 One hash stands for a *unit* of one or more blocks, which is added, found, held and evicted together. With units of 512
 tokens there is one entry instead of 32 for blocks of 16 tokens. Operations on many units use the dictionaries' own
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
+from typing import Any
 
 
 class KvBlocks:
@@ -29,7 +31,8 @@ class KvBlocks:
         self.unit = unit
         self._plain = total  # blocks that are free and not in the cache
         self._holders: dict[int, int] = {}  # every cached unit by hash: the number of sequences that hold it
-        self._idle: OrderedDict[int, None] = OrderedDict()  # cached units that nobody holds, oldest first
+        # Cached units that nobody holds, oldest first; for a preempted sequence the number of its blocks.
+        self._idle: OrderedDict[Any, int | None] = OrderedDict()
 
     def copy(self) -> KvBlocks:
         """The same state."""
@@ -65,17 +68,37 @@ class KvBlocks:
         """Hold `count` blocks without a hash; evicts cached units if necessary. The caller has checked `free`."""
         self.free -= count
         self._plain -= count
-        if self._plain < 0:
-            evicted = -(self._plain // self.unit)
-            self._plain += evicted * self.unit
-            holders, oldest = self._holders, self._idle.popitem
-            for _ in range(evicted):
-                del holders[oldest(False)[0]]
+        while self._plain < 0:
+            one, blocks = self._idle.popitem(False)
+            if blocks is None:
+                del self._holders[one]
+                self._plain += self.unit
+            elif blocks > -self._plain:
+                self._idle[one] = blocks + self._plain
+                self._idle.move_to_end(one, False)
+                self._plain = 0
+            else:
+                self._plain += blocks
 
     def give(self, count: int) -> None:
         """Free `count` blocks without a hash."""
         self.free += count
         self._plain += count
+
+    def park(self, seq_id: str, count: int) -> None:
+        """Keep `count` free blocks without a hash in the cache for a preempted sequence."""
+        self._plain -= count
+        self._idle[seq_id] = count
+
+    def parked(self, seq_id: str) -> int:
+        """The number of blocks that a preempted sequence would find."""
+        return self._idle.get(seq_id) or 0
+
+    def unpark(self, seq_id: str) -> int:
+        """Hold what `parked` tells; returns it."""
+        count = self._idle.pop(seq_id, None) or 0
+        self.free -= count
+        return count
 
     def name(self, units: Sequence[int]) -> Iterable[int]:
         """Add held blocks without a hash to the cache under the hashes `units`. Returns the new ones. Of the others the

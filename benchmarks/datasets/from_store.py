@@ -233,7 +233,7 @@ class _Reading:
                 prompt_tokens,
                 None if first_at is None else first_at - start_s,
                 None if ended_at is None else ended_at - start_s,
-                _count(attempt["output_tokens"]) if how == EndedHow.OK.value else None,
+                None if first_at is None and how != EndedHow.OK.value else _count(attempt["output_tokens"]),
                 _count(row["max_tokens"]) or None,
                 cached_tokens,
                 how,

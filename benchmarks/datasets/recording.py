@@ -95,12 +95,21 @@ class RecordingPredictor:
         prediction: Prediction,
         waited_s: float,
         decoding: bool,
+        output_tokens: int,
+        tpot_s: float | None,
         now: float,
     ) -> None:
         """It was given up."""
         index = self._open.pop((request.id, instance.name))
-        self.attempts[index] = replace(self.attempts[index], ended_s=now, ended_how=EndedHow.CANCELLED.value)
-        self._inner.observe_loss(request, candidate, instance, prediction, waited_s, decoding, now)
+        self.attempts[index] = replace(
+            self.attempts[index],
+            ended_s=now,
+            output_tokens=output_tokens if decoding else None,
+            ended_how=EndedHow.CANCELLED.value,
+        )
+        self._inner.observe_loss(
+            request, candidate, instance, prediction, waited_s, decoding, output_tokens, tpot_s, now
+        )
 
     def observe_report(self, instance: Instance, now: float) -> None:
         """The engine's view of itself."""

@@ -94,8 +94,7 @@ class LeastWork:
         instance = self.truth.instances[attempt.instance]
         profile, speed = instance.profiles[attempt.model], instance.speed
         prompt, output = attempt.prompt_tokens, attempt.output_tokens
-        hashed = 0 if attempt.cut_prompt else len(arrival.prefix_hashes) * PREFIX_BLOCK_TOKENS
-        shared = min(prompt - 1, self._shared_tokens(arrival) if hashed else 0)
+        shared = 0 if attempt.cut_prompt else min(prompt - 1, self._shared_tokens(arrival))
         slots = instance.fixed_slots
 
         new = prompt - shared
@@ -109,7 +108,7 @@ class LeastWork:
         steps = max(0, output - 1)
         # Keys and values of `contexts` tokens are read and held while tokens 2, 3, ... are made.
         contexts = prompt + np.arange(1, steps + 1)
-        floor_s, compute_s = _decode_own_s(profile, contexts, 0 if slots else min(hashed, prompt))
+        floor_s, compute_s = _decode_own_s(profile, contexts, 0 if slots else prompt)
         shortest_s = (
             steps * (profile.overhead_s + max(profile.floor_s, profile.per_token_s)) + float(floor_s.sum())
         ) / speed

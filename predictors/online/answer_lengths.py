@@ -7,9 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from predictors.online.learner import EndEvent, Learner
+from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.observation import CandidateKey, Count, LengthShares
 from router.compiled import compiled_init
+from router.core.types import Request
 
 
 @compiled_init
@@ -31,7 +32,8 @@ class AnswerCounted:
 
 
 class AnswerLengths(Learner[AnswerCounted]):
-    """Learns from each complete answer, even of an instance that has left the fleet meanwhile."""
+    """Learns from each complete answer, even of an instance that has left the fleet meanwhile. Of an answer that ended
+    in the middle it learns that it would have been longer."""
 
     observations = (AnswerCounted,)
 
@@ -39,7 +41,6 @@ class AnswerLengths(Learner[AnswerCounted]):
         request, model = event.request, event.candidate.model
         if not event.has_output and event.prompt_tokens is None:
             return None
-        predicted = None if request.forecast is None else request.forecast.predicted.get(model)
         return AnswerCounted(
             (event.candidate.instance, model),
             request.prompt_tokens,
@@ -47,7 +48,16 @@ class AnswerLengths(Learner[AnswerCounted]):
             event.output_tokens if event.has_output else None,
             request.max_tokens,
             max(request.choices, 1),
-            predicted,
+            _predicted(request, model),
+        )
+
+    def observe_loss(self, event: LossEvent) -> AnswerCounted | None:
+        request, model, tokens = event.request, event.candidate.model, event.output_tokens
+        if not event.decoding or tokens < 1 or request.choices > 1:
+            return None
+        predicted = _predicted(request, model)
+        return AnswerCounted(
+            (event.candidate.instance, model), request.prompt_tokens, None, tokens, tokens, 1, predicted
         )
 
     def apply(self, observation: AnswerCounted, now: float) -> None:
@@ -58,3 +68,7 @@ class AnswerLengths(Learner[AnswerCounted]):
             lengths.observe_output(
                 observation.output_tokens, observation.max_tokens, observation.choices, observation.predicted
             )
+
+
+def _predicted(request: Request, model: str) -> LengthShares | None:
+    return None if request.forecast is None else request.forecast.predicted.get(model)

@@ -29,6 +29,8 @@ _TPOT_NOISE_SD = 0.25
 #: arrivals) and are known seconds late, so following them closely would be wrong.
 _TTFT_MEMORY = 64
 _TPOT_MEMORY = 256
+#: An attempt is overdue so much later than the predicted 95 % quantile that rounding does not count it as within.
+_LATE = 1.0001
 
 
 class PendingTtft:
@@ -53,7 +55,8 @@ class PendingTtft:
         estimate = prediction.estimate
         window = stats.ttft.windows[estimate.ttft_stratum]
         self.physical = window.median, window.p95  # residuals that the physical estimate predicted
-        self.overdue_at = dispatched_at + estimate.ttft_s * max(window.p95_factor, prediction.of_ttft[1])
+        late = _LATE * max(window.p95_factor, prediction.of_ttft[1])
+        self.overdue_at = dispatched_at + estimate.ttft_s * late
         self.actual: float | None = None
         self.lost = False  # cancelled or failed; learned at `overdue_at` at the latest
         self.void = False  # it ended without a first token (embeddings), so it shows nothing

@@ -52,12 +52,18 @@ class EndEvent:
 @dataclass(slots=True)
 class LossEvent:
     """An attempt ended without a complete answer, `waited_s` after its dispatch. `pending` is None if the first token
-    came before. `decoding`: the engine had given a first token."""
+    came before. `decoding`: the engine had given a first token. The answer would have been longer than
+    `output_tokens`, which took `tpot_s` each (None: unknown). `prediction` as in `EndEvent`."""
 
+    request: Request
+    candidate: Candidate
     stats: CandidateStats
+    prediction: OnlinePrediction | None
     pending: PendingTtft | None
     waited_s: float
     decoding: bool
+    output_tokens: int
+    tpot_s: float | None
 
 
 class Learner(ABC, Generic[O]):

@@ -186,10 +186,7 @@ class Learning:
                 if stats.history is not None and request.engine_streams:
                     stats.history.stops_waiting(pending.dispatched_at)
         has_output = request.decodes and output_tokens >= 1
-        if own is not None and tpot_s is not None:
-            decoding_s = tpot_s * (output_tokens - 1)
-            if request.choices > 1 or decoding_s < _LEAST_STEPS * own.estimate.step_s:
-                tpot_s = None  # choices decode together, so each of their tokens seems to take less time
+        tpot_s = _plausible(request, own, output_tokens, tpot_s)
         event = EndEvent(
             request, candidate, stats, own, pending, output_tokens, prompt_tokens, tpot_s, has_output, now
         )
@@ -201,8 +198,7 @@ class Learning:
         if has_output:
             if prediction.output_tokens_p90 is not None:
                 stats.coverage.observe_output(output_tokens <= prediction.output_tokens_p90)
-            if own is not None and own.tpot_s is not None and tpot_s is not None and tpot_s > 0.0:
-                stats.coverage.observe_tpot(log(tpot_s / own.tpot_s))
+            _check_tpot(stats, own, tpot_s)
 
     def observe_loss(
         self,
@@ -212,10 +208,13 @@ class Learning:
         prediction: Prediction,
         waited_s: float,
         decoding: bool,
+        output_tokens: int,
+        tpot_s: float | None,
         now: float,
     ) -> None:
         """The attempt ended without a complete answer. If it had no first token after `waited_s`, its TTFT would have
-        been longer. This is learned in order of dispatch."""
+        been longer. This is learned in order of dispatch. After its first token, the length and TPOT so far are learned,
+        because otherwise only answers that nobody gave up would count."""
         pending = self.stats.attempts.pop((request.id, candidate.instance), None)
         key = candidate.instance, candidate.model
         stats = pending.stats if pending is not None else self.stats.candidates.get(key)
@@ -224,7 +223,11 @@ class Learning:
         stats.instance = instance
         if stats.history is not None and not decoding and request.engine_streams:
             stats.history.stops_waiting(now - waited_s)
-        self._learn(LossEvent(stats, pending, waited_s, decoding), self._on_loss, now)
+        own = prediction if isinstance(prediction, OnlinePrediction) else None
+        tpot_s = _plausible(request, own, output_tokens, tpot_s)
+        event = LossEvent(request, candidate, stats, own, pending, waited_s, decoding, output_tokens, tpot_s)
+        self._learn(event, self._on_loss, now)
+        _check_tpot(stats, own, tpot_s)
         if pending is not None:
             pending.lost = True
             pending.overdue_at = min(now, pending.overdue_at)
@@ -249,3 +252,20 @@ class Learning:
         self.apply(observation, 0.0)
         if self.publish is not None and not recorded:
             self.publish(observation)
+
+
+def _plausible(
+    request: Request, prediction: OnlinePrediction | None, output_tokens: int, tpot_s: float | None
+) -> float | None:
+    """The TPOT if it shows the engine's speed. Choices decode together, so each of their tokens seems to take less
+    time; and an answer that came in one piece shows nothing."""
+    if prediction is None or tpot_s is None:
+        return tpot_s
+    in_one_piece = tpot_s * (output_tokens - 1) < _LEAST_STEPS * prediction.estimate.step_s
+    return None if request.choices > 1 or in_one_piece else tpot_s
+
+
+def _check_tpot(stats: CandidateStats, prediction: OnlinePrediction | None, tpot_s: float | None) -> None:
+    """Count how accurate the predicted TPOT was."""
+    if prediction is not None and prediction.tpot_s is not None and tpot_s is not None and tpot_s > 0.0:
+        stats.coverage.observe_tpot(log(tpot_s / prediction.tpot_s))

@@ -18,7 +18,7 @@ from predictors.kernels import LengthTable
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES, bin_of
 
 _BORROWED_WEIGHT = 8.0
-_MAX_WEIGHT = 4096.0
+_MAX_WEIGHT = 1024.0
 #: Derived tables may lag behind by this share of the observations, and by at most this number.
 _LAG, _MOST_LAG = 1 / 16, 128
 _PRIOR = np.array(PRIOR_SHARES)

@@ -16,7 +16,7 @@ from pydantic import Field
 from predictors.kernels.levels import P50, P95
 from predictors.kernels.step_costs import TPOT_STRATA, TTFT_STRATA
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
-from predictors.online.learner import EndEvent, Learner
+from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds
 from router.compiled import compiled_init
 
@@ -137,13 +137,13 @@ def served(error: TtftError) -> tuple[float, float]:
 
 
 class TpotErrors(Learner[TpotError]):
-    """Learns the TPOT of each answer when it ends."""
+    """Learns the TPOT of each answer when it ends, also in the middle."""
 
     observations = (TpotError,)
 
-    def observe_end(self, event: EndEvent) -> TpotError | None:
+    def observe_end(self, event: EndEvent | LossEvent) -> TpotError | None:
         stats, prediction, tpot_s = event.stats, event.prediction, event.tpot_s
-        if stats is None or prediction is None or not event.has_output or tpot_s is None or tpot_s <= 0.0:
+        if stats is None or prediction is None or tpot_s is None or tpot_s <= 0.0:
             return None
         estimate = prediction.estimate
         return TpotError(
@@ -154,6 +154,9 @@ class TpotErrors(Learner[TpotError]):
             tpot_s,
             prediction.quantiles(1),
         )
+
+    def observe_loss(self, event: LossEvent) -> TpotError | None:
+        return self.observe_end(event)
 
     def apply(self, observation: TpotError, now: float) -> None:
         stats = self.stats.candidates[observation.candidate]

@@ -93,17 +93,19 @@ class TreeTimes(Learner[TreeError]):
         return TreeError(attempt.stats.key, _TTFT, forecast.queued, error)
 
     def observe_loss(self, event: LossEvent) -> TreeError | None:
-        forecast = None if event.pending is None else event.pending.prediction.trees
+        if event.pending is None:
+            return self.observe_end(event)
+        forecast = event.pending.prediction.trees
         if forecast is None or event.waited_s <= 0.0 or self._is_stale(forecast, event.stats):
             return None
         error = log(event.waited_s) - forecast.ttft
         # A missing first token shows something only if one was predicted by then.
         return TreeError(event.stats.key, _TTFT, forecast.queued, error) if error > 0.0 else None
 
-    def observe_end(self, event: EndEvent) -> TreeError | None:
+    def observe_end(self, event: EndEvent | LossEvent) -> TreeError | None:
         stats, tpot_s = event.stats, event.tpot_s
         forecast = None if event.prediction is None else event.prediction.trees
-        if forecast is None or stats is None or not event.has_output or tpot_s is None or tpot_s <= 0.0:
+        if forecast is None or stats is None or tpot_s is None or tpot_s <= 0.0:
             return None
         if self._is_stale(forecast, stats):
             return None

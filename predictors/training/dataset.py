@@ -151,8 +151,9 @@ class Run:
 class Attempt:
     """One request at an instance. `prompt_tokens` is the engine's count where known; `cached_tokens` is how many of
     them its prefix cache should have held. `ended_how` as in the records ("ok", "failed", "cancelled", "hedge_lost"). A
-    request without `first_token_s` that did not end "ok" shows only that its TTFT would have been longer. `prompt` is
-    the id of its prompt, `session` of its conversation or user."""
+    request without `first_token_s` that did not end "ok" shows only that its TTFT would have been longer. If
+    it did not end "ok", `output_tokens` are those so far. `prompt` is the id of its prompt, `session` of its conversation
+    or user."""
 
     run: str
     model: str

@@ -285,13 +285,14 @@ class _Replay:
         request, candidate = self.requests[at], self.candidates[attempt.model]
         prediction = self.predictions[at]
         instance = self._share()
+        tpot_s, tokens = _tpot_s(attempt), attempt.output_tokens or 0
         if attempt.ended_how != "ok":
             waited_s = now - attempt.dispatched_s
-            self.predictor.observe_loss(request, candidate, instance, prediction, waited_s, decoding, now)
+            self.predictor.observe_loss(
+                request, candidate, instance, prediction, waited_s, decoding, tokens, tpot_s, now
+            )
             self._lost(attempt, instance, decoding, now)
             return
-        tpot_s = _tpot_s(attempt)
-        tokens = attempt.output_tokens or 0
         self.predictor.observe_end(
             request, candidate, instance, prediction, tokens, attempt.prompt_tokens, tpot_s, now
         )
@@ -319,4 +320,6 @@ def _tpot_s(attempt: Attempt) -> float | None:
     tokens, first_s, ended_s = attempt.output_tokens, attempt.first_token_s, attempt.ended_s
     if tokens is None or tokens < 2 or first_s is None or ended_s is None or ended_s <= first_s:
         return None
-    return (ended_s - first_s) / (tokens - 1) if attempt.ended_how == "ok" else None
+    if attempt.ended_how == "failed":  # the engine may have stopped long before
+        return None
+    return (ended_s - first_s) / (tokens - (1 if attempt.ended_how == "ok" else 0.5))

@@ -189,10 +189,13 @@ class Predictor(Protocol):
         prediction: Prediction,
         waited_s: float,
         decoding: bool,
+        output_tokens: int,
+        tpot_s: float | None,
         now: float,
     ) -> None:
         """The attempt was cancelled, expired or failed `waited_s` after its dispatch. `decoding`: after its first token.
-        If not, its first token would have come later than `waited_s`."""
+        If not, its first token would have come later than `waited_s`. The answer would have been longer than the
+        `output_tokens` so far, which took `tpot_s` each."""
         ...
 
     def observe_report(self, instance: Instance, now: float) -> None:

@@ -318,7 +318,8 @@ class Scheduler:
             self._succeed(state, attempt, event, now)
         else:
             too_large = failure is not None and failure.kind is FailureKind.TOO_LARGE
-            self._lose(state, attempt, how, now, sent=event.sent, too_large=too_large)
+            steady = how is not EndedHow.FAILED and not event.held_up
+            self._lose(state, attempt, how, now, sent=event.sent, too_large=too_large, steady=steady)
             if state.phase is RequestPhase.ENDING:
                 if not state.under_way:
                     self._finish(state, now)
@@ -649,13 +650,18 @@ class Scheduler:
         *,
         sent: bool,
         too_large: bool = False,
+        steady: bool = False,
     ) -> None:
-        """An attempt has ended without a complete answer."""
+        """An attempt has ended without a complete answer. `steady`: its tokens so far show the engine's speed."""
         self.catch_up()
         unpaid = attempt.phase is AttemptPhase.FUNDING
         attempts.end(state, attempt, how, now, sent=sent, too_large=too_large)
         if unpaid:
             return  # it shows nothing of the engine
+        tokens, tpot_s = attempt.output_tokens, None
+        if steady and tokens >= 2 and attempt.first_token_at is not None:
+            # On average half of the next token is made.
+            tpot_s = (now - attempt.first_token_at) / (tokens - 0.5)
         observed = (
             state.request,
             attempt.candidate,
@@ -663,6 +669,8 @@ class Scheduler:
             attempt.prediction,
             now - attempt.dispatched_at,
             attempt.decoding,
+            tokens,
+            tpot_s,
             now,
         )
         self._postponed.append((self.predictor.observe_loss, observed))

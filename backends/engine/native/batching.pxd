@@ -44,15 +44,16 @@ cdef class Engine:
     cdef bint _plan_prompts(self) except -1
     @cython.locals(pairs=double, active=Active, count=Py_ssize_t)
     cdef tuple _admit_waiting(self, Py_ssize_t left)
-    @cython.locals(found=list, cached=Py_ssize_t, count=Py_ssize_t, need=Py_ssize_t)
+    @cython.locals(found=list, cached=Py_ssize_t, parked=Py_ssize_t, count=Py_ssize_t, need=Py_ssize_t, blocks=Py_ssize_t)
     cdef Py_ssize_t _admit(self, Active active, Py_ssize_t budget) except -1
     @cython.locals(before=Py_ssize_t, after=Py_ssize_t, full=Py_ssize_t)
     cdef double _schedule_chunk(self, Active active, Py_ssize_t count) except? -1
     cdef Py_ssize_t _blocks(self, Py_ssize_t tokens)
+    cdef Py_ssize_t _hashed_blocks(self, seq) except -1
     @cython.locals(active=Active)
     cdef _preempt_last(self)
-    @cython.locals(tokens=Py_ssize_t, context=Py_ssize_t)
-    cdef _leave(self, Active active, bint in_step)
+    @cython.locals(tokens=Py_ssize_t, context=Py_ssize_t, own=Py_ssize_t)
+    cdef _leave(self, Active active, bint in_step, bint preempted=*)
     @cython.locals(more=bint, at_s=double, ahead=Py_ssize_t, active=Active)
     cdef _finish_steps(self, Py_ssize_t count)
     @cython.locals(sequences=dict, ended=dict, active=Active)

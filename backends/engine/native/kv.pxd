@@ -15,9 +15,12 @@ cdef class KvBlocks:
     cpdef Py_ssize_t idle_among(self, units)
     @cython.locals(holders=dict)
     cpdef hold(self, units)
-    @cython.locals(evicted=Py_ssize_t, holders=dict)
     cpdef take(self, Py_ssize_t count)
     cpdef give(self, Py_ssize_t count)
+    cpdef park(self, seq_id, Py_ssize_t count)
+    cpdef Py_ssize_t parked(self, seq_id) except -1
+    @cython.locals(count=Py_ssize_t)
+    cpdef Py_ssize_t unpark(self, seq_id) except -1
     @cython.locals(holders=dict, fresh=dict)
     cpdef name(self, units)
     @cython.locals(holders=dict, cached=Py_ssize_t)

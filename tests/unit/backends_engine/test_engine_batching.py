@@ -184,6 +184,26 @@ def test_a_preempted_sequence_comes_back_before_others_but_not_in_the_same_step(
     assert ends["first"] < ends["victim"] < ends["waits"]
 
 
+@pytest.mark.parametrize("hashed", [0, 1, 3])
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_preempted_sequence_finds_its_prompt_in_the_cache(hashed: int, chunked: bool) -> None:
+    def ends(prefix_caching: bool, hashed: int) -> dict[str, float]:
+        settings = small(kv_capacity_tokens=176, chunked_prefill=chunked, max_batched_tokens=300)
+        engine = Engine(settings, prefix_caching=prefix_caching)
+        for number, (name, output) in enumerate((("first", 30), ("victim", 100))):
+            hashes = tuple(range(10 * number, 10 * number + hashed))
+            engine.submit(seq(name, 70, output, hashes), 0.0)
+        out = run(engine)
+        assert engine.preemptions_total == 1
+        assert engine.kv_usage == 0.0
+        return {one.seq_id: one.at_s for one in out if one.finished}
+
+    cached, all_again = ends(True, hashed), ends(False, hashed)
+    assert cached["victim"] < all_again["victim"]
+    # As a prompt of which every block has a hash.
+    assert cached == pytest.approx(ends(True, 4))
+
+
 def test_prefix_hits_shorten_the_prefill() -> None:
     shared = tuple(range(12))
     engine = Engine(PROFILE)

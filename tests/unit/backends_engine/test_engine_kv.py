@@ -74,3 +74,23 @@ def test_a_unit_weighs_its_blocks() -> None:
     assert kv.match((1, 2), most=2) == [1]
     kv.hold([1])
     assert kv.free == 0
+
+
+def test_a_preempted_sequence_finds_what_others_left_of_its_blocks() -> None:
+    kv = KvBlocks(10, unit=4)
+    kv.take(9)
+    kv.name([1])
+    kv.give(5)
+    kv.park("victim", 3)  # older than the unit that it drops next
+    kv.drop([1])
+    assert (kv.free, kv.parked("victim"), kv.parked("other")) == (10, 3, 0)
+    kv.take(5)  # 3 blocks were plain
+    assert (kv.free, kv.parked("victim")) == (5, 1)
+    copied = kv.copy()
+    assert kv.unpark("victim") == 1
+    assert (kv.free, kv.parked("victim"), kv.unpark("victim")) == (4, 0, 0)
+    assert kv.match((1,), most=1) == [1]
+    kv.take(1)
+    assert kv.match((1,), most=1) == []
+    copied.take(1)
+    assert (copied.parked("victim"), copied.match((1,), most=1)) == (0, [1])

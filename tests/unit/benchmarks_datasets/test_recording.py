@@ -22,7 +22,7 @@ def test_two_attempts_of_one_request_are_kept_apart() -> None:
     for name, now in (("a", 0.0), ("b", 0.5)):
         predictor.observe_dispatch(request, of[name], fleet[name], told[name], now)
     predictor.observe_ttft(request, of["b"], fleet["b"], told["b"], 0.2, 0.7)
-    predictor.observe_loss(request, of["a"], fleet["a"], told["a"], 0.7, False, 0.7)
+    predictor.observe_loss(request, of["a"], fleet["a"], told["a"], 0.7, False, 0, None, 0.7)
     predictor.observe_end(request, of["b"], fleet["b"], told["b"], 30, 100, 0.01, 1.0)
     slow, quick = recorder.attempts
     assert (slow.run, slow.first_token_s, slow.ended_how, slow.ended_s) == ("run-a", None, "cancelled", 0.7)

@@ -12,6 +12,7 @@ from router.core.events import (
     Dispatch,
     DrainChanged,
     Ended,
+    Failure,
     FailureKind,
     Finish,
     FirstToken,
@@ -276,6 +277,26 @@ def test_a_soft_slo_never_ends_a_request():
     s.handle(FirstToken("r1", 1), 5.0)
     assert s.handle(Tick(), 10_000.0) == []
     assert s.live == 1
+
+
+@pytest.mark.parametrize(
+    ("ended", "tpot_s"),
+    [
+        ({}, 0.1),
+        ({"output_tokens": 1}, None),
+        ({"held_up": True}, None),
+        ({"how": EndedHow.FAILED, "failure": Failure(FailureKind.ERROR)}, None),
+    ],
+)
+def test_predictors_learn_what_came_of_an_answer_that_ended_in_the_middle(ended, tpot_s):
+    s = scheduler(instance("a"))
+    s.handle(Arrived(request()), 0.0)
+    s.handle(FirstToken("r1", 1), 1.0)
+    s.handle(Ended("r1", 1, **{"how": EndedHow.CANCELLED, "output_tokens": 10} | ended), 1.95)
+    s.catch_up()
+    ((waited_s, decoding, tokens, told_s),) = s.predictor.losses
+    assert (waited_s, decoding, tokens) == (1.95, True, ended.get("output_tokens", 10))
+    assert told_s == (None if tpot_s is None else pytest.approx(tpot_s))
 
 
 def test_expired_in_the_queue():

@@ -58,7 +58,7 @@ class Fixed:
         self.ttfts: list[float] = []
         self.ends: list[tuple[int, float | None]] = []
         self.bounds: list[int | None] = []  # of the lengths of complete answers
-        self.losses: list[tuple[float, bool]] = []
+        self.losses: list[tuple[float, bool, int, float | None]] = []
         self.observed: list[
             tuple[str, str, int, float]
         ] = []  # what, of whom, a counter of the instance, when
@@ -86,10 +86,12 @@ class Fixed:
         prediction: Prediction,
         waited_s: float,
         decoding: bool,
+        output_tokens: int,
+        tpot_s: float | None,
         now: float,
     ) -> None:
         self.observed.append(("loss", request.id, instance.in_flight, now))
-        self.losses.append((waited_s, decoding))
+        self.losses.append((waited_s, decoding, output_tokens, tpot_s))
 
     def observe_report(self, instance: Instance, now: float) -> None:
         self.observed.append(("report", instance.name, instance.running, now))

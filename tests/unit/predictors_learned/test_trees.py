@@ -195,7 +195,7 @@ def test_a_lost_request_shows_only_that_it_was_late() -> None:
 
     def lose(waited_s: float) -> None:
         for at in range(40):
-            predictor.observe_loss(*sent(predictor, one, at), waited_s, False, waited_s)
+            predictor.observe_loss(*sent(predictor, one, at), waited_s, False, 0, None, waited_s)
 
     lose(0.5 * before)
     assert times_of(predictor, [one])[0][0] == pytest.approx(before)

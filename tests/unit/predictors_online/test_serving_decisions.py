@@ -80,7 +80,7 @@ def lived(
     late_s = 0.05 * rng.lognormvariate(0.0, 1.0)
     end = rng.random()
     if end < 0.2:
-        predictor.observe_loss(*of, late_s, False, now + late_s)
+        predictor.observe_loss(*of, late_s, False, 0, None, now + late_s)
     elif end < 0.9:
         predictor.observe_ttft(*of, late_s, now + late_s)
         tpot_s = 0.02 * rng.lognormvariate(0.0, 0.3)
@@ -196,7 +196,7 @@ def test_a_request_may_have_two_attempts_at_once() -> None:
     fleet["quick"].first_token(500, 100)
     predictor.observe_ttft(*attempts["quick"], 0.05, 100.05)
     fleet["slow"].released(500, 0, decoding=False)
-    predictor.observe_loss(*attempts["slow"], 0.05, False, 100.05)
+    predictor.observe_loss(*attempts["slow"], 0.05, False, 0, None, 100.05)
     predictor.observe_end(*attempts["quick"], 50, 500, 0.01, 100.6)
     assert not predictor.stats.attempts
     assert all(not each.pending for each in predictor.stats.candidates.values())

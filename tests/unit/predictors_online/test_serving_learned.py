@@ -207,7 +207,7 @@ def test_an_answer_in_one_piece_is_never_overdue() -> None:
             attempt = sent(predictor, request, instance, at_s)
             predictor.observe_report(instance, at_s + 8.0)
             if lost:
-                predictor.observe_loss(*attempt, 8.0, False, at_s + 8.0)
+                predictor.observe_loss(*attempt, 8.0, False, 0, None, at_s + 8.0)
             else:
                 predictor.observe_end(*attempt, 30, 500, None, at_s + 8.0)
         assert predictor.coverage().get("i", {}).get("observed", 0) == 0
@@ -233,7 +233,9 @@ def test_a_request_given_up_at_once_teaches_nothing_and_one_given_up_late_does()
     for waited_s, learned in ((0.001, 0), (30.0, 1)):
         predictor = predictor_with(latency=latency_model())
         instance = an_instance()
-        predictor.observe_loss(*sent(predictor, REQUEST, instance, 100.0), waited_s, False, 100.0 + waited_s)
+        predictor.observe_loss(
+            *sent(predictor, REQUEST, instance, 100.0), waited_s, False, 0, None, 100.0 + waited_s
+        )
         predicted = predictor.coverage().get("i")
         assert (0 if predicted is None else predicted["observed"]) == learned
 
@@ -451,8 +453,39 @@ def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
         prediction = predictor.predict(request, of, instance, at_s)
         predictor.observe_dispatch(request, of, instance, prediction, at_s)
         if name == "lost":
-            predictor.observe_loss(request, of, instance, prediction, 0.1, False, at_s + 0.1)
+            predictor.observe_loss(request, of, instance, prediction, 0.1, False, 0, None, at_s + 0.1)
     predictor.observe_report(instance, 4000.0)
     window = predictor.stats.candidates["i", "m"].ttft.pooled
     assert window.count == 2
     assert window.bias < log(4000.0 / PROFILE.prefill_s(500)) / 1.5
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_answer_that_ended_in_the_middle_teaches_the_speed_and_the_least_length(trained: bool) -> None:
+    predictor = predictor_with(latency=latency_model()) if trained else predictor_with()
+    instance = an_instance()
+    before = predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
+    step_s = value(before.tpot_s)
+    for number in range(200):
+        at_s = 100.0 + 10.0 * number
+        attempt = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s), instance, at_s)
+        predictor.observe_ttft(*attempt, 0.1, at_s + 0.1)
+        predictor.observe_loss(*attempt, 8.0, True, 250, 5.0 * step_s, at_s + 8.0)
+    after = predictor.predict(replace(REQUEST, arrived_at=1e4), instance.candidates["m"], instance, 1e4)
+    assert value(after.tpot_s) == pytest.approx(5.0 * step_s, rel=0.2)
+    assert value(after.output_tokens_p50) > 250
+    assert predictor.stats.candidates["i", "m"].coverage.tpots == 200
+
+
+def test_what_shows_no_speed_or_length_when_it_ends_in_the_middle() -> None:
+    predictor = predictor_with()
+    instance = an_instance()
+    stats = predictor.stats
+    for number, (fields, decoding, tokens, tpot_s) in enumerate(
+        (({"choices": 3}, True, 90, 0.5), ({}, True, 90, 1e-9), ({}, True, 0, None), ({}, False, 0, None))
+    ):
+        at_s = 100.0 + 10.0 * number
+        attempt = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s, **fields), instance, at_s)
+        predictor.observe_loss(*attempt, 8.0, decoding, tokens, tpot_s, at_s + 8.0)
+        assert stats.candidates["i", "m"].tpot.pooled.count == 0
+        assert stats.lengths.of("m").output.observed == (number >= 1)
