@@ -55,6 +55,13 @@ def test_an_answer_of_too_many_parts_is_ended_early() -> None:
     assert 100_000 < sum(written) < 4_000_000
 
 
+def test_text_inside_a_call_counts_once() -> None:
+    stream = ResponsesStream("r", "m", {})
+    text = chunk({"content": "x" * (responses_stream.MAX_TEXT_BYTES * 2 // 3)})
+    stream.feed(chunk(call(0, '{"a"', name="f")) + text)
+    assert b"xxx" in stream.finish(None, "stop", {})
+
+
 def test_a_call_that_is_not_complete_is_not_parsed_with_each_event(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = 0
 

@@ -148,6 +148,15 @@ def test_text_inside_a_call_comes_after_it() -> None:
     assert (output[0]["arguments"], output[1]["content"][0]["text"]) == ('{"a":1}', "Wait")
 
 
+def test_text_inside_a_call_stays_before_text_after_it() -> None:
+    batches = [
+        chunk(call(0, "{", id="x", name="f")) + chunk({"content": "Wait"}),
+        chunk(call(0, '"a":1}')) + chunk({"content": ", done"}),
+    ]
+    output = streamed(*batches)[-1]["response"]["output"]
+    assert output[1]["content"][0]["text"] == "Wait, done"
+
+
 def test_content_in_parts_is_reasoning_and_text() -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
     batches = [chunk({"content": [thought]}), chunk({"content": "Hi"})]

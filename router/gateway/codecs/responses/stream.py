@@ -158,8 +158,10 @@ class ResponsesStream:
         status = status_of(reason)
         out: list[bytes] = []
         self._write_calls(out, "completed" if self._later else status, last=True)
-        for text in self._later:
-            self._say(text[0], text[1], out, text[2])
+        later, self._later = self._later, []
+        for kind, escaped, logprobs in later:
+            self._text_bytes -= len(escaped)  # it counted when it came
+            self._say(kind, escaped, out, logprobs)
         self._close(out, status)
         response = self._response(status, finish_reason=reason, usage=usage) | {"headway": headway}
         out.append(self._event(f"response.{status}", response=response))
@@ -223,7 +225,7 @@ class ResponsesStream:
         self._count(len(escaped))
         part = self._open.parts[-1] if self._open is not None else None
         if part is None or part.kind != kind:
-            if not all(map(self._is_complete, self._calls[self._call :])):
+            if self._later or not all(map(self._is_complete, self._calls[self._call :])):
                 self._later.append((kind, escaped, logprobs))
                 return
             part = self._begin(kind, out)
