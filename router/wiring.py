@@ -407,7 +407,7 @@ def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: st
     library is missing. Does not check whether the server answers."""
     state, url = config.state, state_url(config, environment)
     if url == "memory://":
-        return MemoryState(run_id)
+        return MemoryState()
     from router.store.redis_state import RedisState
 
     try:

@@ -444,23 +444,25 @@ class Store:
                 raise
             return []
 
-    async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
-        """USD spent by (key, period) and run, for `State.load_spent`. Periods are today (UTC, `2026-11-22`) and `total`, the
-        sum over all days. Requests without a key are under ""."""
+    async def spent(self, *, by_run: bool) -> dict[tuple[str, str], dict[str, float]]:
+        """USD that other runs spent by (key, period) and run, for `State.load_spent`. Periods are today (UTC, `2026-11-22`)
+        and `total`, the sum over all days. Requests without a key are under "". Without `by_run` there is one amount for all
+        other runs, under ""."""
         columns, day = tables.spend.c, today(time.time())
         usd = func.sum(columns.cost_usd)
-        query = select(
-            columns.key_name,
-            columns.run_id,
-            usd.label(TOTAL),
-            usd.filter(columns.day == day).label(day),
-        ).group_by(columns.key_name, columns.run_id)
+        groups = [columns.key_name, columns.run_id] if by_run else [columns.key_name]
+        query = (
+            select(*groups, usd.label(TOTAL), usd.filter(columns.day == day).label(day))
+            .where(columns.run_id != self.run_id)
+            .group_by(*groups)
+        )
         await self.flush()
         spent: dict[tuple[str, str], dict[str, float]] = {}
         for row in await self.rows(query):
             for period in (TOTAL, day):
                 if row[period] is not None:
-                    spent.setdefault((row["key_name"], period), {})[row["run_id"]] = float(row[period])
+                    run = row.get("run_id", "")
+                    spent.setdefault((row["key_name"], period), {})[run] = float(row[period])
         return spent
 
     async def runs(self) -> list[dict[str, Any]]:

@@ -165,8 +165,8 @@ class State(Protocol):
         ...
 
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
-        """Start with the store's amounts: USD by (key, period) and run. An amount of a run only grows, so a smaller one
-        changes nothing."""
+        """Start with the store's amounts of other runs: USD by (key, period) and run. An amount of a run only grows, so a
+        smaller one changes nothing."""
         ...
 
     async def take(self, claim: Claim, now: float) -> Grant:
@@ -280,10 +280,9 @@ def keep_day(days: dict[str, None], day: str) -> str | None:
 
 
 class MemoryState:
-    """State of one process, the run `run_id`. Its size is bounded by the number of keys: past days are forgotten."""
+    """State of one process. Its size is bounded by the number of keys: past days are forgotten."""
 
-    def __init__(self, run_id: str | None = None) -> None:
-        self._run_id = run_id
+    def __init__(self) -> None:
         self._earlier_usd: dict[tuple[str, str], dict[str, float]] = {}  # spent by other runs
         self._levels: dict[str, tuple[float, float]] = {}  # level and its time
         self._spent_usd: dict[tuple[str, str], float] = {}
@@ -301,8 +300,7 @@ class MemoryState:
         for name, by_run in spent.items():
             earlier = self._earlier_usd.setdefault(name, {})
             for run, usd in by_run.items():
-                if run != self._run_id:
-                    earlier[run] = max(earlier.get(run, 0.0), usd)
+                earlier[run] = max(earlier.get(run, 0.0), usd)
 
     def _level(self, bucket: Bucket, now: float) -> float:
         known = self._levels.get(bucket.name)

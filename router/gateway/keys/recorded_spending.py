@@ -20,7 +20,8 @@ _RETRY_S = 5.0
 
 async def load_spending(store: Store, state: State, accounts: Mapping[str, Account]) -> None:
     """Load what is recorded into the state. `accounts` are by key. Raises StoreError."""
-    state.load_spent(rolled_up(await store.spent(), accounts))
+    spent = await store.spent(by_run=state.health.shared)  # replicas tell each other what each run has spent
+    state.load_spent(rolled_up(spent, accounts))
 
 
 async def load_late_spending(

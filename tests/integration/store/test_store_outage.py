@@ -428,7 +428,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
     (sums,) = (await spend_report(store, ["key"])).rows
     assert (sums["key"], sums["requests"]) == ("a", len(rows))
     assert sums["cost_usd"] == pytest.approx(0.001 * len(rows))
-    assert set((await store.spent())["a", "total"]) == {killed["id"]}
+    assert set((await store.spent(by_run=True))["a", "total"]) == {killed["id"]}
     await engine.dispose()
     await store.close()
     again = await Store.open(store_url)
@@ -467,7 +467,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(store_url: st
     assert (sums["requests"], sums["cost_usd"]) == (49, 49.0)
     first, _ = await again.runs()
     assert (first["id"], first["recorded"], first["lost_finished"]) == (run_id, 49, 1)
-    assert (await again.spent())["team-a", "total"] == {run_id: 49.0}
+    assert (await again.spent(by_run=True))["team-a", "total"] == {run_id: 49.0}
     await again.close()
 
 

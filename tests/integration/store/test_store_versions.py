@@ -85,7 +85,7 @@ async def test_a_database_from_before_keeps_its_rows(engine: AsyncEngine, store_
         {"day": "1970-01-02", "key": "", "requests": 1, "prompt_tokens": 120, "output_tokens": 80, "cost_usd": 1.25},
         {"day": "1970-01-02", "key": "team-a", "requests": 3, "prompt_tokens": 360, "output_tokens": 240, "cost_usd": 4.25},
     ]  # fmt: skip
-    assert (await store.spent())["team-a", "total"] == {"before": 5.0}
+    assert (await store.spent(by_run=True))["team-a", "total"] == {"before": 5.0}
     await store.close()
 
 

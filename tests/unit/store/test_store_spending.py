@@ -54,10 +54,18 @@ def test_days_long_over_are_forgotten_and_known_as_such() -> None:
 
 
 async def test_budgets_are_told_by_key_period_and_run(tmp_path: Path) -> None:
+    now, runs = time.time(), []
+    for spent_usd in ([2.0, 1.0], [4.0]):
+        store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+        runs.append(store.run_id)
+        for number, cost_usd in enumerate(spent_usd):
+            received_at = now if number else 0.0
+            store.writer.put(make_record(10 * len(runs) + number, received_at=received_at, cost_usd=cost_usd))
+        await store.close()
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
-    now = time.time()
-    for number, (received_at, cost_usd) in enumerate([(0.0, 2.0), (now, 1.0)]):
-        store.writer.put(make_record(number, received_at=received_at, cost_usd=cost_usd))
-    run = store.run_id
-    assert await store.spent() == {("team-a", "total"): {run: 3.0}, ("team-a", today(now)): {run: 1.0}}
+    store.writer.put(make_record(99, received_at=now, cost_usd=8.0))  # this run's is counted as it is spent
+    first, second = runs
+    total, day = ("team-a", "total"), ("team-a", today(now))
+    assert await store.spent(by_run=True) == {total: {first: 3.0, second: 4.0}, day: {first: 1.0}}
+    assert await store.spent(by_run=False) == {total: {"": 7.0}, day: {"": 1.0}}
     await store.close()
