@@ -22,7 +22,18 @@ class KeyReservation:
     buckets, `slot` is what it has reserved of the account's slots, and `funding` is the money granted at its start (None:
     no budget bounds it)."""
 
-    __slots__ = ("_clock", "_closed", "_run", "_state", "account", "budgets", "funding", "slot", "tokens")
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_grown_usd",
+        "_run",
+        "_state",
+        "account",
+        "budgets",
+        "funding",
+        "slot",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -37,6 +48,7 @@ class KeyReservation:
         self._clock = clock
         self._run = run
         self._closed = False
+        self._grown_usd = 0.0
         self.account = account
         self.budgets = budgets
         self.tokens: Sequence[tuple[Bucket, float]] = ()
@@ -57,11 +69,14 @@ class KeyReservation:
         if self._closed:
             self._state.settle(self.budgets, grant.reserved_usd, 0.0)
         else:
+            self._grown_usd += grant.reserved_usd
             then(grant.reserved_usd, grant.left_usd)
 
-    def cancel(self) -> None:
-        """The request ended before it was sent anywhere: return its money and its tokens."""
-        self.close(0.0 if self.funding is None else self.funding.reserved_usd, 0.0, 0)
+    def cancel(self, spent_usd: float = 0.0, used_tokens: int = 0) -> None:
+        """The request ended without a settlement: return all money and tokens but these. There are none if it was sent
+        nowhere."""
+        reserved_usd = 0.0 if self.funding is None else self.funding.reserved_usd
+        self.close(reserved_usd + self._grown_usd, spent_usd, used_tokens)
 
     def close(self, reserved_usd: float, spent_usd: float, used_tokens: int | None = None) -> None:
         """The request has ended: replace the reserved money by the spent money, and the taken tokens by the used ones

@@ -121,6 +121,7 @@ class Relay:
             self._runner.submit(self._request, None if reservation is None else reservation.funding, self)
         except Exception:  # noqa: BLE001 (logged)
             self._log_fault()
+            self.broken()
             self._fall()
 
     def _client_left(self) -> None:
@@ -157,17 +158,23 @@ class Relay:
         if self._ended_already:
             return
         self._runner.forget(self._request.id)
+        cost_usd, used_tokens = 0.0, 0
         for attempt in self._attempts.values():
             attempt.abort()
+            if attempt.was_sent:
+                tokens = attempt.prompt_tokens or self._request.prompt_tokens, attempt.output_tokens
+                cost_usd += attempt.dispatch.candidate.price.cost_usd(*tokens)
+                used_tokens += sum(tokens)
         exchange, record = self._exchange, self._exchange.record
         record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
         record.e2e_s = self.clock() - self._request.arrived_at
+        record.cost_usd = cost_usd
         if self._client.response_started:
             self._client.abort()
         else:
             self._refuse(internal_error())
         if exchange.reservation is not None:
-            exchange.reservation.cancel()
+            exchange.reservation.cancel(cost_usd, used_tokens)
         self._end()
         self._services.finish(record)
 

@@ -84,13 +84,10 @@ class Runner:
         scheduler.on_fault = partial(failed, "scheduler")
 
     def submit(self, request: Request, funding: Funding | None, handle: RequestHandle) -> None:
-        """Submit a request. Its instructions go to `handle`; the last one, `Finish`, always comes."""
+        """Submit a request. Its instructions go to `handle`; the last one, `Finish`, always comes. After an exception the caller
+        gives it up."""
         self._handles[request.id] = handle
-        try:
-            self.apply(Arrived(request, funding))
-        except BaseException:
-            self.forget(request.id)
-            raise
+        self.apply(Arrived(request, funding))
 
     def apply(self, event: Event, now: float | None = None) -> None:
         """Feed one event (at `now`, else at this moment) and carry out its instructions. After them, when nobody waits any

@@ -12,6 +12,7 @@ from router.core.interfaces import Batch, Call, Sink
 from router.core.scheduler import Scheduler
 from router.core.types import Request
 from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.relay import Relay
 from router.gateway.relay.runner import Runner
@@ -149,7 +150,12 @@ class Relayed:
         return record
 
 
-def start(runner: Runner, engines: Mapping[str, Engine], request: Request) -> Relayed:
+def start(
+    runner: Runner,
+    engines: Mapping[str, Engine],
+    request: Request,
+    reservation: KeyReservation | None = None,
+) -> Relayed:
     """Bring a request in."""
     records: list[RequestRecord] = []
     finished = asyncio.Event()
@@ -166,7 +172,7 @@ def start(runner: Runner, engines: Mapping[str, Engine], request: Request) -> Re
         finish=finish,
     )
     record = RequestRecord(id=request.id, received_at=0.0, api="chat", arrived_at=request.arrived_at)
-    exchange = Exchange("chat", {}, OpenAICodec(False), request, record, [], None)
+    exchange = Exchange("chat", {}, OpenAICodec(False), request, record, [], reservation)
     client = Client()
     Relay(services, exchange, client).start()  # type: ignore[arg-type]
     return Relayed(runner, client, finished, records)
@@ -177,13 +183,14 @@ def relayed(
     engines: Mapping[str, Engine],
     request: Request,
     *later: tuple[float, Callable[[Relayed], Any]],
+    reservation: KeyReservation | None = None,
 ) -> Relayed:
     """One request from its arrival to its record; at each time of `later` something is done to it."""
 
     async def main() -> Relayed:
         loop = asyncio.get_running_loop()
         runner = Runner(scheduler, loop.time)
-        found = start(runner, engines, request)
+        found = start(runner, engines, request, reservation)
         for at, what in later:
             loop.call_at(at, what, found)
         await found.finished.wait()

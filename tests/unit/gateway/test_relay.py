@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from router.background import Tasks
 from router.core import attempts
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import FailureKind, Tick
+from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Outcome, Price, Slo
+from router.gateway.keys.accounts import TOTAL, Account
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.attempt import failure_of
+from router.gateway.relay.runner import Runner
+from router.store.state import Budget, Claim
+from tests.integration.budgets.audit import Audited
 from tests.unit.core.test_hedging import Hopeful
 from tests.unit.core.worlds import Fixed, instance, request
 from tests.unit.core.worlds import scheduler as driven
-from tests.unit.gateway.relays import Client, Engine, Relayed, relayed, saying
+from tests.unit.gateway import relays
+from tests.unit.gateway.relays import Client, Engine, Relayed, ScriptedCall, relayed, saying
 
 PRICE = Price(1.0, 2.0)
 
@@ -148,6 +158,54 @@ def test_a_fault_in_the_scheduler_ends_its_request_and_frees_its_slot(
     found = relayed(s, {"a": engine}, request(), *later)
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
     assert all(each.in_flight == 0 for each in s.instances.values())
+
+
+class Prompt(ScriptedCall):
+    """A call on an idle connection: it is sent at once."""
+
+    def _later(self, seconds: float, then: Callable[[], None]) -> None:
+        if seconds:
+            super()._later(seconds, then)
+        else:
+            then()
+
+
+def test_what_was_sent_before_a_fault_at_the_start_is_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [RuntimeError("broken")]
+    arm = Runner._arm
+
+    def broken(runner: Runner) -> None:
+        if faults:
+            raise faults.pop()
+        arm(runner)
+
+    monkeypatch.setattr(Runner, "_arm", broken)
+    monkeypatch.setattr(relays, "ScriptedCall", Prompt)
+    s, engine = scheduler("a"), Engine(*saying(b"a", after_s=1.0))
+    found = relayed(s, {"a": engine}, request())
+    assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
+    assert (len(engine.calls), found.record.cost_usd) == (1, pytest.approx(PRICE.cost_usd(100, 0)))
+    assert (found.client.status, idle(s)) == (500, True)
+
+
+def test_money_is_counted_although_the_scheduler_fails_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its engine had made two tokens. The reservation has grown by then."""
+    monkeypatch.setattr(attempts, "end", lambda *_, **__: 1 / 0)
+    cost_usd = PRICE.cost_usd(100, 2)
+    budget, state, tasks = Budget("k", TOTAL, 1.0), Audited(), Tasks()
+    reservation = KeyReservation(
+        state, lambda: 0.0, lambda work: tasks.start(work, "x"), Account("k"), [budget]
+    )
+    grant = asyncio.run(state.take(Claim((), [budget], cost_usd * 0.6, 0.0), 0.0))
+    reservation.funding = Funding(grant.reserved_usd, 1.0, cost_usd, 1.0)
+    engine = Engine(*saying(b"a", b"b"))
+    found = relayed(scheduler("a"), {"a": engine}, request(), reservation=reservation)
+    assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
+    assert (found.client.words(), found.record.cost_usd) == ([b"a", b"b"], pytest.approx(cost_usd))
+    assert state.spent_usd("k", TOTAL) == pytest.approx(cost_usd)
+    assert not state.reserved
 
 
 def test_a_fault_of_a_policy_after_its_choice_costs_the_request_nothing() -> None:
