@@ -7,6 +7,7 @@ decoded at once. All other events are parsed and merged in full, so the result i
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any, Literal
 
 import orjson
@@ -30,6 +31,8 @@ MAX_TEXT_BYTES = 1 << 24
 _FOLD_BYTES = 1 << 16  # raw events are kept up to this size, then merged
 _COMPLETION_TEXTS = frozenset({"text", "reasoning", "reasoning_content"})
 _AUDIO_PIECES = ("data", "transcript")
+#: The text of a block of OpenRouter's `reasoning_details`, by its type.
+_DETAIL_TEXTS = {"reasoning.text": "text", "reasoning.summary": "summary"}
 _CALL_NAMES = frozenset({"index", "id", "type"})
 _FIRST_KEPT = frozenset({"id", "created", "model"})  # the first value wins; of other fields the last
 
@@ -301,6 +304,8 @@ class _Choice:
         if self.audio:
             spoken = {name: "".join(pieces) for name, pieces in self.audio.items()}
             self.message["audio"] = {**self.message.get("audio", {}), **spoken}
+        if isinstance(details := self.message.get("reasoning_details"), list):
+            self.message["reasoning_details"] = _joined_details(details)
         content = joined.pop("content", None)
         parts = self.message.get("content")
         if content and isinstance(parts, list):
@@ -342,6 +347,30 @@ def _merged(old: Any, new: Any) -> Any:
                 old[name] = _merged(old.get(name), value)
         return old
     return new
+
+
+def _block_of(piece: Any) -> tuple[str, int] | None:
+    """What the pieces of one block of text have in common; None for anything else."""
+    if not isinstance(piece, dict) or not isinstance(index := piece.get("index"), int):
+        return None
+    field = _DETAIL_TEXTS.get(str(piece.get("type")))
+    return (field, index) if field and isinstance(piece.get(field) or "", str) else None
+
+
+def _joined_details(details: list[Any]) -> list[Any]:
+    """OpenRouter's `reasoning_details` with each block of text in one piece."""
+    blocks: list[Any] = []
+    for block, pieces in groupby(details, _block_of):
+        if block is None:
+            blocks += pieces
+            continue
+        field, texts = block[0], []
+        whole: dict[str, Any] = {}
+        for piece in pieces:
+            texts.append(piece.get(field) or "")
+            whole |= {name: value for name, value in piece.items() if value is not None}
+        blocks.append(whole | {field: "".join(texts)})
+    return blocks
 
 
 def _merge_strings(into: dict[str, Any], piece: dict[str, Any]) -> None:

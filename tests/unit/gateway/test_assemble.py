@@ -236,6 +236,38 @@ def test_audio_comes_in_pieces() -> None:
     assert said["audio"] == {"id": "a1", "transcript": "Hello", "data": "QUJDREVG", "expires_at": 5}
 
 
+def test_blocks_of_reasoning_details_come_in_pieces() -> None:
+    """OpenRouter's. Anthropic checks the signature of a block against its whole text when a client sends it back."""
+
+    def piece(kind: str, index: int | None = 0, **members: Any) -> bytes:
+        detail = {"type": f"reasoning.{kind}", "format": "f", "index": index, **members}
+        return chunk({"role": "assistant", "content": "", "reasoning_details": [detail]})
+
+    said = message(
+        piece("summary", summary="Su"),
+        piece("summary", summary="m"),
+        piece("text", text="Let", signature=None),
+        piece("text", text=" me"),
+        piece("text", signature="abc", text=None),
+        piece("text", 1, text="Then"),
+        piece("encrypted", 2, data="QUJD"),
+        piece("encrypted", 2, data="REVG"),
+        piece("text", 3, text=5),
+        piece("text", 3, text=6),
+        chunk({"reasoning_details": ["odd"]}),
+    )
+    assert said["reasoning_details"] == [
+        {"type": "reasoning.summary", "format": "f", "index": 0, "summary": "Sum"},
+        {"type": "reasoning.text", "format": "f", "index": 0, "text": "Let me", "signature": "abc"},
+        {"type": "reasoning.text", "format": "f", "index": 1, "text": "Then"},
+        {"type": "reasoning.encrypted", "format": "f", "index": 2, "data": "QUJD"},
+        {"type": "reasoning.encrypted", "format": "f", "index": 2, "data": "REVG"},
+        {"type": "reasoning.text", "format": "f", "index": 3, "text": 5},
+        {"type": "reasoning.text", "format": "f", "index": 3, "text": 6},
+        "odd",
+    ]
+
+
 def test_other_objects_of_a_tool_call_stay_objects() -> None:
     signature = {"google": {"thought_signature": "abc"}}
     call = {"index": 0, "id": "A", "function": {"name": "f", "arguments": ""}, "extra_content": signature}
