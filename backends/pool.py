@@ -9,6 +9,11 @@ import asyncio
 import errno
 import socket
 import ssl
+from asyncio.staggered import staggered_race
+from collections.abc import Sequence
+from functools import partial
+from ipaddress import ip_address
+from typing import Any
 
 from backends.http1 import Origin
 from backends.scanning import Connection
@@ -21,6 +26,8 @@ IDLE_CONNECTION_S = 2.0
 SWEEP_S = 0.5
 #: An answer whose reader is done has this long to end its chunked body before the connection is dropped.
 DRAIN_S = 2.0
+#: The next address of a name is tried after this long, or when the one before has failed.
+_NEXT_ADDRESS_S = 0.25
 #: Errors of a connection that this machine causes, not the engine.
 _SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 
@@ -43,6 +50,20 @@ def _reason(error: OSError) -> str:
     return (isinstance(error, socket.gaierror) and error.strerror) or type(error).__name__
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _written(address: Sequence[Any]) -> str:
+    """An address of a lookup, with the interface that an IPv6 address may name."""
+    host, _, *more = address
+    return f"{host}%{more[1]}" if more and more[1] else str(host)
+
+
 class Pool:
     """Connections to one engine; the freshest idle one is used first."""
 
@@ -59,6 +80,7 @@ class Pool:
     ) -> None:
         self._origin = origin
         self._kind = kind
+        self._is_address = _is_address(origin.host)
         self._tls = tls if origin.tls else None
         self._connect_timeout_s = connect_timeout_s
         self._idle_connection_s = idle_connection_s
@@ -98,9 +120,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
-                    lambda: self._kind(self, loop), self._origin.host, self._origin.port, ssl=self._tls
-                )
+                connection = await self._connected(loop)
         except TimeoutError as error:
             raise UpstreamTimeout("no connection to the engine in time", unreachable=True) from error
         except OSError as error:  # refused, unreachable, unknown host, a certificate that does not verify
@@ -116,6 +136,29 @@ class Pool:
         self._busy.add(connection)
         if self._sweep is None:
             self._sweep = loop.call_later(self._sweep_s, self._on_sweep, loop)
+        return connection
+
+    async def _connected(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        """A connection to the first address of the engine's name that answers. Raises OSError."""
+        host, port, tls = self._origin.host, self._origin.port, self._tls
+
+        async def connected(address: str) -> Connection:
+            _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
+                lambda: self._kind(self, loop), address, port, ssl=tls, server_hostname=host if tls else None
+            )
+            return connection
+
+        addresses = [host]
+        if not self._is_address:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = [_written(each[4]) for each in found]
+        if len(addresses) == 1:
+            return await connected(addresses[0])
+        attempts = [partial(connected, address) for address in addresses]
+        connection: Connection | None
+        connection, _, errors = await staggered_race(attempts, _NEXT_ADDRESS_S)
+        if connection is None:
+            raise errors[0] or OSError("no address")
         return connection
 
     async def aclose(self) -> None:
