@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
-from operator import add
 from typing import Any
+
+import orjson
 
 from router.core.state import Work
 from router.store.state import Peers, ReplicaReport
@@ -17,8 +17,8 @@ def report_text(report: ReplicaReport) -> str:
     queued = {model: count for model, count in report.queued.items() if count}
     content = {"work": work, "ejections": dict(report.ejections), "queued": queued}
     if report.counts:
-        content["counts"] = dict(report.counts)
-    return json.dumps(content, sort_keys=True)
+        content["counts"] = {model: list(counts) for model, counts in report.counts.items()}
+    return orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
 
 
 class PeerReports:
@@ -40,7 +40,7 @@ class PeerReports:
 
     def report_received(self, run: str, text: str) -> None:
         """A replica's report. Ejections since its previous report count; those before its first one do not."""
-        report = json.loads(text)
+        report = orjson.loads(text)
         ejections = report["ejections"]
         before = self._ejections.get(run)
         if before is not None:
@@ -50,7 +50,7 @@ class PeerReports:
 
     def turn_received(self, what: str, text: str) -> None:
         """A round-robin position: `text` holds the run that set it, the instance and the model."""
-        run, instance, model = json.loads(text)
+        run, instance, model = orjson.loads(text)
         if run != self._run:
             self._turns[what] = (instance, model)
             self._changed = True
@@ -71,20 +71,18 @@ class PeerReports:
         """The changes since the last call; None without any."""
         if not self._changed:
             return None
-        # Lists, because a `Work` for each report and instance takes ten times as long.
-        sums: dict[str, list[int]] = {}
+        amounts: dict[str, list[list[int]]] = {}  # a `Work` for each would take ten times as long
         queued: dict[str, int] = {}
         for run in [each for each in self._ejections if each not in self._live]:
             del self._ejections[run]
             self._reports.pop(run, None)
         for report in self._reports.values():
-            for name, amounts in report["work"].items():
-                known = sums.get(name)
-                sums[name] = amounts if known is None else list(map(add, known, amounts))
+            for name, each in report["work"].items():
+                amounts.setdefault(name, []).append(each)
             for model, count in report["queued"].items():
                 queued[model] = queued.get(model, 0) + count
         counts = {run: report["counts"] for run, report in self._reports.items() if "counts" in report}
-        work = {name: Work(*amounts) for name, amounts in sums.items()}
+        work = {name: Work(*map(sum, zip(*each, strict=False))) for name, each in amounts.items()}
         peers = Peers(len(self._live), work, frozenset(self._ejected), self._turns, queued, counts)
         self._ejected, self._turns, self._changed = set(), {}, False
         return peers

@@ -27,6 +27,7 @@ from router.core.types import EndedHow, LoadReport
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.scaling import scaling
 from router.gateway.relay.runner import Runner
+from router.scaling.load import Totals
 from router.store.redis_peers import PeerReports, report_text
 from router.store.state import MemoryState, Peers, ReplicaReport, StateHealth
 from tests.pace import cpu_limit_s
@@ -182,6 +183,18 @@ async def test_all_replicas_want_as_many_instances(world: World) -> None:
     assert mine == theirs
     assert (mine.in_flight, mine.queued, mine.desired_replicas) == (4, 1, 4)  # 5 / (0.7 x 2)
     other.runner.stop()
+
+
+def test_a_report_reaches_other_replicas_unchanged() -> None:
+    report = ReplicaReport({"i": Work(1, 2, 3, 4)}, {"i": 1}, {}, {"m": 5}, {"m": Totals(1, 2, 3, 4, 5)})
+    reports = PeerReports("own")
+    reports.set_live(["a", "b"])
+    for run in ("a", "b"):
+        reports.report_received(run, report_text(report))
+    peers = reports.drain()
+    assert peers is not None
+    assert (peers.work, peers.queued) == ({"i": Work(2, 4, 6, 8)}, {"m": 10})
+    assert peers.counts == {run: {"m": [1, 2, 3, 4, 5]} for run in ("a", "b")}
 
 
 def test_the_work_of_many_replicas_is_summed_in_little_time() -> None:
