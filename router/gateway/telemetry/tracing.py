@@ -57,12 +57,14 @@ class Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+        from router.gateway.telemetry.span_exporter import ReportedExporter
+
         resource = Resource.create()  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
         if str(resource.attributes.get("service.name")).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": "headway"}))
         self._resource = resource
         self._scope = InstrumentationScope("headway", version)
-        self._exporter = exporter or OTLPSpanExporter(endpoint=endpoint)
+        self._exporter = ReportedExporter(exporter or OTLPSpanExporter(endpoint=endpoint))
         self._processor = BatchSpanProcessor(self._exporter)
         self._sample = sample
         self._rng = Random(secrets.randbits(64))
@@ -180,6 +182,7 @@ class Tracing:
         stop.start()
         self._processor.shutdown()  # type: ignore[no-untyped-call]
         stop.cancel()
+        self._exporter.close()
 
 
 def _request_attributes(record: RequestRecord, operation: str) -> dict[str, Any]:

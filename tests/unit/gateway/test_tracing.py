@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._shared_internal import BatchProcessor
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from router.core.types import EndedHow, Outcome
+from router.gateway.telemetry.span_exporter import ReportedExporter
 from router.gateway.telemetry.tracing import Tracing
 from router.store.records import AttemptRecord, RequestRecord
 
@@ -111,6 +115,36 @@ def test_the_caller_decides_else_the_share(exporter: InMemorySpanExporter) -> No
     assert 300 < sum(half.begin({}) is not None for _ in range(1000)) < 700
     for each in (never, always, half):
         each.close()
+
+
+def test_a_collector_that_is_away_is_logged_once_and_so_is_its_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Away(SpanExporter):
+        tries = 0
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            self.tries += 1
+            if self.tries in (3, 4, 6):
+                return SpanExportResult.SUCCESS
+            for name in (OTLPSpanExporter.__module__, BatchProcessor.__module__):
+                logging.getLogger(name).warning("try %d", self.tries)
+            return SpanExportResult.FAILURE
+
+        def shutdown(self) -> None: ...
+
+    exporter = ReportedExporter(Away())
+    for _ in range(6):
+        exporter.export([])
+    assert caplog.messages == [
+        "traces cannot be sent: try 1",
+        "traces are sent again",
+        "traces cannot be sent: try 5",
+        "traces are sent again",
+    ]
+    exporter.close()
+    logging.getLogger(OTLPSpanExporter.__module__).warning("of another exporter")
+    assert caplog.messages[-1] == "of another exporter"
 
 
 def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
