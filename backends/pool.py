@@ -9,11 +9,8 @@ import asyncio
 import errno
 import socket
 import ssl
-from asyncio.staggered import staggered_race
-from collections.abc import Sequence
-from functools import partial
-from ipaddress import ip_address
-from typing import Any
+
+import aiohappyeyeballs
 
 from backends.http1 import Origin
 from backends.scanning import Connection
@@ -50,20 +47,6 @@ def _reason(error: OSError) -> str:
     return (isinstance(error, socket.gaierror) and error.strerror) or type(error).__name__
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _written(address: Sequence[Any]) -> str:
-    """An address of a lookup, with the interface that an IPv6 address may name."""
-    host, _, *more = address
-    return f"{host}%{more[1]}" if more and more[1] else str(host)
-
-
 class Pool:
     """Connections to one engine; the freshest idle one is used first."""
 
@@ -80,7 +63,6 @@ class Pool:
     ) -> None:
         self._origin = origin
         self._kind = kind
-        self._is_address = _is_address(origin.host)
         self._tls = tls if origin.tls else None
         self._connect_timeout_s = connect_timeout_s
         self._idle_connection_s = idle_connection_s
@@ -140,25 +122,15 @@ class Pool:
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> Connection:
         """A connection to the first address of the engine's name that answers. Raises OSError."""
-        host, port, tls = self._origin.host, self._origin.port, self._tls
-
-        async def connected(address: str) -> Connection:
-            _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
-                lambda: self._kind(self, loop), address, port, ssl=tls, server_hostname=host if tls else None
-            )
-            return connection
-
-        addresses = [host]
-        if not self._is_address:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            addresses = [_written(each[4]) for each in found]
-        if len(addresses) == 1:
-            return await connected(addresses[0])
-        attempts = [partial(connected, address) for address in addresses]
-        connection: Connection | None
-        connection, _, errors = await staggered_race(attempts, _NEXT_ADDRESS_S)
-        if connection is None:
-            raise errors[0] or OSError("no address")
+        at, tls = (self._origin.host, self._origin.port), self._tls
+        try:  # an address takes no lookup, and so no thread
+            found = socket.getaddrinfo(*at, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            found = await loop.getaddrinfo(*at, type=socket.SOCK_STREAM)
+        reached = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS_S)
+        _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
+            lambda: self._kind(self, loop), sock=reached, ssl=tls, server_hostname=at[0] if tls else None
+        )
         return connection
 
     async def aclose(self) -> None:

@@ -325,26 +325,26 @@ async def test_a_gateway_without_files_blames_no_engine(host: str) -> None:
 async def test_a_dead_address_of_a_name_costs_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing answers at the first address; the second one refuses, and the engine is at the third."""
     loop = asyncio.get_running_loop()
-    connect, tried = loop.create_connection, []
+    connect, tried = loop.sock_connect, []
 
     async def found(host: str, port: int, **_: Any) -> list[Any]:
         assert host == "engines.internal"
         hosts = ("192.0.2.1", "192.0.2.2", "127.0.0.1")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
 
-    async def connecting(factory: Any, host: str, port: int, **settings: Any) -> Any:
-        tried.append((host, loop.time() - began))
-        if host == "192.0.2.1":
+    async def connecting(sock: socket.socket, address: Any) -> None:
+        tried.append((address[0], loop.time() - began))
+        if address[0] == "192.0.2.1":
             await asyncio.Event().wait()
-        if host == "192.0.2.2":
+        if address[0] == "192.0.2.2":
             raise ConnectionRefusedError
-        return await connect(factory, host, port, **settings)
+        await connect(sock, address)
 
     async with FakeEngine(hello) as engine:
         origin = Origin.parse(engine.url.replace("127.0.0.1", "engines.internal"))
         pool, began = Pool(origin), loop.time()
         monkeypatch.setattr(loop, "getaddrinfo", found)
-        monkeypatch.setattr(loop, "create_connection", connecting)
+        monkeypatch.setattr(loop, "sock_connect", connecting)
         (await pool.connect()).abort()
         assert tried == [("192.0.2.1", 0.0), ("192.0.2.2", 0.25), ("127.0.0.1", 0.25)]
         await pool.aclose()
