@@ -137,6 +137,7 @@ def _evaluated(
     if not rows(kind, data):
         nothing = f"nothing in the data that a {kind.name} artifact could be evaluated on"
         raise DatasetError(". ".join((nothing, *notes)))
+    kind.load(path)  # as it would serve: refuses values that do not fit together
     try:
         found = evaluator(kind)(artifact, data, train, seed=args.seed)
     except DatasetError as error:

@@ -176,6 +176,15 @@ def test_an_artifact_of_other_features_is_refused_by_name(
     refused(capsys, path, collected)
 
 
+def test_an_artifact_with_impossible_values_is_refused(
+    collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = load(SHIPPED / "length.headway.npz")
+    words = artifact.arrays["words"] + 10**9
+    path = save(replace(artifact, arrays={**artifact.arrays, "words": words}), tmp_path)
+    assert f"{path}: its arrays do not fit (IndexError)" in refused(capsys, path, collected)
+
+
 def test_data_that_tell_nothing_are_refused(
     artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
