@@ -48,7 +48,7 @@ def problem(error: ValidationError) -> str:
     return f"{dotted(path)}: {reason}" if path else reason
 
 
-def json_object(data: bytes) -> dict[str, Any] | None:
+def json_object(data: bytes | str) -> dict[str, Any] | None:
     """The JSON object that `data` is; None for anything else."""
     try:
         value = orjson.loads(data)

@@ -172,8 +172,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
         yield from (row for _, row in json_lines(path))
     else:
         found = json_value(path)
-        if isinstance(found, list):
-            yield from map(_object, found)
+        yield from map(_object, found if isinstance(found, list) else [found])
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:

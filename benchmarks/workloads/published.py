@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from benchmarks.checks import json_object
 from benchmarks.workloads.format import WorkloadError, checked, reading
 
 # A CSV file has texts only, so numbers are read from texts too.
@@ -94,12 +95,16 @@ def json_records(path: Path, kind: type[Read]) -> Iterator[Read]:
 
 
 def json_value(path: Path) -> Any:
-    """What a JSON file holds."""
+    """What a JSON file holds; of one that holds JSON lines, the list of its objects."""
     with open_text(path) as text:
+        content = ""
         try:
-            return orjson.loads(text.read())
+            content = text.read()
+            return orjson.loads(content)
         except (orjson.JSONDecodeError, UnicodeDecodeError, EOFError, OSError) as error:
-            raise WorkloadError(f"{path}: not valid JSON ({error})") from None
+            if json_object(content.lstrip().partition("\n")[0]) is None:
+                raise WorkloadError(f"{path}: not valid JSON ({error})") from None
+    return [data for _, data in json_lines(path)]
 
 
 def json_list(path: Path, kind: type[Read]) -> Iterable[Read]:

@@ -116,6 +116,13 @@ def test_usual_forms_of_the_hub(
     assert data.about["sources"][0]["licence"] is None
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_json_lines_in_a_file_named_json(tmp_path: Path, rows: int) -> None:
+    lines = "".join(f'{{"prompt": "Q{n}", "response": "A"}}\n' for n in range(rows))
+    data = load([str(put(tmp_path / "chats.json", lines))])
+    assert {each.text for each in data.prompts} == {f"Q{n}" for n in range(rows)}
+
+
 def test_of_many_conversations_a_part_is_read_whatever_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +142,8 @@ def test_of_many_conversations_a_part_is_read_whatever_their_order(
         ("a.jsonl", b'{"other": 1}\n', "has no conversation in a known form"),
         ("a.json", b"[1, {}]", "has no conversation in a known form"),
         ("a.json", b"[", "not valid JSON"),
+        ("a.json", b'{"prompt": "Q", "response": "A"}\n{"prompt"', "line 2: not valid JSON"),
+        ("a.json", b'{"prompt":\n"Q"', "a.json: not valid JSON"),
         ("a.json.gz", b"\x1f\x8bno", "not valid JSON"),
         ("a.jsonl", b"no\n", "line 1: not valid JSON"),
         ("a.parquet", b"no", "cannot be read as Parquet"),
