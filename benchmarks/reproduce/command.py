@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ def run(args: argparse.Namespace) -> int:
         raise WorkloadError("give --data DIR or set HEADWAY_DATA")
     code: int = _module(args.system).run(args)
     return code
+
+
+@contextmanager
+def as_published(folder: Path) -> Iterator[None]:
+    """Raises WorkloadError for files of the folder that cannot be read, or are not as published."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkloadError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
+    except (KeyError, ValueError) as error:
+        raise WorkloadError(f"{folder}: {error}") from error
 
 
 def report(

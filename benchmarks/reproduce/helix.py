@@ -14,11 +14,10 @@ from benchmarks.checks import positive_number, whole_number
 from benchmarks.compare.pool import executor
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
-from benchmarks.reproduce.command import report
-from benchmarks.reproduce.helix_placements import CLUSTERS, PlacementRow, placement_rows
+from benchmarks.reproduce.command import as_published, report
+from benchmarks.reproduce.helix_placements import CLUSTERS, placement_rows
 from benchmarks.reproduce.helix_placements import table as placement_table
 from benchmarks.terminal import aligned, shown_progress
-from benchmarks.workloads.format import WorkloadError
 from policies.placement.max_flow import max_flow
 
 #: The section of the paper's artifact that a folder of its evaluation belongs to.
@@ -88,20 +87,13 @@ def run(args: argparse.Namespace) -> int:
     """Prints all rows, or our placements. Exit status 1 if a row is out of its bound, or a placement is not better than the
     published one."""
     folder = args.data / "helix"
-    placements: list[PlacementRow] = []
-    rows: list[Row] = []
-    try:
-        with shown_progress("placing" if args.place else "simulating Helix") as progress:
-            if args.place:
-                placements += placement_rows(
-                    folder, args.clusters, args.seed, args.processes, args.cpu_s, progress
-                )
-            else:
-                rows += rows_of(folder, args.sections, args.seed, args.processes, progress)
-    except OSError as error:
-        raise WorkloadError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
-    except (KeyError, ValueError) as error:
-        raise WorkloadError(f"{folder}: {error}") from error
+    with as_published(folder), shown_progress("placing" if args.place else "simulating Helix") as progress:
+        if args.place:
+            placements = list(
+                placement_rows(folder, args.clusters, args.seed, args.processes, args.cpu_s, progress)
+            )
+        else:
+            rows = list(rows_of(folder, args.sections, args.seed, args.processes, progress))
     if args.place:
         return report(args, placements, placement_table, lambda row: row.gain > 0, "gain")
     return report(args, rows, table, lambda row: row.within_bound, "deviation", "within_bound")

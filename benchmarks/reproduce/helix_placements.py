@@ -6,7 +6,6 @@ Both are measured alike: decode tokens per second of the offline simulation, on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,46 +61,30 @@ def placement_rows(
     published = Published(folder)
     with pool.executor(processes) as executor:
         for (cluster, model), key in _PUBLISHED.items():
-            if clusters is None or cluster in clusters:
-                progress(f"placing {model} on {cluster}")
-                problem = _problem(published, cluster, model)
-                helix = float(published.expected[key][THROUGHPUT])
-                yield _row(cluster, model, helix, problem, executor, processes, cpu_s, seed)
-
-
-def _problem(published: Published, cluster: str, model: str) -> Problem:
-    machines, found = published.cluster(cluster, model), published.models[model]
-    return Problem(machines, found.model, found.throughput(machines.counts()), published.lengths)
-
-
-def _row(
-    cluster: str,
-    model: str,
-    published: float,
-    problem: Problem,
-    executor: Executor,
-    processes: int,
-    cpu_s: float,
-    seed: int,
-) -> PlacementRow:
-    began_s = monotonic()
-    found = best_placement(problem, cpu_s, executor, processes, seed)
-    wall_s = monotonic() - began_s
-    placement = found.candidate.placement
-    same = Candidate("", placement, max_flow(placement, problem.cluster, problem.model, problem.throughput))
-    score = partial(problem.score, seconds=OFFLINE_S, seed=seed)
-    ours, with_max_flow = executor.map(score, (found.candidate, same))
-    return PlacementRow(
-        cluster,
-        model,
-        published,
-        round(ours, 1),
-        round(with_max_flow, 1),
-        found.simulations,
-        round(found.cpu_s),
-        round(wall_s),
-        found.candidate.name,
-    )
+            if clusters is not None and cluster not in clusters:
+                continue
+            progress(f"placing {model} on {cluster}")
+            machines, of_model = published.cluster(cluster, model), published.models[model]
+            throughput = of_model.throughput(machines.counts())
+            problem = Problem(machines, of_model.model, throughput, published.lengths)
+            began_s = monotonic()
+            found = best_placement(problem, cpu_s, executor, processes, seed)
+            wall_s = monotonic() - began_s
+            placement = found.candidate.placement
+            same = Candidate("", placement, max_flow(placement, machines, of_model.model, throughput))
+            score = partial(problem.score, seconds=OFFLINE_S, seed=seed)
+            ours, with_max_flow = executor.map(score, (found.candidate, same))
+            yield PlacementRow(
+                cluster,
+                model,
+                float(published.expected[key][THROUGHPUT]),
+                round(ours, 1),
+                round(with_max_flow, 1),
+                found.simulations,
+                round(found.cpu_s),
+                round(wall_s),
+                found.candidate.name,
+            )
 
 
 def table(rows: Sequence[PlacementRow]) -> list[str]:

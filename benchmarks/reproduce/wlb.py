@@ -16,9 +16,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.reproduce.command import report
+from benchmarks.reproduce.command import as_published, report
 from benchmarks.terminal import aligned
-from benchmarks.workloads.format import WorkloadError
 from policies.placement.unlike_groups import BatchPlan, Width, equal_groups, unlike_groups
 
 _K = 1024
@@ -63,14 +62,8 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints all rows. Exit status 1 if one that can be reproduced is not, or if a plan is worse than the published one."""
-    try:
+    with as_published(args.data):
         rows = list(rows_of(args.data))
-    except OSError as error:
-        raise WorkloadError(
-            f"cannot read {error.filename or args.data}: {error.strerror or error}"
-        ) from error
-    except (KeyError, ValueError) as error:
-        raise WorkloadError(f"{args.data}: {error}") from error
     return report(args, rows, table, lambda row: row.as_expected, "reproduced")
 
 
