@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from benchmarks.workloads.format import WorkloadError
@@ -44,20 +45,19 @@ def run_on_ray(
 
         call = ray.remote(work)
         # A few ahead of the workers: all at once would hold every result that nobody has read yet.
-        most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        coming = iter(enumerate(items))
-        for index, item in coming:
-            pending[call.remote(item)] = index
-            if len(pending) >= most:
-                break
+        coming = enumerate(items)
+
+        def start(most: int) -> None:
+            for index, item in islice(coming, most):
+                pending[call.remote(item)] = index
+
+        start(2 * max(1, int(ray.cluster_resources().get("CPU", 1))))
         while pending:
             # Ctrl-C is noticed between two waits.
             done, _ = ray.wait(list(pending), num_returns=1, timeout=0.5)
             for reference in done:
                 index = pending.pop(reference)
-                following = next(coming, None)
-                if following is not None:
-                    pending[call.remote(following[1])] = following[0]
+                start(1)
                 yield index, _result(ray, reference)
     finally:
         if ray.is_initialized():

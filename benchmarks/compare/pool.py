@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import Any, Self, TypeVar
 
@@ -67,24 +68,21 @@ class Processes:
             self._processes, mp_context=get_context("spawn"), initializer=_end_with_parent
         )
         futures: dict[Future[Done], int] = self._futures
-        coming = iter(enumerate(items))
+        coming = enumerate(items)
 
-        def submit_next() -> bool:
-            following = next(coming, None)
-            if following is not None:
+        def submit(most: int) -> None:
+            for index, item in islice(coming, most):
                 with _interrupts_held():  # a process may start here
-                    futures[executor.submit(function, following[1])] = following[0]
-            return following is not None
+                    futures[executor.submit(function, item)] = index
 
         try:
             # A few ahead of the processes: all at once would hold every result that nobody has read yet.
-            while len(futures) < 2 * self._processes and submit_next():
-                pass
+            submit(2 * self._processes)
             while futures:
                 done, _ = wait(futures, return_when=FIRST_COMPLETED)
                 for future in done:
                     index = futures.pop(future)
-                    submit_next()
+                    submit(1)
                     yield index, future.result()
         except BrokenProcessPool:
             raise ProcessLost("a process that simulated was killed; is there enough memory?") from None
