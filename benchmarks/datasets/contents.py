@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,13 @@ from predictors.training.dataset import Dataset
 
 #: What a source may say beside its licence.
 _KEPT = ("limited_to", "from", "seed")
+
+
+def with_source(data: Dataset, name: str, licence: str | None, tables: Sequence[str], **more: Any) -> Dataset:
+    """The data of one source, with what `about` has of it: how many rows it has of these tables, and `more`."""
+    counts = {table: len(getattr(data, table)) for table in tables}
+    source = {"name": name, "licence": licence, "rows": counts, **more}
+    return replace(data, about={"sources": [source]})
 
 
 def rows(kind: ArtifactKind, data: Dataset) -> int:

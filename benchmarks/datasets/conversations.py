@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.datasets.contents import with_source
 from benchmarks.datasets.groups import groups
 from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.format import WorkloadError
@@ -98,15 +99,15 @@ def _dataset(name: str, exchanges: Iterable[_Exchange], skipped: Mapping[str, in
         answers.setdefault((prompt, model), answer)
     group = groups(texts)
     prompts = [Prompt(key, group[key], name, prompt_features(text), text=text) for key, text in texts.items()]
-    source = {
-        "name": name,
-        "licence": TERMS[name].licence if name in TERMS else None,
-        "rows": {"prompts": len(prompts), "answers": len(answers)},
-        "lengths": "estimated from characters",
-        "limited_to": MOST,
-        "skipped": dict(skipped),
-    }
-    return Dataset(tuple(prompts), tuple(answers.values()), about={"sources": [source]})
+    return with_source(
+        Dataset(tuple(prompts), tuple(answers.values())),
+        name,
+        TERMS[name].licence if name in TERMS else None,
+        ("prompts", "answers"),
+        lengths="estimated from characters",
+        limited_to=MOST,
+        skipped=dict(skipped),
+    )
 
 
 def _known_form(row: Mapping[str, Any]) -> str | None:

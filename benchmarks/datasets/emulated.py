@@ -16,6 +16,7 @@ from typing import Any
 
 from backends import KINDS
 from backends.engine import profile, profiles
+from benchmarks.datasets.contents import with_source
 from benchmarks.datasets.recording import RecordingPredictor
 from benchmarks.simulator import Simulation, arrivals, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
@@ -96,11 +97,8 @@ def emulate(*, seed: int = 1, runs: int = 96, requests: int = 300) -> Dataset:
         states += sorted(
             (each for each in recorder.states if each.run in taken), key=lambda each: order[each.run]
         )
-    counts = {"runs": len(found), "attempts": len(attempts), "states": len(states)}
-    source = {"name": SOURCE, "licence": "made by Headway", "rows": counts, "seed": seed}
-    return Dataset(
-        runs=tuple(found), attempts=tuple(attempts), states=tuple(states), about={"sources": [source]}
-    )
+    data = Dataset(runs=tuple(found), attempts=tuple(attempts), states=tuple(states))
+    return with_source(data, SOURCE, "made by Headway", ("runs", "attempts", "states"), seed=seed)
 
 
 def _draw(random: Random, name: str, level: str, requests: int) -> World:

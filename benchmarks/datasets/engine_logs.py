@@ -17,6 +17,7 @@ from typing import Any
 
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
+from benchmarks.datasets.contents import with_source
 from benchmarks.datasets.terms import TERMS
 from benchmarks.workloads.published import grouped, table
 from predictors.training.dataset import Attempt, Dataset, Run, State
@@ -215,8 +216,5 @@ def _attempt(
 
 
 def _dataset(name: str, runs: list[Run], attempts: list[Attempt], states: list[State]) -> Dataset:
-    counts = {"runs": len(runs), "attempts": len(attempts), "states": len(states)}
-    source = {"name": name, "licence": TERMS[name].licence, "rows": counts}
-    return Dataset(
-        runs=tuple(runs), attempts=tuple(attempts), states=tuple(states), about={"sources": [source]}
-    )
+    data = Dataset(runs=tuple(runs), attempts=tuple(attempts), states=tuple(states))
+    return with_source(data, name, TERMS[name].licence, ("runs", "attempts", "states"))

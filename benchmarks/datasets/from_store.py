@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backends import KINDS
 from backends.engine import profiles
+from benchmarks.datasets.contents import with_source
 from benchmarks.datasets.groups import groups
 from predictors.learned.names import family_of
 from predictors.learned.text import prompt_features
@@ -133,20 +134,7 @@ class _Reading:
         runs = [self._run(instance) for instance in sorted(self.made)]
         prompts = list(self.prompts.values())
         near = groups({prompt.id: prompt.text for prompt in prompts if prompt.text is not None})
-        counts = {
-            "prompts": len(prompts),
-            "answers": len(self.answers),
-            "runs": len(runs),
-            "attempts": sum(map(len, self.made.values())),
-            "states": sum(len(_distinct(self.states[run])) for run in self.made),
-        }
-        source = {
-            "name": SOURCE,
-            "licence": "the operator's own",
-            "rows": counts,
-            "skipped": dict(sorted(self.skipped.items())),
-        }
-        return Dataset(
+        data = Dataset(
             tuple(
                 Prompt(each.id, near.get(each.id, each.id), SOURCE, each.features, text=each.text)
                 for each in prompts
@@ -159,8 +147,10 @@ class _Reading:
                 for each in sorted(self.made[run], key=attrgetter("dispatched_s"))
             ),
             tuple(each for run in sorted(self.made) for each in _distinct(self.states[run])),
-            {"sources": [source]},
         )
+        tables = ("prompts", "answers", "runs", "attempts", "states")
+        skipped = dict(sorted(self.skipped.items()))
+        return with_source(data, SOURCE, "the operator's own", tables, skipped=skipped)
 
     def _explained(
         self, blob: bytes | None
