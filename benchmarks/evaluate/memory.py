@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, resampled_figure
+from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, equal_bins, resampled_figure
 from benchmarks.evaluate.times import check_apart
 from predictors.learned.artifact import Artifact
 from predictors.learned.memory import MemoryModel
@@ -107,7 +107,7 @@ def _figures(rows: _Rows, part: str, which: np.ndarray, seed: int) -> Iterator[F
 def _curves(rows: _Rows) -> Iterator[Curve]:
     """Mean actual use by tenths of the predicted."""
     predicted, actual = rows.predicted[rows.kv_known], rows.actual[rows.kv_known]
-    parts = [part for part in np.array_split(np.argsort(predicted, kind="stable"), _BINS) if len(part)]
+    parts = equal_bins(predicted, _BINS)
     xs, ys = ([float(values[part].mean()) for part in parts] for values in (predicted, actual))
     title, x_name, y_name = "KV use over a request's life", "predicted", "measured"
     yield Curve(title, MODEL, x_name, y_name, tuple(xs), tuple(ys))

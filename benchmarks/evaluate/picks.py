@@ -27,14 +27,10 @@ def check_apart(test: Dataset, train: Dataset | None) -> None:
 
 
 @dataclass(frozen=True)
-class Rated:
-    """One scale ("source/kind") of the test part: the models that an artifact knows, and the prompts that at least one of
-    them answered. `quality` (P, M) is NaN where there is no answer."""
+class OfPrompts:
+    """What is known of each of some prompts."""
 
-    name: str
-    models: tuple[str, ...]
-    prompts: list[Prompt]
-    quality: np.ndarray
+    prompts: Sequence[Prompt]
 
     @property
     def groups(self) -> np.ndarray:
@@ -45,13 +41,29 @@ class Rated:
         return np.array([prompt.task or "" for prompt in self.prompts])
 
 
-def known_part(labels: Labels, scale: int, knows: Callable[[str], bool]) -> Rated:
-    """What an artifact `knows` of a scale."""
-    heads = np.array([head for head in labels.heads_on(scale) if knows(labels.heads[head])], dtype=int)
-    rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
-    quality = labels.quality[np.ix_(rows, heads)].astype(float)
-    models, prompts = tuple(labels.heads[head] for head in heads), [labels.prompts[row] for row in rows]
-    return Rated(labels.scales[scale], models, prompts, quality)
+@dataclass(frozen=True)
+class Rated(OfPrompts):
+    """One scale ("source/kind") of the test part: the models that an artifact knows, and the prompts that at least one of
+    them answered. `quality` (P, M) is NaN where there is no answer."""
+
+    name: str
+    models: tuple[str, ...]
+    quality: np.ndarray
+
+
+def known_parts(labels: Labels, knows: Callable[[str], bool]) -> list[Rated]:
+    """What an artifact `knows` of each scale. Raises DatasetError if that is nothing."""
+    found = []
+    for scale, name in enumerate(labels.scales):
+        heads = np.array([head for head in labels.heads_on(scale) if knows(labels.heads[head])], dtype=int)
+        rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
+        if len(rows):
+            quality = labels.quality[np.ix_(rows, heads)].astype(float)
+            models = tuple(labels.heads[head] for head in heads)
+            found.append(Rated([labels.prompts[row] for row in rows], name, models, quality))
+    if not found:
+        raise DatasetError("the artifact knows none of the models in the test data")
+    return found
 
 
 def on_scale(labels: Labels, scale: str, models: Sequence[str]) -> np.ndarray:

@@ -16,13 +16,21 @@ from operator import attrgetter
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, Ranked, resampled_figure, soft_auc
+from benchmarks.evaluate.figures import (
+    Curve,
+    Evaluation,
+    Figure,
+    Ranked,
+    equal_bins,
+    resampled_figure,
+    soft_auc,
+)
 from benchmarks.evaluate.picks import (
     BEST_PER_TASK,
     BEST_SINGLE,
     Rated,
     check_apart,
-    known_part,
+    known_parts,
     pick_figures,
     picked,
     picked_by_means,
@@ -31,7 +39,7 @@ from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline
 from benchmarks.workloads.published import grouped
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import RelevanceModel
-from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.dataset import Dataset
 from predictors.training.relevance_labels import Labels, labels_of
 
 OURS = "relevance"
@@ -62,13 +70,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     labels = labels_of(test, least_groups=_LEAST_GROUPS)
     known = None if train is None else labels_of(train)
     model = RelevanceModel.load(artifact)
-    judged = [
-        each
-        for each in (_judge(model, labels, scale, known, seed) for scale in range(len(labels.scales)))
-        if each
-    ]
-    if not judged:
-        raise DatasetError("the artifact knows none of the models in the test data")
+    judged = [_judge(model, rated, known, seed) for rated in known_parts(labels, model.knows)]
     figures: list[Figure] = []
     for part, members in [("all", judged), *sorted(grouped(judged, attrgetter("source")).items())]:
         figures += _accuracy(part, members, seed)
@@ -77,13 +79,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     return Evaluation("relevance", tuple(figures), tuple(_curves(judged)), tuple(_notes(labels, judged)))
 
 
-def _judge(
-    model: RelevanceModel, labels: Labels, scale: int, train: Labels | None, seed: int
-) -> Judged | None:
-    """None where the artifact knows none of the scale's models."""
-    rated = known_part(labels, scale, model.knows)
-    if not rated.prompts:
-        return None
+def _judge(model: RelevanceModel, rated: Rated, train: Labels | None, seed: int) -> Judged:
     predicted = np.stack([model.quality(prompt.features, rated.models)[0] for prompt in rated.prompts])
     baseline = fitted_baseline(train, rated.name, rated.models, rated.prompts, seed) if train else None
     return Judged(**vars(rated), predicted=predicted, baseline=baseline)
@@ -92,8 +88,8 @@ def _judge(
 # --- accuracy -------------------------------------------------------------------------------------------
 def expected_calibration_error(quality: np.ndarray, predicted: np.ndarray) -> float:
     """Mean distance of predicted from actual means over ten bins of equal size, in units of quality."""
-    bins = np.array_split(np.argsort(predicted, kind="stable"), _BINS)
-    gaps = [abs(quality[each].mean() - predicted[each].mean()) * len(each) for each in bins if len(each)]
+    bins = equal_bins(predicted, _BINS)
+    gaps = [abs(quality[each].mean() - predicted[each].mean()) * len(each) for each in bins]
     return float(np.sum(gaps) / len(quality))
 
 
@@ -172,7 +168,7 @@ def _curves(judged: list[Judged]) -> list[Curve]:
     for source, members in sorted(grouped(judged, attrgetter("source")).items()):
         quality = _flat(members, lambda each: each.quality)
         predicted = _flat(members, lambda each: each.predicted)
-        bins = [part for part in np.array_split(np.argsort(predicted, kind="stable"), _BINS) if len(part)]
+        bins = equal_bins(predicted, _BINS)
         curves.append(_curve("Reliability", source, [(predicted[part], quality[part]) for part in bins]))
         tasks = _flat(members, lambda each: each.tasks[:, None])
         by_task = [tasks == task for task in np.unique(tasks)]

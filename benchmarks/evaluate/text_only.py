@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_figure
-from benchmarks.evaluate.picks import Rated, check_apart, known_part, pick_figures, picked, picked_by_means
+from benchmarks.evaluate.picks import Rated, check_apart, known_parts, pick_figures, picked, picked_by_means
 from benchmarks.evaluate.relevance import auc_within_models
 from predictors.learned.artifact import Artifact
 from predictors.learned.text_only.models import TextModels
-from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.dataset import Dataset
 from predictors.training.relevance_labels import Labels, labels_of
 
 _LEAST_GROUPS = 5
@@ -51,13 +51,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
         for answer in test.answers
         if answer.output_tokens
     }
-    scales = [
-        found
-        for found in (_scale(model, labels, tokens, each) for each in range(len(labels.scales)))
-        if found is not None
-    ]
-    if not scales:
-        raise DatasetError("the artifact knows none of the models in the test data")
+    scales = [_scale(model, rated, tokens) for rated in known_parts(labels, model.knows)]
     known = None if train is None else labels_of(train)
     figures: list[Figure] = []
     curves: list[Curve] = []
@@ -75,12 +69,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     return Evaluation("text", tuple(figures), tuple(curves), notes)
 
 
-def _scale(
-    model: TextModels, labels: Labels, tokens: dict[tuple[str, str], float], scale: int
-) -> Scale | None:
-    rated = known_part(labels, scale, model.knows)
-    if not rated.prompts:
-        return None
+def _scale(model: TextModels, rated: Rated, tokens: dict[tuple[str, str], float]) -> Scale:
     estimates = {}
     for name, estimator in model.estimators.items():
         found = [estimator(prompt.features, rated.models) for prompt in rated.prompts]

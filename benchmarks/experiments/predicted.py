@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from benchmarks.evaluate.times import TIMES, blocks_of, known_times
 from benchmarks.experiments import charts
 from benchmarks.experiments.report import Results, Section, interval
 from benchmarks.experiments.variance import Explained
+from benchmarks.workloads.published import grouped
 from predictors.kernels.levels import P50
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.models import Models, load_models
@@ -126,11 +128,10 @@ def _lanes(found: Sequence[Explained], *, inside: bool) -> Mapping[str, Sequence
 
 
 def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
-    judged = list(episodes(test, models.latency))
+    judged = episodes(test, models.latency)
     trees = _fit_trees(list(episodes(train)), seed)
     seen_sources = _trained_on(models, "latency")
-    for source in sorted({each.run.source for each in judged}):
-        of_source = [each for each in judged if each.run.source == source]
+    for source, of_source in sorted(grouped(judged, attrgetter("run.source")).items()):
         actual = np.concatenate([each.actual for each in of_source])
         runs = np.repeat([each.run.id for each in of_source], [len(each.actual) for each in of_source])
         blocks = np.concatenate([blocks_of(each) for each in of_source])
@@ -153,12 +154,10 @@ def _times(train: Dataset, test: Dataset, models: Models, seed: int) -> Iterator
 
 
 def _memory(test: Dataset, models: Models, seed: int) -> Iterator[Explained]:
-    rows = list(rows_of_runs(test))
     if models.memory is None:
         return
     seen_sources = _trained_on(models, "memory")
-    for source in sorted({each.run.source for each in rows}):
-        of_source = [each for each in rows if each.run.source == source]
+    for source, of_source in sorted(grouped(rows_of_runs(test), attrgetter("run.source")).items()):
         actual = np.concatenate([each.actual for each in of_source])
         runs = np.repeat([each.run.id for each in of_source], [len(each.actual) for each in of_source])
         predicted = {

@@ -11,6 +11,7 @@ import yaml
 
 from benchmarks.datasets.prompt_sets import PROMPT_SETS
 from benchmarks.datasets.public import present, read_public
+from benchmarks.evaluate.picks import OfPrompts
 from predictors.learned.names import family_of
 from predictors.training.dataset import Dataset, DatasetError, Prompt
 from router.core.types import Candidate, Price
@@ -126,25 +127,16 @@ CASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+@dataclass(frozen=True)
+class Table(OfPrompts):
     """Prompts that every model of a case has answered, with the truth: `quality` (P, M) in [0, 1], `cost_usd`
     (P, M), `output_tokens` (P, M), `prompt_tokens` (P,)."""
 
     case: Case
-    prompts: tuple[Prompt, ...]
     quality: np.ndarray
     cost_usd: np.ndarray
     output_tokens: np.ndarray
     prompt_tokens: np.ndarray
-
-    @property
-    def groups(self) -> np.ndarray:
-        return np.array([prompt.group for prompt in self.prompts])
-
-    @property
-    def tasks(self) -> np.ndarray:
-        return np.array([prompt.task or "" for prompt in self.prompts])
 
 
 def read_sets(folder: Path) -> Dataset:
@@ -192,7 +184,7 @@ def table_of(case: Case, data: Dataset) -> Table:
     prompts = tuple(data.prompts[at] for at in whole)
     size = np.array([_prompt_tokens(prompt, case) for prompt in prompts])
     output_tokens = tokens[whole]
-    return Table(case, prompts, quality[whole], usd_of(case, size, output_tokens), output_tokens, size)
+    return Table(prompts, case, quality[whole], usd_of(case, size, output_tokens), output_tokens, size)
 
 
 def usd_of(case: Case, prompt_tokens: np.ndarray, output_tokens: np.ndarray) -> np.ndarray:
