@@ -104,14 +104,10 @@ def opening() -> bytes:
 @lru_cache(maxsize=64)
 def closing(chunks: int, usage: bool) -> bytes:
     """What follows the last content event: finish reason, usage if it was asked for, end mark; chunked."""
-    parts = [chunk(_event({"content": ""}, "length"))]
+    events = [_event({"content": ""}, "length")]
     if usage:
-        parts.append(
-            chunk(
-                _data(_object("chat.completion.chunk", choices=[], usage=_usage(chunks))),
-            )
-        )
-    return b"".join([*parts, chunk(sse_events.END), LAST_CHUNK])
+        events.append(_data(_object("chat.completion.chunk", choices=[], usage=_usage(chunks))))
+    return b"".join(map(chunk, [*events, sse_events.END])) + LAST_CHUNK
 
 
 def content_event(stamp_ns: int) -> bytes:
