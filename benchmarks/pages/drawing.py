@@ -12,15 +12,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from scipy.optimize import isotonic_regression
 
 #: Placeholders that no one else draws with, and what the page has in their place.
 INK, SOFT, ACCENT = "#010203", "#010204", "#010205"
@@ -231,16 +232,12 @@ def _rounded(number: re.Match[str]) -> str:
 def spread(places: Sequence[float], gap: float, most: float) -> list[float]:
     """Rising places moved apart to `gap` at least, as little as possible (in the mean square), and within [0, `most`]
     where there is room."""
-    # Less `gap` for each place before it, places need only rise: neighbours that fall become their mean.
-    pools: list[list[float]] = []
-    for index, place in enumerate(places):
-        pools.append([place - index * gap])
-        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
+    # Less `gap` for each place before it, places need only rise.
+    before = gap * np.arange(len(places))
+    rising = isotonic_regression(places - before).x
     room = max(0.0, most - gap * (len(places) - 1))
-    rising = [fmean(pool) for pool in pools for _ in pool]
-    return [min(max(place, 0.0), room) + index * gap for index, place in enumerate(rising)]
+    moved: list[float] = (rising.clip(0.0, room) + before).tolist()
+    return moved
 
 
 def lanes_px(rows: Mapping[str, Sequence[Lane]], gap_px: float) -> float:
