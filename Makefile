@@ -39,8 +39,10 @@ docs: dev ## build the documentation site in build/site; a broken link or anchor
 	PYTHONPATH=. $(BIN)/python scripts/docs_site.py build/docs
 	$(BIN)/zensical build --strict
 
+SCENARIOS := $(sort $(filter-out %.fleet,$(basename $(notdir $(wildcard benchmarks/scenarios/*.yaml)))))
 bench: dev ## run the small form of every reference scenario (ARGS= goes to headway compare)
-	$(BIN)/python -m benchmarks.compare.scenarios $(ARGS)
+	@for name in $(SCENARIOS); do printf '\n%s\n' "$$name"; \
+	  $(BIN)/headway compare --scenario "$$name" --small --out "reports/scenarios/$$name" $(ARGS) || exit; done
 
 bench-overhead: dev ## measure what the gateway itself costs a request (ARGS= goes to the benchmark)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
