@@ -13,16 +13,16 @@ from typing import Any
 from router.core.types import Outcome
 
 _OURS: Mapping[str, tuple[str, str]] = {
-    "slo": ("#d1470b", "#ff8f5a"),
     "latency": ("#0067a8", "#5ab0f0"),
+    "slo": ("#d1470b", "#ff8f5a"),
     "cost": ("#00805c", "#35cba0"),
     "relevance": ("#a5368f", "#e58fd3"),
     "price": ("#a37500", "#e6b84a"),
 }
 #: For policies of other names.
 _FURTHER = (
-    *(("#0067a8", "#5ab0f0"), ("#d1470b", "#ff8f5a"), ("#00805c", "#35cba0"), ("#a5368f", "#e58fd3")),
-    *(("#a37500", "#e6b84a"), ("#5748b5", "#a99cf5"), ("#7a1f3d", "#e07f9f"), ("#3f7d20", "#9ccf6f")),
+    *_OURS.values(),
+    *(("#5748b5", "#a99cf5"), ("#7a1f3d", "#e07f9f"), ("#3f7d20", "#9ccf6f")),
 )
 _BASELINES = ("round_robin", "random", "least_load", "power_of_two", "lmetric")
 _GREYS = (

@@ -48,12 +48,9 @@ _ANSWERS_AT = {
     "vicuna-33b-v1.3": "ecbe8b63f4d50ec9e4f63e68b8ffed6c3e9910e5",
     "Starling-LM-7B-alpha": "2ed85b3a5dd59c0c2aa6c322b0dc83e210b2c645",
 }
-_JUDGMENTS_AT = {
-    "Llama-2-70b-chat": "9783beb04f83993357f0afda5bb338752d774134",
+_JUDGMENTS_AT = _ANSWERS_AT | {
     "Mistral-7B-Instruct-v0.1": "328eb8ad0b0bcafd2cc62396b5dcfc3de3425eee",
-    "Mixtral-8x7B-Instruct-v0.1": "ac4ad9a93a452cb256e83fe6d89957676c64f19b",
     "vicuna-33b-v1.3": "9783beb04f83993357f0afda5bb338752d774134",
-    "Starling-LM-7B-alpha": "2ed85b3a5dd59c0c2aa6c322b0dc83e210b2c645",
 }
 
 
