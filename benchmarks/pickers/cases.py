@@ -12,6 +12,7 @@ import yaml
 from benchmarks.datasets.prompt_sets import PROMPT_SETS
 from benchmarks.datasets.public import present, read_public
 from benchmarks.evaluate.picks import OfPrompts
+from benchmarks.workloads.sources import llmrouter
 from predictors.learned.names import family_of
 from predictors.training.dataset import Dataset, DatasetError, Prompt
 from router.core.types import Candidate, Price
@@ -42,11 +43,8 @@ _CLOSED = {
     "claude-3-haiku": "claude-3-haiku-20240307",
     "claude-3-5-sonnet": "claude-3-5-sonnet-20241022",
 }
-_LLMROUTER = (
-    *("codegemma-7b", "gemma-2-9b-it", "llama-3.1-8b-instruct", "llama-3.1-nemotron-51b-instruct"),
-    *("llama-3.3-nemotron-super-49b-v1", "llama3-chatqa-1.5-70b", "llama3-chatqa-1.5-8b"),
-    *("mistral-7b-instruct-v0.3", "qwen2.5-7b-instruct"),
-)
+#: In the order of their prices below.
+_LLMROUTER = sorted(name for names in llmrouter.MODELS.values() for name in names)
 
 
 @dataclass(frozen=True, slots=True)
