@@ -69,7 +69,7 @@ class FleetChanges:
         self._targets = targets
         self._artifacts = artifacts
         self._read_file = read_file
-        self._drains = Drains(runner, state, lambda name: self.edit(drained(name)))
+        self._drains = Drains(runner, state, lambda names: self.edit(drained(names)))
         self._tasks = Tasks()
         self._lock = asyncio.Lock()
         self._document: Mapping[str, Any] = {}  # as last seen, applied or not

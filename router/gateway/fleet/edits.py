@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any
 
 from router.config import FleetConfig, InstanceConfig
@@ -32,7 +32,7 @@ def removing(name: str) -> Edit:
     return lambda overlay, file: (
         None
         if not overlay.has(name, file)
-        else _without(name, overlay, file, scaled_down=overlay.scaled_down - {name})
+        else _without({name}, overlay, file, scaled_down=overlay.scaled_down - {name})
     )
 
 
@@ -81,9 +81,14 @@ def together(edits: Sequence[Edit]) -> Edit:
     return edit
 
 
-def drained(name: str) -> Edit:
-    """Remove an instance that drains; nothing if it drains no more."""
-    return lambda overlay, file: _without(name, overlay, file) if name in overlay.draining else None
+def drained(names: Collection[str]) -> Edit:
+    """Remove those of these instances that still drain."""
+
+    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
+        gone = overlay.draining.intersection(names)
+        return _without(gone, overlay, file) if gone else None
+
+    return edit
 
 
 def targeting(key: str | None, values: Mapping[str, float | None]) -> Edit:
@@ -93,10 +98,10 @@ def targeting(key: str | None, values: Mapping[str, float | None]) -> Edit:
     )
 
 
-def _without(name: str, overlay: Overlay, file: FleetConfig, **changes: Any) -> Overlay:
+def _without(names: Set[str], overlay: Overlay, file: FleetConfig, **changes: Any) -> Overlay:
     return overlay.next(
-        added=tuple(each for each in overlay.added if each.name != name),
-        removed=overlay.removed if file.instance(name) is None else overlay.removed | {name},
-        draining=overlay.draining - {name},
+        added=tuple(each for each in overlay.added if each.name not in names),
+        removed=overlay.removed | {each.name for each in file.instances if each.name in names},
+        draining=overlay.draining - names,
         **changes,
     )

@@ -66,7 +66,7 @@ def test_instances_come_and_go() -> None:
 def test_who_has_left_drains_no_more() -> None:
     overlay = edited(draining("a"), draining("b"))
     assert overlay.draining == {"a", "b"}
-    for edit in (removing("a"), drained("a")):
+    for edit in (removing("a"), drained({"a"})):
         assert edited(edit, overlay=overlay).draining == {"b"}
     assert overlay.reloaded().draining == frozenset()
 
@@ -81,11 +81,11 @@ def test_the_scaler_takes_back_what_it_drains_but_not_what_an_operator_drains_or
         overlay = edited(first, second, keeping("a"))
         assert (overlay.draining, overlay.scaled_down) == ({"a"}, frozenset())
     assert edited(by_scaler, removing("a")).scaled_down == frozenset()
-    left = edited(by_scaler, drained("a"))
+    left = edited(by_scaler, drained({"a"}))
     assert (left.removed, left.scaled_down) == ({"a"}, {"a"})
     assert Overlay.of(left.document()) == left
     assert edited(restoring(["a"]), overlay=left).scaled_down == frozenset()
-    added = edited(adding(an_instance("c")), draining("c", by_scaler=True), drained("c"))
+    added = edited(adding(an_instance("c")), draining("c", by_scaler=True), drained({"c"}))
     assert added.scaled_down == frozenset()
 
 
