@@ -39,6 +39,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 #: Pods change in bursts: changes within this time are reported together.
 _GATHER_S = 0.2
 _MAX_LINE_BYTES = 8 * 1024 * 1024
+#: Pods are listed by so many: an answer is parsed in one step of the event loop.
+PAGE_PODS = 250
 
 #: Exceptions from parsing an answer that is not a pod list or a pod event, for example a proxy's error page.
 _NO_LIST = (ValueError, LookupError, TypeError, AttributeError)
@@ -102,6 +104,7 @@ class KubernetesPods:
         account: Path = ACCOUNT,
     ) -> None:
         self._config = config
+        self._template = config.instance.model_dump(mode="json", exclude_unset=True)
         self._session = session
         self._server = server_of(config, environment, account)
         self._url = f"{self._server.url}/api/v1/namespaces/{self._server.namespace}/pods"
@@ -155,16 +158,21 @@ class KubernetesPods:
 
     async def _list(self) -> str:
         """Load all pods; returns the version of the list."""
-        async with self._get({}, aiohttp.ClientTimeout(total=30)) as answer:
-            await _check(answer)
-            listed = orjson.loads(await answer.read())
-        pods = {}
-        for pod in listed["items"]:
-            found = self._instance(pod)
-            if found is not None:
-                pods[found.name] = found
-        self._set(pods)
-        return str(listed["metadata"]["resourceVersion"])
+        pods: dict[str, InstanceConfig] = {}
+        query = {"limit": str(PAGE_PODS)}
+        while True:
+            async with self._get(query, aiohttp.ClientTimeout(total=30)) as answer:
+                await check(answer)
+                listed = orjson.loads(await answer.read())
+            pods |= {found.name: found for pod in listed["items"] if (found := self._instance(pod))}
+            about = listed["metadata"]
+            if not about.get("continue"):
+                break
+            query["continue"] = about["continue"]
+        if pods != self._pods:
+            self._pods = pods
+            self._changed.set()
+        return str(about["resourceVersion"])
 
     async def _follow_from(self, version: str) -> str:
         """Apply changes until the server ends the watch; returns the last version."""
@@ -178,7 +186,7 @@ class KubernetesPods:
         async with self._get(query, timeout) as answer:
             if answer.status == 410:
                 raise _Behind
-            await _check(answer)
+            await check(answer)
             rest = b""
             async for part in answer.content.iter_any():
                 *lines, rest = (rest + part).split(b"\n")
@@ -196,17 +204,12 @@ class KubernetesPods:
         if kind != "BOOKMARK":
             name = pod["metadata"]["name"]
             found = None if kind == "DELETED" else self._instance(pod)
-            pods = {known: each for known, each in self._pods.items() if known != name}
+            if found != self._pods.pop(name, None):
+                self._changed.set()
             if found is not None:
-                pods[name] = found
-            self._set(pods)
+                self._pods[name] = found
         version: str | None = pod["metadata"].get("resourceVersion")
         return version
-
-    def _set(self, pods: dict[str, InstanceConfig]) -> None:
-        if pods != self._pods:
-            self._pods = pods
-            self._changed.set()
 
     def _get(self, query: dict[str, str], timeout: aiohttp.ClientTimeout) -> Any:
         secure = self._url.startswith("https")
@@ -222,12 +225,8 @@ class KubernetesPods:
 
     def _instance(self, pod: Mapping[str, Any]) -> InstanceConfig | None:
         """The instance of a pod; None if the pod is not ready or its annotation is invalid."""
-        about, status = pod["metadata"], pod.get("status") or {}
-        conditions = status.get("conditions") or ()
-        ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-        address = status.get("podIP")
-        over = about.get("deletionTimestamp") or status.get("phase") in {"Failed", "Succeeded"}
-        if not ready or not address or over:
+        about, address = pod["metadata"], (pod.get("status") or {}).get("podIP")
+        if not is_ready(pod) or not address or has_ended(pod):
             return None
         kubernetes = self._config.kubernetes
         host = f"[{address}]" if ":" in address else address
@@ -236,9 +235,8 @@ class KubernetesPods:
             own = {} if annotation is None else orjson.loads(annotation)
             if not isinstance(own, dict) or _NOT_ITS_OWN & own.keys():
                 raise ValueError
-            template = self._config.instance.model_dump(mode="json", exclude_unset=True)
             url = f"{kubernetes.scheme}://{host}:{kubernetes.port}"
-            return parse_instance({**template, **own, "name": about["name"], "url": url})
+            return parse_instance({**self._template, **own, "name": about["name"], "url": url})
         except ConfigError as error:
             reason = str(error)
         except ValueError:
@@ -247,8 +245,20 @@ class KubernetesPods:
         return None
 
 
-async def _check(answer: aiohttp.ClientResponse) -> None:
-    """Raises _Refused for an error, with the message of its Status (such as who may not list pods)."""
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is ready to serve."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def has_ended(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended, or is being deleted."""
+    phase = (pod.get("status") or {}).get("phase")
+    return bool(pod["metadata"].get("deletionTimestamp")) or phase in {"Failed", "Succeeded"}
+
+
+async def check(answer: aiohttp.ClientResponse) -> None:
+    """Raise an exception for an error, with the message of its Status (such as who may not list pods)."""
     if answer.status < 400:
         return
     try:

@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import orjson
 from kubernetes.aio import client
 
 from router.background import surviving
 from router.config import PoolConfig
-from router.discovery import ApiServer
+from router.discovery import PAGE_PODS, ApiServer, check, has_ended, is_ready
 from router.gateway.fleet.edits import restoring
 from router.gateway.service import Gateway
 from router.scaling.actuator import Actuator, PoolState, steps
@@ -168,24 +169,30 @@ class Deployments(Actuator):
         deployment = await apps.read_namespaced_deployment(
             pool.deployment, namespace, _request_timeout=_TIMEOUT_S
         )
-        listed = await core.list_namespaced_pod(
-            namespace, label_selector=_selector(deployment.spec.selector), _request_timeout=_TIMEOUT_S
-        )
-        present = [
-            pod
-            for pod in listed.items
-            if pod.metadata.deletion_timestamp is None and pod.status.phase not in {"Succeeded", "Failed"}
-        ]
-        pods = {
-            pod.metadata.name: _Pod(
-                any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
-                (pod.metadata.annotations or {}).get(DELETION_COST) == _FIRST_TO_GO,
+        pods: dict[str, _Pod] = {}
+        revisions = set()
+        more: str | None = None
+        while more != "":
+            # The client takes a millisecond to make the objects of one pod.
+            answer = await core.list_namespaced_pod_without_preload_content(
+                namespace,
+                label_selector=_selector(deployment.spec.selector),
+                limit=PAGE_PODS,
+                _continue=more,
+                _request_timeout=_TIMEOUT_S,
             )
-            for pod in present
-        }
+            async with answer:
+                await check(answer)
+                listed = orjson.loads(await answer.read())
+            for pod in listed["items"]:
+                about = pod["metadata"]
+                if not has_ended(pod):
+                    marked = (about.get("annotations") or {}).get(DELETION_COST) == _FIRST_TO_GO
+                    pods[about["name"]] = _Pod(is_ready(pod), marked)
+                    revisions.add((about.get("labels") or {}).get(REVISION))
+            more = listed["metadata"].get("continue", "")
         replicas = deployment.spec.replicas
         version = deployment.metadata.resource_version
-        revisions = {(pod.metadata.labels or {}).get(REVISION) for pod in present}
         return _Deployment(1 if replicas is None else replicas, version, pods, len(revisions) > 1)
 
     async def _set_replicas(self, pool: PoolConfig, replicas: int) -> None:

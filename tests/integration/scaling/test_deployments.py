@@ -18,7 +18,7 @@ from router.gateway.service import Gateway
 from router.listening import free_port
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, serving
-from tests.integration.scaling.cluster import COST, NAME, NAMESPACE, OneDeployment, one_deployment
+from tests.integration.scaling.cluster import COST, NAME, NAMESPACE, OneDeployment, merged, one_deployment
 
 pytest.importorskip("kubernetes.aio")
 
@@ -100,7 +100,7 @@ async def test_pods_that_serve_are_not_taken_away_at_the_start(tmp_path: Path) -
         await gw.until(lambda: len(cluster.pods) == 1, 60)
         assert len(cluster.deleted) == 2
         assert cluster.marked == set(cluster.deleted)
-        assert gw.gateway.changes.overlay.revision >= 4  # both drained, and both left the fleet
+        assert gw.gateway.changes.overlay.revision >= 3  # both drained, and left the fleet
         await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
 
 
@@ -261,6 +261,37 @@ def test_the_names_of_a_deployments_pods(deployment: str, pod: str, expected: bo
 
     pool = PoolConfig.model_validate({"name": "small", "instance": INSTANCE, "deployment": deployment})
     assert _is_pod(pod, pool) == expected
+
+
+async def test_thousands_of_pods_are_read_in_parts_and_only_what_is_needed_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kubernetes.aio import client
+
+    from router.scaling import deployments
+
+    monkeypatch.setattr(deployments, "PAGE_PODS", 2)
+    monkeypatch.setattr(client, "V1Pod", None)  # the client's objects
+    pool = PoolConfig.model_validate({"name": "small", "instance": INSTANCE, "deployment": NAME})
+    async with one_deployment(free_port()) as (cluster, server):
+        cluster.deployment["spec"]["replicas"] = 5
+        cluster.unready = {f"{NAME}-7d9c8b6f5-00004"}
+        while cluster.ready < 4:  # noqa: ASYNC110 (a test may poll)
+            await asyncio.sleep(0.01)
+        marked, ended, *_ = cluster.pods
+        await cluster.put(merged(cluster.pods[marked], {"metadata": {"annotations": {COST: "-1000"}}}))
+        await cluster.put(merged(cluster.pods[ended], {"status": {"phase": "Failed"}}))
+        reader = deployments.Deployments(
+            cast(Gateway, None), lambda _: ApiServer(server, NAMESPACE, tmp_path)
+        )
+        cluster.asked.clear()
+        found = await reader._read(pool)
+        await reader.aclose()
+    assert [each.get("continue") for each in cluster.asked] == [None, "2", "4"]
+    assert found.pods.keys() == cluster.pods.keys() - {ended}
+    assert [name for name, each in found.pods.items() if each.marked] == [marked]
+    assert {name for name, each in found.pods.items() if not each.ready} == cluster.unready
+    assert (found.replicas, found.rolls) == (5, False)
 
 
 async def test_the_cluster_renews_its_token_and_its_authority(

@@ -71,10 +71,11 @@ class Cluster:
             }
             return web.json_response(status, status=403)
         if "watch" not in request.query:
-            self.lists += 1
-            return web.json_response(
-                {"metadata": {"resourceVersion": str(self.version)}, "items": list(self.pods.values())}
-            )
+            start, pods = int(request.query.get("continue", "0")), list(self.pods.values())
+            self.lists += not start
+            end = start + int(request.query.get("limit", len(pods)))
+            about = {"resourceVersion": str(self.version), "continue": str(end) if end < len(pods) else ""}
+            return web.json_response({"metadata": about, "items": pods[start:end]})
         at = int(request.query["resourceVersion"])
         if at < self.oldest:
             return web.Response(status=410)

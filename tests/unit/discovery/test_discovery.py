@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 import trustme
 
+from router import discovery
 from router.config import ConfigError, DiscoveryConfig, InstanceConfig
-from router.discovery import ANNOTATION, KubernetesPods
+from router.discovery import ANNOTATION, PAGE_PODS, KubernetesPods
 from tests.unit.discovery.cluster import Cluster, cluster, pod
 
 SERVES = {"llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct"}
@@ -83,8 +84,41 @@ async def test_pods_come_change_and_go(tmp_path: Path) -> None:
         await heard.until({"vllm-1", "vllm-2"})
         await state.delete("vllm-2")
         await heard.until({"vllm-1"})
-        assert state.asked[0] == {"path": "/api/v1/namespaces/llm/pods", "labelSelector": "app=vllm"}
+        path, limit = "/api/v1/namespaces/llm/pods", str(PAGE_PODS)
+        assert state.asked[0] == {"path": path, "labelSelector": "app=vllm", "limit": limit}
         assert set(state.tokens) == {"Bearer the-token"}
+
+
+async def test_thousands_of_pods_are_listed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "PAGE_PODS", 3)
+    async with cluster() as (state, url), aiohttp.ClientSession() as session:
+        for number in range(7):
+            await state.put(pod(f"vllm-{number}"))
+        pods = KubernetesPods(entry(url), session, {}, tmp_path)
+        assert await pods._list() == "7"
+        assert [each.get("continue") for each in state.asked] == [None, "3", "6"]
+        assert set(pods._pods) == {f"vllm-{number}" for number in range(7)}
+
+
+async def test_a_change_of_a_pod_looks_at_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with aiohttp.ClientSession() as session:
+        pods = KubernetesPods(entry("http://h"), session, {}, tmp_path)
+        for number in range(20):
+            pods._take({"type": "ADDED", "object": pod(f"vllm-{number}")})
+        compared: list[Any] = []
+
+        def equal(one: InstanceConfig, other: object) -> bool:
+            compared.append((one, other))
+            return vars(one) == getattr(other, "__dict__", None)
+
+        monkeypatch.setattr(InstanceConfig, "__eq__", equal)
+        for kind, ip, changes in (("MODIFIED", "10.0.0.1", False), ("MODIFIED", "10.0.0.9", True)):
+            pods._changed.clear()
+            pods._take({"type": kind, "object": pod("vllm-7", ip)})
+            assert pods._changed.is_set() == changes
+        pods._take({"type": "DELETED", "object": pod("vllm-7")})
+        assert len(compared) <= 3
+        assert len(pods._pods) == 19
 
 
 async def test_a_watch_that_breaks_off_loses_nothing(tmp_path: Path) -> None:
