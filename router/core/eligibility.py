@@ -26,7 +26,7 @@ RAMP_CONCURRENCY = 64
 
 
 #: A load report older than this is not used to limit the engine's queue.
-_REPORT_HOLDS_S = 10.0
+REPORT_HOLDS_S = 10.0
 #: An engine whose KV memory is used to this share may have a queue before its next report.
 _FILLING = 0.5
 
@@ -60,7 +60,7 @@ def free_slots(instance: Instance, now: float) -> float:
     if (
         awaiting >= ENGINE_QUEUE
         and (report.waiting or (report.kv_usage or 0.0) >= _FILLING)
-        and now - (instance.reported_at or 0.0) < _REPORT_HOLDS_S
+        and now - (instance.reported_at or 0.0) < REPORT_HOLDS_S
     ):
         waiting = (report.waiting or 0) + instance.dispatched_since_report - instance.ended_since_report
         free = min(free, float(ENGINE_QUEUE - min(waiting, awaiting)))

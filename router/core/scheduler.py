@@ -26,6 +26,7 @@ from typing import Any
 
 from router.core import attempts, health, hedging, refusals, streaming
 from router.core.deciding import Decided
+from router.core.eligibility import REPORT_HOLDS_S
 from router.core.errors import Refusal
 from router.core.events import (
     Allow,
@@ -369,9 +370,11 @@ class Scheduler:
 
     def _probed(self, event: Probed, now: float) -> bool:
         instance, settings = self._placer.fleet.instances.get(event.instance), self.settings
-        return instance is not None and health.probed(
-            instance, event.healthy, settings.eject_after, settings.return_after, now
-        )
+        if instance is None:
+            return False
+        changed = health.probed(instance, event.healthy, settings.eject_after, settings.return_after, now)
+        reported_at = instance.reported_at  # a report that is too old has opened slots
+        return changed or (reported_at is not None and now - reported_at >= REPORT_HOLDS_S)
 
     def _peer_load_reported(self, event: PeerLoadReported, now: float) -> bool:
         nothing = Work()

@@ -20,6 +20,7 @@ from router.core.events import (
     FleetChanged,
     Left,
     LoadReported,
+    Probed,
     Tick,
 )
 from router.core.interfaces import Choice, Option, Policy
@@ -312,6 +313,14 @@ def test_an_old_report_or_the_queue_of_other_clients_holds_nothing_back():
     for number in range(4):
         assert len(s.handle(Arrived(request(f"r{number}")), 0.1)) == 1
     assert s.handle(Arrived(request("r4")), 0.2) == []
+
+
+def test_a_probe_serves_the_queue_when_the_last_report_is_too_old():
+    s = with_a_full_engine(LoadReport(running=1, waiting=9))
+    assert s.handle(Arrived(request("r4")), 0.2) == []
+    assert s.handle(Probed("a", healthy=True), 10.0) == []
+    (sent,) = s.handle(Probed("a", healthy=True), 10.2)
+    assert sent.request_id == "r4"
 
 
 class Judging(Fixed):
