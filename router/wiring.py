@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -257,7 +257,7 @@ def create_gateway(
         targets=targets,
         metrics=metrics,
         make_backend=make_backend,
-        profile=profiles.find,
+        profile=lru_cache(maxsize=1024)(profiles.find),  # thousands of instances have few
         load_tokenizers=load_tokenizers,
     )
     feedback = Feedback(store, state, runner.apply)

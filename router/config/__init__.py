@@ -2,7 +2,7 @@
 
 from router.config.errors import ConfigError, Problem
 from router.config.instances import InstanceConfig
-from router.config.load import load, loads, located, misfits, parse_instance, with_address, with_instances
+from router.config.load import load, loads, located, parse_instance, with_address, with_instances
 from router.config.models import DiscoveryConfig, FleetConfig, ModelConfig
 from router.config.scaling import PoolConfig, ScalingConfig
 from router.config.sections import KeyConfig
@@ -20,7 +20,6 @@ __all__ = [
     "load",
     "loads",
     "located",
-    "misfits",
     "parse_instance",
     "with_address",
     "with_instances",

@@ -41,6 +41,11 @@ def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
+def check_instances(data: Mapping[str, Any]) -> list[Finding]:
+    """The problems of instances, and of pools beside them."""
+    return [*_instances(data), *_pools(data)]
+
+
 def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
     """Policy names that are not in `known`."""
     keys = (((*path, "policy"), key.get("policy")) for path, key in _rows(data, "auth", "keys"))
@@ -140,7 +145,7 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _repeated(pools, "name", "pool")
     discovered = [_pool_of(_mapping(entry.get("instance"))) for _, entry in _rows(data, "discovery")]
     seen: dict[tuple[tuple[str, ...], str], object] = {}
-    instances, models = set(_names(_rows(data, "instances"))), _names(_rows(data, "models"))
+    instances, models = _names(_rows(data, "instances")), _names(_rows(data, "models"))
     for path, pool in pools:
         if pool.get("name") in instances:
             yield (*path, "name"), f"an instance is named {masked(pool.get('name'))} too"
@@ -184,10 +189,11 @@ def _unknown(what: str, named: Iterable[tuple[Path, object]], known: Collection[
             yield path, f"unknown {what} {masked(name)}{_near(name, known)}"
 
 
-def _known_models(data: Mapping[str, Any]) -> list[str]:
+def _known_models(data: Mapping[str, Any]) -> Collection[str]:
     """The names and aliases of models."""
     models = _rows(data, "models")
-    return [*_names(models), *(alias for _, row in models for _, alias in _strings(row.get("aliases")))]
+    aliases = (alias for _, row in models for _, alias in _strings(row.get("aliases")))
+    return dict.fromkeys([*_names(models), *aliases])
 
 
 def _pool_of(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
@@ -206,8 +212,9 @@ def _repeated(rows: _Rows, field: str, what: str) -> Iterator[Finding]:
         seen.add(value)
 
 
-def _names(rows: _Rows) -> list[str]:
-    return [row["name"] for _, row in rows if isinstance(row.get("name"), str)]
+def _names(rows: _Rows) -> Collection[str]:
+    """In their order."""
+    return dict.fromkeys(row["name"] for _, row in rows if isinstance(row.get("name"), str))
 
 
 def _rows(data: Mapping[str, Any], *path: str) -> _Rows:

@@ -18,7 +18,7 @@ from typing import Any
 
 from predictors.learned.models import Models
 from router.background import Tasks
-from router.config import ConfigError, FleetConfig, InstanceConfig, misfits, with_instances
+from router.config import ConfigError, FleetConfig, InstanceConfig, with_instances
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.gateway.fleet.artifacts import Artifacts
@@ -164,8 +164,12 @@ class FleetChanges:
             return file
         try:
             return with_instances(file, (*file.instances, *found))
-        except ConfigError:  # one of them, such as a pod with another model in its annotation
-            reasons = misfits(file, found)
+        except ConfigError as error:  # one of them, such as a pod with another model in its annotation
+            start = len(file.instances)
+            reasons = {
+                int(each.path[1]) - start: f"{'.'.join(map(str, each.path[2:]))}: {each.reason}"
+                for each in error.problems
+            }
             for place, reason in reasons.items():
                 logger.warning(
                     "discovery: %s is left out, it does not fit the fleet file: %s", found[place].name, reason
@@ -215,7 +219,7 @@ class FleetChanges:
         self._peers.repeat_load()
         if models is not None:
             await self._artifacts.use(models)
-        self._apply_targets()
+        self._targets.use(file, overlay.targets)
         self._drains.follow(overlay.draining)
         if file is not replaced:
             late = self.needs_restart()
@@ -229,11 +233,6 @@ class FleetChanges:
     def needs_restart(self) -> list[str]:
         """The settings of the file that differ from those of the start and apply only after a restart."""
         return needs_restart(self._started, self.file)
-
-    def _apply_targets(self) -> None:
-        self._targets.use(self.file)
-        for key, values in self.overlay.targets.items():
-            self._targets.change(key, values)
 
     # --- changes made elsewhere --------------------------------------------------------------------------
     def document_changed(self, document: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Self, TypedDict
 from policies.second_look import dprime
 from router.config import FleetConfig, KeyConfig
 from router.config.sections import SecondLookConfig
-from router.core.types import AnswerCheck, Price
+from router.core.types import AnswerCheck, Candidate, Price
 from router.gateway.http.own_pages import OwnPages
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.keyring import KeyRing
@@ -71,8 +71,20 @@ class Rules:
     log_requests: bool
 
     @classmethod
-    def of(cls, config: FleetConfig, policies: tuple[str, ...], stored: Sequence[StoredKey] = ()) -> Self:
-        """The rules of a fleet file and of keys made at run time (`stored`). `policies` are the known policies."""
+    def of(
+        cls,
+        config: FleetConfig,
+        policies: tuple[str, ...],
+        stored: Sequence[StoredKey] = (),
+        candidates: Sequence[Candidate] | None = None,
+        before: Rules | None = None,
+    ) -> Self:
+        """The rules of a fleet file and of keys made at run time (`stored`). `policies` are the known policies, `candidates` all
+        of the fleet (None: they are made here). What `before` has of keys stays, unless the file's keys or models differ."""
+        if candidates is None:
+            candidates = [one for each in config.instances for one in config.candidates(each).values()]
+        if before is not None and (before.config.auth, before.config.models) != (config.auth, config.models):
+            before = None
         names = ModelNames(
             [model.name for model in config.models],
             {alias: model.name for model in config.models for alias in model.aliases},
@@ -80,11 +92,7 @@ class Rules:
         )
         defaults = config.defaults
         server = Defaults(defaults.policy, defaults.slo.slo() if defaults.slo else None, defaults.on_miss)
-        contexts = [
-            candidate.context_tokens
-            for instance in config.instances
-            for candidate in config.candidates(instance).values()
-        ]
+        contexts = [each.context_tokens for each in candidates]
         known = [each for each in contexts if each is not None]
         return cls(
             config=config,
@@ -98,11 +106,11 @@ class Rules:
                 {model.name: model.fallbacks for model in config.models},
             ),
             stored=stored,
-            **_key_rules(config, names, stored),
+            **_key_rules(config, names, stored, before),
             created=int(time.time()),
             least_context_tokens=min(known, default=None),
             most_context_tokens=max(known, default=None) if len(known) == len(contexts) else None,
-            check=None if config.second_look is None else _check(config, config.second_look),
+            check=None if config.second_look is None else _check(config, config.second_look, candidates),
             max_body_mb=config.limits.max_body_mb,
             request_timeout_s=config.limits.request_timeout_s,
             keep_prompts=config.store.keep_prompts,
@@ -112,8 +120,6 @@ class Rules:
 
     def with_keys(self, stored: Sequence[StoredKey]) -> Self:
         """The same rules with other keys beside those of the fleet file."""
-        if stored is self.stored:
-            return self
         changed = _key_rules(self.config, self.names, stored, self)
         rules = replace(self, stored=stored, **changed)
         rules.stay_closed(self)
@@ -130,6 +136,14 @@ def _key_rules(
 ) -> _KeyRules:
     """The rules of all keys that work. `before` are the rules before a change of `stored`: their warnings were logged, and what
     they have of keys whose chains are the same still holds."""
+    if before is not None and stored is before.stored:
+        return {
+            "tenants": before.tenants,
+            "keys": before.keys,
+            "effective": before.effective,
+            "terms": before.terms,
+            "accounts": before.accounts,
+        }
     tenants = Tenants(config.auth.keys, stored, names.name_of, None if before is None else before.tenants)
     for reason in tenants.left_out:
         if before is None or reason not in before.tenants.left_out:
@@ -180,13 +194,12 @@ def _terms(config: FleetConfig, names: ModelNames, key: KeyConfig, owner: str) -
     )
 
 
-def _check(config: FleetConfig, wanted: SecondLookConfig) -> AnswerCheck:
+def _check(config: FleetConfig, wanted: SecondLookConfig, candidates: Sequence[Candidate]) -> AnswerCheck:
     """How answers are checked. The price is that of the model's most expensive candidate."""
     model = config.model(wanted.model)
     assert model is not None  # noqa: S101 (the fleet file is checked for it)
     prices = [Price() if model.price is None else model.price.price()]
-    for instance in config.instances:
-        prices += [each.price for name, each in config.candidates(instance).items() if name == model.name]
+    prices += [each.price for each in candidates if each.model == model.name]
     price = max(prices, key=lambda each: each.cost_usd(FORM_TOKENS, USUAL_VERDICT_TOKENS))
     return AnswerCheck(dprime(wanted.auc), price, FORM_TOKENS, USUAL_VERDICT_TOKENS, wanted.timeout_s)
 

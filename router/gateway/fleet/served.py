@@ -108,29 +108,30 @@ class ServedFleet:
 
     # --- changes -------------------------------------------------------------------------------------
     async def prepare(self, config: FleetConfig) -> PreparedFleet:
-        """Do everything of a change that can fail. Raises ConfigError."""
-        old = self.config
+        """Do everything of a change that can fail, for what has changed. Raises ConfigError."""
+        old, known = self.config, self._runner.scheduler.instances
         self._keys.check(config)
-        rules = Rules.of(config, self.policies, self._keys.stored)
-        rules = replace(rules, pages=rules.pages.at(self._host))  # a reload does not move the listener
         tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
-        known = {each.name: (each, old.candidates(each)) for each in old.instances}
+        # Tuples of the same object are equal at once.
+        served = {each.name: (each,) for each in old.instances if each.name in self.backends}
+        models_stay, limits_stay = old.models == config.models, old.limits == config.limits
         plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []
         backends: dict[str, Backend] = {}
         async with AsyncExitStack() as made:
             for each in config.instances:
-                candidates = config.candidates(each)
-                same = (
-                    each.name in self.backends
-                    and old.limits == config.limits
-                    and known.get(each.name) == (each, candidates)
-                )
+                stays = served.get(each.name) == (each,)
+                candidates = known[each.name].candidates if stays and models_stay else config.candidates(each)
+                same = stays and limits_stay and candidates == known[each.name].candidates
                 plan.append((each, candidates, same))
                 if same:
                     backends[each.name] = self.backends[each.name]
                 else:
                     backends[each.name] = await self._make_backend(each, config)
                     made.push_async_callback(backends[each.name].aclose)
+                    await asyncio.sleep(0)  # thousands may come at once
+            every = [candidate for _, candidates, _ in plan for candidate in candidates.values()]
+            rules = Rules.of(config, self.policies, self._keys.stored, every, self.rules)
+            rules = replace(rules, pages=rules.pages.at(self._host))  # a reload does not move the listener
             return PreparedFleet(config, rules, tokenizers, plan, backends, made.pop_all())
 
     def commit(self, prepared: PreparedFleet) -> None:

@@ -10,8 +10,8 @@ from router.core.types import Targets
 
 
 class LiveTargets:
-    """The targets of all scopes. The fleet file sets them; `change` replaces some until the file is read again. A key has the
-    fleet's targets where neither its entry nor a change sets its own."""
+    """The targets of all scopes. The fleet file sets them, and operators' changes replace some. A key has the fleet's targets
+    where neither its entry nor a change sets its own."""
 
     def __init__(self, config: FleetConfig) -> None:
         #: Called when they have changed.
@@ -20,12 +20,15 @@ class LiveTargets:
         self._targets: dict[str | None, Targets] = {}
         self.use(config)
 
-    def use(self, config: FleetConfig) -> None:
-        """Use a fleet file; drops all changes."""
+    def use(
+        self, config: FleetConfig, changes: Mapping[str | None, Mapping[str, float | None]] | None = None
+    ) -> None:
+        """Use a fleet file, with these changes of a scope's `quality` (None: the policy's default) or `attainment`. A key that
+        another replica has just made may be unknown yet."""
         cost = config.scheduling.cost
         self._fleet = Targets(cost.quality, cost.quality_slack, cost.attainment, cost.window_requests)
         self._keys = {key.name: _own(key) for key in config.auth.keys}
-        self._changes: dict[str | None, dict[str, float | None]] = {}
+        self._changes = changes or {}
         self._merge()
 
     def use_keys(self, made: Iterable[KeyConfig]) -> None:
@@ -42,19 +45,13 @@ class LiveTargets:
         """Whether a scope's own targets differ from the fleet file's."""
         return bool(self._changes.get(key))
 
-    def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
-        """Set a scope's `quality` (None: the policy's default) or `attainment`. A key that another replica has just made may be
-        unknown yet."""
-        self._changes.setdefault(key, {}).update(values)
-        self._merge()
-
     def _merge(self) -> None:
         before = self._targets
         fleet = replace(self._fleet, **self._changes.get(None, {}))  # type: ignore[arg-type]
         targets: dict[str | None, Targets] = {None: fleet}
         for name, own in {**self._made, **self._keys}.items():
             values = {**own, **self._changes.get(name, {})}
-            targets[name] = replace(fleet, **values)  # type: ignore[arg-type]
+            targets[name] = replace(fleet, **values) if values else fleet  # type: ignore[arg-type]
         self._targets = targets
         if self.on_change is not None and targets != before:
             self.on_change()

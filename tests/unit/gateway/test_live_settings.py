@@ -42,17 +42,16 @@ def followed(targets: LiveTargets) -> TargetTable:
 
 def test_targets_of_the_file_and_changed_ones() -> None:
     digest = "0" * 64
-    targets = LiveTargets(
-        loads(
-            f"models: [{{name: m}}]\nscheduling: {{cost: {{quality: 0.5}}}}\n"
-            f"auth: {{keys: [{{name: k, sha256: '{digest}', attainment: 0.8}}]}}"
-        )
+    file = loads(
+        f"models: [{{name: m}}]\nscheduling: {{cost: {{quality: 0.5}}}}\n"
+        f"auth: {{keys: [{{name: k, sha256: '{digest}', attainment: 0.8}}]}}"
     )
+    targets = LiveTargets(file)
     live = followed(targets)
     assert (live("k").quality, live("k").attainment, live(None).attainment) == (0.5, 0.8, 0.95)
-    targets.change(None, {"quality": 0.6, "attainment": 0.9})
+    targets.use(file, {None: {"quality": 0.6, "attainment": 0.9}})
     assert (live("k").quality, live("k").attainment, live("gone").attainment) == (0.6, 0.8, 0.9)
-    targets.change("k", {"quality": None})
+    targets.use(file, {None: {"quality": 0.6, "attainment": 0.9}, "k": {"quality": None}})
     assert (live("k").quality, live(None).quality) == (None, 0.6)
     assert (targets.changed(None), targets.changed("k"), targets.changed("gone")) == (True, True, False)
     targets.use(loads("models: [{name: m}]"))
@@ -60,20 +59,19 @@ def test_targets_of_the_file_and_changed_ones() -> None:
 
 
 def test_targets_of_keys_that_are_not_of_the_file() -> None:
-    targets = LiveTargets(loads("models: [{name: m}]"))
+    file = loads("models: [{name: m}]")
+    targets = LiveTargets(file)
     live = followed(targets)
     made = KeyConfig(name="made", sha256="0" * 64, quality=0.7)
     targets.use_keys([made])
     assert (live("made").quality, live("made").attainment, live(None).quality) == (0.7, 0.95, None)
-    targets.change("made", {"attainment": 0.5})
-    targets.change(
-        "later", {"attainment": 0.6}
-    )  # another replica has made it, and this one has not read it yet
+    # Another replica has made `later`, and this one has not read it yet.
+    targets.use(file, {"made": {"attainment": 0.5}, "later": {"attainment": 0.6}})
     assert "later" not in targets.scopes
     targets.use_keys([made, *(made.model_copy(update={"name": name}) for name in ("more", "later"))])
     assert (live("made").quality, live("made").attainment, live("more").attainment) == (0.7, 0.5, 0.95)
     assert live("later").attainment == 0.6
-    targets.use(loads("models: [{name: m}]"))
+    targets.use(file)
     assert (live("made").quality, live("made").attainment) == (0.7, 0.95)
     targets.use_keys([])
     assert set(targets.scopes) == {None}
