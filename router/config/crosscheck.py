@@ -176,9 +176,8 @@ def _judge(data: Mapping[str, Any], section: str) -> Iterator[Finding]:
 
 def _served(models: Collection[str], path: Path, instance: object) -> Iterator[Finding]:
     """The models that an instance serves, and that the file does not have (`models`)."""
-    named = (
-        ((*path, "serves", str(model)), str(model)) for model in _mapping(_mapping(instance).get("serves"))
-    )
+    serves = map(str, _mapping(_mapping(instance).get("serves")))
+    named = (((*path, "serves", model), model) for model in serves if model not in models)
     yield from _unknown("model", named, models)
 
 

@@ -77,6 +77,8 @@ class FleetChanges:
         self._newest: Mapping[str, Any] | None = None  # not yet looked at
         self._follows_reloads = False  # from the start on: earlier reloads are in the file already
         self._found: dict[int, dict[str, InstanceConfig]] = {}  # by entry of `discovery`, then by name
+        # The last file, what was found then, and the two together: it takes long to check thousands of instances.
+        self._whole: tuple[FleetConfig, dict[int, dict[str, InstanceConfig]], FleetConfig] | None = None
         # By name, when `discovery` found it no more, for as long as a request may take.
         self._lost_at: dict[str, float] = {}
 
@@ -152,6 +154,11 @@ class FleetChanges:
 
     def _with_found(self, file: FleetConfig) -> FleetConfig:
         """A fleet file with the discovered instances, except those whose name is taken and those that do not fit it."""
+        if self._whole is None or self._whole[0] is not file or self._whole[1] is not self._found:
+            self._whole = file, self._found, self._join(file)
+        return self._whole[2]
+
+    def _join(self, file: FleetConfig) -> FleetConfig:
         taken = {each.name for each in file.instances} | {pool.name for pool in file.scaling.pools}
         found = []
         for each in (one for instances in self._found.values() for one in instances.values()):

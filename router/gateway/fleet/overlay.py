@@ -63,6 +63,8 @@ class Overlay:
                     )
         added = {each.name for each in self.added}
         kept = [each for each in file.instances if each.name not in self.removed and each.name not in added]
+        if not self.added:
+            return file.model_copy(update={"instances": tuple(kept)})
         return with_instances(file, (*kept, *self.added))
 
     def has(self, name: str, file: FleetConfig) -> bool:

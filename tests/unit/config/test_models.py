@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from backends.engine import profiles
 from policies import POLICIES
-from router.config import ConfigError, load, loads, parse_instance, with_instances
+from router.config import ConfigError, FleetConfig, ScalingConfig, load, loads, parse_instance, with_instances
 from router.core.types import Price, Slo
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -174,6 +174,22 @@ def test_a_new_instance_must_fit_the_fleet() -> None:
         with_instances(fleet, [stranger])
     with pytest.raises(ConfigError, match="another instance is named 'real'"):
         with_instances(fleet, [*fleet.instances, fleet.instances[0]])
+
+
+def test_only_what_refers_to_instances_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = loads(SMALL)
+    monkeypatch.setattr(FleetConfig, "model_validate", None)
+    whole = with_instances(fleet, fleet.instances[:1])
+    assert [each.name for each in whole.instances] == ["real"]
+    assert all(
+        getattr(whole, name) is getattr(fleet, name)
+        for name in FleetConfig.model_fields
+        if name != "instances"
+    )
+    pool = {"name": "real", "instance": {"kind": "vllm", "hardware": "l4", "serves": {"qwen": "q"}}}
+    scaling = ScalingConfig.model_validate({"pools": [pool]})
+    with pytest.raises(ConfigError, match="an instance is named 'real' too"):
+        with_instances(fleet.model_copy(update={"scaling": scaling}), fleet.instances)
 
 
 def test_a_model_without_a_profile_has_that_of_its_engine() -> None:

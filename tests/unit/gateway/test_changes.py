@@ -14,8 +14,9 @@ import pytest
 from router.config import FleetConfig, loads, with_instances
 from router.config.instances import InstanceConfig
 from router.gateway.fleet import changes as changes_module
+from router.gateway.fleet import overlay as overlay_module
 from router.gateway.fleet.changes import FleetChanges
-from router.gateway.fleet.edits import draining, keeping, together
+from router.gateway.fleet.edits import draining, keeping, removing, together
 from router.gateway.fleet.overlay import Overlay
 from router.store.state import MemoryState
 from tests.pace import cpu_limit_s
@@ -59,6 +60,21 @@ async def test_pods_that_do_not_fit_are_left_out_in_two_checks(monkeypatch: pyte
     await changes.found(0, found)
     assert [each.name for each in served[-1].instances] == [f"pod{n}" for n in range(20) if n != 7]
     assert checks.call_count == 2
+
+
+async def test_what_was_found_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = MagicMock(side_effect=with_instances)
+    monkeypatch.setattr(changes_module, "with_instances", checks)
+    monkeypatch.setattr(overlay_module, "with_instances", checks)
+    changes, served = changes_of(FILE)
+    await changes.found(0, pods(20))
+    await changes.edit(draining("pod3"))
+    await changes.edit(removing("pod4"))
+    assert checks.call_count == 1
+    assert [each.name for each in served[-1].instances] == [f"pod{n}" for n in range(20) if n != 4]
+    await changes.found(0, pods(21))
+    assert checks.call_count == 2
+    assert [each.name for each in served[-1].instances] == [f"pod{n}" for n in range(21) if n != 4]
 
 
 async def test_a_pod_with_the_name_of_a_pool_is_left_out() -> None:
