@@ -64,9 +64,8 @@ class PeerLink:
         if observations is not None:
             self._state.send_observations(observations)
         instances = scheduler.instances
-        nothing = Work()
         return ReplicaReport(
-            work={name: own for name, each in instances.items() if (own := each.own) != nothing},
+            work={name: each.own for name, each in instances.items() if each.work != each.elsewhere},
             ejections={name: each.ejections for name, each in instances.items() if each.ejections},
             turns={
                 f"{policy}:{group}": last

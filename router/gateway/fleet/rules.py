@@ -151,9 +151,12 @@ def _key_rules(
     effective: dict[str, KeyConfig] = {}
     terms: dict[str, KeyTerms] = {}
     accounts: dict[str, Account] = {}
-    for name in [tenant.name for tenant in tenants if tenants.alive(tenant.name)]:
-        chain = tenants.chain(name)
-        if before is not None and name in before.terms and chain == before.tenants.chain(name):
+    for name, chain in tenants.alive_chains():
+        if (
+            before is not None
+            and name in before.terms
+            and all(before.tenants.get(each.name) is each for each in chain)
+        ):
             effective[name], terms[name], accounts[name] = (
                 before.effective[name],
                 before.terms[name],

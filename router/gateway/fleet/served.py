@@ -158,9 +158,7 @@ class ServedFleet:
         self.backends = backends
         self.tokenizers = prepared.tokenizers
         self._headers.clear()
-        prepared.rules.stay_closed(self.rules)
-        self.rules = prepared.rules
-        self._use_keys(self._keys.stored)  # keys may have changed since `prepare`
+        self._use(prepared.rules.with_keys(self._keys.stored))  # keys may have changed since `prepare`
         self._runner.apply(FleetChanged(tuple(instances), scheduler_settings(config)))
         self._metrics.set_fleet(
             policies=self.policies,
@@ -174,10 +172,15 @@ class ServedFleet:
 
     def _use_keys(self, stored: Sequence[StoredKey]) -> None:
         """Keys were made or revoked."""
-        self.rules = rules = self.rules.with_keys(stored)
-        made = [name for name in rules.terms if rules.tenants[name].stored is not None]
-        self._targets.use_keys(rules.effective[name] for name in made)
-        self._metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
+        self._use(self.rules.with_keys(stored))
+
+    def _use(self, rules: Rules) -> None:
+        before, self.rules = self.rules, rules
+        rules.stay_closed(before)
+        if rules.effective is not before.effective:
+            made = [name for name in rules.terms if rules.tenants[name].stored is not None]
+            self._targets.use_keys(rules.effective[name] for name in made)
+            self._metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
         if self._was_open and not rules.keys.open:
             logger.warning(
                 "the first key closes the gateway: every request needs a key from now on%s",

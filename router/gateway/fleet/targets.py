@@ -59,5 +59,4 @@ class LiveTargets:
 
 def _own(key: KeyConfig) -> dict[str, float | None]:
     """The targets that a key sets itself."""
-    own = {"quality": key.quality, "attainment": key.attainment}
-    return {name: value for name, value in own.items() if value is not None}
+    return {name: value for name in ("quality", "attainment") if (value := getattr(key, name)) is not None}

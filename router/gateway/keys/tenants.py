@@ -148,12 +148,11 @@ class Tenants:
 
     def alive(self, name: str) -> bool:
         """Whether a key works: neither it nor any key above it is revoked or gone."""
-        chain = self.chain(name)
-        return (
-            0 < len(chain) <= MAX_DEPTH
-            and chain[-1].maker is None
-            and not any(tenant.revoked for tenant in chain)
-        )
+        return _works(self.chain(name))
+
+    def alive_chains(self) -> Iterator[tuple[str, tuple[Tenant, ...]]]:
+        """The keys that work, each with its chain."""
+        return ((name, chain) for name in self._tenants if _works(chain := self.chain(name)))
 
     def made_by(self, name: str) -> list[str]:
         """All keys that a key made, directly or further down."""
@@ -274,6 +273,14 @@ def key_of(name: object, sha256: str, given: Mapping[str, Any]) -> KeyConfig:
         first = error.errors(include_input=False)[0]
         where = path_of(first["loc"]) or None
         raise BadKey(where, sentence_of(first)) from None
+
+
+def _works(chain: Sequence[Tenant]) -> bool:
+    return (
+        0 < len(chain) <= MAX_DEPTH
+        and chain[-1].maker is None
+        and not any(tenant.revoked for tenant in chain)
+    )
 
 
 def _read(row: StoredKey) -> KeyConfig | None:

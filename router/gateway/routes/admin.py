@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from predictors.online.predictor import OnlinePredictor
 from router.config import InstanceConfig, parse_instance
 from router.core.errors import unauthorized
-from router.core.types import Outcome
+from router.core.types import Outcome, Targets
 from router.explain import describe
 from router.gateway.fleet.batch_plan import BatchProblem, Prompt
 from router.gateway.fleet.edits import adding, draining, removing, targeting
@@ -206,7 +206,12 @@ def _targets(gateway: Gateway) -> dict[str, Any]:
     prices: Mapping[str | None, Any] = {} if read_prices is None else read_prices()
     return {
         "targets": [
-            {"key": key, **asdict(targets), "changed": live.changed(key), "prices": prices.get(key)}
+            {
+                "key": key,
+                **{name: getattr(targets, name) for name in Targets.__dataclass_fields__},
+                "changed": live.changed(key),
+                "prices": prices.get(key),
+            }
             for key, targets in live.scopes.items()
         ]
     }

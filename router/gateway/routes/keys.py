@@ -227,7 +227,7 @@ async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
     listed = []
     for number, tenant in enumerate(tenants, 1):
         if gateway.rules.tenants.get(tenant.name) is not None:  # otherwise it vanished meanwhile
-            listed.append(_described(gateway, tenant))
+            listed.append(orjson.Fragment(orjson.dumps(_described(gateway, tenant))))
         if number % _AT_A_TIME == 0:
             await asyncio.sleep(0)
     return Response(orjson.dumps({"keys": listed}), media_type="application/json")
