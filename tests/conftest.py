@@ -3,9 +3,15 @@ drawings."""
 
 import gc
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Where the environment forbids to keep bytecode, as images of containers do, each process that a test starts would compile
+# all that it imports, and pytest would rewrite all tests again in each of its processes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A process of pytest has one core. Threads of numerical libraries beside it would wait for each other. The libraries read
 # this when they are loaded, and so do the processes that tests start.
