@@ -34,9 +34,11 @@ def _built(folder: Path, environment: dict[str, str]) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"]
-    command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(folder), str(source)]
-    subprocess.run(command, check=True, capture_output=True, timeout=600, env={**os.environ, **environment})
+    # As pip calls it, which would read `setup.py` three times.
+    program = f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, **environment}
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=600, env=environment)
     return next(folder.glob("*.whl"))
 
 
