@@ -10,7 +10,6 @@ from pydantic import Field
 from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.observation import CandidateKey, Count, LengthShares
 from router.compiled import compiled_init
-from router.core.types import Request
 
 
 @compiled_init
@@ -41,21 +40,22 @@ class AnswerLengths(Learner[AnswerCounted]):
         request, model = event.request, event.candidate.model
         if not event.has_output and event.prompt_tokens is None:
             return None
+        predicted = None if request.forecast is None else request.forecast.predicted.get(model)
         return AnswerCounted(
             (event.candidate.instance, model),
             request.prompt_tokens,
             event.prompt_tokens,
             event.output_tokens if event.has_output else None,
             request.max_tokens,
-            max(request.choices, 1),
-            _predicted(request, model),
+            request.choices or 1,
+            predicted,
         )
 
     def observe_loss(self, event: LossEvent) -> AnswerCounted | None:
         request, model, tokens = event.request, event.candidate.model, event.output_tokens
         if not event.decoding or tokens < 1 or request.choices > 1:
             return None
-        predicted = _predicted(request, model)
+        predicted = None if request.forecast is None else request.forecast.predicted.get(model)
         return AnswerCounted(
             (event.candidate.instance, model), request.prompt_tokens, None, tokens, tokens, 1, predicted
         )
@@ -68,7 +68,3 @@ class AnswerLengths(Learner[AnswerCounted]):
             lengths.observe_output(
                 observation.output_tokens, observation.max_tokens, observation.choices, observation.predicted
             )
-
-
-def _predicted(request: Request, model: str) -> LengthShares | None:
-    return None if request.forecast is None else request.forecast.predicted.get(model)

@@ -186,7 +186,7 @@ class Learning:
                 if stats.history is not None and request.engine_streams:
                     stats.history.stops_waiting(pending.dispatched_at)
         has_output = request.decodes and output_tokens >= 1
-        tpot_s = _plausible(request, own, output_tokens, tpot_s)
+        tpot_s = _checked_tpot(stats, request, own, output_tokens, tpot_s)
         event = EndEvent(
             request, candidate, stats, own, pending, output_tokens, prompt_tokens, tpot_s, has_output, now
         )
@@ -195,10 +195,8 @@ class Learning:
             return
         if pending is not None:
             self._learn_due(stats, now)
-        if has_output:
-            if prediction.output_tokens_p90 is not None:
-                stats.coverage.observe_output(output_tokens <= prediction.output_tokens_p90)
-            _check_tpot(stats, own, tpot_s)
+        if has_output and prediction.output_tokens_p90 is not None:
+            stats.coverage.observe_output(output_tokens <= prediction.output_tokens_p90)
 
     def observe_loss(
         self,
@@ -224,10 +222,9 @@ class Learning:
         if stats.history is not None and not decoding and request.engine_streams:
             stats.history.stops_waiting(now - waited_s)
         own = prediction if isinstance(prediction, OnlinePrediction) else None
-        tpot_s = _plausible(request, own, output_tokens, tpot_s)
+        tpot_s = _checked_tpot(stats, request, own, output_tokens, tpot_s)
         event = LossEvent(request, candidate, stats, own, pending, waited_s, decoding, output_tokens, tpot_s)
         self._learn(event, self._on_loss, now)
-        _check_tpot(stats, own, tpot_s)
         if pending is not None:
             pending.lost = True
             pending.overdue_at = min(now, pending.overdue_at)
@@ -254,18 +251,20 @@ class Learning:
             self.publish(observation)
 
 
-def _plausible(
-    request: Request, prediction: OnlinePrediction | None, output_tokens: int, tpot_s: float | None
+def _checked_tpot(
+    stats: CandidateStats | None,
+    request: Request,
+    prediction: OnlinePrediction | None,
+    output_tokens: int,
+    tpot_s: float | None,
 ) -> float | None:
-    """The TPOT if it shows the engine's speed. Choices decode together, so each of their tokens seems to take less
-    time; and an answer that came in one piece shows nothing."""
+    """The TPOT if it shows the engine's speed; then the accuracy of its prediction is counted. Choices decode together,
+    so each of their tokens seems to take less time; and an answer that came in one piece shows nothing."""
     if prediction is None or tpot_s is None:
         return tpot_s
     in_one_piece = tpot_s * (output_tokens - 1) < _LEAST_STEPS * prediction.estimate.step_s
-    return None if request.choices > 1 or in_one_piece else tpot_s
-
-
-def _check_tpot(stats: CandidateStats, prediction: OnlinePrediction | None, tpot_s: float | None) -> None:
-    """Count how accurate the predicted TPOT was."""
-    if prediction is not None and prediction.tpot_s is not None and tpot_s is not None and tpot_s > 0.0:
+    if request.choices > 1 or in_one_piece:
+        return None
+    if stats is not None and prediction.tpot_s is not None:
         stats.coverage.observe_tpot(log(tpot_s / prediction.tpot_s))
+    return tpot_s
