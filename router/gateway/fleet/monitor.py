@@ -15,9 +15,6 @@ from router.gateway.relay.runner import Runner
 
 logger = logging.getLogger("headway.monitor")
 
-#: Between the first probes of instances that come together; the next ones are then as far apart.
-_APART_S = 0.001
-
 _Answer = TypeVar("_Answer")
 
 
@@ -39,10 +36,9 @@ class Monitor:
         """Watch exactly these instances from now on."""
         for name in [name for name in self._watching if name not in backends]:
             self._watching.pop(name).cancel()
-        new = [name for name in backends if name not in self._watching]
-        for number, name in enumerate(new):
-            watch = self._watch(name, backends[name], number * _APART_S)
-            self._watching[name] = self._tasks.start(watch, f"monitor {name}")
+        for name, backend in backends.items():
+            if name not in self._watching:
+                self._watching[name] = self._tasks.start(self._watch(name, backend), f"monitor {name}")
 
     def forget(self, name: str) -> None:
         """Forget an instance whose adapter has changed; the next `watch` watches it again."""
@@ -53,9 +49,8 @@ class Monitor:
         self._watching.clear()
         await self._tasks.stop()
 
-    async def _watch(self, name: str, backend: Backend, after_s: float) -> None:
+    async def _watch(self, name: str, backend: Backend) -> None:
         was_healthy: bool | None = None
-        await asyncio.sleep(after_s)
         while True:
             with surviving("monitor"):
                 fault = await self._round(name, backend)

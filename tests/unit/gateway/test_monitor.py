@@ -11,7 +11,6 @@ from router import background
 from router.core.errors import UpstreamError
 from router.core.events import LoadReported, Probed
 from router.core.types import LoadReport
-from router.gateway.fleet import monitor as monitor_module
 from router.gateway.fleet.monitor import Monitor
 
 
@@ -83,20 +82,6 @@ async def test_a_fault_in_a_round_is_counted_and_the_next_round_comes(error: Exc
     events.fails = False
     await events.until(LoadReported("a", LoadReport(running=2)))
     assert background.failures()["monitor"] >= 3
-    await monitor.stop()
-
-
-@pytest.mark.parametrize(("apart_s", "probed"), [(1000.0, 1), (0.0, 20)])
-async def test_instances_that_come_together_are_not_probed_together(
-    monkeypatch: pytest.MonkeyPatch, apart_s: float, probed: int
-) -> None:
-    monkeypatch.setattr(monitor_module, "_APART_S", apart_s)
-    events = Events()
-    monitor = Monitor(events, 1000.0, 1.0)  # type: ignore[arg-type]
-    monitor.watch({f"i{number}": Backend() for number in range(20)})  # type: ignore[misc]
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert len([each for each in events.seen if isinstance(each, Probed)]) == probed
     await monitor.stop()
 
 
