@@ -23,7 +23,7 @@ IDLE_CONNECTION_S = 2.0
 SWEEP_S = 0.5
 #: An answer whose reader is done has this long to end its chunked body before the connection is dropped.
 DRAIN_S = 2.0
-#: The next address of a name is tried after this long, or when the one before has failed.
+#: The next address of a name is tried after this long (RFC 8305), or when the one before has failed.
 _NEXT_ADDRESS_S = 0.25
 #: Errors of a connection that this machine causes, not the engine.
 _SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})

@@ -195,7 +195,7 @@ class Predictor(Protocol):
     ) -> None:
         """The attempt was cancelled, expired or failed `waited_s` after its dispatch. `decoding`: after its first token.
         If not, its first token would have come later than `waited_s`. The answer would have been longer than the
-        `output_tokens` so far, which took `tpot_s` each."""
+        `output_tokens` so far, which took `tpot_s` each (None: unknown)."""
         ...
 
     def observe_report(self, instance: Instance, now: float) -> None:
