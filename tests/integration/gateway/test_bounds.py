@@ -9,7 +9,7 @@ from types import ModuleType
 
 import policies
 from router.config import parse_instance
-from tests.integration.gateway.live import bearer, key, live, vllm
+from tests.integration.gateway.live import Live, bearer, key, live, vllm
 
 #: Containers that grow with what clients say, and with keys and instances, each up to a bound of its own, and the test of
 #: that bound.
@@ -42,6 +42,12 @@ MODELS = [f"m{number}" for number in range(8)]
 REQUESTS = 90
 POLICIES = sorted(policies.POLICIES)
 COME_AND_GO = 30
+
+
+async def settled_sizes(gw: Live) -> dict[str, int]:
+    """`sizes` of the gateway once no request runs and all records are written."""
+    await gw.until(lambda: not gw.gateway.runner.scheduler.live and not gw.gateway.store.writer.pending)
+    return sizes(gw.gateway)
 
 
 def sizes(root: object) -> dict[str, int]:
@@ -114,13 +120,10 @@ async def test_distinct_words_of_clients_fill_nothing_without_a_bound(tmp_path):
             await gw.get(f"/admin/requests?key=key-{number}", headers=bearer("root"))
 
         await asyncio.gather(*map(ask, range(20)))
-        await asyncio.sleep(0.3)  # records are written
-        before = sizes(gw.gateway)
+        before = await settled_sizes(gw)
         for start in range(20, 20 + REQUESTS, 30):
             await asyncio.gather(*map(ask, range(start, start + 30)))
-        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
-        await asyncio.sleep(0.3)
-        after = sizes(gw.gateway)
+        after = await settled_sizes(gw)
         grown = {name for name, size in after.items() if size - before.get(name, 0) >= REQUESTS / 3}
         assert grown - BOUNDED.keys() == set(), {name: after[name] for name in grown}
         assert len(before) > 100  # it has looked at the gateway, not at its shell
@@ -162,10 +165,10 @@ async def test_instances_and_keys_that_come_and_go_leave_nothing(tmp_path):
 
         for number in range(COME_AND_GO):
             await turn(number)
-        before = sizes(gw.gateway)
+        before = await settled_sizes(gw)
         for number in range(COME_AND_GO, 3 * COME_AND_GO):
             await turn(number)
-        after = sizes(gw.gateway)
+        after = await settled_sizes(gw)
         grown = {
             name: (before.get(name, 0), size)
             for name, size in after.items()
