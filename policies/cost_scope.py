@@ -18,7 +18,7 @@ _MAX_SHIFT = 0.05
 _RESERVED = 0.5
 #: `caution`: its first value, its bounds, and what one miss adds to its logarithm with a window of _MISS_WINDOW requests. At the
 #: least caution the full difference of quality and spend is worth a certain miss, at the most caution a risk of 2 %.
-FIRST_CAUTION = 8.0
+FIRST_CAUTION = 4.0
 _LEAST_CAUTION = 1.0
 _MOST_CAUTION = 50.0
 _MISS_STEP = 0.2
