@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from router.compiled import compiled_init
 from router.core.money.reservation import Funding
 from router.gateway.keys.accounts import Account
 from router.store.state import Bucket, Budget, Claim, Grant, State
@@ -17,43 +19,23 @@ from router.store.state import Bucket, Budget, Claim, Grant, State
 logger = logging.getLogger("headway")
 
 
+@compiled_init
+@dataclass(slots=True, eq=False)
 class KeyReservation:
-    """The reservation of one request. It counts against `budgets`. `tokens` are the amounts that it took from token
-    buckets, `slot` is what it has reserved of the account's slots, and `funding` is the money granted at its start (None:
-    no budget bounds it)."""
+    """The reservation of one request. It counts against `budgets`. `_run` runs work to its end, even if its caller no
+    longer waits. `tokens` are the amounts that it took from token buckets, `slot` is what it has reserved of the account's
+    slots, and `funding` is the money granted at its start (None: no budget bounds it)."""
 
-    __slots__ = (
-        "_clock",
-        "_closed",
-        "_grown_usd",
-        "_run",
-        "_state",
-        "account",
-        "budgets",
-        "funding",
-        "slot",
-        "tokens",
-    )
-
-    def __init__(
-        self,
-        state: State,
-        clock: Callable[[], float],
-        run: Callable[[Coroutine[Any, Any, None]], object],
-        account: Account,
-        budgets: Sequence[Budget],
-    ) -> None:
-        """`run` runs work to its end, even if its caller no longer waits."""
-        self._state = state
-        self._clock = clock
-        self._run = run
-        self._closed = False
-        self._grown_usd = 0.0
-        self.account = account
-        self.budgets = budgets
-        self.tokens: Sequence[tuple[Bucket, float]] = ()
-        self.slot = 0.0
-        self.funding: Funding | None = None
+    _state: State
+    _clock: Callable[[], float]
+    _run: Callable[[Coroutine[Any, Any, None]], object]
+    account: Account
+    budgets: Sequence[Budget]
+    tokens: Sequence[tuple[Bucket, float]] = ()
+    slot: float = 0.0
+    funding: Funding | None = None
+    _grown_usd: float = 0.0
+    _closed: bool = False
 
     def grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
         """Take more money, in a task of its own. `then` is called with the reserved amount (0: nothing) and with what

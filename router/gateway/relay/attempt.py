@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from backends.scanning import Assembler
+from router.compiled import compiled_init
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import Allow, Dispatch, Failure, FailureKind
 from router.core.interfaces import Backend, Batch, Call, OpenCall
-from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.event_tokens import tokens_of
 from router.gateway.relay.exchange import Exchange
@@ -61,6 +62,8 @@ class Listener(Protocol):
         ...
 
 
+@compiled_init
+@dataclass(slots=True, eq=False)
 class Attempt:
     """What one `Dispatch` starts; `router.core.interfaces.Sink`. Times are on the driver's clock in seconds.
 
@@ -69,72 +72,30 @@ class Attempt:
     `held_up` that the engine was not read for a while. `answer` is what it gave, if it was not streamed to the client.
     """
 
-    __slots__ = (
-        "_behind",
-        "_call",
-        "_client",
-        "_clock",
-        "_codec",
-        "_exchange",
-        "_held",
-        "_last_at",
-        "_listener",
-        "_metered",
-        "_passing",
-        "_taking",
-        "_task",
-        "aborted",
-        "answer",
-        "assembler",
-        "cut",
-        "dispatch",
-        "finish_reason",
-        "first_at",
-        "held_up",
-        "itl_max_s",
-        "span_id",
-        "tokens",
-        "usage",
-        "was_sent",
-    )
-
-    def __init__(
-        self,
-        listener: Listener,
-        exchange: Exchange,
-        client: ClientRequest,
-        dispatch: Dispatch,
-        metered: MeteredStream | None,
-    ) -> None:
-        self._listener = listener
-        self._clock = listener.clock
-        self._exchange = exchange
-        self._client = client
-        self._codec: ApiCodec = exchange.codec
-        self._metered = metered
-        self._call: OpenCall | None = None
-        self._task: asyncio.Task[None] | None = None  # adjusts an answer that may be large
-        self.assembler = (
-            Assembler("chat" if exchange.api == "chat" else "completions")
-            if dispatch.streams and not exchange.request.client_streams
-            else None
-        )
-        if metered is not None:
-            metered.collector = self.assembler
-        self._held: list[bytes] = []  # what came before the first token
-        self._passing = False  # the response has begun with it
-        self._taking = False  # a batch is being taken
-        self._behind = False  # the client reads more slowly than the engine writes
-        self._last_at = 0.0
-        self.dispatch = dispatch
-        self.span_id: int | None = None
-        self.first_at: float | None = None
-        self.tokens = 0
-        self.usage: Mapping[str, Any] | None = None
-        self.finish_reason: str | None = None
-        self.itl_max_s = 0.0
-        self.aborted = self.cut = self.was_sent = self.held_up = False
-        self.answer: dict[str, Any] | None = None
+    _listener: Listener
+    _exchange: Exchange
+    _client: ClientRequest
+    dispatch: Dispatch
+    assembler: Assembler | None
+    _metered: MeteredStream | None
+    _call: OpenCall | None = None
+    _task: asyncio.Task[None] | None = None  # adjusts an answer that may be large
+    _held: list[bytes] = field(default_factory=list)  # what came before the first token
+    _passing: bool = False  # the response has begun with it
+    _taking: bool = False  # a batch is being taken
+    _behind: bool = False  # the client reads more slowly than the engine writes
+    _last_at: float = 0.0
+    span_id: int | None = None
+    first_at: float | None = None
+    tokens: int = 0
+    usage: Mapping[str, Any] | None = None
+    finish_reason: str | None = None
+    itl_max_s: float = 0.0
+    aborted: bool = False
+    cut: bool = False
+    was_sent: bool = False
+    held_up: bool = False
+    answer: dict[str, Any] | None = None
 
     # --- its life ------------------------------------------------------------------------------------
     def start(self, find: Callable[[str], Backend], call: Call) -> None:
@@ -175,9 +136,9 @@ class Attempt:
         if self.aborted:
             return
         self._close()
-        if answer is not None and self._codec.adjust is not None:
+        if answer is not None and self._exchange.codec.adjust is not None:
             self._task = asyncio.get_running_loop().create_task(
-                self._adjusted(answer, self._codec.adjust(answer))
+                self._adjusted(answer, self._exchange.codec.adjust(answer))
             )
             return
         try:
@@ -255,7 +216,7 @@ class Attempt:
         data = batch.data
         first = False
         if batch.tokens:
-            now = self._clock()
+            now = self._listener.clock()
             self.tokens += batch.tokens
             if self.first_at is None:
                 self.first_at = now
@@ -274,7 +235,7 @@ class Attempt:
             if data:
                 self.assembler.feed(data)
         elif self._passing:
-            out = self._codec.events(data)
+            out = self._exchange.codec.events(data)
             if out:
                 client.write(out)
         else:
@@ -336,7 +297,7 @@ class Attempt:
     def begin(self, last: bytes) -> None:
         """Begin the response with what was held back, and `last`."""
         self._passing = True
-        self._listener.begin_stream(self, self._codec.first(b"".join(self._held) + last))
+        self._listener.begin_stream(self, self._exchange.codec.first(b"".join(self._held) + last))
 
     # --- what it gave --------------------------------------------------------------------------------
     @property

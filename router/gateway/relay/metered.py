@@ -9,12 +9,14 @@ follows it is not looked at, so the outcome does not depend on how the bytes wer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
 
 from backends.engine_numbers import counted, sound_usage
 from backends.sse_events import chunk_of
+from router.compiled import compiled_init
 from router.core.interfaces import Batch, Collector
 from router.core.money.meter import TokenMeter, Verdict
 from router.gateway.relay.event_tokens import choice_tokens, choices_of, ended_in, index_of, tokens_of_each
@@ -30,46 +32,30 @@ class _Rest(NamedTuple):
     reported: object
 
 
+@compiled_init
+@dataclass(slots=True, eq=False)
 class MeteredStream:
     """The events of one attempt under its meter.
 
-    `hide_usage` takes the usage that only the router asked for out of the events. `usage` is what is known of it so far,
-    `stopped` says that the answer ends here, `waiting` that the rest waits for money: `go_on` then gives it. With a `collector`
-    what is paid for goes to it, and the batches have no data.
+    `hide_usage` takes the usage that only the router asked for out of the events. With a `collector` what is paid for goes
+    to it, and the batches have no data. `usage` is what is known of it so far, `stopped` says that the answer ends here,
+    `waiting` that the rest waits for money: `go_on` then gives it.
     """
 
-    __slots__ = (
-        "_by_choice",
-        "_choices",
-        "_ended",
-        "_events",
-        "_final",
-        "_hide_usage",
-        "_passed",
-        "_per_choice",
-        "_rest",
-        "_template",
-        "collector",
-        "meter",
-        "stopped",
-        "usage",
-    )
-
-    def __init__(self, meter: TokenMeter, choices: int, *, hide_usage: bool) -> None:
-        self.meter = meter
-        self.collector: Collector | None = None
-        self._choices = choices
-        self._hide_usage = hide_usage
-        self._by_choice: dict[int, int] = {}  # tokens
-        self._events: dict[int, int] = {}  # events with tokens in them, by choice
-        self._ended: set[int] = set()  # choices that have come to their end
-        self._per_choice = False  # the usage of an event is that of its choice, as vLLM's is
-        self._final: Mapping[str, Any] | None = None  # the engine's own usage of the whole answer
-        self._passed = 0  # tokens
-        self._template: MeteredTemplate | None = None  # how the events of the last batch are written
-        self._rest: _Rest | None = None
-        self.usage: Mapping[str, Any] | None = None
-        self.stopped = False
+    meter: TokenMeter
+    choices: int
+    hide_usage: bool
+    collector: Collector | None = None
+    usage: Mapping[str, Any] | None = None
+    stopped: bool = False
+    _by_choice: dict[int, int] = field(default_factory=dict)  # tokens
+    _events: dict[int, int] = field(default_factory=dict)  # events with tokens in them, by choice
+    _ended: set[int] = field(default_factory=set)  # choices that have come to their end
+    _per_choice: bool = False  # the usage of an event is that of its choice, as vLLM's is
+    _final: Mapping[str, Any] | None = None  # the engine's own usage of the whole answer
+    _passed: int = 0  # tokens
+    _template: MeteredTemplate | None = None  # how the events of the last batch are written
+    _rest: _Rest | None = None
 
     @property
     def waiting(self) -> bool:
@@ -116,11 +102,11 @@ class MeteredStream:
                     self._ended |= ended
                 self._count(choices, usage)
             counted_first = False
-            complete = len(self._ended) >= self._choices
+            complete = len(self._ended) >= self.choices
             if usage is not None and (sound := sound_usage(usage)) is not None:
                 reported = sound
                 self._final = sound if complete and not self._per_choice else None
-            verdict = meter.judge(complete=complete, finished=self._choices == 1 and bool(ended))
+            verdict = meter.judge(complete=complete, finished=self.choices == 1 and bool(ended))
             if verdict is Verdict.WAIT:
                 self._rest = _Rest(batch, began, reported)
                 break
@@ -128,11 +114,11 @@ class MeteredStream:
                 self.stopped = True
                 break
             self._passed = meter.tokens
-            if self._choices == 1:
+            if self.choices == 1:
                 self._template = metered_template(event, choices, usage)
             if collector is not None:
                 collector.take_event(payload, len(event))
-            elif usage is not None and self._hide_usage:
+            elif usage is not None and self.hide_usage:
                 del payload["usage"]
                 kept.append(b"data: %b\n\n" % orjson.dumps(payload))
             else:
@@ -193,7 +179,7 @@ class MeteredStream:
         usage = usages[passing - 1] if usages else None
         if self.collector is not None:
             return written, usage, end
-        if usages and self._hide_usage:
+        if usages and self.hide_usage:
             return template.without_usage(texts), usage, end
         return data[at:end], usage, end
 
@@ -221,9 +207,9 @@ class MeteredStream:
         total = sum(by_choice.values())
         seen = sum(events.values())
         if output is not None:
-            if output < seen and self._choices > 1:
+            if output < seen and self.choices > 1:
                 self._per_choice = True
-            if len(self._ended) >= self._choices and not self._per_choice:
+            if len(self._ended) >= self.choices and not self._per_choice:
                 total = output  # the end of the answer
             elif len(choices) == 1 and self._per_choice:
                 at = index_of(choices[0])

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from backends.scanning import Assembler
 from router.background import surviving
 from router.core.errors import Refusal
 from router.core.events import (
@@ -183,11 +184,13 @@ class Relay:
         """Start an attempt."""
         exchange, request = self._exchange, self._request
         bound, candidate = instruction.bound, instruction.candidate
-        metered = None
+        assembler = metered = None
+        if instruction.streams and not request.client_streams:
+            assembler = Assembler("chat" if exchange.api == "chat" else "completions")
         if instruction.streams and (bound.paid_tokens is not None or instruction.allowance is not None):
             meter = TokenMeter(request, candidate, bound, instruction.allowance)
-            metered = MeteredStream(meter, request.choices, hide_usage=not exchange.wants_each_usage)
-        attempt = Attempt(self, exchange, self._client, instruction, metered)
+            metered = MeteredStream(meter, request.choices, not exchange.wants_each_usage, assembler)
+        attempt = Attempt(self, exchange, self._client, instruction, assembler, metered)
         self._attempts[instruction.attempt] = attempt
         traceparent, trace = None, exchange.record.trace
         if trace is not None:
@@ -203,8 +206,8 @@ class Relay:
             metered is not None,
             traceparent,
             request.cache_salt,
-            attempt.assembler,
-            attempt.assembler or exchange.codec.usage_collector,
+            assembler,
+            assembler or exchange.codec.usage_collector,
         )
         attempt.start(self._services.fleet.backend, call)
 
