@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from types import coroutine
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from backends.writes import write
+from router.compiled import compiled_init
 from router.gateway.http.request_body import ClientGone, announces_more, too_large
 
 logger = logging.getLogger("headway")
@@ -48,74 +50,38 @@ class ClientConnection(Protocol):
         ...
 
 
+@compiled_init
+@dataclass(slots=True, eq=False)
 class ClientRequest:
     """One request. `headers` are as they came, names in lower case, `by_name` the same as a dictionary. `on_left` is called
     when the client leaves, `on_shutdown` when the server has no patience left, `on_writable` once, when the client has
-    read what was written.
+    read what was written. `chunked`: a stream is written in chunks, because the client speaks HTTP/1.1.
 
     `more_body`, `response_started`, `response_complete` and `keep_alive` are named as uvicorn names them: the connection
     reads them of its requests of both kinds.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_connection",
-        "_continue",
-        "_handler",
-        "_limit",
-        "_parts",
-        "_size",
-        "_waiter",
-        "_write",
-        "by_name",
-        "headers",
-        "keep_alive",
-        "left",
-        "method",
-        "more_body",
-        "on_left",
-        "on_shutdown",
-        "on_writable",
-        "path",
-        "paused",
-        "response_complete",
-        "response_started",
-    )
-
-    def __init__(
-        self,
-        connection: ClientConnection,
-        handler: Handler,
-        method: bytes,
-        path: str,
-        headers: list[tuple[bytes, bytes]],
-        by_name: dict[bytes, bytes],
-        *,
-        http_1_0: bool,
-        keep_alive: bool,
-        expects_continue: bool,
-    ) -> None:
-        self._connection = connection
-        self._handler = handler
-        self._write = connection.transport.write
-        self._chunked = not http_1_0
-        self._continue = expects_continue
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._limit: float = HIGH_WATER_LIMIT  # bytes that may wait to be read
-        self._waiter: asyncio.Future[None] | None = None
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.by_name = by_name
-        self.keep_alive = keep_alive
-        self.more_body = True
-        self.left = self.response_started = self.response_complete = False
-        #: Whether the client reads more slowly than we write; `on_writable` says when it has caught up.
-        self.paused = connection.flow.write_paused
-        self.on_left: Callable[[], object] | None = None
-        self.on_shutdown: Callable[[], object] | None = None
-        self.on_writable: Callable[[], None] | None = None
+    _connection: ClientConnection
+    _handler: Handler
+    method: bytes
+    path: str
+    headers: list[tuple[bytes, bytes]]
+    by_name: dict[bytes, bytes]
+    chunked: bool
+    keep_alive: bool
+    expects_continue: bool
+    paused: bool  # the client reads more slowly than we write; `on_writable` says when it has caught up
+    _parts: list[bytes] = field(default_factory=list)
+    _size: int = 0
+    _limit: float = HIGH_WATER_LIMIT  # bytes that may wait to be read
+    _waiter: asyncio.Future[None] | None = None
+    more_body: bool = True
+    left: bool = False
+    response_started: bool = False
+    response_complete: bool = False
+    on_left: Callable[[], object] | None = None
+    on_shutdown: Callable[[], object] | None = None
+    on_writable: Callable[[], None] | None = None
 
     # --- its life --------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -196,7 +162,7 @@ class ClientRequest:
 
     def body_here(self, max_body_mb: float) -> bytes | None:
         """The complete body, if it has arrived and nothing is wrong with it."""
-        if self.more_body or self._continue or self.left or self._size > max_body_mb * 1024 * 1024:
+        if self.more_body or self.expects_continue or self.left or self._size > max_body_mb * 1024 * 1024:
             return None
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -208,9 +174,9 @@ class ClientRequest:
         if length is not None and announces_more(length, limit):
             raise too_large(max_body_mb)
         connection = self._connection
-        if self._continue and not connection.transport.is_closing():
-            self._continue = False
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self.expects_continue and not connection.transport.is_closing():
+            self.expects_continue = False
+            connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self.more_body:
             connection.flow.resume_reading()
         while self.more_body and not self.left and self._size <= limit:
@@ -240,7 +206,7 @@ class ClientRequest:
         """Begin a stream with its head and first bytes. It may stay open for long, so the request's headers are dropped."""
         self.headers.clear()
         self.by_name.clear()
-        if not self._chunked:
+        if not self.chunked:
             head = self._head(status, headers, b"\r\n", data)
         elif data:
             framing = b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(data)
@@ -248,16 +214,16 @@ class ClientRequest:
         else:
             head = self._head(status, headers, b"transfer-encoding: chunked\r\n\r\n")
         if not self.left:
-            self._write(head)
+            self._connection.transport.write(head)
 
     def write(self, data: bytes) -> None:
         """Continue a stream; `data` is not empty."""
         if not self.left:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
 
     def end(self, data: bytes) -> None:
         """End a stream with its last bytes (not empty)."""
-        self._end(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
+        self._end(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self.chunked else data)
 
     def gone(self) -> None:
         """Stop writing: the client has left."""
@@ -273,8 +239,8 @@ class ClientRequest:
     def _head(self, status: int, headers: bytes, *rest: bytes) -> bytes:
         """The status line and headers, and the `rest` of the first write."""
         self.response_started = True
-        self._continue = False
-        if not self._chunked:
+        self.expects_continue = False
+        if not self.chunked:
             self.keep_alive = False
         closing = b"" if self.keep_alive else b"connection: close\r\n"
         return b"".join((STATUS_LINE[status], self._connection.common_lines(), headers, closing, *rest))

@@ -39,9 +39,10 @@ class InternalRequest(ClientRequest):
             path,
             headers := [(b"content-length", b"%d" % len(body))],
             dict(headers),
-            http_1_0=False,
+            chunked=True,
             keep_alive=True,
             expects_continue=False,
+            paused=False,
         )
         self._answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._parts = [body]

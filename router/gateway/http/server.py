@@ -254,9 +254,10 @@ class GatewayProtocol(HttpToolsProtocol):
             path,
             self.headers,
             by_name,
-            http_1_0=version == "1.0",
+            chunked=version != "1.0",
             keep_alive=version != "1.0" and not unclear and self.parser.should_keep_alive(),
             expects_continue=self.expect_100_continue,
+            paused=self.flow.write_paused,
         )
         before: RequestResponseCycle | ClientRequest | None = self.cycle
         self.cycle = request  # type: ignore[assignment]
