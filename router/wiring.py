@@ -47,7 +47,7 @@ from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
 from router.gateway.keys.client_keys import ClientKeys
 from router.gateway.records import Feedback
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.sources import Sources

@@ -22,7 +22,7 @@ from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import ClientKeys
 from router.gateway.keys.recorded_spending import load_late_spending, load_spending
 from router.gateway.records import Feedback
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing

@@ -10,7 +10,7 @@ from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.events import PredictorsChanged
 from router.gateway.records import Feedback
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 
 
 class Artifacts:

@@ -29,7 +29,7 @@ from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.reload_report import needs_restart, what_changed
 from router.gateway.fleet.served import ServedFleet
 from router.gateway.fleet.targets import LiveTargets
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.store.state import ChangedElsewhere, State, StateError, replace_document
 
 logger = logging.getLogger("headway")

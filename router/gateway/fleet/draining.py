@@ -10,7 +10,7 @@ from router.background import Tasks
 from router.config import ConfigError
 from router.core.errors import Refusal
 from router.core.events import DrainChanged
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.store.state import State
 
 logger = logging.getLogger("headway")

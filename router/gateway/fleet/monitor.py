@@ -11,7 +11,7 @@ from router.background import Tasks, failed, surviving
 from router.core.errors import UpstreamError
 from router.core.events import LoadReported, Probed
 from router.core.interfaces import Backend
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 
 logger = logging.getLogger("headway.monitor")
 

@@ -16,7 +16,7 @@ from router.background import surviving
 from router.core.events import PeerLoadReported, PeerObserved, PeerTurned
 from router.core.interfaces import HasSharedCursor, SharedCursor
 from router.core.state import Work
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.store.state import Peers, ReplicaReport, State
 
 Follower = Callable[[Mapping[str, Any]], None]

@@ -22,7 +22,7 @@ from router.gateway.fleet.monitor import Monitor
 from router.gateway.fleet.rules import Rules
 from router.gateway.fleet.targets import LiveTargets
 from router.gateway.keys.client_keys import ClientKeys
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.gateway.telemetry.metrics import Metrics
 from router.request.tokenizer import PromptTokenizer
 from router.store.keys import StoredKey

@@ -10,7 +10,7 @@ from router.core.errors import UpstreamError
 from router.core.interfaces import COUNTED_FIELDS, Backend, Call
 from router.core.types import Candidate, Request
 from router.gateway.fleet.served import ServedFleet
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.request.prompt import IMAGE_TOKENS, PromptFacts, unseen_bytes
 
 #: No text has eight times more or fewer tokens than the estimate.

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from backends.scanning import Assembler
 from router.background import surviving
@@ -37,76 +37,39 @@ from router.core.events import (
     RequestEvent,
     Reserve,
 )
-from router.core.interfaces import Backend, Call
+from router.core.interfaces import Call
 from router.core.money.meter import TokenMeter
 from router.core.refusals import internal_error
 from router.core.settlement import Settlement
-from router.core.types import Candidate, EndedHow, Outcome
+from router.core.types import EndedHow, Outcome
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.answer import header_lines, headway_object, respond_refusal
 from router.gateway.relay.attempt import Attempt
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream
-from router.gateway.relay.runner import Runner
+from router.gateway.service import Gateway
 from router.gateway.telemetry.tracing import new_span_id
-from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
 
 
-class Engines(Protocol):
-    """The engines that requests are sent to."""
-
-    def backend(self, instance: str) -> Backend:
-        """The adapter of an instance. Raises UpstreamError if it has left the fleet."""
-        ...
-
-    def candidate_headers(self, candidate: Candidate) -> bytes:
-        """The header lines that name a candidate."""
-        ...
-
-
-class Artifacts(Protocol):
-    """The trained predictors in use."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class Services(Protocol):
-    """What the relay needs of the gateway."""
-
-    @property
-    def runner(self) -> Runner: ...
-
-    @property
-    def fleet(self) -> Engines: ...
-
-    @property
-    def artifacts(self) -> Artifacts: ...
-
-    def finish(self, record: RequestRecord) -> None:
-        """A request has ended: count it and keep it."""
-        ...
-
-
 class Relay:
-    """One request's way through the gateway; `router.gateway.relay.runner.RequestHandle`. Used once: `start` brings it on
+    """One request's way through the gateway; `router.gateway.runner.RequestHandle`. Used once: `start` brings it on
     its way, and nothing waits for its end."""
 
     def __init__(
         self,
-        services: Services,
+        gateway: Gateway,
         exchange: Exchange,
         client: ClientRequest,
         check: Callable[[Exchange, Mapping[str, Any]], Awaitable[float | None]] | None = None,
     ) -> None:
         """`check` says how good an answer is, 0 to 1, or None if it cannot say."""
-        self._services = services
+        self._gateway = gateway
         self._exchange = exchange
         self._client = client
-        self._runner = services.runner
-        self.clock = services.runner.clock  # in seconds
+        self._runner = gateway.runner
+        self.clock = gateway.runner.clock  # in seconds
         self._request = exchange.request
         self._attempts: dict[int, Attempt] = {}  # by number
         self._ended_already = False
@@ -177,7 +140,7 @@ class Relay:
         if exchange.reservation is not None:
             exchange.reservation.cancel(cost_usd, used_tokens)
         self._end()
-        self._services.finish(record)
+        self._gateway.finish(record)
 
     # --- instructions --------------------------------------------------------------------------------
     def dispatch(self, instruction: Dispatch) -> None:
@@ -209,7 +172,7 @@ class Relay:
             assembler,
             assembler or exchange.codec.usage_collector,
         )
-        attempt.start(self._services.fleet.backend, call)
+        attempt.start(self._gateway.fleet.backend, call)
 
     def cancel(self, instruction: Cancel) -> None:
         """Abort an attempt."""
@@ -253,7 +216,7 @@ class Relay:
         if record.trace is not None:
             record.span_ids = {number: attempt.span_id for number, attempt in self._attempts.items()}
         if (answer := settlement.answer) is not None:
-            record.artifact = self._services.artifacts.name
+            record.artifact = self._gateway.artifacts.name
             if (relayed := self._attempts.get(answer.number)) is not None:
                 record.finish_reason, record.itl_max_s = relayed.finish_reason, relayed.itl_max_s or None
         try:
@@ -271,7 +234,7 @@ class Relay:
             if reservation is not None:
                 reservation.close(settlement.reserved_usd, settlement.cost_usd, settlement.used_tokens)
             self._end()
-            self._services.finish(record)
+            self._gateway.finish(record)
 
     # --- what happens to attempts --------------------------------------------------------------------
     def first_token(self, attempt: Attempt) -> None:
@@ -361,7 +324,7 @@ class Relay:
                 content_type,
                 request.id.encode(),
                 request.policy.encode(),
-                self._services.fleet.candidate_headers(dispatch.candidate),
+                self._gateway.fleet.candidate_headers(dispatch.candidate),
                 int((self.clock() - request.arrived_at) * 1000),
                 b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
                 b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,

@@ -13,7 +13,7 @@ from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Batch, Call, Sink
 from router.core.types import LoadReport
 from router.gateway.fleet.monitor import Monitor
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from tests import virtual_time
 from tests.integration.parity.traces import Trace
 from tests.unit.core.ledger import listen

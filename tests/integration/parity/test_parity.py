@@ -23,7 +23,7 @@ from predictors.learned.models import load_models
 from predictors.online.predictor import OnlinePredictor
 from router.core.events import Ended, Event, FailureKind, FirstToken, LoadReported
 from router.core.types import EndedHow
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from tests.integration.parity.live import live_run
 from tests.integration.parity.traces import Trace, difference
 from tests.unit.benchmarks_simulator.scenarios import (

@@ -15,7 +15,7 @@ from router.gateway.codecs.openai.codec import OpenAICodec
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.relay import Relay
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.store.records import RequestRecord
 from tests import virtual_time
 
@@ -165,7 +165,7 @@ def start(
         records.append(record)
         finished.set()
 
-    services: Any = SimpleNamespace(
+    gateway: Any = SimpleNamespace(
         runner=runner,
         fleet=SimpleNamespace(backend=engines.__getitem__, candidate_headers=lambda candidate: b""),
         artifacts=SimpleNamespace(name=""),
@@ -174,7 +174,7 @@ def start(
     record = RequestRecord(id=request.id, received_at=0.0, api="chat", arrived_at=request.arrived_at)
     exchange = Exchange("chat", {}, OpenAICodec(False), request, record, [], reservation)
     client = Client()
-    Relay(services, exchange, client).start()  # type: ignore[arg-type]
+    Relay(gateway, exchange, client).start()  # type: ignore[arg-type]
     return Relayed(runner, client, finished, records)
 
 

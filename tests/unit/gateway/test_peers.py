@@ -25,7 +25,7 @@ from router.core.state import Work
 from router.core.types import EndedHow, LoadReport
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.scaling import scaling
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.scaling.load import Totals
 from router.store.redis_peers import PeerReports, report_text
 from router.store.state import MemoryState, Peers, ReplicaReport, StateHealth

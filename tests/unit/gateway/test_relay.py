@@ -18,7 +18,7 @@ from router.core.types import EndedHow, Outcome, Price, Slo
 from router.gateway.keys.accounts import TOTAL, Account
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.attempt import failure_of
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from router.store.state import Budget, Claim
 from tests.integration.budgets.audit import Audited
 from tests.unit.core.test_hedging import Hopeful

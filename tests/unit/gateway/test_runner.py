@@ -22,7 +22,7 @@ from router.core.events import (
 )
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, Prediction, Request, Slo
-from router.gateway.relay.runner import Runner
+from router.gateway.runner import Runner
 from tests import virtual_time
 from tests.unit.core.test_hedging import Hopeful
 from tests.unit.core.worlds import instance, request, scheduler
