@@ -73,11 +73,11 @@ def arrivals(
                 hashes[:_HASHED_BLOCKS],
                 features=None if each.prompt is None else prompt_features(each.prompt),
             ),
-            request_id=each.id,
-            arrived_at=each.arrival_s,
-            max_tokens=each.max_tokens,
-            client_streams=rules.check is None,  # no answer could be checked otherwise
+            each.id,
+            each.arrival_s,
+            each.max_tokens,
         )
+        request.client_streams = rules.check is None  # no answer could be checked otherwise
         request.session = each.session
         lengths = each.output_tokens
         if lengths is None:

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from router.core.types import Need, Request
+from router.core.types import Request
 from router.gateway.fleet.rules import Rules
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
@@ -84,68 +84,53 @@ def build_request(
         and not (body.get("use_beam_search") or body.get("prompt_logprobs") is not None)
     )
     request = scheduler_request(
-        rules,
-        params,
-        facts,
-        request_id=record.id,
-        arrived_at=record.arrived_at or 0.0,
-        max_tokens=record.max_tokens,
-        key=record.key_name,
-        decodes=decodes,
-        choices=choices,
-        prompt_field=PROMPT_FIELDS[api],
-        needs=needs_of(api, body, truncates=facts.truncates),
-        client_streams=stream,
-        engine_streams=engine_streams,
-        # Several choices have several first tokens. A non-streaming answer has none.
-        hedges=engine_streams and choices == 1 and facts.longest_tokens is None,
-        session=client_session,
+        rules, params, facts, record.id, record.arrived_at or 0.0, record.max_tokens, record.key_name
     )
-    if request.check is not None and not _may_be_checked(rules, record, body):
+    request.prompt_field = PROMPT_FIELDS[api]
+    request.decodes = decodes
+    request.choices = choices
+    request.needs = needs_of(api, body, truncates=facts.truncates)
+    request.client_streams = stream
+    request.engine_streams = engine_streams
+    # Several choices have several first tokens. A non-streaming answer has none.
+    request.hedges = engine_streams and choices == 1 and facts.longest_tokens is None
+    if client_session is not None:
+        request.session = session_id(record.key_name, client_session)
+    if request.check is not None and not _may_be_checked(rules, request, body):
         request.check = None
     record.prefix = request.prefix
     return request
 
 
-def _may_be_checked(rules: Rules, record: RequestRecord, body: Mapping[str, Any]) -> bool:
-    """Whether the answer is a text that is no verdict itself."""
+def _may_be_checked(rules: Rules, request: Request, body: Mapping[str, Any]) -> bool:
+    """Whether the answer is one text that is no verdict itself, and that its client does not get token by token."""
+    if request.client_streams or not request.decodes or request.choices != 1:
+        return False
     keys = [each.key for each in (rules.config.judge, rules.config.second_look) if each is not None]
-    return not (body.get("tools") or body.get("functions") or record.key_name in keys)
+    return not (body.get("tools") or body.get("functions") or request.key in keys)
 
 
 def scheduler_request(
     rules: Rules,
     params: RoutingParams,
     facts: PromptFacts,
-    *,
     request_id: str,
     arrived_at: float,
     max_tokens: int | None,
     key: str | None = None,
-    decodes: bool = True,
-    choices: int = 1,
-    prompt_field: str = "messages",
-    hedges: bool = True,
-    client_streams: bool = True,
-    engine_streams: bool = True,
-    needs: tuple[Need, ...] = (),
-    session: str | None = None,
 ) -> Request:
-    """The scheduler's request. `arrived_at` is in seconds on the runner's clock, `session` the client's own id."""
-    models, check = params.models, rules.check
-    if check is not None and (client_streams or not decodes or choices != 1):
-        check = None  # its client gets the first token at once, or several answers
+    """The scheduler's request for a chat, for the gateway and the simulator. `arrived_at` is in seconds on the runner's
+    clock."""
     terms = None if key is None else rules.terms.get(key)
     request = Request(  # Python makes a dictionary of more than 15 keywords
         id=request_id,
         arrived_at=arrived_at,
         policy=params.policy,
-        models=models,
+        models=params.models,
         fallbacks=params.fallbacks,
         prompt_tokens=facts.tokens,
         prompt_tokens_bound=facts.tokens_bound,
         longest_prompt_tokens=facts.longest_tokens,
-        prompt_field=prompt_field,
         max_tokens=max_tokens,
         slo=params.slo,
         hard=params.hard,
@@ -157,16 +142,8 @@ def scheduler_request(
     request.key = key
     if terms is not None:
         request.owner, request.cache_salt = terms.owner, terms.cache_salt
-    if session is not None:
-        request.session = session_id(key, session)
     request.expires_at = arrived_at + rules.request_timeout_s
-    request.decodes = decodes
-    request.choices = choices
-    request.needs = needs
-    request.client_streams = client_streams
-    request.engine_streams = engine_streams
-    request.hedges = hedges
-    request.check = check
+    request.check = rules.check
     request.prefix = facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt)
     request.features = facts.features
     return request
