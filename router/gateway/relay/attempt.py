@@ -19,12 +19,24 @@ from typing import Any, Protocol
 from backends.scanning import Assembler
 from router.compiled import compiled_init
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
-from router.core.events import Allow, Dispatch, Failure, FailureKind
+from router.core.events import (
+    Allow,
+    Dispatch,
+    Ended,
+    Failure,
+    FailureKind,
+    FirstToken,
+    GivenUp,
+    Metered,
+    RequestEvent,
+)
 from router.core.interfaces import Backend, Batch, Call, OpenCall
+from router.core.types import EndedHow
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.event_tokens import tokens_of
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream
+from router.gateway.runner import Runner
 
 logger = logging.getLogger("headway")
 
@@ -33,32 +45,14 @@ class Listener(Protocol):
     """Who follows an attempt."""
 
     @property
-    def clock(self) -> Callable[[], float]:
-        """Gives seconds; the clock of all times here."""
+    def runner(self) -> Runner: ...
+
+    def report(self, event: RequestEvent, now: float | None = None) -> None:
+        """Feed an event to the scheduler. A fault of ours in its handling ends the request."""
         ...
 
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
         """Send the head of the response and its first bytes."""
-        ...
-
-    def first_token(self, attempt: Attempt) -> None:
-        """Its first token is here. Another attempt is aborted before this returns."""
-        ...
-
-    def metered(self, attempt: Attempt, cost_usd: float) -> None:
-        """Its cost has passed what its allowance wants reported."""
-        ...
-
-    def succeeded(self, attempt: Attempt) -> None:
-        """It has given its whole answer."""
-        ...
-
-    def failed(self, attempt: Attempt, failure: Failure) -> None:
-        """It has failed."""
-        ...
-
-    def broken(self) -> None:
-        """A fault of ours ended it."""
         ...
 
 
@@ -149,7 +143,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 (of the engine's answer, or a fault of ours)
             self.failed(error)
         else:
-            self._listener.succeeded(self)
+            self._succeeded()
 
     def failed(self, error: Exception) -> None:
         """It has failed: by an UpstreamError, or by a fault of ours."""
@@ -157,16 +151,38 @@ class Attempt:
             return
         self._close()
         if isinstance(error, UpstreamError):
-            self._listener.failed(self, failure_of(error))
+            self.report_end(EndedHow.FAILED, failure_of(error))
             return
         request_id = self.dispatch.request_id
-        logger.error(
-            "request %s failed inside the gateway",
-            request_id,
-            exc_info=error,
-            extra={"fields": {"request_id": request_id}},
+        log_fault(request_id, error)
+        self._listener.report(GivenUp(request_id, "internal_error"))
+
+    def report_end(self, how: EndedHow, failure: Failure | None = None) -> None:
+        """Report how it ended."""
+        self._listener.report(
+            Ended(
+                self.dispatch.request_id,
+                self.dispatch.attempt,
+                how,
+                self.output_tokens,
+                self.prompt_tokens,
+                self.was_sent,
+                self.finish_reason == "length",
+                # A cut may also be by the client's own bound.
+                self.cut and self._metered is not None and self._metered.meter.by_money,
+                failure,
+                self._exchange.request.check is not None and self._is_empty(),
+                self.held_up,
+            )
         )
-        self._listener.broken()
+
+    def _succeeded(self) -> None:
+        """Report its end after this turn of the event loop, together with the others'."""
+        self._listener.runner.end_of_turn.add(self._report_success)
+
+    def _report_success(self) -> None:
+        if not self.aborted:
+            self.report_end(EndedHow.OK)
 
     async def _adjusted(self, answer: dict[str, Any], adjusting: Awaitable[None]) -> None:
         try:
@@ -175,7 +191,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 (the task's root)
             self.failed(error)
         else:
-            self._listener.succeeded(self)
+            self._succeeded()
 
     def _close(self) -> None:
         """Drop the call, which breaks a reference cycle."""
@@ -216,7 +232,7 @@ class Attempt:
         data = batch.data
         first = False
         if batch.tokens:
-            now = self._listener.clock()
+            now = self._listener.runner.clock()
             self.tokens += batch.tokens
             if self.first_at is None:
                 self.first_at = now
@@ -243,7 +259,7 @@ class Attempt:
             if first:
                 self.begin(b"")
         if first:  # reported after it is on its way
-            self._listener.first_token(self)
+            self._listener.report(FirstToken(self.dispatch.request_id, self.dispatch.attempt), self.first_at)
         if self._passing and client.paused:
             self._behind = self.held_up = True
             client.on_writable = self._caught_up
@@ -267,7 +283,7 @@ class Attempt:
             return True
         if meter.report_usd is not None and not self.aborted:
             allowance, cost_usd, meter.report_usd = meter.allowance, meter.report_usd, None
-            self._listener.metered(self, cost_usd)
+            self._listener.report(Metered(self.dispatch.request_id, self.dispatch.attempt, cost_usd))
             if metered.waiting and meter.allowance is not allowance and not self.aborted:
                 return self._pass(metered, metered.go_on())
         if metered.waiting:
@@ -300,15 +316,9 @@ class Attempt:
         self._listener.begin_stream(self, self._exchange.codec.first(b"".join(self._held) + last))
 
     # --- what it gave --------------------------------------------------------------------------------
-    @property
-    def is_empty(self) -> bool:
+    def _is_empty(self) -> bool:
         """Whether its answer has no text and no tool call."""
         return self.answer is not None and not tokens_of(self.answer)
-
-    @property
-    def money_cuts(self) -> bool:
-        """Whether a cut would be by its money rather than by the client's own bound."""
-        return self._metered is not None and self._metered.meter.by_money
 
     @property
     def output_tokens(self) -> int:
@@ -334,6 +344,16 @@ class Attempt:
         if not request.decodes:
             del counts["completion_tokens"]
         return {**usage, **counts}
+
+
+def log_fault(request_id: str, error: Exception) -> None:
+    """Log a fault of ours that ends a request."""
+    logger.error(
+        "request %s failed inside the gateway",
+        request_id,
+        exc_info=error,
+        extra={"fields": {"request_id": request_id}},
+    )
 
 
 def failure_of(error: UpstreamError) -> Failure:

@@ -12,9 +12,7 @@ ends. The relay sends, aborts, answers and records:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 from backends.scanning import Assembler
@@ -26,14 +24,10 @@ from router.core.events import (
     Check,
     Checked,
     Dispatch,
-    Ended,
-    Failure,
     Finish,
-    FirstToken,
     GivenUp,
     Granted,
     Left,
-    Metered,
     RequestEvent,
     Reserve,
 )
@@ -44,13 +38,11 @@ from router.core.settlement import Settlement
 from router.core.types import EndedHow, Outcome
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.answer import header_lines, headway_object, respond_refusal
-from router.gateway.relay.attempt import Attempt
+from router.gateway.relay.attempt import Attempt, log_fault
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream
 from router.gateway.service import Gateway
 from router.gateway.telemetry.tracing import new_span_id
-
-logger = logging.getLogger("headway")
 
 
 class Relay:
@@ -68,8 +60,7 @@ class Relay:
         self._gateway = gateway
         self._exchange = exchange
         self._client = client
-        self._runner = gateway.runner
-        self.clock = gateway.runner.clock  # in seconds
+        self.runner = gateway.runner
         self._request = exchange.request
         self._attempts: dict[int, Attempt] = {}  # by number
         self._ended_already = False
@@ -82,18 +73,18 @@ class Relay:
         self._client.on_shutdown = self._shut_down
         reservation = self._exchange.reservation
         try:
-            self._runner.submit(self._request, None if reservation is None else reservation.funding, self)
-        except Exception:  # noqa: BLE001 (logged)
-            self._log_fault()
-            self.broken()
+            self.runner.submit(self._request, None if reservation is None else reservation.funding, self)
+        except Exception as error:  # noqa: BLE001 (logged)
+            log_fault(self._request.id, error)
+            self.report(GivenUp(self._request.id, "internal_error"))
             self._fall()
 
     def _client_left(self) -> None:
-        self._report(Left(self._request.id))
+        self.report(Left(self._request.id))
 
     def _shut_down(self) -> None:
         """The server is shutting down and has run out of patience."""
-        self._report(GivenUp(self._request.id, "shutdown"))
+        self.report(GivenUp(self._request.id, "shutdown"))
 
     def _end(self) -> None:
         self._ended_already = True
@@ -102,26 +93,21 @@ class Relay:
             self._checking.cancel()
         self._attempts.clear()  # breaks reference cycles
 
-    def _report(self, event: RequestEvent, now: float | None = None) -> None:
-        """Feed an event. A fault of ours in its handling ends the request."""
+    def report(self, event: RequestEvent, now: float | None = None) -> None:
+        """Feed an event to the scheduler. A fault of ours in its handling ends the request."""
         try:
-            self._runner.apply(event, now)
-        except Exception:  # noqa: BLE001 (logged)
-            self._log_fault()
+            self.runner.apply(event, now)
+        except Exception as error:  # noqa: BLE001 (logged)
+            log_fault(self._request.id, error)
             if type(event) is not GivenUp:
-                self._report(GivenUp(self._request.id, "internal_error"))
+                self.report(GivenUp(self._request.id, "internal_error"))
             self._fall()
-
-    def _log_fault(self) -> None:
-        request_id = self._request.id
-        fields = {"request_id": request_id}
-        logger.exception("request %s failed inside the gateway", request_id, extra={"fields": fields})
 
     def _fall(self) -> None:
         """End the request although the scheduler could not."""
         if self._ended_already:
             return
-        self._runner.forget(self._request.id)
+        self.runner.forget(self._request.id)
         cost_usd, used_tokens = 0.0, 0
         for attempt in self._attempts.values():
             attempt.abort()
@@ -131,7 +117,7 @@ class Relay:
                 used_tokens += sum(tokens)
         exchange, record = self._exchange, self._exchange.record
         record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
-        record.e2e_s = self.clock() - self._request.arrived_at
+        record.e2e_s = self.runner.clock() - self._request.arrived_at
         record.cost_usd = cost_usd
         if self._client.response_started:
             self._client.abort()
@@ -178,7 +164,7 @@ class Relay:
         """Abort an attempt."""
         attempt = self._attempts[instruction.attempt]
         attempt.abort()
-        self._ended(attempt, EndedHow.CANCELLED)
+        attempt.report_end(EndedHow.CANCELLED)
 
     def reserve(self, instruction: Reserve) -> None:
         """Take more money from the key's budgets."""
@@ -187,7 +173,7 @@ class Relay:
         reservation.grow(instruction.usd, self._granted)
 
     def _granted(self, reserved_usd: float, left_usd: float | None) -> None:
-        self._report(Granted(self._request.id, reserved_usd, left_usd))
+        self.report(Granted(self._request.id, reserved_usd, left_usd))
 
     def allow(self, instruction: Allow) -> None:
         """Let an attempt cost more."""
@@ -205,7 +191,7 @@ class Relay:
             with surviving("second-look"):
                 score = await self._check(self._exchange, answer)
         self._checking = None  # so that `_end` does not cancel this task
-        self._report(Checked(self._request.id, attempt, score))
+        self.report(Checked(self._request.id, attempt, score))
 
     def finish(self, instruction: Finish) -> None:
         """Answer or refuse the client; record the request."""
@@ -235,48 +221,6 @@ class Relay:
                 reservation.close(settlement.reserved_usd, settlement.cost_usd, settlement.used_tokens)
             self._end()
             self._gateway.finish(record)
-
-    # --- what happens to attempts --------------------------------------------------------------------
-    def first_token(self, attempt: Attempt) -> None:
-        """Report it, as of the moment it came."""
-        self._report(FirstToken(self._request.id, attempt.dispatch.attempt), attempt.first_at)
-
-    def metered(self, attempt: Attempt, cost_usd: float) -> None:
-        """Report what it costs."""
-        self._report(Metered(self._request.id, attempt.dispatch.attempt, cost_usd))
-
-    def succeeded(self, attempt: Attempt) -> None:
-        """Report its end after this turn of the event loop, together with the others'."""
-        self._runner.end_of_turn.add(partial(self._succeeded, attempt))
-
-    def _succeeded(self, attempt: Attempt) -> None:
-        if not attempt.aborted:
-            self._ended(attempt, EndedHow.OK)
-
-    def failed(self, attempt: Attempt, failure: Failure) -> None:
-        """Report its end."""
-        self._ended(attempt, EndedHow.FAILED, failure)
-
-    def broken(self) -> None:
-        """A fault of ours ends the request."""
-        self._report(GivenUp(self._request.id, "internal_error"))
-
-    def _ended(self, attempt: Attempt, how: EndedHow, failure: Failure | None = None) -> None:
-        self._report(
-            Ended(
-                self._request.id,
-                attempt.dispatch.attempt,
-                how,
-                attempt.output_tokens,
-                attempt.prompt_tokens,
-                attempt.was_sent,
-                attempt.finish_reason == "length",
-                attempt.cut and attempt.money_cuts,
-                failure,
-                self._check is not None and attempt.is_empty,
-                attempt.held_up,
-            )
-        )
 
     # --- the response --------------------------------------------------------------------------------
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
@@ -325,7 +269,7 @@ class Relay:
                 request.id.encode(),
                 request.policy.encode(),
                 self._gateway.fleet.candidate_headers(dispatch.candidate),
-                int((self.clock() - request.arrived_at) * 1000),
+                int((self.runner.clock() - request.arrived_at) * 1000),
                 b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
                 b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,
                 header_lines(self._exchange.headers) if self._exchange.headers else b"",
