@@ -8,23 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Protocol
 
 from backends.writes import EndOfTurn
 from router.background import failed, surviving
 from router.core.events import (
-    Allow,
     Arrived,
     Cancel,
-    Check,
-    Dispatch,
     Ended,
     Event,
     Finish,
     GivenUp,
     Instruction,
     Left,
-    Reserve,
     Tick,
 )
 from router.core.money.reservation import Funding
@@ -35,32 +30,9 @@ from router.core.types import EndedHow, Request
 _AGAIN_S = 0.5
 
 
-class RequestHandle(Protocol):
-    """Who carries out the instructions for one request. No method waits."""
-
-    def dispatch(self, instruction: Dispatch) -> None:
-        """Start an attempt."""
-        ...
-
-    def cancel(self, instruction: Cancel) -> None:
-        """Abort an attempt, and report its end before this returns."""
-        ...
-
-    def reserve(self, instruction: Reserve) -> None:
-        """Start to take more money; the answer is reported later."""
-        ...
-
-    def allow(self, instruction: Allow) -> None:
-        """Let an attempt cost more."""
-        ...
-
-    def check(self, instruction: Check) -> None:
-        """Start to check an answer; the result is reported later."""
-        ...
-
-    def finish(self, instruction: Finish) -> None:
-        """The request is over."""
-        ...
+#: Carries out the instructions for one request, and waits for nothing. It reports the end of an attempt that it cancels before
+#: it returns. More money (`Reserve`) and the result of a check (`Check`) are reported later.
+CarryOut = Callable[[Instruction], None]
 
 
 class Runner:
@@ -78,15 +50,15 @@ class Runner:
         self.on_work: Callable[[], None] | None = None
         #: Called with each event, its time and its instructions, before they are carried out.
         self.on_event: Callable[[Event, float, list[Instruction]], None] | None = None
-        self._handles: dict[str, RequestHandle] = {}
+        self._carry_outs: dict[str, CarryOut] = {}  # by request
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = inf
         scheduler.on_fault = partial(failed, "scheduler")
 
-    def submit(self, request: Request, funding: Funding | None, handle: RequestHandle) -> None:
-        """Submit a request. Its instructions go to `handle`; the last one, `Finish`, always comes. After an exception the caller
-        gives it up."""
-        self._handles[request.id] = handle
+    def submit(self, request: Request, funding: Funding | None, carry_out: CarryOut) -> None:
+        """Submit a request. `carry_out` gets its instructions; the last one, `Finish`, always comes. After an exception the
+        caller gives it up."""
+        self._carry_outs[request.id] = carry_out
         self.apply(Arrived(request, funding))
 
     def apply(self, event: Event, now: float | None = None) -> None:
@@ -118,7 +90,7 @@ class Runner:
 
     def forget(self, request_id: str) -> None:
         """The scheduler has failed on a request: it gives the request up, and no instruction is carried out."""
-        self._handles.pop(request_id, None)
+        self._carry_outs.pop(request_id, None)
         with surviving("relay"):
             self.apply(GivenUp(request_id, "internal_error"))
 
@@ -129,26 +101,15 @@ class Runner:
             self._timer = None
 
     def _carry_out(self, instruction: Instruction) -> None:
-        handle = self._handles.get(instruction.request_id)
-        if handle is None:
+        carry_out = self._carry_outs.get(instruction.request_id)
+        if carry_out is None:
             if type(instruction) is Cancel:  # of a request that was forgotten
                 self._left_undone(instruction)
             return
-        kind = type(instruction)
+        if type(instruction) is Finish:
+            del self._carry_outs[instruction.request_id]
         try:
-            if kind is Finish:
-                del self._handles[instruction.request_id]
-                handle.finish(instruction)  # type: ignore[arg-type]
-            elif kind is Dispatch:
-                handle.dispatch(instruction)  # type: ignore[arg-type]
-            elif kind is Cancel:
-                handle.cancel(instruction)  # type: ignore[arg-type]
-            elif kind is Reserve:
-                handle.reserve(instruction)  # type: ignore[arg-type]
-            elif kind is Allow:
-                handle.allow(instruction)  # type: ignore[arg-type]
-            else:
-                handle.check(instruction)  # type: ignore[arg-type]
+            carry_out(instruction)
         except Exception as error:  # noqa: BLE001 (one request's fault must not reach the others' instructions)
             failed("relay", error)
             self._left_undone(instruction)

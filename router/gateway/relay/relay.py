@@ -27,6 +27,7 @@ from router.core.events import (
     Finish,
     GivenUp,
     Granted,
+    Instruction,
     Left,
     RequestEvent,
     Reserve,
@@ -46,8 +47,7 @@ from router.gateway.telemetry.tracing import new_span_id
 
 
 class Relay:
-    """One request's way through the gateway; `router.gateway.runner.RequestHandle`. Used once: `start` brings it on
-    its way, and nothing waits for its end."""
+    """One request's way through the gateway. Used once: `start` brings it on its way, and nothing waits for its end."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class Relay:
         self._client.on_shutdown = self._shut_down
         reservation = self._exchange.reservation
         try:
-            self.runner.submit(self._request, None if reservation is None else reservation.funding, self)
+            funding = None if reservation is None else reservation.funding
+            self.runner.submit(self._request, funding, self.carry_out)
         except Exception as error:  # noqa: BLE001 (logged)
             log_fault(self._request.id, error)
             self.report(GivenUp(self._request.id, "internal_error"))
@@ -129,7 +130,27 @@ class Relay:
         self._gateway.finish(record)
 
     # --- instructions --------------------------------------------------------------------------------
-    def dispatch(self, instruction: Dispatch) -> None:
+    def carry_out(self, instruction: Instruction) -> None:
+        """Carry out one instruction (`router.gateway.runner.CarryOut`)."""
+        if type(instruction) is Dispatch:
+            self._dispatch(instruction)
+        elif type(instruction) is Finish:
+            self._finish(instruction)
+        elif type(instruction) is Cancel:
+            attempt = self._attempts[instruction.attempt]
+            attempt.abort()
+            attempt.report_end(EndedHow.CANCELLED)
+        elif type(instruction) is Reserve:
+            reservation = self._exchange.reservation
+            assert reservation is not None  # noqa: S101 (nothing is reserved without budgets)
+            reservation.grow(instruction.usd, self._granted)
+        elif type(instruction) is Allow:
+            self._attempts[instruction.attempt].allow(instruction)
+        elif type(instruction) is Check:
+            checking = self._checked(instruction.attempt, self._attempts[instruction.attempt].answer)
+            self._checking = asyncio.get_running_loop().create_task(checking)
+
+    def _dispatch(self, instruction: Dispatch) -> None:
         """Start an attempt."""
         exchange, request = self._exchange, self._request
         bound, candidate = instruction.bound, instruction.candidate
@@ -160,30 +181,8 @@ class Relay:
         )
         attempt.start(self._gateway.fleet.backend, call)
 
-    def cancel(self, instruction: Cancel) -> None:
-        """Abort an attempt."""
-        attempt = self._attempts[instruction.attempt]
-        attempt.abort()
-        attempt.report_end(EndedHow.CANCELLED)
-
-    def reserve(self, instruction: Reserve) -> None:
-        """Take more money from the key's budgets."""
-        reservation = self._exchange.reservation
-        assert reservation is not None  # noqa: S101 (nothing is reserved without budgets)
-        reservation.grow(instruction.usd, self._granted)
-
     def _granted(self, reserved_usd: float, left_usd: float | None) -> None:
         self.report(Granted(self._request.id, reserved_usd, left_usd))
-
-    def allow(self, instruction: Allow) -> None:
-        """Let an attempt cost more."""
-        self._attempts[instruction.attempt].allow(instruction)
-
-    def check(self, instruction: Check) -> None:
-        """Have an answer checked."""
-        answer = self._attempts[instruction.attempt].answer
-        checking = self._checked(instruction.attempt, answer)
-        self._checking = asyncio.get_running_loop().create_task(checking)
 
     async def _checked(self, attempt: int, answer: Mapping[str, Any] | None) -> None:
         score = None
@@ -193,7 +192,7 @@ class Relay:
         self._checking = None  # so that `_end` does not cancel this task
         self.report(Checked(self._request.id, attempt, score))
 
-    def finish(self, instruction: Finish) -> None:
+    def _finish(self, instruction: Finish) -> None:
         """Answer or refuse the client; record the request."""
         exchange, settlement = self._exchange, instruction.settlement
         record, reservation = exchange.record, exchange.reservation

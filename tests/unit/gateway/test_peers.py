@@ -81,7 +81,7 @@ class World:
         now = self.runner.clock()
         for id_ in ids:
             wanted = request(id_, at=now, policy="round_robin", prompt_tokens=50)
-            self.runner.submit(wanted, None, Handle(self.runner))
+            self.runner.submit(wanted, None, Handle(self.runner).carry_out)
 
 
 @pytest.fixture

@@ -51,16 +51,12 @@ class Handle:
         self.fails = fails
         self.got: list[Instruction] = []
 
-    def _take(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: Instruction) -> None:
         self.got.append(instruction)
         if type(instruction) is self.fails:
             raise RuntimeError("broken")
-
-    dispatch = reserve = allow = finish = _take
-
-    def cancel(self, instruction: Cancel) -> None:
-        self._take(instruction)
-        self.runner.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED))
+        if type(instruction) is Cancel:
+            self.runner.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED))
 
     @property
     def kinds(self) -> list[type]:
@@ -89,7 +85,7 @@ def test_instructions_go_to_the_request_that_they_concern_until_its_finish() -> 
     async def main(runner: Runner) -> None:
         handles = {name: Handle(runner) for name in ("r1", "r2")}
         for name, handle in handles.items():
-            runner.submit(request(name), None, handle)
+            runner.submit(request(name), None, handle.carry_out)
         assert [each.kinds for each in handles.values()] == [[Dispatch], []]
         runner.apply(Left("r1"))  # its slot goes to the other one
         assert [each.kinds for each in handles.values()] == [[Dispatch, Cancel, Finish], [Dispatch]]
@@ -107,7 +103,7 @@ def test_whoever_fails_to_carry_out_an_instruction_ends_alone() -> None:
         async def main(runner: Runner, fails: type = fails) -> None:
             handles = [Handle(runner, fails), Handle(runner)]
             for number, handle in enumerate(handles):
-                runner.submit(request(f"r{number}"), None, handle)
+                runner.submit(request(f"r{number}"), None, handle.carry_out)
             runner.apply(Left("r0"))
             assert handles[0].kinds == [Dispatch, Cancel, Finish]
             assert handles[1].kinds == [Dispatch]
@@ -121,8 +117,8 @@ def test_whoever_fails_to_carry_out_an_instruction_ends_alone() -> None:
 def test_a_request_that_is_forgotten_frees_its_slot() -> None:
     async def main(runner: Runner) -> None:
         first, second = Handle(runner), Handle(runner)
-        runner.submit(request("r1"), None, first)
-        runner.submit(request("r2"), None, second)
+        runner.submit(request("r1"), None, first.carry_out)
+        runner.submit(request("r2"), None, second.carry_out)
         runner.forget("r1")
         assert (first.kinds, second.kinds) == ([Dispatch], [Dispatch])
         assert runner.scheduler.live == 1
@@ -136,7 +132,7 @@ def test_each_event_is_shown_with_its_instructions_before_they_are_carried_out()
         runner.on_event = lambda event, _, instructions: seen.append(
             (type(event), [type(each) for each in instructions])
         )
-        runner.submit(request("r1"), None, Handle(runner))
+        runner.submit(request("r1"), None, Handle(runner).carry_out)
         runner.apply(GivenUp("r1", "shutdown"))
         assert seen == [(Arrived, [Dispatch]), (GivenUp, [Cancel]), (Ended, [Finish])]
 
@@ -157,8 +153,8 @@ def test_a_dispatch_may_bring_an_earlier_wake_up() -> None:
     async def main(runner: Runner) -> list[float]:
         ticks: list[float] = []
         runner.on_event = lambda event, at, _: ticks.append(at) if isinstance(event, Tick) else None
-        runner.submit(request("r1"), None, Handle(runner))
-        runner.submit(request("r2", slo=Slo(ttft_s=60.0)), None, Handle(runner))
+        runner.submit(request("r1"), None, Handle(runner).carry_out)
+        runner.submit(request("r2", slo=Slo(ttft_s=60.0)), None, Handle(runner).carry_out)
         await asyncio.sleep(2.0)
         assert ticks == []
         runner.apply(Ended("r1", 1, EndedHow.OK, 1))
@@ -179,7 +175,7 @@ def test_a_tick_that_fails_is_tried_again() -> None:
         return []
 
     async def main(runner: Runner) -> None:
-        runner.submit(request("r1"), None, Handle(runner))
+        runner.submit(request("r1"), None, Handle(runner).carry_out)
         await asyncio.sleep(60.0)
 
     ticks: list[float] = []
