@@ -51,8 +51,10 @@ class Refusal(Exception):
         self.should_retry = should_retry
 
 
-def invalid_request(message: str, param: str | None = None, code: str = "invalid_request") -> Refusal:
-    return Refusal(400, code, message, Outcome.REJECTED_INVALID, param=param)
+def invalid_request(
+    message: str, param: str | None = None, code: str = "invalid_request", status: int = 400
+) -> Refusal:
+    return Refusal(status, code, message, Outcome.REJECTED_INVALID, param=param)
 
 
 def unauthorized(message: str) -> Refusal:

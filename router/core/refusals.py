@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from router.core.errors import Refusal
+from router.core.errors import Refusal, invalid_request
 from router.core.events import Failure
 from router.core.interfaces import Option
 from router.core.request_state import AttemptState
@@ -100,9 +100,7 @@ def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:
 
 def method_not_allowed() -> Refusal:
     """The path has no such method."""
-    return Refusal(
-        405, "method_not_allowed", "This path does not take this method.", Outcome.REJECTED_INVALID
-    )
+    return invalid_request("This path does not take this method.", code="method_not_allowed", status=405)
 
 
 def draining() -> Refusal:
@@ -130,9 +128,7 @@ def broken_off() -> Refusal:
 def rejected(failure: Failure) -> Refusal:
     """An engine refused the request itself: its own message, passed on once."""
     code = failure.code or "invalid_request"
-    return Refusal(
-        failure.status or 400, code, failure.message, Outcome.REJECTED_INVALID, param=failure.param
-    )
+    return invalid_request(failure.message, failure.param, code, failure.status or 400)
 
 
 def too_large(message: str) -> Refusal:

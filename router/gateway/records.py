@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from router.core.errors import Refusal
+from router.core.errors import invalid_request
 from router.core.events import QualityReported
-from router.core.types import ANSWERED, Outcome
+from router.core.types import ANSWERED
 from router.store.database import StoreError
 from router.store.queries import Store
 from router.store.state import State
@@ -53,15 +53,11 @@ class Feedback:
         if row is None:
             return False
         if row["outcome"] not in ANSWERED:
-            raise Refusal(409, "not_answered", "This request got no answer.", Outcome.REJECTED_INVALID)
+            raise invalid_request("This request got no answer.", None, "not_answered", 409)
         place = await self._store.add_feedback(request_id, quality, key, by, MAX_JUDGEMENTS)
         if place > MAX_JUDGEMENTS:
-            raise Refusal(
-                409,
-                "judged_already",
-                "This answer already has the maximum number of ratings.",
-                Outcome.REJECTED_INVALID,
-            )
+            message = "This answer already has the maximum number of ratings."
+            raise invalid_request(message, None, "judged_already", 409)
         if place > 1:
             return True  # only the first counts: otherwise one caller could lower a model's quality at will
         try:

@@ -19,7 +19,7 @@ from typing import Any
 from predictors.learned.models import Models
 from router.background import Tasks
 from router.config import ConfigError, FleetConfig, InstanceConfig, with_instances
-from router.core.errors import Refusal
+from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.draining import Drains
@@ -187,9 +187,7 @@ class FleetChanges:
     async def _publish(self, make: Edit, file: FleetConfig) -> None:
         for _ in range(_TRIES):
             if self._seen is None:
-                raise Refusal(
-                    409, "fleet_unknown", f"Nothing was changed: {self.trouble}", Outcome.REJECTED_INVALID
-                )
+                raise invalid_request(f"Nothing was changed: {self.trouble}", None, "fleet_unknown", 409)
             wanted = make(self._seen, self._with_found(file))
             if wanted is None:
                 return

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any
 
 from router.config import FleetConfig, InstanceConfig
-from router.core.errors import Refusal
-from router.core.types import Outcome
+from router.core.errors import invalid_request
 from router.gateway.fleet.overlay import Overlay
 
 #: Makes the next overlay from the current one and this replica's fleet file; None if nothing changes. Raises Refusal.
@@ -19,9 +18,7 @@ def adding(added: InstanceConfig) -> Edit:
 
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay:
         if overlay.has(added.name, file):
-            raise Refusal(
-                409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
-            )
+            raise invalid_request(f"An instance {added.name} is there already", None, "name_taken", 409)
         return overlay.next(added=(*overlay.added, added), draining=overlay.draining - {added.name})
 
     return edit

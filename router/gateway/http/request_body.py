@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router.core.errors import Refusal
-from router.core.types import Outcome
+from router.core.errors import Refusal, invalid_request
 
 #: A larger body of a request over its key's limits is not read.
 SMALL_BODY_BYTES = 64 * 1024
@@ -30,16 +29,10 @@ def check_encoding(headers: Mapping[bytes, bytes]) -> None:
     """Raise the 415 for a compressed body."""
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"", b"identity"):
-        raise Refusal(
-            415,
-            "unsupported_media_type",
-            "Content-Encoding is not supported: send the body without compression.",
-            Outcome.REJECTED_INVALID,
-        )
+        message = "Content-Encoding is not supported: send the body without compression."
+        raise invalid_request(message, None, "unsupported_media_type", 415)
 
 
 def too_large(max_body_mb: float) -> Refusal:
     """The 413."""
-    return Refusal(
-        413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
-    )
+    return invalid_request(f"The body is larger than {max_body_mb:g} MiB.", None, "request_too_large", 413)

@@ -30,8 +30,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from backends.writes import together
 from router.config import FleetConfig
-from router.core.errors import Refusal
-from router.core.types import Outcome
+from router.core.errors import invalid_request
 from router.gateway.codecs.ollama.catalog import error_body
 from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.http.client_request import ClientRequest, Handler
@@ -398,7 +397,7 @@ class GatewayProtocol(HttpToolsProtocol):
                 body = error_body(message)
             else:
                 code = "server_overloaded" if status == 503 else "invalid_request"
-                body = openai_error(Refusal(status, code, message, Outcome.REJECTED_INVALID))
+                body = openai_error(invalid_request(message, None, code, status))
             self.transport.write(
                 b"%bcontent-type: application/json\r\nconnection: close\r\n%bcontent-length: %d\r\n\r\n%b"
                 % (STATUS_LINE[status], b"retry-after: 1\r\n" if status == 503 else b"", len(body), body)

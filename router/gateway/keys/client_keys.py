@@ -75,23 +75,6 @@ async def revoke(table: KeyTable, tenants: Tenants, tenant: Tenant) -> Sequence[
     return await table.revoke([tenant.name, *tenants.made_by(tenant.name)], time.time())
 
 
-def refuse_admin_key(config: FleetConfig, stored: Sequence[StoredKey], admin_key: str | None) -> None:
-    """Raise ConfigError if a client has the admin key."""
-    if admin_key is None:
-        return
-    digest = hashlib.sha256(admin_key.encode()).hexdigest()
-    for position, key in enumerate(config.auth.keys):
-        if key.sha256 == digest:
-            raise ConfigError(
-                "auth", [Problem(("keys", position, "sha256"), f"key {key.name} is the admin key")]
-            )
-    for row in stored:
-        if row.sha256 == digest and row.revoked_at is None:
-            raise ConfigError(
-                "auth", [Problem(("admin_key_env",), f"the admin key is that of client {row.name}")]
-            )
-
-
 class ClientKeys:
     """The rows of the table as this gateway knows them, at most `FOLLOW_S` and one query old.
 
@@ -118,7 +101,7 @@ class ClientKeys:
     async def start(self, config: FleetConfig) -> None:
         """Read the keys and begin to follow them. Raises ConfigError if a client has the admin key, StoreError."""
         await self.refresh()
-        refuse_admin_key(config, self.stored, self._admin_key)
+        self.check(config)
         if self.lost and not config.auth.keys:
             logger.error(
                 "the database had keys and has none now: every request is refused until one is made (to open the gateway, "
@@ -134,8 +117,18 @@ class ClientKeys:
         self._tasks.start(self._follow(), "client-keys")
 
     def check(self, config: FleetConfig) -> None:
-        """Raise ConfigError if the fleet file gives a client the admin key."""
-        refuse_admin_key(config, self.stored, self._admin_key)
+        """Raise ConfigError if a client has the admin key."""
+        if self._admin_key is None:
+            return
+        digest = hashlib.sha256(self._admin_key.encode()).hexdigest()
+        for position, key in enumerate(config.auth.keys):
+            if key.sha256 == digest:
+                problem = Problem(("keys", position, "sha256"), f"key {key.name} is the admin key")
+                raise ConfigError("auth", [problem])
+        for row in self.stored:
+            if row.sha256 == digest and row.revoked_at is None:
+                problem = Problem(("admin_key_env",), f"the admin key is that of client {row.name}")
+                raise ConfigError("auth", [problem])
 
     async def stop(self) -> None:
         """Stop following the table."""

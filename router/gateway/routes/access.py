@@ -54,7 +54,14 @@ class Guard:
             if self._gateway.rules.keys.open or path.startswith(("/v1/", "/api/")):
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
-                admin_only(self._gateway, request)
+                client = None if request.client is None else request.client.host
+                check_admin(
+                    self._gateway.rules,
+                    self._gateway.admin_key,
+                    scope["headers"],
+                    client,
+                    scope["http_version"],
+                )
             headers = dict(scope["headers"])
             check_encoding(headers)
             if announces_more(headers.get(b"content-length", b""), left):
@@ -82,23 +89,15 @@ def client_key(gateway: Gateway, request: Request) -> KeyTerms | None:
     return caller_terms(gateway.rules, raw, dict(raw))
 
 
-def admin_only(gateway: Gateway, request: Request) -> None:
-    """Raise the 401 unless the caller has the admin key, or needs none."""
-    client = None if request.client is None else request.client.host
-    check_admin(
-        gateway.rules, gateway.admin_key, request.scope["headers"], client, request.scope["http_version"]
-    )
+def client_name(gateway: Gateway, request: Request) -> str | None:
+    """The name of the caller's key; None on an open gateway. Raises as `callers.caller_terms`."""
+    terms = client_key(gateway, request)
+    return None if terms is None else terms.name
 
 
-def admin_router(gateway: Gateway, prefix: str = "/admin") -> APIRouter:
-    """A router each of whose calls needs the admin key; without one set it must come from a program on this machine."""
-
-    def allowed(request: Request) -> None:
-        admin_only(gateway, request)
-
-    return APIRouter(
-        prefix=prefix, tags=["admin"], dependencies=[Depends(allowed), Depends(known_parameters)]
-    )
+def admin_router(prefix: str = "/admin") -> APIRouter:
+    """A router for paths under /admin, where `Guard` checks the caller."""
+    return APIRouter(prefix=prefix, tags=["admin"], dependencies=[Depends(known_parameters)])
 
 
 def known_parameters(request: Request) -> None:
@@ -108,9 +107,6 @@ def known_parameters(request: Request) -> None:
     for name in request.query_params:
         if name not in known:
             raise invalid_request(f"{cut(name)} is not a known parameter.", cut(name))
-
-
-_HTTP_CODES = {413: "request_too_large"}
 
 
 def refusal_response(request: Request, refusal: Refusal) -> Response:
@@ -149,19 +145,18 @@ def _refusal_of(request: Request, error: Exception) -> Refusal:
             return invalid_request("The body must be a JSON object, with content-type: application/json.")
         return invalid_request(f"{param or 'The body'} {sentence_of(first)}.", param or None)
     if isinstance(error, HTTPException):
-        if (
-            error.status_code == 400
-        ):  # FastAPI cannot read the body: a number of thousands of digits, or bytes that are no text
+        # FastAPI cannot read the body: a number of thousands of digits, or bytes that are no text.
+        if error.status_code == 400:
             return invalid_request("The body is not valid JSON, or holds a number that is too large.")
         if error.status_code == 404:
             return not_found("There is no such path.")
         if error.status_code == 405:
             return method_not_allowed()
-        code = _HTTP_CODES.get(error.status_code, "invalid_request")
-        return Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
+        code = "request_too_large" if error.status_code == 413 else "invalid_request"
+        return invalid_request(str(error.detail), None, code, error.status_code)
     if isinstance(error, ConfigError):
         first = str(error).partition("\n")[0]  # `headway check` has a line for each problem
-        return Refusal(422, "invalid_fleet", first, Outcome.REJECTED_INVALID)
+        return invalid_request(first, None, "invalid_fleet", 422)
     # Only operators may see where the database is.
     message = str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
     return Refusal(503, "store_unavailable", message, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2)
@@ -169,4 +164,4 @@ def _refusal_of(request: Request, error: Exception) -> Refusal:
 
 def not_found(what: str) -> Refusal:
     """The 404 for a thing that does not exist, or belongs to another key."""
-    return Refusal(404, "not_found", what, Outcome.REJECTED_INVALID)
+    return invalid_request(what, None, "not_found", 404)

@@ -74,7 +74,7 @@ class TargetChange(BaseModel):
 def admin_routes(gateway: Gateway) -> APIRouter:
     """All of /admin. Each call needs the admin key; without one set it must come from a program on this machine."""
 
-    router = admin_router(gateway)
+    router = admin_router()
 
     @router.get("/fleet")
     async def fleet() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from router.core.errors import Refusal, invalid_request, unauthorized
 from router.core.types import Outcome
 from router.gateway.keys.client_keys import make, revoke
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
-from router.gateway.routes.access import admin_router, client_key, known_parameters, not_found
+from router.gateway.routes.access import admin_router, client_name, known_parameters, not_found
 from router.gateway.service import Gateway
 from router.store.keys import StoredKey
 from router.store.spend_report import BadReport, day, dimensions, spend_report
@@ -65,7 +65,7 @@ def key_routes(gateway: Gateway) -> APIRouter:
 
 # --- operators ----------------------------------------------------------------------------------------
 def _operators(gateway: Gateway) -> APIRouter:
-    router = admin_router(gateway)
+    router = admin_router()
 
     @router.get("/keys")
     async def keys() -> Response:
@@ -103,8 +103,8 @@ def _holders(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(known_parameters)])
 
     def caller(request: Request) -> Tenant:
-        terms = client_key(gateway, request)
-        found = None if terms is None or terms.name is None else gateway.rules.tenants.get(terms.name)
+        name = client_name(gateway, request)
+        found = None if name is None else gateway.rules.tenants.get(name)
         if found is None:
             raise not_found("This gateway is open: there is no key")
         return found
@@ -171,14 +171,11 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
             gateway.keys.table, gateway.rules.tenants, gateway.fleet.policies, body.name, settings, maker
         )
         await gateway.keys.changed_here()
-    except NameUsed as error:
-        raise Refusal(409, "name_taken", _sentence(error), Outcome.REJECTED_INVALID, param="name") from None
     except BadKey as error:
-        raise Refusal(
-            422, "invalid_key", _sentence(error), Outcome.REJECTED_INVALID, param=error.field
-        ) from None
+        code, status = ("name_taken", 409) if isinstance(error, NameUsed) else ("invalid_key", 422)
+        raise invalid_request(f"{error}.", error.field, code, status) from None
     response.headers["cache-control"] = "no-store"
-    answer = {"key": made.text, **_row(made.stored)}
+    answer = {"key": made.text, **_row(made.stored.name, made.stored)}
     tenant = gateway.rules.tenants.get(made.stored.name)
     if tenant is not None:  # otherwise the database went away just now
         answer |= _described(gateway, tenant)
@@ -190,12 +187,8 @@ async def _revoke(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
         revoked = await revoke(gateway.keys.table, gateway.rules.tenants, tenant)
         await gateway.keys.changed_here(revoked)
     except BadKey as error:
-        raise Refusal(409, "in_fleet_file", _sentence(error), Outcome.REJECTED_INVALID) from None
+        raise invalid_request(f"{error}.", None, "in_fleet_file", 409) from None
     return {"name": tenant.name, "revoked": list(revoked)}
-
-
-def _sentence(error: BadKey) -> str:
-    return f"{error}."
 
 
 async def _spend(
@@ -234,13 +227,8 @@ async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
 
 
 def _described(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
-    row = (
-        {"name": tenant.name, "maker": None, "created_at": None, "revoked_at": None}
-        if tenant.stored is None
-        else _row(tenant.stored)
-    )
     return {
-        **row,
+        **_row(tenant.name, tenant.stored),
         "source": "fleet" if tenant.stored is None else "table",
         "works": gateway.rules.tenants.alive(tenant.name),
         "settings": tenant.settings.model_dump(
@@ -251,13 +239,9 @@ def _described(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
     }
 
 
-def _row(stored: StoredKey) -> dict[str, Any]:
-    return {
-        "name": stored.name,
-        "maker": stored.maker,
-        "created_at": stored.created_at,
-        "revoked_at": stored.revoked_at,
-    }
+def _row(name: str, stored: StoredKey | None) -> dict[str, Any]:
+    columns = ("maker", "created_at", "revoked_at")
+    return {"name": name, **{column: getattr(stored, column, None) for column in columns}}
 
 
 def _effective(gateway: Gateway, name: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Shared:
 def overview_routes(gateway: Gateway) -> APIRouter:
     """Aggregates of the records. Each call needs the admin key; without one set it must come from this machine."""
 
-    router = admin_router(gateway)
+    router = admin_router()
     windows, recent = Shared(), Shared()
 
     @router.get("/overview")

@@ -15,7 +15,7 @@ from router.gateway.codecs.responses.request import is_response, responses_to_ch
 from router.gateway.intake.request import build_request, routing_params, truncated
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.records import find_request
-from router.gateway.routes.access import client_key, not_found
+from router.gateway.routes.access import client_key, client_name, not_found
 from router.gateway.service import Gateway
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
@@ -62,8 +62,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
     @router.get("/routing/{request_id}")
     async def routing(request_id: str, request: Request) -> dict[str, Any]:
         """The decision for one of the caller's requests, and its outcome."""
-        terms = client_key(gateway, request)
-        name = None if terms is None else terms.name
+        name = client_name(gateway, request)
         row = await find_request(gateway.store, gateway.state, request_id, name)
         if row is None:
             raise not_found("There is no such request")
@@ -72,8 +71,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
     @router.post("/feedback")
     async def feedback(rating: Feedback, request: Request) -> dict[str, Any]:
         """Rate an answer."""
-        terms = client_key(gateway, request)
-        name = None if terms is None else terms.name
+        name = client_name(gateway, request)
         if not await gateway.feedback.add(rating.request_id, rating.quality, name):
             raise not_found("There is no such request")
         return {"request_id": rating.request_id, "quality": rating.quality}

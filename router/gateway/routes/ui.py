@@ -172,7 +172,7 @@ def list_reports(directory: Path) -> list[dict[str, Any]]:
 
 
 def _reports(gateway: Gateway) -> APIRouter:
-    router = admin_router(gateway, "/admin/reports")
+    router = admin_router("/admin/reports")
 
     @router.get("")
     async def reports() -> dict[str, Any]:

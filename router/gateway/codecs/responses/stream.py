@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -70,15 +71,13 @@ class _Part:
         return refusal_part(self.text) if self.kind == "refusal" else reasoning_part(self.text)
 
 
+@dataclass(slots=True)
 class _Open:
     """The open message or reasoning item."""
 
-    __slots__ = ("item", "kind", "parts")
-
-    def __init__(self, kind: str, item: str) -> None:
-        self.kind = kind
-        self.item = item
-        self.parts: list[_Part] = []
+    kind: str
+    item: str
+    parts: list[_Part] = field(default_factory=list)
 
     def object(self, status: str) -> dict[str, Any]:
         make = message_item if self.kind == "message" else reasoning_item
