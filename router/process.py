@@ -102,7 +102,7 @@ async def run_gateway(
         raise_open_files()
         settings = server_config(app, config.server.host, config.server.port, grace_s=2.0)
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
-        gateway.metrics.sources.connections = lambda: (server.connections, server.closed)
+        gateway.connections = lambda: (server.connections, server.closed)
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)

@@ -38,11 +38,9 @@ from router.gateway.fleet.changes import FleetChanges
 from router.gateway.fleet.instances import scheduler_settings
 from router.gateway.fleet.overlay import DOCUMENT as FLEET_DOCUMENT
 from router.gateway.fleet.peers import PeerLink
-from router.gateway.fleet.scaling import pools
 from router.gateway.fleet.served import BackendFactory, ServedFleet
 from router.gateway.fleet.targets import LiveTargets
 from router.gateway.fleet.token_count import TokenCounter
-from router.gateway.keys.accounts import budget_levels
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
 from router.gateway.keys.client_keys import ClientKeys
@@ -50,7 +48,6 @@ from router.gateway.records import Feedback
 from router.gateway.runner import Runner
 from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.sources import Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.request.tokenizer import PromptTokenizer
@@ -246,12 +243,11 @@ def create_gateway(
     tracing: Tracing | None,
 ) -> Gateway:
     """The object graph of a gateway that is not started. `read_file` reads the fleet file again (None: there is none)."""
-    scheduler = runner.scheduler
-    metrics, stalls = Metrics(), StallWatch()
+    metrics = Metrics()
     keys = ClientKeys(store.keys, state, admin_key)
     fleet = ServedFleet(
         config,
-        tuple(scheduler.policies),
+        tuple(runner.scheduler.policies),
         runner=runner,
         keys=keys,
         targets=targets,
@@ -277,22 +273,12 @@ def create_gateway(
     peers.followers[KEYS_DOCUMENT] = keys.document_changed
     targets.on_change = lambda: runner.apply(TargetsChanged(targets.scopes))
     runner.on_decision = metrics.observe_decision
-    metrics.sources = Sources(
-        instances=lambda: (each for each in scheduler.instances.values() if not each.starting),
-        queue_depth=lambda: scheduler.queue_depth,
-        live=lambda: scheduler.live,
-        records=store.counts,
-        state=lambda: state.health,
-        budgets=lambda: budget_levels(fleet.rules.accounts, state),
-        predictor=predictor,
-        stalls=stalls,
-    )
-    gateway = Gateway(
+    return Gateway(
         runner=runner,
         store=store,
         state=state,
         metrics=metrics,
-        stalls=stalls,
+        stalls=StallWatch(),
         tracing=tracing,
         admin_key=admin_key,
         predictor=predictor,
@@ -306,11 +292,6 @@ def create_gateway(
         peers=peers,
         tokens=TokenCounter(runner, fleet),
     )
-    metrics.sources.desired_replicas = lambda: {
-        each.model: each.desired_replicas for each in gateway.scaling() if each.desired_replicas is not None
-    }
-    metrics.sources.pools = lambda: pools(gateway.config.scaling, gateway.decision)
-    return gateway
 
 
 def create_scaling(

@@ -17,8 +17,8 @@ import uvloop
 
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.fleet_file import FleetFile, dump
+from router.gateway.scraping.scrapes import metrics_page
 from router.gateway.telemetry.exposition import Page
-from router.gateway.telemetry.scrapes import metrics_page
 from router.gateway.telemetry.worker_pages import add_text, merge, pack, unpack
 from router.link import Link, LinkError
 from router.listening import BACKLOG, share
@@ -117,7 +117,7 @@ class Worker:
 
     async def _page(self) -> Page:
         """This worker's own metrics."""
-        return await metrics_page((await self._process).gateway.metrics, f'worker="{self.number}"')
+        return await metrics_page((await self._process).gateway, f'worker="{self.number}"')
 
     async def _answer(self, what: str, content: Any) -> Any:
         process = await asyncio.shield(self._process)

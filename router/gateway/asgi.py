@@ -18,9 +18,9 @@ from router.core.errors import Refusal
 from router.core.refusals import draining, method_not_allowed
 from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.intake.callers import RawHeaders, caller_terms
+from router.gateway.scraping.scrapes import Scrapes, metrics_page
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import MEDIA_TYPE, Page
-from router.gateway.telemetry.scrapes import Scrapes, metrics_page
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -47,7 +47,7 @@ class Application:
     ) -> None:
         self._gateway = gateway
         self._on_start = on_start
-        self._scrapes = Scrapes(scrape or partial(metrics_page, gateway.metrics))
+        self._scrapes = Scrapes(scrape or partial(metrics_page, gateway))
         self._fastapi: asyncio.Task[Any] | None = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:

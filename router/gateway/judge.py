@@ -127,9 +127,9 @@ def hot_paths(gateway: Gateway) -> HotPaths:
     judge = None if config.judge is None else Judge(gateway, config.judge)
     checks = None if config.second_look is None else AnswerChecks(gateway, config.second_look)
     if judge is not None:
-        gateway.metrics.sources.judged = lambda: judge.counts
+        gateway.judged = judge.counts
     if checks is not None:
-        gateway.metrics.sources.checked = lambda: checks.counts
+        gateway.checked = checks.counts
     if judge is None and checks is None:
         return HotPaths(gateway)
 

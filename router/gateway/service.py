@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from predictors.online.predictor import OnlinePredictor
@@ -39,7 +40,9 @@ class Gateway:
     """What all requests share. `router.wiring` builds it; `start` and `stop` frame its life.
 
     `admin_key` is None where none is set, `tracing` where no request is traced. `decision` is the last one about the number
-    of instances. `tasks` run until a drain begins.
+    of instances. `judged` counts judged answers by result, `checked` those that were checked before their clients got them
+    (None: the fleet file asks for neither). `connections` gives the open connections of clients and, by reason, the number
+    that the server closed. `tasks` run until a drain begins.
     """
 
     runner: Runner
@@ -60,6 +63,9 @@ class Gateway:
     peers: PeerLink
     tokens: TokenCounter
     decision: Decision | None = None
+    judged: Mapping[str, int] | None = None
+    checked: Mapping[str, int] | None = None
+    connections: Callable[[], tuple[int, Mapping[str, int]]] | None = None
     tasks: Tasks = field(default_factory=Tasks)
     draining: bool = False
     _randomness: list[str] = field(default_factory=list)

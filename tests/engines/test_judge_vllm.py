@@ -86,8 +86,8 @@ async def test_a_second_look_at_real_answers(
             answers = [
                 await gw.chat(headers=bearer("team-a"), max_tokens=20) for _ in range(1 if real_judge else 2)
             ]
-            assert gw.gateway.metrics.sources.checked is not None
-            checked = {name: count for name, count in gw.gateway.metrics.sources.checked().items() if count}
+            assert gw.gateway.checked is not None
+            checked = {name: count for name, count in gw.gateway.checked.items() if count}
     found = [(code, said["model"], said["headway"]["attempts"]) for code, _, said in answers]
     assert all(said["choices"][0]["message"]["content"] for _, _, said in answers)
     if real_judge:

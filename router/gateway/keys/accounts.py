@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from router.gateway.telemetry.sources import BudgetLevel
 from router.store.state import TOTAL, Bucket, Budget, State
 from router.store.totals import today
 
@@ -47,6 +47,15 @@ class Account:
             for each in self.key_budgets
             for period, limit_usd in ((day, each.per_day_usd), (TOTAL, each.total_usd))
         )
+
+
+class BudgetLevel(NamedTuple):
+    """How far one budget of a key is used: `period` is `day` or `total`."""
+
+    key: str
+    period: str
+    spent_usd: float
+    limit_usd: float
 
 
 def budget_levels(accounts: Mapping[str, Account], state: State) -> Iterator[BudgetLevel]:

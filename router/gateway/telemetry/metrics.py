@@ -2,7 +2,7 @@
 
 The hot path makes one call a request (`Metrics.record`). Records are counted in plain lists, many together
 (`_COUNTED_AT_ONCE`), so code and data stay in the processor's caches. A scrape turns the lists into metric families
-(`router.gateway.telemetry.families`). Label values come from the fleet and from our own enumerations only: a
+(`router.gateway.telemetry.request_families`). Label values come from the fleet and from our own enumerations only: a
 name that a client made up becomes "other", an unknown one "".
 """
 
@@ -15,7 +15,6 @@ from router.background import failed
 from router.compiled import reader
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
 from router.gateway.telemetry.series import DECISION_BUCKETS, Histogram, Labels, Series
-from router.gateway.telemetry.sources import Sources
 from router.store.records import RequestRecord
 
 OTHER = "other"
@@ -50,7 +49,6 @@ class Metrics:
     """The metrics of one process. Used from the event loop's thread only."""
 
     def __init__(self) -> None:
-        self.sources = Sources()
         self._records: list[RequestRecord] = []  # not yet counted
         self.decisions: dict[str, Histogram] = {}  # by policy
         self._policies = _known(())

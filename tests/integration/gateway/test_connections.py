@@ -541,7 +541,7 @@ async def test_a_flood_without_a_key_leaves_few_rows_and_is_counted(tmp_path):
         found = await rows_until(gw, lambda found: any(row["outcome"] == "ok" for row in found))
         outcomes = [row["outcome"] for row in found]
         assert 1 <= outcomes.count("rejected_auth") <= 110
-        page = metrics_text(gw.gateway.metrics).decode()
+        page = metrics_text(gw.gateway).decode()
         assert 'outcome="rejected_auth",policy=""} 1000.0' in page
         counts = gw.gateway.store.counts()
         assert counts.dropped == 0

@@ -54,7 +54,7 @@ async def judged(tmp_path, script: Callable[[int], Script], *, share=1.0, of_jud
 
 def counts(gw) -> dict[str, int]:
     """What came of the chosen answers."""
-    return dict(gw.gateway.metrics.sources.judged())
+    return dict(gw.gateway.judged)
 
 
 async def ask(gw, path="/v1/chat/completions", **body) -> str:
@@ -263,7 +263,7 @@ async def test_a_live_comparison_reads_its_scores(tmp_path):
 
 async def test_nothing_of_it_is_there_without_the_section(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
-        assert gw.gateway.metrics.sources.judged is None
+        assert gw.gateway.judged is None
         assert gw.server.handler._relay is Relay
         assert "headway_judged" not in await gw.metrics()
 

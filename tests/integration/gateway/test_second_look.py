@@ -83,7 +83,7 @@ async def ask(gw, **body) -> tuple[str, dict[str, Any]]:
 
 
 def counts(gw) -> dict[str, int]:
-    return {name: count for name, count in gw.gateway.metrics.sources.checked().items() if count}
+    return {name: count for name, count in gw.gateway.checked.items() if count}
 
 
 async def attempts(gw, row) -> list[tuple[str, str]]:
@@ -203,6 +203,6 @@ async def test_the_decisions_replay(tmp_path):
 
 async def test_nothing_of_it_is_there_without_the_section(tmp_path):
     async with live(tmp_path) as gw:
-        assert gw.gateway.metrics.sources.checked is None
+        assert gw.gateway.checked is None
         assert gw.server.handler._relay is Relay
         assert gw.gateway.fleet.rules.check is None

@@ -11,17 +11,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from predictors.online.predictor import OnlinePredictor
 from router.core.types import Outcome
-from router.gateway.telemetry.families import families
+from router.gateway.scraping.families import families
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.sources import BudgetLevel, Sources
-from router.gateway.telemetry.stalls import StallWatch
-from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
-from router.store.runs import Lost
-from router.store.state import StateHealth
-from tests.metrics_page import metrics_text
+from tests.metrics_page import idle_gateway, metrics_text
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
@@ -34,21 +28,9 @@ _FROM_OUTSIDE = {"job", "instance", "gateway", "le", "worker"}
 
 def exported() -> dict[str, set[str]]:
     """Labels by sample name, of everything that a gateway may export."""
-    metrics = Metrics()
-    metrics.sources = Sources(
-        queue_depth=lambda: 0,
-        live=lambda: 0,
-        desired_replicas=dict,
-        records=lambda: RecordCounts(0, 0, 0, 0, Lost()),
-        predictor=OnlinePredictor(),
-        state=StateHealth,
-        budgets=lambda: [BudgetLevel("a", "day", 1.0, 2.0)],
-        connections=lambda: (0, {}),
-        stalls=StallWatch(),
-    )
     found: dict[str, set[str]] = {"headway_worker_restarts_total": set()}  # of a supervisor
     endings = {"histogram": ("_bucket", "_sum", "_count")}
-    for family in families(metrics):
+    for family in families(idle_gateway(Metrics())):
         for ending in endings.get(family.kind, ("",)):
             found[family.name + ending] = set(family.labels)
     return found
@@ -110,7 +92,7 @@ def test_the_burn_rate_is_the_share_of_misses_over_the_budget() -> None:
         record = RequestRecord("r", 0.0, policy="slo", model="m", instance="a", slo_ttft_s=1.0)
         record.slo_met = met
         metrics.record(record)
-    families = text_string_to_metric_families(metrics_text(metrics).decode())
+    families = text_string_to_metric_families(metrics_text(idle_gateway(metrics)).decode())
     samples = {sample.name: sample.value for family in families for sample in family.samples}
     burn = (1 - samples["headway_slo_met_total"] / samples["headway_slo_offered_total"]) / 0.05
     assert burn == pytest.approx(10)

@@ -18,20 +18,14 @@ from backends.engine.weights import VLLM_NAMES
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
-from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.config.instances import EMULATED
 from router.core.types import EndedHow, Outcome
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.sources import BudgetLevel, Sources
-from router.gateway.telemetry.stalls import StallWatch
 from router.request.routing_input import ROUTING_HEADERS, RoutingInput
 from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS
-from router.store.queries import RecordCounts
-from router.store.runs import Lost
-from router.store.state import StateHealth
 from router.store.tables import metadata
-from tests.metrics_page import metrics_text
+from tests.metrics_page import idle_gateway, metrics_text
 from tests.unit.docs.pages import ROOT, blocks, first_cells, inline_code, prose
 
 DOCS = ROOT / "docs"
@@ -76,21 +70,7 @@ def test_policies() -> None:
 
 
 def test_metrics() -> None:
-    metrics = Metrics()
-    metrics.sources = Sources(
-        queue_depth=lambda: 0,
-        desired_replicas=dict,
-        records=lambda: RecordCounts(0, 0, 0, 0, Lost()),
-        predictor=OnlinePredictor(),
-        live=lambda: 0,
-        state=StateHealth,
-        budgets=lambda: [BudgetLevel("k", "day", 0.0, 1.0)],
-        connections=lambda: (0, {}),
-        stalls=StallWatch(),
-        judged=dict,
-        checked=dict,
-    )
-    families = re.findall(r"^# HELP (\S+)", metrics_text(metrics).decode(), re.M)
+    families = re.findall(r"^# HELP (\S+)", metrics_text(idle_gateway(Metrics())).decode(), re.M)
     ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}
     assert set(first_cells(DOCS / "metrics.md")) == ours
 

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.types import Outcome
+from router.gateway.scraping.scrapes import MAX_PAGES, Scrapes, metrics_page
 from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.exposition import Page, counter, gauge, histogram
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.scrapes import MAX_PAGES, Scrapes, metrics_page
 from router.gateway.telemetry.series import Histogram
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.worker_pages import merge, pack, unpack
+from tests.metrics_page import idle_gateway
 from tests.unit.gateway_keys.test_metrics import record
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -124,7 +125,7 @@ def test_the_longest_page_does_not_hold_the_event_loop() -> None:
         watch.start()
         await asyncio.sleep(0.01)
         watch.reset()
-        page = await metrics_page(metrics, 'worker="0"')
+        page = await metrics_page(idle_gateway(metrics), 'worker="0"')
         sibling = await unpack(await pack(page))
         merged = merge([page, sibling])
         await asyncio.sleep(0.01)

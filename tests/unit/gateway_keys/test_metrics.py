@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,14 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.state import Instance
 from router.core.types import Outcome
+from router.gateway.fleet.scaling import Scaling
 from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.series import TOKEN_BUCKETS, TTFT_BUCKETS
-from router.gateway.telemetry.sources import Sources
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.runs import Lost
-from tests.metrics_page import metrics_text
+from tests.metrics_page import idle_gateway, metrics_text
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
@@ -57,9 +57,9 @@ def record(**fields: Any) -> RequestRecord:
     return RequestRecord("req", 0.0, **(values | fields))
 
 
-def scrape(metrics: Metrics) -> Samples:
+def scrape(metrics: Metrics, **parts: Any) -> Samples:
     samples: Samples = {}
-    for family in text_string_to_metric_families(metrics_text(metrics).decode()):
+    for family in text_string_to_metric_families(metrics_text(idle_gateway(metrics, **parts)).decode()):
         for sample in family.samples:
             samples.setdefault(sample.name, []).append((sample.labels, sample.value))
     return samples
@@ -214,34 +214,34 @@ def test_the_number_of_series_is_bounded(metrics: Metrics, monkeypatch: pytest.M
 
 
 def test_gauges_are_read_at_the_scrape(metrics: Metrics) -> None:
-    fleet = [
-        Instance("gpu-0", "vllm", {}, in_flight=3),
-        Instance("gpu-1", "ollama", {}, healthy=False, ejections=2),
-    ]
-    waiting = [7]
-    desired: Mapping[str, int] = {"llama": 2}
+    fleet = {
+        "gpu-0": Instance("gpu-0", "vllm", {}, in_flight=3),
+        "gpu-1": Instance("gpu-1", "ollama", {}, healthy=False, ejections=2),
+        "gpu-2": Instance("gpu-2", "vllm", {}, starting=True),
+    }
+    scheduler = SimpleNamespace(queue_depth=7, live=0, instances=fleet)
     counts = RecordCounts(finished=10, recorded=8, dropped=1, pending=1, lost=Lost(5, 6))
-    assert "headway_queue_depth" not in scrape(metrics)
-    metrics.sources = Sources(
-        instances=lambda: fleet,
-        queue_depth=lambda: waiting[0],
-        desired_replicas=lambda: desired,
-        records=lambda: counts,
-    )
-    samples = scrape(metrics)
+    parts = {
+        "runner": SimpleNamespace(scheduler=scheduler),
+        "scaling": lambda: [Scaling("llama", 2, 1, 3, 7, 2), Scaling("qwen", 0, 0, 0, 0, None)],
+        "store": SimpleNamespace(counts=lambda: counts),
+    }
+    samples = scrape(metrics, **parts)
     assert value(samples, "headway_queue_depth") == 7
     assert value(samples, "headway_instance_in_flight", instance="gpu-0") == 3
     assert value(samples, "headway_instance_health", instance="gpu-0") == 1
     assert value(samples, "headway_instance_health", instance="gpu-1") == 0
     assert value(samples, "headway_instance_ejections_total", instance="gpu-1") == 2
+    assert [labels["instance"] for labels, _ in samples["headway_instance_health"]] == ["gpu-0", "gpu-1"]
+    assert [labels["model"] for labels, _ in samples["headway_desired_replicas"]] == ["llama"]
     assert value(samples, "headway_desired_replicas", model="llama") == 2
     assert value(samples, "headway_records_lost_total", stage="finished") == 5
     assert value(samples, "headway_records_lost_total", stage="in_flight") == 6
     assert value(samples, "headway_records_dropped_total") == 1
     assert value(samples, "headway_records_pending") == 1
-    waiting[0] = 0
+    scheduler.queue_depth = 0
     fleet.clear()
-    samples = scrape(metrics)
+    samples = scrape(metrics, **parts)
     assert value(samples, "headway_queue_depth") == 0
     assert "headway_instance_in_flight" not in samples
 

@@ -9,9 +9,9 @@ from weakref import ReferenceType, WeakSet, ref
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
+from router.gateway.scraping.families import families
+from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import Page
-from router.gateway.telemetry.families import families
-from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.worker_pages import add_text
 
 #: Pages kept while clients read them.
@@ -24,9 +24,9 @@ PlatformCollector(registry=PROCESS)
 GCCollector(registry=PROCESS)
 
 
-async def metrics_page(metrics: Metrics, more: str = "") -> Page:
+async def metrics_page(gateway: Gateway, more: str = "") -> Page:
     """The page of a scrape; the event loop runs while it is made. `more` is a label for all samples (`worker="0"`)."""
-    page = await Page.of(families(metrics), more)
+    page = await Page.of(families(gateway), more)
     add_text(page, generate_latest(PROCESS).decode(), more)
     return page
 

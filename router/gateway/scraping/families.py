@@ -1,4 +1,4 @@
-"""All metric families, made from counts and sources at the time of a scrape."""
+"""All metric families, made from counts and from the state of the gateway at the time of a scrape."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from itertools import islice
 from predictors.online.predictor import OnlinePredictor
 from router.background import failures
 from router.core.state import Instance
+from router.gateway.fleet.scaling import pools
+from router.gateway.keys.accounts import budget_levels
+from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import Family, counter, gauge, histogram
-from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.request_families import request_families
-from router.gateway.telemetry.sources import Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.store.queries import RecordCounts
 from router.store.state import StateHealth
@@ -22,31 +23,26 @@ MAX_KEYS = 2000
 _Make = Callable[..., Family]
 
 
-def families(metrics: Metrics) -> Iterator[Family]:
+def families(gateway: Gateway) -> Iterator[Family]:
     """The families of one process."""
-    sources = metrics.sources
-    yield from request_families(metrics)
-    if sources.predictor is not None:
-        yield from _predictor(sources.predictor)
-    yield from _fleet(sources)
-    if sources.records is not None:
-        yield from _records(sources.records())
-    yield from _budgets(sources)
-    if sources.state is not None:
-        yield from _state(sources.state())
-    if sources.judged is not None:
+    yield from request_families(gateway.metrics)
+    yield from _predictor(gateway.predictor)
+    yield from _fleet(gateway)
+    yield from _records(gateway.store.counts())
+    yield from _budgets(gateway)
+    yield from _state(gateway.state.health)
+    if gateway.judged is not None:
         text = "Answers chosen to be judged, by result."
-        yield _by("result", counter, "headway_judged_answers", text, sources.judged())
-    if sources.checked is not None:
+        yield _by("result", counter, "headway_judged_answers", text, gateway.judged)
+    if gateway.checked is not None:
         text = "Answers checked before their clients got them, by result."
-        yield _by("result", counter, "headway_checked_answers", text, sources.checked())
-    if sources.connections is not None:
-        opened, closed = sources.connections()
+        yield _by("result", counter, "headway_checked_answers", text, gateway.checked)
+    if gateway.connections is not None:
+        opened, closed = gateway.connections()
         yield _value(gauge, "headway_connections", "Open connections of clients.", opened)
         text = "Connections of clients that the gateway closed, by reason."
         yield _by("reason", counter, "headway_connections_closed", text, closed)
-    if sources.stalls is not None:
-        yield from _stalls(sources.stalls)
+    yield from _stalls(gateway.stalls)
     text = "Failures of background tasks, which continued."
     yield _by("task", counter, "headway_background_failures", text, dict(sorted(failures().items())))
 
@@ -95,14 +91,12 @@ def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
     yield _by("model", counter, "headway_feedback_learned", text, predictor.feedback_counts())
 
 
-def _fleet(sources: Sources) -> Iterator[Family]:
-    if sources.queue_depth is not None:
-        yield _value(
-            gauge, "headway_queue_depth", "Requests that wait for an instance.", sources.queue_depth()
-        )
-    if sources.live is not None:
-        yield _value(gauge, "headway_live_requests", "Requests queued or running.", sources.live())
-    instances = list(sources.instances())
+def _fleet(gateway: Gateway) -> Iterator[Family]:
+    scheduler = gateway.runner.scheduler
+    text = "Requests that wait for an instance."
+    yield _value(gauge, "headway_queue_depth", text, scheduler.queue_depth)
+    yield _value(gauge, "headway_live_requests", "Requests queued or running.", scheduler.live)
+    instances = [each for each in scheduler.instances.values() if not each.starting]
 
     def each(make: _Make, name: str, text: str, read: Callable[[Instance], float | None]) -> Family:
         values = (((one.name,), read(one)) for one in instances)
@@ -126,14 +120,16 @@ def _fleet(sources: Sources) -> Iterator[Family]:
     )
     yield each(gauge, "kv_usage", f"Share of the KV memory in use, {last}", lambda one: one.report.kv_usage)
     text = "Replicas that a model needs now."
-    yield _by("model", gauge, "headway_desired_replicas", text, sources.desired_replicas())
+    desired = {each.model: each.desired_replicas for each in gateway.scaling()}
+    known = {model: replicas for model, replicas in desired.items() if replicas is not None}
+    yield _by("model", gauge, "headway_desired_replicas", text, known)
     yield gauge(
         "headway_pool_instances",
         "Instances of a pool at the last decision, and the number decided (desired).",
         ("pool", "state"),
         [
             ((each["pool"], state), each[state])
-            for each in sources.pools()
+            for each in pools(gateway.config.scaling, gateway.decision)
             for state in ("desired", "ready", "starting", "draining")
         ],
     )
@@ -162,9 +158,9 @@ def _records(counts: RecordCounts) -> Iterator[Family]:
     yield _value(gauge, "headway_spool_bytes", text, counts.spooled_bytes)
 
 
-def _budgets(sources: Sources) -> Iterator[Family]:
+def _budgets(gateway: Gateway) -> Iterator[Family]:
     labels = ("key", "period")
-    levels = list(islice(sources.budgets(), 2 * MAX_KEYS))
+    levels = list(islice(budget_levels(gateway.rules.accounts, gateway.state), 2 * MAX_KEYS))
     yield gauge(
         "headway_key_spent_usd",
         "Cost of a key's requests today (day) and ever (total).",
@@ -175,7 +171,7 @@ def _budgets(sources: Sources) -> Iterator[Family]:
         "headway_key_budget_usd",
         "Budget of a key for today (day) and ever (total).",
         labels,
-        (((each.key, each.period), each.limit_usd) for each in levels if each.limit_usd is not None),
+        (((each.key, each.period), each.limit_usd) for each in levels),
     )
 
 
