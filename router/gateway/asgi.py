@@ -52,10 +52,10 @@ class Application:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
             return
         if scope["path"] not in _PATHS:
-            await self._further(scope, receive, send)
+            await self._pass_on(scope, receive, send)
             return
         try:
             await self._answer(scope["method"], scope["path"], scope["headers"], send)
@@ -63,8 +63,9 @@ class Application:
             allow = [(b"allow", ", ".join(_METHODS).encode())] if refusal.status == 405 else []
             await _respond(send, refusal.status, _JSON, openai_error(refusal), headers=allow)
 
-    async def _further(self, scope: Any, receive: Receive, send: Send) -> None:
-        """FastAPI's answer. A request for which a server that stops no longer waits gets a 503, if nothing has been sent."""
+    async def _pass_on(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Have FastAPI answer. If the server stops and no longer waits for the request, the answer is a 503, unless something
+        has been sent already."""
         begun = False
 
         async def sending(message: Any) -> None:
@@ -73,7 +74,7 @@ class Application:
             await send(message)
 
         try:
-            await (await self._loaded())(scope, receive, sending)
+            await (await self._fastapi_app())(scope, receive, sending)
         except asyncio.CancelledError:
             if not begun:
                 refusal = draining()
@@ -98,7 +99,7 @@ class Application:
             page = await self._scrapes.page()
             await _respond(send, 200, MEDIA_TYPE.encode(), *page.pieces())
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         if self._on_start is not None:
             await self._on_start()
@@ -107,7 +108,7 @@ class Application:
             await receive()
             await send({"type": "lifespan.shutdown.complete"})
 
-    async def _loaded(self) -> Any:
+    async def _fastapi_app(self) -> Any:
         if self._fastapi is None:
             self._fastapi = asyncio.create_task(asyncio.to_thread(self._load), name="FastAPI")
         loading = self._fastapi

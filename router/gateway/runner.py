@@ -26,8 +26,8 @@ from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Request
 
-#: A timer whose event failed goes off again after this long.
-_AGAIN_S = 0.5
+#: After a failed `Tick` the next one comes after this time.
+_RETRY_S = 0.5
 
 
 #: Carries out the instructions for one request, and waits for nothing. It reports the end of an attempt that it cancels before
@@ -104,7 +104,7 @@ class Runner:
         carry_out = self._carry_outs.get(instruction.request_id)
         if carry_out is None:
             if type(instruction) is Cancel:  # of a request that was forgotten
-                self._left_undone(instruction)
+                self._give_up(instruction)
             return
         if type(instruction) is Finish:
             del self._carry_outs[instruction.request_id]
@@ -112,9 +112,9 @@ class Runner:
             carry_out(instruction)
         except Exception as error:  # noqa: BLE001 (one request's fault must not reach the others' instructions)
             failed("relay", error)
-            self._left_undone(instruction)
+            self._give_up(instruction)
 
-    def _left_undone(self, instruction: Instruction) -> None:
+    def _give_up(self, instruction: Instruction) -> None:
         """An instruction could not be carried out: give the request up, and report a cancelled attempt as ended."""
         if type(instruction) is Cancel:
             self.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED, sent=False))
@@ -140,5 +140,5 @@ class Runner:
         except Exception as error:  # noqa: BLE001 (a callback of the loop: waiting requests need the next tick)
             failed("scheduler-timer", error)
             if self._timer is None:
-                self._wakes_at = self.clock() + _AGAIN_S
-                self._timer = self._loop.call_later(_AGAIN_S, self._wake)
+                self._wakes_at = self.clock() + _RETRY_S
+                self._timer = self._loop.call_later(_RETRY_S, self._wake)

@@ -13,3 +13,8 @@ def texts_of(content: Any) -> tuple[str, str]:
     text = "".join(said for part in parts if isinstance(said := part.get("text"), str))
     thoughts = [texts_of(part["thinking"])[0] for part in parts if "thinking" in part]
     return text, "".join(thoughts)
+
+
+def listed(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []

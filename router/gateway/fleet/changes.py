@@ -109,7 +109,7 @@ class FleetChanges:
         """
         if self._read_file is None:
             return True
-        told = True
+        published = True
         async with self._lock:
             file = await asyncio.to_thread(self._read_file)
             models = await self._artifacts.load(file)
@@ -121,10 +121,10 @@ class FleetChanges:
                 logger.warning(
                     "the shared state does not answer: other replicas do not read their fleet files"
                 )
-                told = False
+                published = False
                 await self._apply(self.overlay, file)
             await self._artifacts.use(models)
-        return told
+        return published
 
     async def found(self, entry: int, instances: Sequence[InstanceConfig]) -> None:
         """An entry of `discovery` found these instances. Raises ConfigError, and keeps the earlier ones, if they do not

@@ -34,8 +34,8 @@ def removing(name: str) -> Edit:
 
 
 def draining(name: str, *, by_scaler: bool = False) -> Edit:
-    """Send nothing more to an instance. It leaves when no replica has requests there. One that an operator drains does not come
-    back (`keeping`), even if the scaler drained it before."""
+    """Send nothing more to an instance. It leaves when no replica has requests there. The scaler cannot keep an instance that an
+    operator drains (`keeping`), even if the scaler drained it first."""
 
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
         if not overlay.has(name, file):

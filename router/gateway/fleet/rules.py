@@ -45,8 +45,8 @@ class Rules:
     `stored`: the keys that are not in the fleet file. `effective` (settings), `terms` and `accounts`: by name of each working
     key. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
     `most_context_tokens`: the longest one (None: one is unknown). `check`: how answers may be checked before their clients
-    get them (None: they are not). What stands last is read for each request: reading it of `config` takes ten times as
-    long.
+    get them (None: they are not). The fields after it are settings of `config` that each request needs: to read them there
+    takes ten times as long.
     """
 
     config: FleetConfig

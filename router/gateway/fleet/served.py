@@ -35,8 +35,8 @@ TokenizerLoader = Callable[[FleetConfig], dict[str, PromptTokenizer]]
 
 @dataclass(frozen=True, slots=True)
 class PreparedFleet:
-    """A fleet that is ready to serve. `plan` holds for each instance whether it stays as it is; `made` closes the new
-    adapters, if it does not come to that."""
+    """A fleet that is ready to serve. `plan` has for each instance whether it stays as it is. `made` closes the new adapters
+    if the fleet is not committed."""
 
     config: FleetConfig
     rules: Rules

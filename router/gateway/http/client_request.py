@@ -1,9 +1,9 @@
 """One request on a hot path, and the response to it, without ASGI.
 
 ASGI takes a task, a scope and some messages for each request, and checks each header with a regular expression. Here the
-server calls the request's handler at the end of the turn of the event loop in which its head came. If nothing has to be waited
-for, the handler is through when that call returns; only what must wait goes on in a task. The head of the response and its first
-bytes leave in one write, and each further write is one chunk.
+server calls the request's handler at the end of the turn of the event loop in which its head came. A handler that need not wait
+has finished when that call returns; one that must wait continues in a task. The head of the response and its first bytes leave
+in one write, and each further write is one chunk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClientConnection(Protocol):
 @dataclass(slots=True, eq=False)
 class ClientRequest:
     """One request. `headers` are as they came, names in lower case, `by_name` the same as a dictionary. `on_left` is called
-    when the client leaves, `on_shutdown` when the server has no patience left, `on_writable` once, when the client has
+    when the client leaves, `on_shutdown` when the server stops and no longer waits, `on_writable` once, when the client has
     read what was written. `chunked`: a stream is written in chunks, because the client speaks HTTP/1.1.
 
     `more_body`, `response_started`, `response_complete` and `keep_alive` are named as uvicorn names them: the connection
@@ -91,8 +91,8 @@ class ClientRequest:
             last()
 
     def handle(self) -> _LastStep:
-        """Call the handler. Returns its last step, if it did not have to wait. Otherwise the handler goes on in a task, which is
-        cancelled when the client leaves or the server shuts down."""
+        """Call the handler. Returns its last step, if it did not have to wait. Otherwise the handler continues in a task, which
+        is cancelled when the client leaves or the server shuts down."""
         self._connection.tasks.add(self)  # uvicorn waits for these and cancels them
         handling = self._handler(self)
         context = copy_context()
@@ -106,7 +106,7 @@ class ClientRequest:
             return None
         loop = self._connection.loop
         task = loop.create_task(_go_on(handling, waits_for), context=context)
-        # Later, so that the task has begun: cancelled before its first step, it would not tell the handler.
+        # Later, so that the task has begun: the handler does not see a cancellation before the task's first step.
         self.on_left = partial(loop.call_soon, task.cancel)
         self.on_shutdown = task.cancel
         task.add_done_callback(self._handled)

@@ -11,7 +11,7 @@ from router.gateway.http.client_request import ClientRequest, Handler
 
 
 class _NoConnection:
-    """What a request without a connection has in its place."""
+    """Stands in for the connection of such a request."""
 
     def __init__(self) -> None:
         self.transport = asyncio.Transport()
@@ -67,7 +67,7 @@ class InternalRequest(ClientRequest):
         self._answer(500, b"")
 
     def abort(self) -> None:
-        """The same."""
+        """There is no response, and no connection to close."""
         self.gone()
 
     def _answer(self, status: int, body: bytes) -> None:

@@ -4,8 +4,8 @@ uvicorn does not bound the size of a request's head, pipelined requests, the tim
 number of connections. All are bounded here. A client that exceeds the bounds loses its connection.
 
 Requests on the hot paths do not go through ASGI: their handler is called at the end of the turn of the event loop in which
-their head came (`router.gateway.http.client_request`). It hears at once when its client leaves. To see this, the server always
-reads from a connection, except while a body arrives faster than it is consumed.
+their head came (`router.gateway.http.client_request`). The handler is told at once when its client leaves. To see this, the
+server always reads from a connection, except while a body arrives faster than it is consumed.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class _Refused(Exception):
 
 
 def _unread_bytes(transport: asyncio.Transport) -> int:
-    """How much waits for the client, once the system takes no more: ours, and what the system has.
+    """The bytes that the client has not read, once the system's buffer is full: those in our buffer and in the system's.
 
-    The system may keep megabytes, and takes more only when a third of them is gone.
+    The system may hold megabytes, and takes more only when a third of them has been sent.
     """
     unread = transport.get_write_buffer_size()
     if unread:
@@ -117,13 +117,13 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(self.cycle, ClientRequest):
-            self.cycle = None  # uvicorn would tell it in its own way
+            self.cycle = None  # uvicorn would notify it as one of its own
         super().connection_lost(exc)
         self._left()
         self._current = None  # breaks a reference cycle
 
     def _left(self) -> None:
-        """The client has left or was cut off: tell the requests."""
+        """The client has left or was cut off: notify its requests."""
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (self._current, *waiting):

@@ -166,8 +166,8 @@ class ClientKeys:
         return row
 
     async def changed_here(self, revoked: Collection[str] = ()) -> None:
-        """This gateway has made or `revoked` keys: read the table again, and have other replicas do so. The revoked ones end
-        even if the database has left meanwhile."""
+        """This gateway has made or `revoked` keys: read the table again, and have other replicas do so. The revoked keys stop
+        working even if the database cannot be read now."""
         await self._refresh_if_possible()
         ended = [each for each in self.stored if each.name in revoked and each.revoked_at is None]
         if ended:
@@ -182,7 +182,7 @@ class ClientKeys:
         self._tasks.start(self._refresh_if_possible(), "client-keys refresh")
 
     async def _refresh_if_possible(self) -> None:
-        """Refresh. The change itself is done, so a failed read is not reported as its failure."""
+        """Refresh. The change itself is done, so a failed read is only logged."""
         try:
             await self.refresh()
         except StoreError as error:
@@ -207,4 +207,4 @@ class ClientKeys:
 
 
 def _ignore(_: Sequence[StoredKey]) -> None:
-    """The `on_change` of a table that nothing watches."""
+    """The `on_change` where nothing follows the table."""

@@ -1,11 +1,11 @@
 """One attempt at an engine: its stream, and what has come of it so far.
 
-What comes before the first token is held back, so that a failure can still go to another candidate and the status line is
-true when it leaves. With the first token the response begins; from then on there is one write for each read. A client that
-wants no stream gets the answer put together at the end.
+What comes before the first token is held back, so that after a failure the request can still go to another candidate, and
+the status line is right. With the first token the response begins; from then on there is one write for each read. For a client
+that does not stream, the answer is put together and sent at the end.
 
-The engine's stream is paused while the client is slower than the engine, and while an event waits for money. It goes on when
-neither holds any more.
+The engine's stream is paused while the client is slower than the engine, and while an event waits for money. It resumes when
+neither is the case any more.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Listener(Protocol):
 class Attempt:
     """What one `Dispatch` starts; `router.core.interfaces.Sink`. Times are on the driver's clock in seconds.
 
-    `assembler` puts the stream together for a client that wants none (`Call.collector`; None where events are passed on).
+    `assembler` makes the answer for a client that does not stream (`Call.collector`; None where events are passed on).
     `aborted` says that it was given up, `cut` that its money ended it, `was_sent` that the engine was given the request,
     `held_up` that the engine was not read for a while. `answer` is what it gave, if it was not streamed to the client.
     """

@@ -15,9 +15,9 @@ _MOST_BYTES_OF_A_TOKEN = 128
 
 
 def tokens_of_text(text: str) -> int:
-    """Tokens that the text of one event holds. No token holds two words, so one word may be one token, honestly
-    streamed; of two and more it is known that the engine does not stream token by token, and the usual number of
-    bytes a token counts too."""
+    """Tokens that the text of one event holds, at least. One word may be one token. A token never holds two words, so an
+    engine that sends several words in one event does not stream token by token: then the usual number of bytes per
+    token counts too."""
     if not text:
         return 0
     words = len(text.split())

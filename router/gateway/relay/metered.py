@@ -2,8 +2,8 @@
 
 An engine may ignore the bound that it was given, and may put several tokens into one event. The tokens of an event are, by
 the first source that it has: the engine's own usage so far (a vLLM is asked for it), its list of log probabilities or
-token ids, else its text (`tokens_of_text`). The event that goes beyond what is paid for is counted but not passed on. What
-follows it is not looked at, so the outcome does not depend on how the bytes were cut into reads.
+token ids, else its text (`tokens_of_text`). The event that goes beyond what is paid for is counted but not passed on. All
+later events are ignored, so the outcome does not depend on how the bytes were split into reads.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from backends.sse_events import event_template
 from router.gateway.relay.event_tokens import index_of, text_of
 
 _USAGE, _END = b'"usage":', b"}\n\n"
-#: The longest run that is read at once: one that is not paid for is read again after each event.
+#: The most events that are read at once. Those of them that are not paid for are read again later.
 _MOST = 64
 
 

@@ -47,7 +47,7 @@ from router.gateway.telemetry.tracing import new_span_id
 
 
 class Relay:
-    """One request's way through the gateway. Used once: `start` brings it on its way, and nothing waits for its end."""
+    """One request's way through the gateway. Used once: `start` submits the request, and nothing waits for its end."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class Relay:
         except Exception as error:  # noqa: BLE001 (logged)
             log_fault(self._request.id, error)
             self.report(GivenUp(self._request.id, "internal_error"))
-            self._fall()
+            self._end_without_scheduler()
 
     def _client_left(self) -> None:
         self.report(Left(self._request.id))
 
     def _shut_down(self) -> None:
-        """The server is shutting down and has run out of patience."""
+        """The server stops and no longer waits."""
         self.report(GivenUp(self._request.id, "shutdown"))
 
     def _end(self) -> None:
@@ -102,10 +102,10 @@ class Relay:
             log_fault(self._request.id, error)
             if type(event) is not GivenUp:
                 self.report(GivenUp(self._request.id, "internal_error"))
-            self._fall()
+            self._end_without_scheduler()
 
-    def _fall(self) -> None:
-        """End the request although the scheduler could not."""
+    def _end_without_scheduler(self) -> None:
+        """End the request: the scheduler could not."""
         if self._ended_already:
             return
         self.runner.forget(self._request.id)

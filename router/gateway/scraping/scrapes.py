@@ -17,7 +17,7 @@ from router.gateway.telemetry.worker_pages import add_text
 #: Pages kept while clients read them.
 MAX_PAGES = 3
 
-#: What prometheus_client tells of this process.
+#: What prometheus_client reports about this process.
 PROCESS = CollectorRegistry(auto_describe=False)
 ProcessCollector(registry=PROCESS)
 PlatformCollector(registry=PROCESS)

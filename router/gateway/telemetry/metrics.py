@@ -179,7 +179,7 @@ class Metrics:
         return self._requested.get(name.rpartition(":")[0]) or OTHER
 
     def _find(self, names: tuple[Any, ...]) -> Series:
-        """The series of a record with these names, a new one if need be."""
+        """The series of a record with these names, a new one if there is none."""
         policy, requested, model, instance, api, outcome = names
         key: _Key = (
             self._policies.get(policy, OTHER),

@@ -40,24 +40,15 @@ def _gen_ai(metrics: Metrics, series: _Counted) -> Iterator[Family]:
         kind, error = metrics.kind(each.instance), "" if each.outcome in SUCCESS else each.outcome.value
         values = (each.operation, kind, each.requested, each.model, each.instance, error, each.policy)
         labelled.append((values, one))
-    yield histogram(
-        "gen_ai_server_time_to_first_token_seconds",
-        "Time from arrival to the first token, queue included; server_address is the instance.",
-        names,
-        ((values, one.ttft) for values, one in labelled),
-    )
-    yield histogram(
-        "gen_ai_server_time_per_output_token_seconds",
-        "Mean time per output token after the first.",
-        names,
-        ((values, one.tpot) for values, one in labelled),
-    )
-    yield histogram(
-        "gen_ai_server_request_duration_seconds",
-        "Time from arrival to the end of the request.",
-        names,
-        ((values, one.duration) for values, one in labelled),
-    )
+    text = "Time from arrival to the first token, queue included; server_address is the instance."
+    times = [(values, one.ttft) for values, one in labelled]
+    yield histogram("gen_ai_server_time_to_first_token_seconds", text, names, times)
+    text = "Mean time per output token after the first."
+    times = [(values, one.tpot) for values, one in labelled]
+    yield histogram("gen_ai_server_time_per_output_token_seconds", text, names, times)
+    text = "Time from arrival to the end of the request."
+    times = [(values, one.duration) for values, one in labelled]
+    yield histogram("gen_ai_server_request_duration_seconds", text, names, times)
     yield histogram(
         "gen_ai_client_token_usage",
         "Input and output tokens of a request.",

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from backends.bounded_json import loads_with_halves
-from router.gateway.codecs.content import texts_of
+from router.gateway.codecs.content import listed, texts_of
 
 #: A path of the API, after /api/.
 Endpoint = Literal["chat", "generate", "embed", "embeddings"]
@@ -119,10 +119,6 @@ def tool_calls_of(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return complete
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def logprobs_of(given: Any) -> list[dict[str, Any]]:
     """Logprobs of a chat (`content` items) or of a completion (parallel lists) as Ollama's list."""
     if not isinstance(given, dict):
@@ -136,7 +132,7 @@ def logprobs_of(given: Any) -> list[dict[str, Any]]:
             for item in given["content"]
             if isinstance(item, dict)
         ]
-    tokens, logprobs, tops = map(_listed, map(given.get, ("tokens", "token_logprobs", "top_logprobs")))
+    tokens, logprobs, tops = map(listed, map(given.get, ("tokens", "token_logprobs", "top_logprobs")))
     items: list[dict[str, Any]] = []
     for number, (token, logprob) in enumerate(zip(tokens, logprobs, strict=False)):
         if logprob is None:

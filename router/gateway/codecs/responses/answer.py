@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from router.gateway.codecs.content import texts_of
+from router.gateway.codecs.content import listed, texts_of
 
 #: Where engines put a model's reasoning, the newer name first.
 THINKING = ("reasoning", "reasoning_content")
@@ -90,7 +90,7 @@ def text_part(text: str, logprobs: list[dict[str, Any]], annotations: list[dict[
 def annotations_of(given: Any) -> list[dict[str, Any]]:
     """A chat's annotations. A chat nests the members of each under the name of its type; this API does not."""
     found = []
-    for one in _listed(given):
+    for one in listed(given):
         if isinstance(one, dict) and isinstance(kind := one.get("type"), str):
             nested = one.get(kind)
             found.append({"type": kind, **nested} if isinstance(nested, dict) else one)
@@ -126,21 +126,17 @@ def call_item(item: str, status: str, call_id: str, name: str, arguments: str) -
 
 def logprobs_of(given: Any) -> list[dict[str, Any]]:
     """A chat's log probabilities, with every member that this API requires."""
-    listed = given.get("content") if isinstance(given, Mapping) else None
+    items = given.get("content") if isinstance(given, Mapping) else None
     return [
         {
             **_logprob(one),
             "top_logprobs": [
-                _logprob(top) for top in _listed(one.get("top_logprobs")) if isinstance(top, Mapping)
+                _logprob(top) for top in listed(one.get("top_logprobs")) if isinstance(top, Mapping)
             ],
         }
-        for one in _listed(listed)
+        for one in listed(items)
         if isinstance(one, Mapping)
     ]
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _logprob(given: Mapping[str, Any]) -> dict[str, Any]:
