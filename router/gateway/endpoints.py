@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from router.core.errors import Refusal, invalid_request
@@ -44,18 +43,12 @@ from router.store.records import RequestRecord
 logger = logging.getLogger("headway")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAIRoute:
-    """A path of OpenAI's API; `name` is the API's, and stands in the records."""
-
-    name: str
-
-
-ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
-    "/v1/chat/completions": OpenAIRoute("chat"),
-    "/v1/completions": OpenAIRoute("completions"),
-    "/v1/embeddings": OpenAIRoute("embeddings"),
-    "/v1/responses": OpenAIRoute("responses"),
+#: Each path and its API: the name of OpenAI's (the `api` of records), or Ollama's route.
+ROUTES: dict[str, str | OllamaRoute] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+    "/v1/responses": "responses",
     **OLLAMA_ROUTES,
 }
 
@@ -82,13 +75,17 @@ class HotPaths:
             return None
         gateway, route = self._gateway, ROUTES[client.path]
         rules = gateway.fleet.rules
+        codec: ApiCodec
+        if isinstance(route, str):
+            api, codec = route, _OPENAI
+        else:
+            api, codec = route.name, OllamaCodec(route.endpoint, "")
         now = time.time()
         record = RequestRecord(
-            id=gateway.new_request_id(now), received_at=now, api=route.name, arrived_at=gateway.runner.clock()
+            id=gateway.new_request_id(now), received_at=now, api=api, arrived_at=gateway.runner.clock()
         )
         current_request.set(record.id)
         headers = client.by_name
-        codec: ApiCodec = _OPENAI if isinstance(route, OpenAIRoute) else OllamaCodec(route.endpoint, "")
         extra: list[tuple[bytes, bytes]] = []
         reservation: KeyReservation | None = None
         if rules.refuse_when_full and gateway.store.full:
@@ -122,12 +119,11 @@ class HotPaths:
             asked = body.get("model")
             record.model_requested = cut(asked, MAX_NAME_CHARS) if isinstance(asked, str) else None
             rules.fields.check_names(body)
-            if route.name == "responses":
+            if route == "responses":
                 translated = responses_to_chat(body)
                 codec = ResponsesCodec(translated, record.id)
                 body, stream, api = translated.body, translated.stream, translated.api
-            elif isinstance(route, OpenAIRoute):
-                api = route.name
+            elif isinstance(route, str):
                 stream = body.get("stream") is True and api != "embeddings"
                 options = body.get("stream_options")
                 include_usage = isinstance(options, dict) and options.get("include_usage") is True

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from router.store.state import TOTAL, Bucket, Budget, State
 from router.store.totals import today
@@ -49,21 +48,12 @@ class Account:
         )
 
 
-class BudgetLevel(NamedTuple):
-    """How far one budget of a key is used: `period` is `day` or `total`."""
-
-    key: str
-    period: str
-    spent_usd: float
-    limit_usd: float
-
-
-def budget_levels(accounts: Mapping[str, Account], state: State) -> Iterator[BudgetLevel]:
-    """Each key's own budgets of today and of all time, with their spending."""
+def budget_levels(accounts: Mapping[str, Account], state: State) -> Iterator[tuple[str, str, float, float]]:
+    """Each key's own budgets of today (`day`) and of all time: (key, period, spent in USD, limit in USD)."""
     now = time.time()
     for name, account in accounts.items():
         for budget in account.budgets(now):
             if budget.key == name and math.isfinite(budget.limit_usd):
                 period = TOTAL if budget.period == TOTAL else "day"
                 spent_usd = state.spent_usd(name, budget.period)
-                yield BudgetLevel(name, period, spent_usd, budget.limit_usd)
+                yield name, period, spent_usd, budget.limit_usd

@@ -165,13 +165,13 @@ def _budgets(gateway: Gateway) -> Iterator[Family]:
         "headway_key_spent_usd",
         "Cost of a key's requests today (day) and ever (total).",
         labels,
-        (((each.key, each.period), each.spent_usd) for each in levels),
+        (((key, period), spent_usd) for key, period, spent_usd, _ in levels),
     )
     yield gauge(
         "headway_key_budget_usd",
         "Budget of a key for today (day) and ever (total).",
         labels,
-        (((each.key, each.period), each.limit_usd) for each in levels),
+        (((key, period), limit_usd) for key, period, _, limit_usd in levels),
     )
 
 

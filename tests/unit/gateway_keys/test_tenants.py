@@ -430,4 +430,4 @@ def test_a_change_counts_for_its_key_and_those_below_it_alone() -> None:
 def test_only_keys_that_work_have_budgets_in_the_metrics() -> None:
     rows = [stored("gone", revoked=True, budget_usd=5.0), stored("live", budget_usd=5.0)]
     rules = Rules.of(loads("models: [{name: m}]\ninstances: []"), (), rows)
-    assert [level.key for level in budget_levels(rules.accounts, MemoryState())] == ["live"]
+    assert list(budget_levels(rules.accounts, MemoryState())) == [("live", "total", 0.0, 5.0)]
