@@ -11,7 +11,8 @@ The hot paths and FastAPI's paths use the same checks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from router.core.errors import invalid_request, unauthorized
 from router.gateway.fleet.rules import Rules
@@ -64,13 +65,9 @@ def caller_terms(rules: Rules, raw: RawHeaders, headers: Headers) -> KeyTerms | 
     return None if name is None else rules.terms[name]
 
 
-def check_admin(
-    rules: Rules, admin_key: str | None, raw: RawHeaders, client: str | None, version: str
-) -> None:
-    """Raise the 401 unless the caller has the admin key, or needs none.
-
-    `client` is the address of the connection's other end, `version` the version of HTTP.
-    """
+def check_admin(rules: Rules, admin_key: str | None, scope: Mapping[str, Any]) -> None:
+    """Raise the 401 unless the caller has the admin key, or needs none. `scope` is ASGI's of the request."""
+    raw = scope["headers"]
     headers = dict(raw)
     if len(headers) != len(raw) and b"authorization" in given_twice(raw):
         raise unauthorized(_TWO_KEYS)
@@ -78,7 +75,7 @@ def check_admin(
         if rules.keys.is_admin(headers.get(b"authorization"), admin_key):
             return
         raise unauthorized("The admin key is missing or wrong.")
-    if not admin_needs_key(rules, admin_key) and _is_local(headers, client, version):
+    if not admin_needs_key(rules, admin_key) and _is_local(headers, scope):
         return
     raise unauthorized("There is no admin key: set HEADWAY_ADMIN_KEY and start the gateway again.")
 
@@ -99,9 +96,10 @@ def given_twice(raw: RawHeaders) -> list[bytes]:
     return list(repeated)
 
 
-def _is_local(headers: Headers, client: str | None, version: str) -> bool:
+def _is_local(headers: Headers, scope: Mapping[str, Any]) -> bool:
     """Whether the caller seems to be a program on this machine. HTTP/1.0 is nginx's default towards its upstreams."""
-    if client is None or not is_loopback(client) or version == "1.0":
+    client = scope["client"]  # (address, port)
+    if client is None or not is_loopback(client[0]) or scope["http_version"] == "1.0":
         return False
     host = headers.get(b"host")
     found = None if host is None else authority(host)

@@ -22,6 +22,7 @@ from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.relay.answer import refusal_headers
 from router.gateway.service import Gateway
 from router.request.key_terms import KeyTerms
+from router.request.model_names import ModelNames
 from router.request.validation import path_of, sentence_of
 from router.store.database import StoreError
 from router.store.explanations import kept
@@ -54,14 +55,7 @@ class Guard:
             if self._gateway.rules.keys.open or path.startswith(("/v1/", "/api/")):
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
-                client = None if request.client is None else request.client.host
-                check_admin(
-                    self._gateway.rules,
-                    self._gateway.admin_key,
-                    scope["headers"],
-                    client,
-                    scope["http_version"],
-                )
+                check_admin(self._gateway.rules, self._gateway.admin_key, scope)
             headers = dict(scope["headers"])
             check_encoding(headers)
             if announces_more(headers.get(b"content-length", b""), left):
@@ -93,6 +87,11 @@ def client_name(gateway: Gateway, request: Request) -> str | None:
     """The name of the caller's key; None on an open gateway. Raises as `callers.caller_terms`."""
     terms = client_key(gateway, request)
     return None if terms is None else terms.name
+
+
+def model_names(gateway: Gateway, request: Request) -> ModelNames:
+    """The names of models that the caller's key may use. Raises as `callers.caller_terms`."""
+    return gateway.rules.routing_rules.names_for(client_key(gateway, request))
 
 
 def admin_router(prefix: str = "/admin") -> APIRouter:

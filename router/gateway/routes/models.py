@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from router.core.errors import model_not_found
-from router.gateway.routes.access import client_key
+from router.gateway.routes.access import model_names
 from router.gateway.service import Gateway
 
 
@@ -24,13 +24,13 @@ def model_routes(gateway: Gateway) -> APIRouter:
     @router.get("/models")
     async def models(request: Request) -> dict[str, Any]:
         """The fleet's models that the caller's key may use."""
-        names = gateway.rules.routing_rules.names_for(client_key(gateway, request))
+        names = model_names(gateway, request)
         return {"object": "list", "data": [entry(name) for name in names.models]}
 
     @router.get("/models/{model_id:path}")
     async def model(model_id: str, request: Request) -> dict[str, Any]:
         """One model, by name or alias, also with a policy's suffix."""
-        names = gateway.rules.routing_rules.names_for(client_key(gateway, request))
+        names = model_names(gateway, request)
         found, _ = names.resolve(model_id)
         if len(found) > 1:
             raise model_not_found("This name does not stand for a single model")

@@ -11,7 +11,7 @@ from router import __version__
 from router.core.errors import Refusal, invalid_request
 from router.core.quoting import cut
 from router.gateway.codecs.ollama.catalog import ModelCard, ps, show, tags, version
-from router.gateway.routes.access import client_key, not_found
+from router.gateway.routes.access import client_key, model_names, not_found
 from router.gateway.service import Gateway
 from router.request.body import parse_json
 from router.request.model_names import ModelNames
@@ -34,9 +34,6 @@ class ShowRequest(BaseModel):
 
 def ollama_routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["ollama"])
-
-    def names_for(request: Request) -> ModelNames:
-        return gateway.rules.routing_rules.names_for(client_key(gateway, request))
 
     def cards(names: ModelNames, live_only: bool = False) -> list[ModelCard]:
         found = []
@@ -65,17 +62,17 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
     @router.get("/tags")
     async def list_tags(request: Request) -> dict[str, Any]:
         """The fleet's models that the caller's key may use."""
-        return tags(cards(names_for(request)), modified_ns())
+        return tags(cards(model_names(gateway, request)), modified_ns())
 
     @router.get("/ps")
     async def running(request: Request) -> dict[str, Any]:
         """The models that live instances serve."""
-        return ps(cards(names_for(request), live_only=True))
+        return ps(cards(model_names(gateway, request), live_only=True))
 
     @router.post("/show")
     async def show_model(wanted: ShowRequest, request: Request) -> dict[str, Any]:
         """One model."""
-        names = names_for(request)
+        names = model_names(gateway, request)
         name = wanted.model or wanted.name
         if not name:
             raise invalid_request("model is required", "model")

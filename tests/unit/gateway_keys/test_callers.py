@@ -159,7 +159,12 @@ def admin_refused(
     rules: Rules, headers: dict[bytes, bytes], client: str = "127.0.0.1", version: str = "1.1"
 ) -> bool:
     try:
-        check_admin(rules, None, list(headers.items()), client, version)
+        scope = {
+            "headers": list(headers.items()),
+            "client": None if client is None else (client, 40000),
+            "http_version": version,
+        }
+        check_admin(rules, None, scope)
     except Refusal as refusal:
         return refusal.status == 401
     return False
