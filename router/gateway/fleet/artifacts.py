@@ -33,7 +33,7 @@ class Artifacts:
     def name(self) -> str:
         """The artifacts in use, as records name them."""
         models = self._predictor.models
-        if self._named[0] is not models:  # to put a name together costs more than a request should pay
+        if self._named[0] is not models:  # making the name takes too long to do it for each request
             self._named = models, self._predictor.name
         return self._named[1]
 

@@ -119,7 +119,7 @@ class BatchProblem:
 
 
 def _ready_s(instance: Instance) -> float:
-    """Until the prompts that wait for their first token have it, by their mean length and the slowest profile."""
+    """Seconds until all prompts that wait have their first token, by their mean length and the slowest profile."""
     prompts = instance.awaiting_first_token
     if not prompts:
         return 0.0

@@ -75,7 +75,7 @@ class FleetChanges:
         self._document: Mapping[str, Any] = {}  # as last seen, applied or not
         self._seen: Overlay | None = self.overlay  # what it says; None: it cannot be read here
         self._newest: Mapping[str, Any] | None = None  # not yet looked at
-        self._follows_reloads = False  # from the start on: earlier reloads are in the file already
+        self._follows_reloads = False  # after the start: earlier reloads are in the file already
         self._found: dict[int, dict[str, InstanceConfig]] = {}  # by entry of `discovery`, then by name
         # The last file, what was found then, and the two together: it takes long to check thousands of instances.
         self._whole: tuple[FleetConfig, dict[int, dict[str, InstanceConfig]], FleetConfig] | None = None

@@ -1,1 +1,1 @@
-"""What is understood of a request before it is submitted: its caller, the fleet's rules, the scheduler's request."""
+"""What happens to a request before it is submitted: its caller is checked, and the scheduler's request is built."""

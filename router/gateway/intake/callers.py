@@ -1,4 +1,4 @@
-"""Who calls: checks a request's head before anything else of the request is read.
+"""Checks the caller by the head of a request, before anything else of the request is read.
 
 The hot paths and FastAPI's paths use the same checks.
 
@@ -86,7 +86,7 @@ def admin_needs_key(rules: Rules, admin_key: str | None) -> bool:
 
 
 def given_twice(raw: RawHeaders) -> list[bytes]:
-    """The headers that must appear once and do not, in order."""
+    """The headers that are repeated although they must appear only once, in order."""
     seen: set[bytes] = set()
     repeated: dict[bytes, None] = {}
     for name, _ in raw:

@@ -55,8 +55,8 @@ class KeyReservation:
             then(grant.reserved_usd, grant.left_usd)
 
     def cancel(self, spent_usd: float = 0.0, used_tokens: int = 0) -> None:
-        """The request ended without a settlement: return all money and tokens but these. There are none if it was sent
-        nowhere."""
+        """The request ended without a settlement: return all money and tokens, except what was spent and used (nothing if the
+        request was not sent)."""
         reserved_usd = 0.0 if self.funding is None else self.funding.reserved_usd
         self.close(reserved_usd + self._grown_usd, spent_usd, used_tokens)
 

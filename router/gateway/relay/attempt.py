@@ -1,4 +1,4 @@
-"""One attempt at an engine: its stream, and what has come of it so far.
+"""One attempt at an engine: its stream, and its result so far.
 
 What comes before the first token is held back, so that after a failure the request can still go to another candidate, and
 the status line is right. With the first token the response begins; from then on there is one write for each read. For a client
@@ -120,7 +120,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
             self.failed(error)
 
-    # --- what its engine says --------------------------------------------------------------------------
+    # --- what its engine reports --------------------------------------------------------------------------
     def sent(self) -> None:
         """The engine was given the request."""
         self.was_sent = True
@@ -315,7 +315,7 @@ class Attempt:
         self._passing = True
         self._listener.begin_stream(self, self._exchange.codec.first(b"".join(self._held) + last))
 
-    # --- what it gave --------------------------------------------------------------------------------
+    # --- its result --------------------------------------------------------------------------------
     def _is_empty(self) -> bool:
         """Whether its answer has no text and no tool call."""
         return self.answer is not None and not tokens_of(self.answer)

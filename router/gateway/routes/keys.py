@@ -177,7 +177,7 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
     response.headers["cache-control"] = "no-store"
     answer = {"key": made.text, **_row(made.stored.name, made.stored)}
     tenant = gateway.rules.tenants.get(made.stored.name)
-    if tenant is not None:  # otherwise the database went away just now
+    if tenant is not None:  # otherwise the database has just become unreachable
         answer |= _described(gateway, tenant)
     return answer | {"note": _CLOSED} if was_open else answer
 
@@ -219,7 +219,7 @@ async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
     """Keys as JSON. There may be thousands, so the event loop runs in between."""
     listed = []
     for number, tenant in enumerate(tenants, 1):
-        if gateway.rules.tenants.get(tenant.name) is not None:  # otherwise it vanished meanwhile
+        if gateway.rules.tenants.get(tenant.name) is not None:  # otherwise it was removed meanwhile
             listed.append(orjson.Fragment(orjson.dumps(_described(gateway, tenant))))
         if number % _AT_A_TIME == 0:
             await asyncio.sleep(0)

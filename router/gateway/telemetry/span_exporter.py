@@ -1,6 +1,6 @@
-"""Sends spans, and logs the start and the end of each trouble with it in one line.
+"""Sends spans. Logs one line when sending begins to fail, and one when it works again.
 
-OpenTelemetry's exporter logs each of its tries. This module needs the extra `otel`.
+OpenTelemetry's exporter logs each attempt to send. This module needs the extra `otel`.
 """
 
 from __future__ import annotations

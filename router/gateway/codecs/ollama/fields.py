@@ -24,7 +24,7 @@ from router.request.validation import (
 
 # --- keep_alive --------------------------------------------------------------------------------------
 _MAX_DURATION_CHARS = 200
-#: Possessive: what does not match is not tried again in other ways.
+#: With possessive quantifiers: there is no backtracking.
 _DURATION = re.compile(r"([+-]?)((?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:ns|us|µs|μs|ms|s|m|h))++)")
 _DURATION_PART = re.compile(r"([0-9.]++)(ns|us|µs|μs|ms|s|m|h)")
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
