@@ -243,7 +243,8 @@ class Supervisor:
             self._on_ready()
 
     async def _scrape(self, asking: _Slot) -> dict[str, Any]:
-        """The metrics pages of the other workers that answer in time, and the supervisor's own."""
+        """The metrics pages of the other workers that answer in time. `workers` has of each worker its number, whether its
+        metrics are there, and how often it was restarted."""
 
         async def page(slot: _Slot) -> tuple[int, Any] | None:
             if slot.link is None or not slot.ready:
@@ -256,11 +257,5 @@ class Supervisor:
         others = [slot for slot in self._slots if slot is not asking]
         pages = [found for found in await asyncio.gather(*map(page, others)) if found is not None]
         answering = {asking.number, *(number for number, _ in pages)}
-        text = "# HELP headway_worker_up 1 if the worker's metrics are on this page.\n# TYPE headway_worker_up gauge\n"
-        for slot in self._slots:
-            text += f'headway_worker_up{{worker="{slot.number}"}} {int(slot.number in answering)}\n'
-        text += "# HELP headway_worker_restarts_total Restarts of a worker after it had ended.\n"
-        text += "# TYPE headway_worker_restarts_total counter\n"
-        for slot in self._slots:
-            text += f'headway_worker_restarts_total{{worker="{slot.number}"}} {slot.restarts}\n'
-        return {"pages": [page for _, page in pages], "supervisor": text}
+        workers = [(slot.number, slot.number in answering, slot.restarts) for slot in self._slots]
+        return {"pages": [page for _, page in pages], "workers": workers}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import uvloop
@@ -18,8 +19,8 @@ import uvloop
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.fleet_file import FleetFile, dump
 from router.gateway.scraping.scrapes import metrics_page
-from router.gateway.telemetry.exposition import Page
-from router.gateway.telemetry.worker_pages import add_text, merge, pack, unpack
+from router.gateway.telemetry.exposition import Family, Page, counter, gauge
+from router.gateway.telemetry.worker_pages import merge, pack, unpack
 from router.link import Link, LinkError
 from router.listening import BACKLOG, share
 from router.process import Process, run_gateway
@@ -110,10 +111,9 @@ class Worker:
         try:
             others = await self.link.request("scrape", timeout_s=SCRAPE_TIMEOUT_S)
         except (LinkError, TimeoutError):
-            others = {"pages": [], "supervisor": ""}  # this worker's metrics alone are better than none
-        supervisor = Page()
-        add_text(supervisor, others["supervisor"])
-        return merge([await self._page(), *[await unpack(page) for page in others["pages"]], supervisor])
+            return await self._page()  # this worker's metrics alone are better than none
+        workers = await Page.of(worker_families(others["workers"]))
+        return merge([await self._page(), *[await unpack(page) for page in others["pages"]], workers])
 
     async def _page(self) -> Page:
         """This worker's own metrics."""
@@ -128,6 +128,17 @@ class Worker:
         if what == "reload":
             return await process.reload()
         raise LinkError(f"a worker does not know {what!r}")
+
+
+def worker_families(workers: Sequence[tuple[int, bool, int]]) -> Iterator[Family]:
+    """What the supervisor knows of the workers: of each its number, whether its metrics are there, and how often it was
+    restarted."""
+    up = [((str(number),), float(answers)) for number, answers, _ in workers]
+    yield gauge("headway_worker_up", "1 if the worker's metrics are on this page.", ("worker",), up)
+    restarts = [((str(number),), float(count)) for number, _, count in workers]
+    yield counter(
+        "headway_worker_restarts", "Restarts of a worker after it had ended.", ("worker",), restarts
+    )
 
 
 def _failure(error: Exception) -> list[Any]:

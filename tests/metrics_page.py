@@ -5,12 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from prometheus_client.exposition import generate_latest
-
 from predictors.online.predictor import OnlinePredictor
 from router.config import ScalingConfig
 from router.gateway.scraping.families import families
-from router.gateway.scraping.scrapes import PROCESS
+from router.gateway.scraping.scrapes import process_families
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch
 from router.store.queries import RecordCounts
@@ -19,8 +17,8 @@ from router.store.state import MemoryState
 
 
 def metrics_text(gateway: Any) -> bytes:
-    made = ["".join([each.head, *each.samples("")]) for each in families(gateway)]
-    return "".join(made).encode() + generate_latest(PROCESS)
+    found = (*families(gateway), *process_families())
+    return "".join(["".join([each.head, *each.samples("")]) for each in found]).encode()
 
 
 def idle_gateway(metrics: Metrics, **parts: Any) -> Any:

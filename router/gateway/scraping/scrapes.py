@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
 from weakref import ReferenceType, WeakSet, ref
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import generate_latest
 
 from router.gateway.scraping.families import families
 from router.gateway.service import Gateway
-from router.gateway.telemetry.exposition import Page
-from router.gateway.telemetry.worker_pages import add_text
+from router.gateway.telemetry.exposition import Family, Page, counter, gauge
 
 #: Pages kept while clients read them.
 MAX_PAGES = 3
@@ -26,9 +25,15 @@ GCCollector(registry=PROCESS)
 
 async def metrics_page(gateway: Gateway, more: str = "") -> Page:
     """The page of a scrape; the event loop runs while it is made. `more` is a label for all samples (`worker="0"`)."""
-    page = await Page.of(families(gateway), more)
-    add_text(page, generate_latest(PROCESS).decode(), more)
-    return page
+    return await Page.of(chain(families(gateway), process_families()), more)
+
+
+def process_families() -> Iterator[Family]:
+    """The families of `PROCESS`."""
+    for metric in PROCESS.collect():
+        make = counter if metric.type == "counter" else gauge
+        values = [(tuple(each.labels.values()), each.value) for each in metric.samples]
+        yield make(metric.name, metric.documentation, tuple(metric.samples[0].labels), values)
 
 
 class Scrapes:

@@ -8,30 +8,11 @@ counters that were summed here would seem to fall.
 from __future__ import annotations
 
 import asyncio
-import re
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 
 from router.gateway.telemetry.exposition import PIECE_BYTES, Page
-
-_FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
-_LABELLED = re.compile(r"^([a-zA-Z_:][\w:]*)\{", re.MULTILINE)
-_BARE = re.compile(r"^([a-zA-Z_:][\w:]*) ", re.MULTILINE)
-_HEAD = re.compile(r"(?:#.*\n)*")
-
-
-def add_text(page: Page, text: str, more: str = "") -> None:
-    """Add a short text of prometheus_client, whose families begin with HELP lines. `more` is a label for all of its
-    samples."""
-    if more:
-        text = _LABELLED.sub(lambda found: f"{found[1]}{{{more},", text)
-        text = _BARE.sub(lambda found: f"{found[1]}{{{more}}} ", text)
-    for family in _FAMILY.split(text):
-        if family.startswith("# HELP "):
-            head = _HEAD.match(family)
-            ends = 0 if head is None else head.end()
-            page.lines(family.split(" ", 3)[2], family[:ends].encode()).append(family[ends:].encode())
 
 
 def merge(pages: Iterable[Page]) -> Page:
