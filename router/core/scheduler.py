@@ -445,8 +445,8 @@ class Scheduler:
             if placement.leaving is not None:
                 refusal = refusals.overloaded(self._placer.drain_s())
                 self._refuse(placement.leaving, refusal, now)
-        else:
-            self._refuse(state, placement, now)
+        else:  # a request that has failed and waited for another candidate ends with its error
+            self._refuse(state, refusals.failed(state.attempts) if state.attempts else placement, now)
 
     def _serve_queue(self, now: float) -> None:
         """Give free slots to waiting requests, in order. Refuse those whose last instance has gone, and those with a

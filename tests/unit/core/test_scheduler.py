@@ -126,6 +126,18 @@ def test_a_failed_attempt_goes_to_the_next_candidate_then_ends():
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_broken_answer_is_tried_again_only_if_the_client_has_seen_none_of_it(streams):
+def test_a_failed_attempt_that_waits_in_vain_for_another_candidate_ends_with_its_error():
+    s = scheduler(instance("a"), instance("b", slots=1), eject_after=1)
+    s.handle(Arrived(request("r1")), 0.0)
+    s.instances["a"].draining = True
+    s.handle(Arrived(request("r2")), 0.0)
+    s.instances["a"].draining = False
+    assert s.handle(failed("r1"), 0.1) == []  # it waits for b
+    refusal = refused(s.handle(Probed("b", False), 0.2))
+    assert (refusal.status, refusal.code, refusal.outcome) == (502, "upstream_error", Outcome.BACKEND_ERROR)
+    assert refusal.message == "Every attempt failed upstream: a: it broke."
+
+
     s = scheduler(instance("a"), instance("b"))
     s.handle(Arrived(request(client_streams=streams)), 0.0)
     s.handle(FirstToken("r1", 1), 0.1)
