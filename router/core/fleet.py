@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from router.core.eligibility import free_slots
+from router.core.eligibility import REPORT_HOLDS_S, free_slots
 from router.core.money.quote import Tariff
 from router.core.options import Roster
 from router.core.state import Instance
 
 #: So many rosters are kept: clients may request any models together.
 _MOST_ROSTERS = 64
+#: More than the rounding error of a time.
+_ROUNDING_S = 0.001
 
 
 class Fleet:
@@ -23,6 +25,8 @@ class Fleet:
         for name in sorted(self.instances):
             for model in self.instances[name].candidates:
                 self.by_model.setdefault(model, {})[name] = self.instances[name]
+        #: Those that have returned after an ejection. The scheduler adds to them.
+        self.returned = [each for each in self.instances.values() if each.returned_at is not None]
         self._rosters: dict[tuple[str, ...], Roster] = {}
         self._tariffs: dict[str, tuple[Tariff, ...]] = {}
 
@@ -40,19 +44,30 @@ class Fleet:
             found = self._rosters[models] = Roster.of(members)
         return found
 
-    def full(self, models: Iterable[str], now: float) -> bool:
-        """Whether an instance of `models` is healthy or starting, but none has a free slot."""
-        alive = [
-            instance
-            for model in models
-            for instance in self.serving(model)
-            if (instance.healthy or instance.starting) and not instance.draining
-        ]
-        return bool(alive) and all(instance.starting or free_slots(instance, now) < 1 for instance in alive)
+    def full_until(self, models: Iterable[str], now: float) -> float | None:
+        """Until when no instance of `models` gets a free slot if nothing happens there but load reports that leave it full; None
+        if one has a free slot now, or if none is healthy or starting."""
+        until = None
+        for model in models:
+            for instance in self.serving(model):
+                if not (instance.healthy or instance.starting) or instance.draining:
+                    continue
+                if not instance.starting and free_slots(instance, now) >= 1:
+                    return None
+                expires_at, reported_at = now + REPORT_HOLDS_S, instance.reported_at
+                if reported_at is not None and now - reported_at < REPORT_HOLDS_S:
+                    expires_at = reported_at + REPORT_HOLDS_S
+                opens_at = now if instance.returned_at is not None else expires_at - _ROUNDING_S
+                if until is None or opens_at < until:
+                    until = opens_at
+        return until
 
     def returning(self) -> bool:
         """Whether an instance has just returned and takes more requests as time passes."""
-        return any(instance.returned_at is not None for instance in self.instances.values())
+        if any(instance.returned_at is not None for instance in self.returned):
+            return True
+        self.returned.clear()
+        return False
 
     def tariffs(self, models: Sequence[str]) -> Sequence[Tariff]:
         """The distinct tariffs of the candidates of these models."""

@@ -22,11 +22,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from router.core import attempts, health, hedging, refusals, streaming
 from router.core.deciding import Decided
-from router.core.eligibility import REPORT_HOLDS_S
+from router.core.eligibility import REPORT_HOLDS_S, free_slots
 from router.core.errors import Refusal
 from router.core.events import (
     Allow,
@@ -75,6 +75,8 @@ from router.core.types import Decision, EndedHow, Outcome, Request
 _RETURN_LOOK_S = 0.5
 #: Phases of attempts that the driver has started and that are not cancelled.
 _RUNNING = (AttemptPhase.PREFILL, AttemptPhase.DECODING)
+#: These come from each instance of a large fleet, and change that one only.
+_OF_ONE_INSTANCE = (LoadReported, Probed)
 
 
 class Scheduler:
@@ -104,6 +106,8 @@ class Scheduler:
         self._arrivals = 0
         self._hedged = 0
         self._now = 0.0
+        #: All instances of the waiting requests are full until this time, unless an event gives one a free slot.
+        self._full_until = -math.inf
         self._out: list[Instruction] = []
         #: What `catch_up` does, in this order. Such a step reads the state as it is when it is added, so whatever changes the
         #: state catches up first.
@@ -213,8 +217,10 @@ class Scheduler:
         if assumed:
             for attempt in self._open.expected_first_tokens(now):
                 attempts.assume_first_token(attempt)
+        if assumed or type(event) not in _OF_ONE_INSTANCE:
+            self._full_until = -math.inf
         if (self._handlers[type(event)](event, now) or assumed) and self._waiting.states:
-            self._serve_queue(now)
+            self._full_until = self._serve_queue(now)
         return out
 
     def catch_up(self) -> None:
@@ -365,6 +371,10 @@ class Scheduler:
         if instance is None:
             return False
         instance.takes_report(event.report, now)
+        if now < self._full_until and free_slots(instance, now) >= 1:
+            wanted = (model for models in self._waiting.models for model in models)
+            if any(model in instance.candidates for model in wanted):
+                self._full_until = -math.inf
         self._postponed.append((self.predictor.observe_report, (instance, now)))
         return True
 
@@ -373,6 +383,10 @@ class Scheduler:
         if instance is None:
             return False
         changed = health.probed(instance, event.healthy, settings.eject_after, settings.return_after, now)
+        if changed:
+            self._full_until = -math.inf
+            if instance.returned_at is not None:
+                self._placer.fleet.returned.append(instance)
         reported_at = instance.reported_at  # a report that is too old has opened slots
         return changed or (reported_at is not None and now - reported_at >= REPORT_HOLDS_S)
 
@@ -448,25 +462,28 @@ class Scheduler:
         else:  # a request that has failed and waited for another candidate ends with its error
             self._refuse(state, refusals.failed(state.attempts) if state.attempts else placement, now)
 
-    def _serve_queue(self, now: float) -> None:
+    def _serve_queue(self, now: float) -> float:
         """Give free slots to waiting requests, in order. Refuse those whose last instance has gone, and those with a
-        hard SLO that can no longer be met."""
+        hard SLO that can no longer be met. Returns the new `_full_until`."""
         waiting_room, fleet = self._waiting, self.fleet
         for state in waiting_room.shed(now):
             if state.request.hard:
                 message = "The hard SLO can no longer be met: the request was queued too long."
                 self._refuse(state, refusals.unattainable(message, self._placer.drain_s()), now)
+                self._full_until = -math.inf  # its failures may have ejected an instance
         self.catch_up()
-        full = {models: fleet.full(models, now) for models in waiting_room.models}
-        if all(full.values()):
-            return  # walk a queue of thousands only if there may be a free slot
+        if now < self._full_until:
+            return self._full_until
+        full = {models: fleet.full_until(models, now) for models in waiting_room.models}
+        if None not in full.values():  # walk a queue of thousands only if there may be a free slot
+            return min(cast("Iterable[float]", full.values()), default=-math.inf)
         for waiting, state in waiting_room.in_order():
             self.catch_up()
             models = waiting.models
             if models not in full:
-                full[models] = fleet.full(models, now)
-            if full[models]:
-                if len(full) == len(waiting_room.models) and all(full.values()):
+                full[models] = fleet.full_until(models, now)
+            if full[models] is not None:
+                if len(full) == len(waiting_room.models) and None not in full.values():
                     break
                 continue
             if not waiting_room.may_place(state, now):
@@ -482,6 +499,7 @@ class Scheduler:
                 continue
             if isinstance(placement, Decided):
                 full.clear()
+        return -math.inf
 
     # --- attempts ------------------------------------------------------------------------------------
     def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:

@@ -12,17 +12,19 @@ from router.core.events import (
     Dispatch,
     DrainChanged,
     Ended,
+    Event,
     Failure,
     FailureKind,
     Finish,
     FirstToken,
     FleetChanged,
     Left,
+    LoadReported,
     Probed,
     Tick,
 )
 from router.core.settings import SchedulerSettings
-from router.core.types import EndedHow, Outcome, Price, Slo
+from router.core.types import EndedHow, LoadReport, Outcome, Price, Slo
 from tests.unit.core.worlds import (
     CHEAP,
     First,
@@ -124,8 +126,6 @@ def test_a_failed_attempt_goes_to_the_next_candidate_then_ends():
     assert all(i.in_flight == 0 for i in s.instances.values())
 
 
-@pytest.mark.parametrize("streams", [True, False])
-def test_a_broken_answer_is_tried_again_only_if_the_client_has_seen_none_of_it(streams):
 def test_a_failed_attempt_that_waits_in_vain_for_another_candidate_ends_with_its_error():
     s = scheduler(instance("a"), instance("b", slots=1), eject_after=1)
     s.handle(Arrived(request("r1")), 0.0)
@@ -138,6 +138,8 @@ def test_a_failed_attempt_that_waits_in_vain_for_another_candidate_ends_with_its
     assert refusal.message == "Every attempt failed upstream: a: it broke."
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_broken_answer_is_tried_again_only_if_the_client_has_seen_none_of_it(streams):
     s = scheduler(instance("a"), instance("b"))
     s.handle(Arrived(request(client_streams=streams)), 0.0)
     s.handle(FirstToken("r1", 1), 0.1)
@@ -204,6 +206,31 @@ def test_the_queue_is_bounded_and_serves_priority_then_slack_then_arrival():
         now += 1
     assert order == ["vip", "urgent", "plain", "plain2"]
     assert s.queue_depth == 0
+
+
+@pytest.mark.parametrize("what", ["report", "release", "return"])
+def test_a_waiting_request_is_served_by_the_event_that_opens_a_slot(what):
+    """Also after reports of full instances, which do not look at the others."""
+    s = scheduler(
+        instance("a", slots=1), instance("b"), instance("c", slots=1), eject_after=1, return_after=1
+    )
+    s.handle(Probed("c", False), 0.0)
+    s.handle(LoadReported("b", LoadReport(waiting=6)), 0.0)
+    for name in ("r1", "r2", "r3", "r4", "r5"):
+        s.handle(Arrived(request(name)), 0.0)
+    assert s.instances["b"].in_flight == 4
+    for at in range(3):
+        s.handle(Arrived(request(f"w{at}")), 0.1)
+        assert s.handle(LoadReported("b", LoadReport(waiting=6)), 0.2) == []
+        assert s.handle(LoadReported("a", LoadReport(running=1, waiting=0)), 0.3) == []
+    opens: dict[str, Event] = {
+        "report": LoadReported("b", LoadReport(running=4, waiting=0)),
+        "release": Ended("r1", 1, OK, output_tokens=1),
+        "return": Probed("c", True),
+    }
+    sent = [each for each in s.handle(opens[what], 0.4) if isinstance(each, Dispatch)]
+    names = {"report": "bbb", "release": "a", "return": "c"}
+    assert [each.candidate.instance for each in sent] == list(names[what])
 
 
 def test_a_slot_of_another_model_does_not_help_the_queue():
