@@ -8,14 +8,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from router.background import Tasks, failed, surviving
+from router.core.eligibility import REPORT_HOLDS_S
 from router.core.errors import UpstreamError
-from router.core.events import LoadReported, Probed
+from router.core.events import LoadReported, Probed, Tick
 from router.core.interfaces import Backend
 from router.gateway.runner import Runner
 
 logger = logging.getLogger("headway.monitor")
 
 _Answer = TypeVar("_Answer")
+
+#: After this time a report no longer limits its engine's queue, so a waiting request may go there. (A sleep may end a
+#: millisecond early.)
+_EXPIRED_S = REPORT_HOLDS_S + 0.01
 
 
 class Monitor:
@@ -63,7 +68,13 @@ class Monitor:
                     mismatches, _ = await self._ask(backend.mismatches) if healthy else (None, None)
                     for mismatch in mismatches or ():
                         logger.warning("instance %s: %s", name, mismatch)
-            await asyncio.sleep(self.interval_s)
+            left_s = self.interval_s
+            if left_s > _EXPIRED_S:
+                await asyncio.sleep(_EXPIRED_S)
+                with surviving("monitor"):
+                    self._runner.apply(Tick())
+                left_s -= _EXPIRED_S
+            await asyncio.sleep(left_s)
 
     async def _round(self, name: str, backend: Backend) -> str | None:
         """Probe once. Returns why the instance is unhealthy, None if it is not. The load of a healthy one may be unknown."""

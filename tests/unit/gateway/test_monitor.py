@@ -9,8 +9,9 @@ import pytest
 
 from router import background
 from router.core.errors import UpstreamError
-from router.core.events import LoadReported, Probed
+from router.core.events import LoadReported, Probed, Tick
 from router.core.types import LoadReport
+from router.gateway.fleet import monitor as monitor_module
 from router.gateway.fleet.monitor import Monitor
 
 
@@ -82,6 +83,18 @@ async def test_a_fault_in_a_round_is_counted_and_the_next_round_comes(error: Exc
     events.fails = False
     await events.until(LoadReported("a", LoadReport(running=2)))
     assert background.failures()["monitor"] >= 3
+    await monitor.stop()
+
+
+async def test_waiting_requests_are_served_when_a_report_expires_before_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(monitor_module, "_EXPIRED_S", 0.002)
+    events = Events()
+    monitor = Monitor(events, 60.0, 1.0)  # type: ignore[arg-type]
+    monitor.watch({"a": Backend()})  # type: ignore[dict-item]
+    await events.until(Tick())
+    assert events.seen == [Probed("a", True), LoadReported("a", LoadReport(running=1)), Tick()]
     await monitor.stop()
 
 
