@@ -20,6 +20,8 @@ from router.core.types import Slo
 _POINTS = np.array([1 / 6, 1 / 2, 5 / 6])
 _EQUALLY = np.full(len(_POINTS) ** 2, 1.0 / len(_POINTS) ** 2)
 _EDGES = np.array(EDGES)
+#: So many seconds times or divided by any predicted time are finite.
+_HUGE_S = 1e200
 
 
 def p_miss(
@@ -61,22 +63,23 @@ def p_miss(
     if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
         return [1.0] * size
     met = np.ones((2, size))
-    if slo.ttft_s is not None or slo.tpot_s is not None:
-        # A target that is not set is always met. So is the TPOT target of an answer of one token.
-        targets_s = np.full((2, size), inf)
-        targets_s[0] = ttft_left_s
-        if slo.tpot_s is not None:
-            targets_s[1] = [slo.tpot_s if answer.cap is None or answer.cap > 1 else inf for answer in answers]
-        targets_s /= times_s
-        # A target of 0 s is never met. To silence the warning costs as much as ten logarithms, so it is done only then.
-        with np.errstate(divide="ignore") if slo.tpot_s == 0.0 else nullcontext():
-            residuals = np.log(targets_s)
-        met -= errors.exceed(residuals.ravel()).reshape(2, size)
-    found = met[0] * met[1]
-    if slo.e2e_s is not None:
-        sampled = errors.quantiles(met.reshape(-1, 1) * _POINTS).reshape(2, size, len(_POINTS))
-        points_s = times_s[:, :, None] * np.exp(sampled)
-        found *= _ended(e2e_left_s - points_s[0], points_s[1], answers).reshape(size, -1) @ _EQUALLY
+    tpot_s = inf if slo.tpot_s is None else slo.tpot_s
+    usual = all(1.0 / _HUGE_S < each < _HUGE_S or each == inf for each in (ttft_left_s, tpot_s, e2e_left_s))
+    # A target may be 0 s, or a share of a time that rounds to 0 or to infinity. To silence the warnings costs as much as ten
+    # logarithms, so it is done only then.
+    with nullcontext() if usual else np.errstate(all="ignore"):
+        if slo.ttft_s is not None or slo.tpot_s is not None:
+            # A target that is not set is always met. So is the TPOT target of an answer of one token.
+            targets_s = np.full((2, size), inf)
+            targets_s[0] = ttft_left_s
+            if slo.tpot_s is not None:
+                targets_s[1] = [tpot_s if answer.cap is None or answer.cap > 1 else inf for answer in answers]
+            met -= errors.exceed(np.log(targets_s / times_s).ravel()).reshape(2, size)
+        found = met[0] * met[1]
+        if slo.e2e_s is not None:
+            sampled = errors.quantiles(met.reshape(-1, 1) * _POINTS).reshape(2, size, len(_POINTS))
+            points_s = times_s[:, :, None] * np.exp(sampled)
+            found *= _ended(e2e_left_s - points_s[0], points_s[1], answers).reshape(size, -1) @ _EQUALLY
     missed: list[float] = np.maximum(
         1.0 - found, 0.0
     ).tolist()  # rounding: shares add up to slightly more than 1

@@ -253,7 +253,7 @@ def window(residuals: list[float]) -> ResidualWindow:
 
 log_errors = st.floats(-5.0, 5.0)
 windows = st.lists(log_errors, max_size=40).map(window)
-targets = st.none() | st.floats(1e-6, 1e4) | st.sampled_from([0.0])
+targets = st.none() | st.floats(1e-6, 1e4) | st.sampled_from([0.0, 5e-324, 1.7e308])
 slos = st.builds(Slo, targets, targets, targets)
 #: What was predicted of a log error by all predictions, and what it was.
 learned = st.lists(st.tuples(st.lists(log_errors, min_size=15, max_size=15), log_errors), max_size=8)
