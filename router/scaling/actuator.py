@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from router.config import ConfigError, PoolConfig
 from router.core.errors import Refusal
-from router.gateway.fleet.edits import Edit, draining, keeping, together
+from router.gateway.fleet.edits import Edit, scaling
 from router.gateway.service import Gateway
 
 logger = logging.getLogger("headway")
@@ -51,9 +51,8 @@ class Actuator:
 
     async def _keep_and_drain(self, todo: Steps) -> None:
         """Take the steps that only change the fleet."""
-        edits = [*map(keeping, todo.keep), *(draining(name, by_scaler=True) for name in todo.drain)]
-        if edits:
-            await self._edit(together(edits))
+        if todo.keep or todo.drain:
+            await self._edit(scaling(todo.keep, todo.drain))
 
 
 class PoolState(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 
 from router.config import FleetConfig, InstanceConfig
@@ -33,30 +33,29 @@ def removing(name: str) -> Edit:
     )
 
 
-def draining(name: str, *, by_scaler: bool = False) -> Edit:
+def draining(name: str) -> Edit:
     """Send nothing more to an instance. It leaves when no replica has requests there. The scaler cannot keep an instance that an
-    operator drains (`keeping`), even if the scaler drained it first."""
+    operator drains (`scaling`), even if the scaler drained it first."""
 
     def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        if not overlay.has(name, file):
+        if not overlay.has(name, file) or name in overlay.draining - overlay.scaled_down:
             return None
-        if name in overlay.draining and (by_scaler or name not in overlay.scaled_down):
-            return None
-        return overlay.next(
-            draining=overlay.draining | {name},
-            scaled_down=overlay.scaled_down | {name} if by_scaler else overlay.scaled_down - {name},
-        )
+        return overlay.next(draining=overlay.draining | {name}, scaled_down=overlay.scaled_down - {name})
 
     return edit
 
 
-def keeping(name: str) -> Edit:
-    """Send requests to an instance again that the scaler drains."""
-    return lambda overlay, _: (
-        overlay.next(draining=overlay.draining - {name})
-        if name in overlay.draining & overlay.scaled_down
-        else None
-    )
+def scaling(keep: Collection[str], drain: Collection[str]) -> Edit:
+    """Send requests again to instances that the scaler drains, and drain others for it."""
+
+    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
+        back = overlay.draining & overlay.scaled_down & set(keep)
+        more = overlay.names(file).intersection(drain) - overlay.draining
+        if not back and not more:
+            return None
+        return overlay.next(draining=overlay.draining - back | more, scaled_down=overlay.scaled_down | more)
+
+    return edit
 
 
 def restoring(names: Collection[str]) -> Edit:
@@ -64,18 +63,6 @@ def restoring(names: Collection[str]) -> Edit:
     return lambda overlay, _: (
         overlay.next(removed=overlay.removed - set(names)) if overlay.removed & set(names) else None
     )
-
-
-def together(edits: Sequence[Edit]) -> Edit:
-    """All of these edits as one."""
-
-    def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
-        found = overlay
-        for each in edits:
-            found = each(found, file) or found
-        return None if found is overlay else found
-
-    return edit
 
 
 def drained(names: Collection[str]) -> Edit:

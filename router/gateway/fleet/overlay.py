@@ -67,11 +67,13 @@ class Overlay:
             return file.model_copy(update={"instances": tuple(kept)})
         return with_instances(file, (*kept, *self.added))
 
+    def names(self, file: FleetConfig) -> set[str]:
+        """The names of all instances of the file with the changes."""
+        return {each.name for each in file.instances} - self.removed | {each.name for each in self.added}
+
     def has(self, name: str, file: FleetConfig) -> bool:
         """Whether the file with the changes has an instance of this name."""
-        if any(each.name == name for each in self.added):
-            return True
-        return name not in self.removed and file.instance(name) is not None
+        return name in self.names(file)
 
     def next(self, **changes: Any) -> Self:
         """The overlay with these fields changed (`router.gateway.fleet.edits`)."""

@@ -15,7 +15,7 @@ from router.config.instances import InstanceConfig
 from router.gateway.fleet import changes as changes_module
 from router.gateway.fleet import overlay as overlay_module
 from router.gateway.fleet.changes import FleetChanges
-from router.gateway.fleet.edits import draining, keeping, removing, together
+from router.gateway.fleet.edits import draining, removing, scaling
 from router.gateway.fleet.overlay import Overlay
 from router.store.state import MemoryState
 from tests.pace import lines
@@ -120,11 +120,17 @@ def test_a_large_fleet_is_checked_in_little_time() -> None:
     assert len(whole.instances) == 3000
 
 
-def test_several_edits_are_one_change() -> None:
-    file = with_instances(FILE, pods(3))
-    before = Overlay(draining=frozenset({"pod2"}), scaled_down=frozenset({"pod2"}))
-    edits = [keeping("pod2"), draining("pod0", by_scaler=True), draining("pod9"), draining("pod1")]
-    after = together(edits)(before, file)
+def test_the_scaler_s_steps_are_one_change() -> None:
+    file = with_instances(FILE, pods(4))
+    before = Overlay(draining=frozenset({"pod1", "pod2"}), scaled_down=frozenset({"pod2"}))
+    after = scaling(["pod1", "pod2"], ["pod0", "pod1", "pod9"])(before, file)
     assert after is not None
     assert (after.draining, after.scaled_down) == ({"pod0", "pod1"}, {"pod0"})
-    assert together([draining("pod9"), keeping("pod0")])(before, file) is None
+    assert scaling(["pod0"], ["pod1", "pod9"])(before, file) is None
+
+
+def test_many_instances_drain_in_little_time() -> None:
+    file = with_instances(FILE, pods(3000))
+    with lines() as counted:
+        scaling((), [f"pod{number}" for number in range(1000)])(Overlay(), file)
+    assert counted.run < 3 * 3000

@@ -13,9 +13,9 @@ from router.gateway.fleet.edits import (
     adding,
     drained,
     draining,
-    keeping,
     removing,
     restoring,
+    scaling,
     targeting,
 )
 from router.gateway.fleet.overlay import Overlay, OverlayError
@@ -72,25 +72,25 @@ def test_who_has_left_drains_no_more() -> None:
 
 
 def test_the_scaler_takes_back_what_it_drains_but_not_what_an_operator_drains_or_removes() -> None:
-    by_scaler = draining("a", by_scaler=True)
+    by_scaler = scaling((), ["a"])
     overlay = edited(by_scaler)
     assert (overlay.draining, overlay.scaled_down) == ({"a"}, {"a"})
-    kept = edited(keeping("a"), overlay=overlay)
+    kept = edited(scaling(["a"], ()), overlay=overlay)
     assert (kept.draining, kept.scaled_down) == (frozenset(), frozenset())
     for first, second in ((by_scaler, draining("a")), (draining("a"), by_scaler)):
-        overlay = edited(first, second, keeping("a"))
+        overlay = edited(first, second, scaling(["a"], ()))
         assert (overlay.draining, overlay.scaled_down) == ({"a"}, frozenset())
     assert edited(by_scaler, removing("a")).scaled_down == frozenset()
     left = edited(by_scaler, drained({"a"}))
     assert (left.removed, left.scaled_down) == ({"a"}, {"a"})
     assert Overlay.of(left.document()) == left
     assert edited(restoring(["a"]), overlay=left).scaled_down == frozenset()
-    added = edited(adding(an_instance("c")), draining("c", by_scaler=True), drained({"c"}))
+    added = edited(adding(an_instance("c")), scaling((), ["c"]), drained({"c"}))
     assert added.scaled_down == frozenset()
 
 
 def test_a_document_of_an_older_replica_says_nothing_of_the_scaler() -> None:
-    document = edited(draining("a", by_scaler=True)).document()
+    document = edited(scaling((), ["a"])).document()
     del document["scaled_down"]
     assert Overlay.of(document).scaled_down == frozenset()
 
