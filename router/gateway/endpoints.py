@@ -135,10 +135,12 @@ class HotPaths:
                 codec = OllamaCodec(route.endpoint, asked if isinstance(asked, str) else "")
                 translated = route.translate(body)
                 body, stream, api = translated.body, translated.stream, translated.api
+                names = rules.routing_rules.names_for(terms)
+                body["model"] = names.spelled(body["model"])
                 if translated.load is not None:
                     if reservation is None and account is not None:
                         reservation = await gateway.budget_admission.enter(account, record.received_at, extra)
-                    rules.routing_rules.names_for(terms).resolve(body["model"])
+                    names.resolve(body["model"])
                     self._ended(record, reservation, Outcome.OK)
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     client.respond(200, lines, load_answer(route, translated))

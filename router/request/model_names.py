@@ -77,6 +77,13 @@ class ModelNames:
             message += ": the fleet has none of the models that this key may use"
         raise model_not_found(message)
 
+    def spelled(self, name: str) -> str:
+        """The known name that differs from this one in case only, as Ollama finds its models; without any, the name itself."""
+        if name in self._known:
+            return name
+        lower = name.lower()
+        return next((known for known in self._known if known.lower() == lower), name)
+
     @property
     def models(self) -> tuple[str, ...]:
         """All names except aliases."""

@@ -77,7 +77,7 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
         if not name:
             raise invalid_request("model is required", "model")
         try:
-            found, _ = names.resolve(name)
+            found, _ = names.resolve(names.spelled(name))
         except Refusal as refusal:
             if refusal.code != "model_not_found":
                 raise

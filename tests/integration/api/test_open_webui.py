@@ -133,6 +133,10 @@ async def test_an_ollama_connection(tmp_path):
         )
         assert (status, json.loads(text)["eval_count"]) == (200, 3)
         assert json.loads((await post(f"{gw.url}/api/show", {"model": name}))[2])["details"]
+        for path in ("chat", "show"):  # Ollama finds a model in any case
+            told = payload | {"model": name.upper(), "stream": False}
+            status, _, text = await post(f"{gw.url}/api/{path}", told)
+            assert (status, json.loads(text).get("model", name.upper())) == (200, name.upper())
         found = json.loads((await post(f"{gw.url}/api/embed", {"model": name, "input": ["a", "b"]}))[2])
         assert len(found["embeddings"]) == 2
         # Its Ollama connections are used by OpenAI's paths too.

@@ -90,6 +90,16 @@ def test_a_long_name_is_cut_in_the_error() -> None:
     assert len(caught.value.message) < 200
 
 
+def test_a_name_in_another_case_is_spelled_as_the_known_one() -> None:
+    assert (NAMES.spelled("QWEN:7b"), NAMES.spelled("qwen:7b"), NAMES.spelled("none")) == (
+        "qwen:7b",
+        "qwen:7b",
+        "none",
+    )
+    assert NAMES.spelled("Small:LATEST") == "small:latest"
+    assert ModelNames(["m", "M"], {}, POLICIES).spelled("M") == "M"
+
+
 def test_a_model_called_auto_is_that_model() -> None:
     names = ModelNames(["auto", "other"], {}, POLICIES)
     assert names.resolve("auto") == (("auto",), None)
