@@ -53,6 +53,9 @@ _INSIDE = re.compile(_STRING)
 _TEXT = re.compile(rb'"(?:delta": ?\{ ?"content|text)": ?"((?!")' + _STRING + rb')"')
 _MODEL = re.compile(rb'"model"\s*+:\s*+"' + _STRING + rb'"')
 
+#: A choice of which an event says nothing.
+_NOTHING_MORE = {"index": 0, "delta": {}, "finish_reason": None}
+
 
 class SseScanner:
     """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`. `event_format` is what answers of
@@ -285,6 +288,12 @@ class SseScanner:
             if not choices and (counts is not None or payload.get("usage") is not None):
                 if self._usage_collector is not None:  # it may have more members, such as `service_tier`
                     self._usage_collector.take_event(payload, len(event))
+                elif "timings" in payload and payload.get("object") == "chat.completion.chunk":
+                    # llama-server puts them into the last event of every stream: into this one because the router asked for
+                    # it. A client that did not ask takes the first choice of each event.
+                    payload.pop("usage", None)
+                    payload["model"], payload["choices"] = self._model, [_NOTHING_MORE]
+                    out.append(b"data: " + orjson.dumps(payload))
                 continue
             is_token = False
             if isinstance(choices, list):

@@ -243,6 +243,28 @@ async def test_several_choices_in_one_event(tmp_path):
     assert row["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("metered", [False, True])
+async def test_timings_are_in_a_stream_without_usage(tmp_path, metered):
+    last = event(choices=[], object="chat.completion.chunk", timings={"predicted_n": 1}, **usage(3, 1))
+    keys = {"keys": [key("a", budget_usd_per_day=1 if metered else None)]}
+    script = says("Hi", end=event(finish="stop") + last + DONE)
+    body = {"model": "small", "messages": MESSAGES, "stream": True}
+    told = {}
+    async with staged(tmp_path, script, script, script, auth=keys) as (gw, _):
+        for path in ("/v1/chat/completions", "/api/chat", "/v1/responses"):
+            asked = {"model": "small", "input": "Hello", "stream": True} if path == "/v1/responses" else body
+            async with gw.http.post(gw.url + path, json=asked, headers=bearer("a")) as response:
+                told[path] = await response.text()
+    *_, finish, answer, end = told["/v1/chat/completions"].removesuffix("\n\n").split("\n\n")
+    assert json.loads(finish.removeprefix("data: "))["choices"][0]["finish_reason"] == "stop"
+    found = json.loads(answer.removeprefix("data: "))
+    assert (found["timings"], found["model"], "usage" in found) == ({"predicted_n": 1}, "llama-3.1-8b", False)
+    assert found["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
+    assert end == "data: [DONE]"
+    assert told["/api/chat"].count('"done":true') == 1
+    assert told["/v1/responses"].count("event: response.completed") == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("metered", [False, True])
 async def test_what_comes_with_the_usage_is_in_the_answer(tmp_path, metered, stream):
