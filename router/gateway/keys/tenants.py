@@ -174,6 +174,8 @@ class Tenants:
         if name not in self._tenants:
             raise KeyError(name)
         chain = [tenant.settings for tenant in self.chain(name)]
+        if len(chain) == 1 and chain[0].models is None:
+            return chain[0]  # nothing holds but its own settings
         locks = [each for each in chain if each.locked]
         holds: dict[str, Any] = {
             "policy": locks[-1].policy if locks else _first(each.policy for each in chain),

@@ -16,6 +16,7 @@ from router.gateway.keys.accounts import KeyBudget, budget_levels
 from router.gateway.keys.tenants import MAX_BELOW, MAX_DEPTH, SETTINGS, BadKey, NameUsed, Tenants, key_of
 from router.store.keys import StoredKey
 from router.store.state import MemoryState
+from tests.pace import lines
 
 MODELS = ("a", "b", "c")
 
@@ -65,6 +66,15 @@ def test_the_tightest_of_the_chain_holds() -> None:
     assert held.attainment == 0.9
     assert not held.makes_keys  # mid may not
     assert known.effective("mid").models == ("a", "b")
+
+
+def test_the_settings_of_a_key_that_no_key_made_are_found_in_few_steps() -> None:
+    key = configured("a", budget_usd=3.0, min_quality=0.5, locked=True, policy="cost")
+    known = tenants(file=(key,))
+    with lines() as counted:
+        found = known.effective("a")
+    assert found == key
+    assert counted.run < 20
 
 
 def test_a_lock_from_above_holds_whatever_was_asked_below() -> None:
