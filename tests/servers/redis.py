@@ -13,7 +13,7 @@ from typing import Self
 
 from tests.servers.ports import HeldPort
 
-_START_S = 20.0
+_START_S = 60.0
 
 
 def binary() -> str:
@@ -62,7 +62,7 @@ class RedisServer:
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
                 connection.sendall(b"PING\r\n")
                 return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
@@ -89,7 +89,7 @@ class RedisServer:
         if process is not None:
             process.send_signal(how)
             process.send_signal(signal.SIGCONT)
-            process.wait(20)
+            process.wait(60)
 
     def close(self) -> None:
         """End it for good."""

@@ -13,6 +13,8 @@ from router.store.redis_state import RedisState
 from router.store.state import Peers, ReplicaReport
 from tests.waiting import until
 
+#: How long those that are back decide alone: as by the default limit of 0.25 s, whatever a replica's own.
+SETTLE_S = 1.5
 #: Each fleet of a test has its own keys, so that tests share one server.
 _fleets = itertools.count()
 
@@ -49,10 +51,11 @@ class Ear:
 
 
 class Replica:
-    """A state and its listener."""
+    """A state and its listener. A busy machine has time to answer: who wants no answer gives a shorter `timeout_s`."""
 
-    def __init__(self, url: str, name: str, run_id: str, *, timeout_s: float = 0.25) -> None:
+    def __init__(self, url: str, name: str, run_id: str, *, timeout_s: float = 20.0) -> None:
         self.state = RedisState(url, name=name, run_id=run_id, timeout_s=timeout_s, interval_s=0.02)
+        self.state._settle_s = SETTLE_S
         self.ear = Ear()
 
     async def start(self) -> None:
@@ -67,13 +70,13 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(url: str, count: int) -> AsyncIterator[list[Replica]]:
+async def replicas(url: str, count: int, *, timeout_s: float = 20.0) -> AsyncIterator[list[Replica]]:
     """So many of a new fleet, which know of each other."""
     name = fleet()
     async with AsyncExitStack() as stack:
         started = []
         for number in range(count):
-            replica = Replica(url, name, f"run-{number}")
+            replica = Replica(url, name, f"run-{number}", timeout_s=timeout_s)
             await replica.start()
             stack.push_async_callback(replica.state.aclose)
             started.append(replica)

@@ -84,7 +84,7 @@ async def test_tls_with_a_ca_of_ones_own_and_never_with_an_unknown_server(calm_s
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     async with Way(calm_server.port, context) as way:
         url = f"rediss://127.0.0.1:{way.port}"
-        trusting = Replica(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}", fleet(), "run-0", timeout_s=10.0)
+        trusting = Replica(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}", fleet(), "run-0")
         await trusting.start()
         assert trusting.state.health.connected
         await trusting.state.aclose()

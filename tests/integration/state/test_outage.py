@@ -171,7 +171,7 @@ async def test_one_that_is_cut_off_spends_its_share_at_most(server):
     budget = [Budget("k", DAY, 9.0)]
     async with Way(server.port) as way:
         name = fleet()
-        a, b = (Replica(server.url, name, run, timeout_s=10.0) for run in ("run-a", "run-b"))
+        a, b = (Replica(server.url, name, run) for run in ("run-a", "run-b"))
         cut_off = Replica(f"redis://127.0.0.1:{way.port}", name, "run-c")
         started = [a, b, cut_off]
         for each in started:
@@ -200,14 +200,15 @@ async def test_what_redis_did_though_its_answer_was_lost_is_not_done_twice(serve
         await until(lambda: other.state.health.replicas == 2)
         state = replica.state
         assert (await state.take(Claim([(tokens, 100)]), 0)).given
-        way.deaf = True
+        way.deaf, patient_s = True, state._link._timeout_s
+        state._link._timeout_s = 0.25
         state.give(tokens, 40, 0)
         grant = await state.take(Claim((), budget, 0.4, 0.4), 0)  # granted there, and then by its share here
         assert grant.reserved_usd == pytest.approx(0.4)
         assert not state.health.connected
         assert (await other.state.take(Claim([(tokens, 0)]), 0)).levels[0].level == pytest.approx(40, abs=0.1)
         state.settle(budget, grant.reserved_usd, 0.3)
-        way.deaf = False
+        way.deaf, state._link._timeout_s = False, patient_s
         await back([replica])
         assert (await state.take(Claim([(tokens, 0)]), 0)).levels[0].level == pytest.approx(40, abs=0.1)
         await until(lambda: not state._ledger.unsent)
@@ -234,7 +235,7 @@ async def test_an_exchange_that_comes_after_a_later_one_is_not_heeded(server):
 
 async def test_nobody_waits_for_a_redis_that_hangs(server):
     budget = [Budget("k", DAY, 1e6)]
-    async with replicas(server.url, 2) as started:
+    async with replicas(server.url, 2, timeout_s=0.25) as started:
         async with spending(started, budget) as spenders:
             await lasts(spenders)
             server.pause()
@@ -342,7 +343,7 @@ async def test_workers_that_start_without_redis_share_what_one_may_take():
     async with AsyncExitStack() as stack:
         workers = []
         for number in range(2):
-            settings = {"name": "n", "run_id": f"r{number}", "timeout_s": 0.25, "interval_s": 0.02}
+            settings = {"name": "n", "run_id": f"r{number}", "timeout_s": 20.0, "interval_s": 0.02}
             state = RedisState("redis://127.0.0.1:1", **settings, replicas=2)
             await state.start(Ear())
             stack.push_async_callback(state.aclose)
@@ -357,7 +358,7 @@ async def test_workers_that_start_without_redis_share_what_one_may_take():
 
 
 async def test_a_limit_that_changes_while_redis_is_away_holds_at_once():
-    state = RedisState("redis://127.0.0.1:1", name="n", run_id="r", timeout_s=0.25, interval_s=0.02)
+    state = RedisState("redis://127.0.0.1:1", name="n", run_id="r", timeout_s=20.0, interval_s=0.02)
     for limit, given in ((10.0, True), (2.0, True), (2.0, True), (2.0, False), (5.0, False)):
         one = Claim([(Bucket("b", limit, 0.001), 1.0)])
         assert (await state.take(one, 0.0)).given is given
