@@ -101,9 +101,9 @@ def test_one_process_hosts_many_and_ends_cleanly(tmp_path: Path, number: signal.
     ) as process:
         assert "emulator" in process.stdout.readline()
         urls = [process.stdout.readline().split(" at ")[1].split(": ")[0] for _ in fleet]
-        with urllib.request.urlopen(f"{urls[0]}/v1/models", timeout=5) as answer:  # noqa: S310 (own server)
+        with urllib.request.urlopen(f"{urls[0]}/v1/models", timeout=60) as answer:  # noqa: S310 (own server)
             assert json.load(answer)["data"][0]["id"] == "llama-3.1-70b"
-        with urllib.request.urlopen(f"{urls[1]}/api/tags", timeout=5) as answer:  # noqa: S310 (own server)
+        with urllib.request.urlopen(f"{urls[1]}/api/tags", timeout=60) as answer:  # noqa: S310 (own server)
             assert json.load(answer)["models"][0]["name"] == "small:8b"
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

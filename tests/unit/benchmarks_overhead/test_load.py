@@ -14,6 +14,7 @@ from benchmarks.overhead import load, processes, wire
 from benchmarks.overhead.plan import RESULTS, Plan
 from benchmarks.overhead.processes import Cores, StartError, Target
 from tests.contract.backends.fakes import Exchange, FakeEngine, Script
+from tests.servers.ports import HeldPort
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +138,5 @@ async def test_chunks_cut_anywhere_are_put_together() -> None:
 
 
 def test_nobody_there_is_told() -> None:
-    nobody = Target("nobody", (processes.free_port(),))
-    with pytest.raises(StartError, match="cannot connect"):
-        processes.generate(plan(nobody), Cores())
+    with HeldPort() as port, pytest.raises(StartError, match="cannot connect"):
+        processes.generate(plan(Target("nobody", (port.number,))), Cores())

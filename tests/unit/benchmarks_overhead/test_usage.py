@@ -19,7 +19,7 @@ def test_a_busy_child_is_found_and_its_cpu_time_counted() -> None:
             assert child.stdout.readline() == b"on\n"
             assert child.pid in usage.tree(os.getpid())
             before = usage.cpu_s([child.pid])
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while usage.cpu_s([child.pid]) < before + 0.05 and time.monotonic() < until:
                 time.sleep(0.02)
             assert usage.cpu_s([child.pid]) >= before + 0.05

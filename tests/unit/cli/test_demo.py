@@ -128,7 +128,7 @@ def serve_like(gateway: Gateway, exit_code: int = 0) -> demo.Serve:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
         async with TestServer(gateway.app()) as server:
             on_ready(str(server.make_url("")).rstrip("/"))
-            await asyncio.wait_for(interrupted.wait(), 30)
+            await asyncio.wait_for(interrupted.wait(), 60)
 
     def serve(config: FleetConfig, *, on_ready: Callable[[str], None]) -> int:
         asyncio.run(until_interrupted(on_ready))

@@ -10,6 +10,7 @@ import pytest
 
 from router import background
 from router.link import Link, LinkError
+from tests.waiting import until
 
 
 @asynccontextmanager
@@ -69,9 +70,7 @@ async def test_nobody_waits_for_who_is_slow_or_gone():
         with pytest.raises(TimeoutError):
             await first.request("slow", 1, timeout_s=0.01)
         waiting = asyncio.create_task(first.request("slow", 2))
-        async with asyncio.timeout(5):
-            while told != [1, 2]:  # noqa: ASYNC110 (a test may poll)
-                await asyncio.sleep(0)
+        await until(lambda: told == [1, 2])
         await second.aclose()
         with pytest.raises(LinkError, match="has ended"):
             await waiting

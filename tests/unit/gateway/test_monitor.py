@@ -29,7 +29,7 @@ class Events:
 
     async def until(self, event: Any) -> None:
         self.seen.clear()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while event not in self.seen:  # noqa: ASYNC110 (a test may poll)
                 await asyncio.sleep(0.001)
 

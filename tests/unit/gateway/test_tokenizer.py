@@ -12,6 +12,7 @@ import pytest
 
 from router.request.prompt import prompt_facts
 from router.request.tokenizer import PromptTokenizer
+from tests.waiting import until
 
 TOOL = {
     "type": "function",
@@ -49,23 +50,29 @@ async def test_a_response_s_schema_stands_in_the_bound_only() -> None:
     assert schema_bound - bound >= len(json.dumps(SCHEMA, indent=4))
 
 
-async def test_a_client_that_leaves_frees_no_thread_that_still_counts() -> None:
+async def test_a_client_that_leaves_frees_no_thread_that_still_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("router.request.tokenizer._PATIENCE_S", 60.0)
+
     class Slow(Bytes):
         begun = 0
         may_end = threading.Event()
 
         def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes]:
             self.begun += 1
-            assert self.may_end.wait(20)
+            assert self.may_end.wait(60)
             return super().encode_batch_fast(texts, add_special_tokens=add_special_tokens)
 
     slow = Slow()
     tokenizer = PromptTokenizer(slow)
     body = {"prompt": "x" * 10_000}
     facts = prompt_facts("completions", body)
-    for _ in range(4):
+    for begun in (1, 2, 2, 2):
         counting = asyncio.create_task(tokenizer.count("completions", body, facts))
-        await asyncio.sleep(0.05)
+        await until(lambda begun=begun: slow.begun == begun)
+        for _ in range(5):  # one that no thread is free for begins to wait
+            await asyncio.sleep(0)
         counting.cancel()
     assert slow.begun == 2
     slow.may_end.set()

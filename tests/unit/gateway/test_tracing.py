@@ -155,7 +155,7 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.M
         stopped = threading.Event()
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            self.tries += not self.stopped.wait(10)
+            self.tries += not self.stopped.wait(60)
             return SpanExportResult.FAILURE
 
         def shutdown(self) -> None:
