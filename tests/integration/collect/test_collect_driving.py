@@ -25,6 +25,11 @@ def fleet(*engines: EmulatedInstance, **instance: Any) -> FleetConfig:
     return loads(yaml.safe_dump({"models": MODELS, "instances": fleet_of(engines, instance)}))
 
 
+def with_settings(**values: Any) -> Settings:
+    usual = {"requests": 6, "max_tokens": 40, "timeout_s": 60.0, "report_s": 0.02, "seed": 1}
+    return Settings(**usual | values)
+
+
 async def collected(
     config: FleetConfig,
     levels: Sequence[Level],
@@ -33,15 +38,15 @@ async def collected(
     on_progress: Callable[[Progress], None] = lambda _: None,
     show: Callable[[str], None] = lambda _: None,
     stop: asyncio.Event | None = None,
-    **settings: Any,
+    settings: Settings | None = None,
+    **values: Any,
 ) -> Collection:
-    values = {"requests": 6, "max_tokens": 40, "timeout_s": 20.0, "report_s": 0.02, "seed": 1} | settings
     async with open_engines(config, {}) as opened:
         return await collect(
             opened,
             levels,
             questions,
-            Settings(**values),
+            settings or with_settings(**values),
             stop=stop or asyncio.Event(),
             show=show,
             on_progress=on_progress,
@@ -95,7 +100,7 @@ async def test_a_closed_loop_has_so_many_in_flight_and_never_more(engines: Engin
 
 async def test_poisson_arrivals_follow_from_the_seed_not_from_the_answers(engines: Engines) -> None:
     slow = fleet(engines.vllm("a", speed=1.0))
-    found = await collected(slow, [Level(rate_per_s=100.0)], requests=12)
+    found = await collected(slow, [Level(rate_per_s=1000.0)], requests=12)
     (run,) = found.runs
     dispatched = sorted(each.at - run.start for each in run.sent)
     ended = min(each.reply.ended_at or 0.0 for each in run.sent) - run.start
@@ -110,18 +115,27 @@ async def test_failures_and_time_outs_are_kept_as_what_they_are(engines: Engines
             fault("hang_before_first_token", count=1),
             fault("hang_mid_stream", count=1, after_tokens=2),
         ]
+        limits_s = [*[60.0] * len(kinds), 0.2, 2.0, 60.0]  # of what hangs a short one
+        settings = with_settings(requests=8)
 
-        def arm(now: Progress, engine: EmulatedInstance = engine, waiting: list[Any] = waiting) -> None:
-            if waiting and now.ended == now.sent:
-                engine.faults.append(waiting.pop(0))
+        def arm(
+            now: Progress,
+            engine: EmulatedInstance = engine,
+            waiting: list[Any] = waiting,
+            settings: Settings = settings,
+            limits_s: list[float] = limits_s,
+        ) -> None:
+            if limits_s and now.ended == now.sent:
+                object.__setattr__(settings, "timeout_s", limits_s.pop(0))
+                engine.faults += waiting[:1]
+                del waiting[:1]
 
         questions = [Question(f"q{n}", f"What of {n}?", max_tokens=16) for n in range(8)]
         found = await collected(
             fleet(engine),
             [Level(concurrency=1)],
             questions=questions,
-            requests=8,
-            timeout_s=0.5,
+            settings=settings,
             on_progress=arm,
         )
         replies = [each.reply for each in found.runs[0].sent]
@@ -129,7 +143,8 @@ async def test_failures_and_time_outs_are_kept_as_what_they_are(engines: Engines
         assert [each.first_token_at is None for each in replies[3:7]] == [True, False, True, False]
         assert all(each.error for each in replies[1:5])
         waited = [(s.reply.ended_at or 0.0) - s.at for s in found.runs[0].sent[5:7]]
-        assert min(waited) >= 0.5
+        assert waited[0] >= 0.2
+        assert waited[1] >= 2.0
 
 
 async def test_what_cannot_be_asked_is_told_and_the_rest_goes_on(engines: Engines) -> None:

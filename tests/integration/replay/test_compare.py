@@ -15,6 +15,9 @@ from tests.unit.benchmarks.parsed import assert_stands_alone
 
 from .conftest import SseServer
 
+#: A busy machine meets it, where the server does not wait itself.
+SLO_S = 2.0
+
 
 def run(*words: str) -> int:
     return main(["compare", *words])
@@ -30,7 +33,7 @@ def workload(tmp_path: Path) -> Path:
             prompt_tokens=20,
             output_tokens=3,
             max_tokens=8,
-            routing={"slo": {"ttft_ms": 500.0}} if index % 2 == 0 else None,
+            routing={"slo": {"ttft_ms": SLO_S * 1000}} if index % 2 == 0 else None,
         )
         for index in range(8)
     ]
@@ -40,7 +43,7 @@ def workload(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def words(server: SseServer, workload: Path, tmp_path: Path) -> tuple[str, ...]:
-    server.first_token_s = {"fast": 0.0, "slow": 0.6}
+    server.first_token_s = {"fast": 0.0, "slow": 0.1}
     return (
         *("--url", server.url, "--workload", str(workload), "--policies", "fast,slow"),
         *("--out", str(tmp_path / "out"), "--settle", "0", "--warmup", "1"),
@@ -51,6 +54,7 @@ def test_two_policies_at_two_rates(
     server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.busy = 2
+    server.first_token_s["slow"] = SLO_S + 0.1
     server.behaviours["r2"] = "429"
     assert run(*words, "--rates", "20,40") == 0
     table = capsys.readouterr().out
@@ -69,7 +73,7 @@ def test_two_policies_at_two_rates(
         assert one["cost_usd"] == pytest.approx(0.007)
         assert len(one["curves"]["ttft_s"]) == 201
     assert runs["fast@20"]["attainment"] == 0.75
-    assert runs["slow@20"]["ttft_s"]["p50"] >= 0.6
+    assert runs["slow@20"]["ttft_s"]["p50"] >= SLO_S + 0.1
     assert runs["fast@40"]["goodput_per_s"] == pytest.approx(15.0)  # three of eight at 40 a second
     assert server.looked_up == ["own-r2"] * 4
     sent = [seen.body for seen in server.seen if seen.id == "r3"]

@@ -86,7 +86,7 @@ async def test_requests_go_at_their_own_times_whatever_became_of_the_others(serv
             stop.set()
 
     began = time.perf_counter()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         # Not to its end: the silent one is dropped.
         assert not await pace.replay(requests, Target(server.url), on_row=on_row, stop=stop)
     assert {row.id for row in rows} == {"r1", "r2", "r3", "r4", "r5"}
@@ -98,14 +98,14 @@ async def test_requests_go_at_their_own_times_whatever_became_of_the_others(serv
 
 async def test_speed_compresses_time_and_measures_in_the_workloads_clock(server: SseServer) -> None:
     server.first_token_s["p"] = 0.05
-    requests = [request("a", 0.0), request("b", 2.0)]
+    requests = [request("a", 0.0), request("b", 200.0)]
     began = time.perf_counter()
-    rows = await replayed(requests, Target(server.url, policy="p", speed=10.0))
+    rows = await replayed(requests, Target(server.url, policy="p", speed=1000.0))
     arrived = {seen.id: seen.at for seen in server.seen}
-    assert 0.2 <= arrived["b"] - began < 2.0
-    assert rows["b"].ttft_s >= 0.5
-    assert rows["b"].scheduled_s == 2.0
-    assert rows["b"].sent_s >= 2.0
+    assert 0.2 <= arrived["b"] - began < 200.0
+    assert rows["b"].ttft_s >= 50.0
+    assert rows["b"].scheduled_s == 200.0
+    assert rows["b"].sent_s >= 200.0
 
 
 async def test_max_in_flight_holds_and_is_told_as_lag(server: SseServer) -> None:
@@ -161,9 +161,12 @@ async def test_counts_and_choices_that_are_none_are_unknown(kind: str, body: byt
 
 async def test_a_silent_server_and_no_server(server: SseServer) -> None:
     server.behaviours["a"] = "silent"
-    rows = await replayed([request("a"), request("b")], Target(server.url, timeout_s=0.5))
-    assert rows["a"].error == "no complete answer within 0.5 s"
-    assert rows["b"].complete
+    silent, other = await asyncio.gather(
+        replayed([request("a")], Target(server.url, timeout_s=0.1)),
+        replayed([request("b")], Target(server.url)),
+    )
+    assert silent["a"].error == "no complete answer within 0.1 s"
+    assert other["b"].complete
     gone = await replayed([request("a")], Target("http://127.0.0.1:1"))
     assert (gone["a"].status, gone["a"].outcome) == (None, "backend_error")
     assert (gone["a"].error or "").startswith("connection failed")
@@ -262,7 +265,7 @@ def test_interrupt_keeps_what_is_there(
 
     def interrupt() -> None:
         # Once nine have ended; bounded, so that a fault cannot hang the test.
-        for _ in range(2000):
+        for _ in range(6000):
             if out.exists() and out.read_bytes().count(b"\n") >= 10:
                 break
             threading.Event().wait(0.01)
