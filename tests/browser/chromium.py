@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 #: A busy machine takes its time; what is waited for comes at once otherwise.
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 
 NAMES = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")

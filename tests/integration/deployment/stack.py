@@ -75,7 +75,7 @@ class Stack:
         for process in self._running.values():
             process.kill()
         for process in self._running.values():
-            process.wait(20)
+            process.wait(60)
         self.redis.close()
         for port in self._held:
             port.close()

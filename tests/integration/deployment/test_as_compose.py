@@ -79,7 +79,7 @@ async def until_answered(
     session: aiohttp.ClientSession, url: str, status: int, key: dict[str, str] | None = None
 ) -> None:
     """Wait until a gateway has heard of a key that was made at the other: within two seconds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             async with session.get(f"{url}/v1/models", headers=key) as answer:
                 if answer.status == status:

@@ -44,7 +44,7 @@ async def nginx(directory: Path, gateway: str) -> AsyncIterator[str]:
             *("-e", str(directory / "error.log"), "-g", "daemon off; master_process off;"),
         )
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         _, writer = await asyncio.open_connection("127.0.0.1", port.number)

@@ -121,7 +121,7 @@ class Live:
 
     async def row(self, request_id: str) -> dict[str, Any]:
         """The recorded row of a request; waits a moment for one that ends with its client's going."""
-        for _ in range(200):
+        for _ in range(3000):
             row = await self.gateway.store.request(request_id, any_key=True)
             if row is not None:
                 return row
@@ -160,7 +160,7 @@ class Live:
         await asyncio.gather(*clients, return_exceptions=True)
         await self.until(lambda: not self.gateway.runner.scheduler.live)
 
-    async def until(self, condition: Any, within_s: float = 10.0) -> None:
+    async def until(self, condition: Any, within_s: float = 60.0) -> None:
         """Wait until `condition()` holds."""
         async with asyncio.timeout(within_s):
             while not condition():  # noqa: ASYNC110 (a test may poll)
@@ -252,7 +252,7 @@ async def live(
             stack.push_async_callback(engine.stop)
         fleet: dict[str, Any] = {
             "store": {"url": f"sqlite+aiosqlite:///{tmp_path / 'headway.db'}"},
-            "probes": {"interval_s": 0.1, "timeout_s": 1.0, "eject_after": 2, "return_after": 1},
+            "probes": {"interval_s": 0.1, "timeout_s": 10.0, "eject_after": 2, "return_after": 1},
             "models": [dict(model) for model in (models or MODELS)],
             "instances": [*fleet_of(engines, instance or {}), *map(dict, extra_instances)],
         } | sections

@@ -46,7 +46,7 @@ async def test_each_engine_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.WARNING, "headway.monitor"):
         async with live(tmp_path, *engines, instance=wrong, extra_instances=[away]) as gw:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(monitored()) < len(expected) + 1:  # noqa: ASYNC110 (a test may poll)
                     await asyncio.sleep(0.01)
             (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(gw.fleet))

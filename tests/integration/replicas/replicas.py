@@ -38,7 +38,7 @@ class Replicas:
         self.gateways.append(joined)
         return joined
 
-    async def until(self, condition: Any, within_s: float = 20.0) -> None:
+    async def until(self, condition: Any, within_s: float = 60.0) -> None:
         """Wait until something holds."""
         await self.gateways[0].until(condition, within_s)
 

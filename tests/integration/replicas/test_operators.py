@@ -157,7 +157,7 @@ async def test_without_redis_a_replica_serves_and_changes_are_refused(tmp_path, 
         redis.start()
         await gw.until(lambda: gw.gateway.state.health.connected)
         # It first makes sure that no other replica knows of a later change.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await gw.post("/admin/reload", {}))[0] != 200:  # noqa: ASYNC110 (a test may poll)
                 await asyncio.sleep(0.05)
         assert gw.gateway.changes.overlay.reloads == 1

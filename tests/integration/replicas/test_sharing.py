@@ -26,10 +26,8 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
             (row,) = [each for each in told["instances"] if each["name"] == name]
             assert (row["in_flight"], row["elsewhere"]["in_flight"], told["replicas"]) == (0, 1, 2)
             assert told["state"]["connected"]
-            async with asyncio.timeout(
-                20
-            ):  # a busy replica may be silent for so long that its load is forgotten
-                while True:
+            async with asyncio.timeout(60):
+                while True:  # a busy replica may be silent for so long that its load is forgotten
                     wanted = [(await gw.get("/admin/scaling"))[1] for gw in (one, two)]
                     if wanted[0] == wanted[1] and wanted[0]["models"][0]["in_flight"] == 1:
                         break
@@ -114,7 +112,7 @@ async def test_an_ejection_is_heard_of_but_one_blind_replica_takes_nobody_out(tm
 
         seeing.gateway.runner.apply = watched
         blind.gateway.fleet.backends["b"].probe = no_answer
-        await asyncio.wait_for(taken_out.wait(), 10)
+        await asyncio.wait_for(taken_out.wait(), 60)
         assert there.ejections == 0  # it has heard of it only
         await fleet.until(lambda: there.healthy)  # by its own probes
 

@@ -19,6 +19,7 @@ import kubernetes_validate
 from aiohttp import web
 
 from backends.emulator.instance import EmulatedInstance
+from tests.servers.ports import HeldPort
 from tests.unit.discovery.cluster import Cluster
 
 VERSION = "1.33"
@@ -202,11 +203,10 @@ class OneDeployment(Cluster):
 
 
 @asynccontextmanager
-async def one_deployment(
-    port: int, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[tuple[OneDeployment, str]]:
+async def one_deployment(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[OneDeployment, str]]:
     """A running API server and its URL."""
-    state = OneDeployment(port)
+    held = HeldPort()
+    state = OneDeployment(held.number)
     app = web.Application()
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
     deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
@@ -228,3 +228,4 @@ async def one_deployment(
         await runner.cleanup()
         for engine in state.engines.values():
             await engine.stop()
+        held.close()

@@ -15,7 +15,6 @@ import trustme
 from router.config import PoolConfig
 from router.discovery import ApiServer
 from router.gateway.service import Gateway
-from router.listening import free_port
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, serving
 from tests.integration.scaling.cluster import COST, NAME, NAMESPACE, OneDeployment, merged, one_deployment
@@ -34,8 +33,7 @@ INSTANCE = {
 async def scaled(
     tmp_path: Path, *others: dict[str, Any], replicas: int = 0, **pool: Any
 ) -> AsyncIterator[tuple[OneDeployment, Live]]:
-    port = free_port()
-    async with one_deployment(port) as (cluster, server):
+    async with one_deployment() as (cluster, server):
         cluster.deployment["spec"]["replicas"] = replicas
         while cluster.ready < replicas:  # noqa: ASYNC110 (a test may poll)
             await asyncio.sleep(0.01)
@@ -56,7 +54,7 @@ async def scaled(
                 | pool,
             ],
         }
-        found = {"server": server, "namespace": NAMESPACE, "selector": "app=vllm", "port": port}
+        found = {"server": server, "namespace": NAMESPACE, "selector": "app=vllm", "port": cluster.port}
         discovery = [
             {"kubernetes": found | {"namespace": other["name"]}, "instance": other["instance"]}
             for other in others
@@ -68,27 +66,27 @@ async def scaled(
 
 async def test_load_triples_and_falls_and_no_stream_is_lost(tmp_path: Path) -> None:
     async with scaled(tmp_path) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         clients = Clients(gw)
         clients.are(6)
-        await gw.until(lambda: len(serving(gw)) == 3, 60)
+        await gw.until(lambda: len(serving(gw)) == 3)
         clients.are(1)
-        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        await gw.until(lambda: len(cluster.pods) == 1)
         assert set(serving(gw)) == cluster.pods.keys()
         clients.are(0)
         await clients.all_were_answered()
         assert len(cluster.deleted) == 2
         # The fleet does not keep the names of pods that are gone.
-        await gw.until(lambda: not gw.gateway.changes.overlay.removed, 60)
+        await gw.until(lambda: not gw.gateway.changes.overlay.removed)
 
 
 async def test_a_request_wakes_a_deployment_without_pods(tmp_path: Path) -> None:
     async with scaled(tmp_path, min_instances=0, cooldown_s=30) as (cluster, gw):
-        await gw.until(lambda: gw.gateway.decision is not None, 60)
+        await gw.until(lambda: gw.gateway.decision is not None)
         assert cluster.scaled == []
         clients = Clients(gw)
         clients.are(1)
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         clients.are(0)
         await clients.all_were_answered()
         assert cluster.scaled == [1]
@@ -97,23 +95,23 @@ async def test_a_request_wakes_a_deployment_without_pods(tmp_path: Path) -> None
 async def test_pods_that_serve_are_not_taken_away_at_the_start(tmp_path: Path) -> None:
     """They are ready before the gateway knows them: a Deployment that is larger than wanted shrinks only by draining."""
     async with scaled(tmp_path, replicas=3, max_instances=1) as (cluster, gw):
-        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        await gw.until(lambda: len(cluster.pods) == 1)
         assert len(cluster.deleted) == 2
         assert cluster.marked == set(cluster.deleted)
         assert gw.gateway.changes.overlay.revision >= 3  # both drained, and left the fleet
-        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
+        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys())
 
 
 async def test_load_that_rises_while_a_pod_is_to_be_deleted(tmp_path: Path) -> None:
     """The pod stays, and comes back only when it is sure to stay: without its mark another one would be deleted."""
     async with scaled(tmp_path, replicas=2, max_instances=2) as (cluster, gw):
         cluster.paused = True
-        await gw.until(lambda: cluster.scaled == [1], 60)
+        await gw.until(lambda: cluster.scaled == [1])
         clients = Clients(gw)
         clients.are(4)
-        await gw.until(lambda: len(cluster.scaled) == 2 or len(serving(gw)) == 2, 60)
+        await gw.until(lambda: len(cluster.scaled) == 2 or len(serving(gw)) == 2)
         cluster.paused = False
-        await gw.until(lambda: len(serving(gw)) == 2, 60)
+        await gw.until(lambda: len(serving(gw)) == 2)
         clients.are(0)
         await clients.all_were_answered()
         assert cluster.scaled[:2] == [1, 2]
@@ -121,23 +119,23 @@ async def test_load_that_rises_while_a_pod_is_to_be_deleted(tmp_path: Path) -> N
 
 async def test_a_pod_that_an_operator_has_removed_is_replaced(tmp_path: Path) -> None:
     async with scaled(tmp_path, replicas=1, max_instances=1) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         (removed,) = serving(gw)
         status, _ = await gw.delete(f"/admin/instances/{removed}")
         assert status == 200
         while cluster.deleted != [removed]:
             assert removed not in serving(gw)
             await asyncio.sleep(0.01)
-        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
+        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys())
         assert cluster.scaled == [2, 1]
 
 
 async def test_a_pod_that_is_gone_does_not_serve_until_discovery_hears_of_it(tmp_path: Path) -> None:
     async with scaled(tmp_path, replicas=2, max_instances=2) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 2, 60)
+        await gw.until(lambda: len(serving(gw)) == 2)
         cluster.late_s = 1.5
-        await gw.until(lambda: len(cluster.pods) == 1, 60)
-        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys(), 60)
+        await gw.until(lambda: len(cluster.pods) == 1)
+        await gw.until(lambda: set(serving(gw)) == cluster.pods.keys())
         while gw.gateway.changes.overlay.removed:
             assert set(serving(gw)) == cluster.pods.keys()
             await asyncio.sleep(0.01)
@@ -150,16 +148,16 @@ async def test_a_pod_that_is_not_ready_for_a_while_keeps_its_streams(tmp_path: P
     async with scaled(tmp_path, max_instances=2) as (cluster, gw):
         clients = Clients(gw)
         clients.are(4)
-        await gw.until(lambda: sum(gw.instances[name].in_flight for name in serving(gw)) == 4, 60)
+        await gw.until(lambda: sum(gw.instances[name].in_flight for name in serving(gw)) == 4)
         cluster.unready = {min(cluster.pods)}
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         clients.are(1)
-        await gw.until(lambda: gw.gateway.decision and gw.gateway.decision.wanted["small"] == 1, 60)
+        await gw.until(lambda: gw.gateway.decision and gw.gateway.decision.wanted["small"] == 1)
         for _ in range(2):  # so the first is carried out
-            await gw.until(lambda before=gw.gateway.decision: gw.gateway.decision is not before, 60)
+            await gw.until(lambda before=gw.gateway.decision: gw.gateway.decision is not before)
         assert cluster.deleted == []
         cluster.unready = set()
-        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        await gw.until(lambda: len(cluster.pods) == 1)
         clients.are(0)
         await clients.all_were_answered()
 
@@ -168,22 +166,22 @@ async def test_a_deployment_that_somebody_else_has_scaled_is_not_scaled_down(tmp
     """A pod that is new would go, or a ready one without a mark."""
     async with scaled(tmp_path, replicas=2, max_instances=2) as (cluster, gw):
         cluster.before_scaling = lambda: cluster.scale(3)
-        await gw.until(lambda: cluster.ready == 3, 60)
+        await gw.until(lambda: cluster.ready == 3)
         assert cluster.deleted == []
         cluster.before_scaling = lambda: None
-        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        await gw.until(lambda: len(cluster.pods) == 1)
         assert cluster.marked == set(cluster.deleted)
 
 
 async def test_a_pool_that_grows_takes_no_pods_away_that_somebody_else_has_added(tmp_path: Path) -> None:
     async with scaled(tmp_path, replicas=1, max_instances=2) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         cluster.before_scaling = lambda: cluster.scale(4)
         clients = Clients(gw)
         clients.are(4)
-        await gw.until(lambda: cluster.ready == 4, 30)
+        await gw.until(lambda: cluster.ready == 4)
         cluster.before_scaling = lambda: None
-        await gw.until(lambda: len(cluster.pods) == 2, 60)
+        await gw.until(lambda: len(cluster.pods) == 2)
         assert cluster.marked == set(cluster.deleted)
         clients.are(0)
         await clients.all_were_answered()
@@ -193,32 +191,32 @@ async def test_a_deployment_is_not_scaled_down_during_a_rollout(tmp_path: Path) 
     """Kubernetes shrinks old and new ReplicaSets in proportion then, whichever pods are marked."""
     async with scaled(tmp_path, replicas=2, max_instances=1) as (cluster, gw):
         await cluster.relabel(min(cluster.pods), "5f6b7c8d9")
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         for _ in range(3):
-            await gw.until(lambda before=gw.gateway.decision: gw.gateway.decision is not before, 60)
+            await gw.until(lambda before=gw.gateway.decision: gw.gateway.decision is not before)
         assert cluster.scaled == []
         await cluster.relabel(max(cluster.pods), "5f6b7c8d9")
-        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        await gw.until(lambda: len(cluster.pods) == 1)
         assert cluster.marked == set(cluster.deleted)
 
 
 async def test_a_pod_that_stays_although_it_was_to_go_loses_its_mark(tmp_path: Path) -> None:
     async with scaled(tmp_path, max_instances=2, cooldown_s=0) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         second = min(cluster.pods).replace("00001", "00002")
         cluster.unready = {second}
         clients = Clients(gw)
         clients.are(4)
-        await gw.until(lambda: second in cluster.pods, 60)
+        await gw.until(lambda: second in cluster.pods)
         cluster.before_scaling = lambda: cluster.scale(2)  # the Deployment changes: it is not scaled down
         clients.are(1)
-        await gw.until(lambda: COST in cluster.pods[second]["metadata"].get("annotations", {}), 60)
+        await gw.until(lambda: COST in cluster.pods[second]["metadata"].get("annotations", {}))
         clients.are(4)
         cluster.unready = set()
-        await gw.until(lambda: len(serving(gw)) == 2, 60)
+        await gw.until(lambda: len(serving(gw)) == 2)
         cluster.before_scaling = lambda: None
         clients.are(0)
-        await gw.until(lambda: len(cluster.pods) == 1, 60)
+        await gw.until(lambda: len(cluster.pods) == 1)
         assert set(serving(gw)) == cluster.pods.keys()
         await clients.all_were_answered()
 
@@ -226,19 +224,19 @@ async def test_a_pod_that_stays_although_it_was_to_go_loses_its_mark(tmp_path: P
 async def test_a_deployment_that_cannot_be_read_stops_no_other_pool(tmp_path: Path) -> None:
     unknown = {"name": "unknown", "instance": INSTANCE | {"hardware": "a40"}, "deployment": "unknown"}
     async with scaled(tmp_path, unknown) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         assert cluster.scaled == [1]
 
 
 async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     async with scaled(tmp_path) as (cluster, gw):
-        await gw.until(lambda: len(serving(gw)) == 1, 60)
+        await gw.until(lambda: len(serving(gw)) == 1)
         cluster.deployment["spec"], good = {"replicas": 1}, cluster.deployment["spec"]
         clients = Clients(gw)
         clients.are(4)
         await asyncio.sleep(0.5)  # decisions fail meanwhile
         cluster.deployment["spec"] = good
-        await gw.until(lambda: len(serving(gw)) >= 2, 60)
+        await gw.until(lambda: len(serving(gw)) >= 2)
         clients.are(0)
         await clients.all_were_answered()
 
@@ -273,7 +271,7 @@ async def test_thousands_of_pods_are_read_in_parts_and_only_what_is_needed_of_ea
     monkeypatch.setattr(deployments, "PAGE_PODS", 2)
     monkeypatch.setattr(client, "V1Pod", None)  # the client's objects
     pool = PoolConfig.model_validate({"name": "small", "instance": INSTANCE, "deployment": NAME})
-    async with one_deployment(free_port()) as (cluster, server):
+    async with one_deployment() as (cluster, server):
         cluster.deployment["spec"]["replicas"] = 5
         cluster.unready = {f"{NAME}-7d9c8b6f5-00004"}
         while cluster.ready < 4:  # noqa: ASYNC110 (a test may poll)
@@ -302,7 +300,7 @@ async def test_the_cluster_renews_its_token_and_its_authority(
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the API server is reached directly
     pool = PoolConfig.model_validate({"name": "small", "instance": INSTANCE, "deployment": NAME})
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    async with one_deployment(free_port(), tls) as (cluster, server):
+    async with one_deployment(tls) as (cluster, server):
         deployments = Deployments(cast(Gateway, None), lambda _: ApiServer(server, NAMESPACE, tmp_path))
         for token in ("", "first", "second"):
             authority = trustme.CA()

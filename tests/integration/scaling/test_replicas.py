@@ -35,16 +35,16 @@ async def test_one_decides_and_the_other_goes_on_when_it_stops(tmp_path: Path) -
                 )
 
             first = await gateway(first_stack)
-            await first.until(lambda: serving(first) == ["small-0"], 30)
+            await first.until(lambda: serving(first) == ["small-0"])
             second = await gateway(second_stack)
-            await second.until(lambda: serving(second) == ["small-0"], 30)
+            await second.until(lambda: serving(second) == ["small-0"])
 
             # Load at both: the sum decides, once.
             clients = [Clients(first), Clients(second)]
             for each in clients:
                 each.are(2)
             for gw in (first, second):
-                await gw.until(lambda gw=gw: serving(gw) == ["small-0", "small-1"], 30)
+                await gw.until(lambda gw=gw: serving(gw) == ["small-0", "small-1"])
             told = [(await gw.get("/admin/scaling"))[1] for gw in (first, second)]
             assert [each["decided_here"] for each in told] == [True, False]
             assert [each["pools"][0]["desired"] for each in told] == [2, 2]
@@ -80,13 +80,13 @@ async def test_another_decides_while_an_engine_starts_and_only_one_starts(tmp_pa
             live(tmp_path, environment=dict(os.environ), scaling=scaling(0.2), state=state) as second,
         ):
             # The first is slow to decide again, as one that was stopped for a while: the second decides.
-            await first.until(keepers, 30)
+            await first.until(keepers)
             while not (await second.get("/admin/scaling"))[1]["decided_here"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             gate.touch()
             for gw in (first, second):
-                await gw.until(lambda gw=gw: serving(gw) == ["small-0"], 30)
-            await second.until(lambda: keepers() == 1, 30)
+                await gw.until(lambda gw=gw: serving(gw) == ["small-0"])
+            await second.until(lambda: keepers() == 1)
             assert await ask(second, 5) == (200, 5, "[DONE]")
 
 
@@ -95,10 +95,10 @@ async def test_a_decision_that_cannot_be_written_is_no_failure(tmp_path: Path) -
     with RedisServer(tmp_path / "redis") as redis:
         async with live(tmp_path, environment={}, scaling=scaling, state={"url": redis.url}) as gw:
             before = dict(failures())
-            await gw.until(lambda: gw.gateway.decision, 30)
+            await gw.until(lambda: gw.gateway.decision)
             redis.kill()
-            await gw.until(lambda: not gw.gateway.state.health.connected, 30)
+            await gw.until(lambda: not gw.gateway.state.health.connected)
             held = gw.gateway.decision
             redis.start()
-            await gw.until(lambda: gw.gateway.decision is not held, 30)
+            await gw.until(lambda: gw.gateway.decision is not held)
             assert failures() == before

@@ -390,7 +390,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
         for line in victim.stdout.read().splitlines()[:-1]:  # the last may be torn
             number, at, *_ = line.split()
             seen.append((int(number), float(at)))
-        victim.wait(10)
+        victim.wait(60)
         victim.stdout.close()
 
     try:

@@ -188,7 +188,7 @@ async def test_the_writer_process_of_a_killed_process_writes_what_it_has_and_end
                 victim.stdin.flush()
                 pid = int(await asyncio.to_thread(victim.stdout.readline))
                 victim.kill()
-                victim.wait(10)
+                victim.wait(60)
                 assert is_running(pid)
                 opening = asyncio.create_task(Store.open(url))
                 await asyncio.sleep(0.1)
@@ -230,7 +230,7 @@ async def test_a_writer_process_whose_answer_nobody_reads_ends_without_an_error(
     await engine.dispose()
     line = record_line(make_record(1), keep_prompts=False)
     ours, theirs = socket.socketpair()
-    ours.settimeout(20)
+    ours.settimeout(60)
     process = subprocess.Popen(
         [sys.executable, "-m", "router.store.writer_main", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
@@ -243,5 +243,5 @@ async def test_a_writer_process_whose_answer_nobody_reads_ends_without_an_error(
         ours.sendall(orjson.dumps(("run", 1, 1, 0, 1)) + b"\n" + line)
         assert ours.recv(1, socket.MSG_PEEK)
     ours.close()
-    assert process.communicate(timeout=20)[1] == b""
+    assert process.communicate(timeout=60)[1] == b""
     assert process.returncode == 0

@@ -59,7 +59,7 @@ class Running:
     async def everywhere(self, seen: Callable[[], Any], wanted: Any) -> None:
         """Wait until `seen()` is what is wanted twenty times on end, so that every worker was asked."""
         in_a_row = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while in_a_row < 20:
                 in_a_row = in_a_row + 1 if await seen() == wanted else 0
 
@@ -106,8 +106,9 @@ def write_fleet(
     fleet = {
         "server": {"port": 0, "workers": 2},
         "store": {"url": f"sqlite+aiosqlite:///{directory / 'headway.db'}"},
-        "state": {"url": redis_url, "name": directory.name},
-        "probes": {"interval_s": 0.2},
+        # A busy machine has time to answer.
+        "state": {"url": redis_url, "name": directory.name, "timeout_ms": 5000},
+        "probes": {"interval_s": 0.2, "timeout_s": 10.0},
         "models": MODELS,
         "instances": fleet_of(engines, {}),
     }

@@ -87,7 +87,7 @@ def status(pid: int, field: str) -> str:
 
 async def unready(gw) -> None:
     """Wait until a worker drains (or none takes connections any more)."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 async with gw.http.get(f"{gw.url}/readyz") as response:
