@@ -22,7 +22,7 @@ from benchmarks.overhead import usage, wire
 from benchmarks.overhead.plan import RESULTS, Plan, Result
 from router.listening import free_port
 
-_START_S = 30.0
+_START_S = 60.0
 _END_S = 10.0
 FLEET_FILE = "fleet.yaml"
 DATABASE_FILE = "headway.db"

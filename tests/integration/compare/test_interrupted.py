@@ -19,7 +19,7 @@ from benchmarks.workloads.format import Header, WorkloadRequest, write
 from router.cli import main
 from tests.processes import children, is_running
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 100.0
 SEEDS = 3
 FLEET = """
 models:
