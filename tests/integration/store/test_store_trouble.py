@@ -78,11 +78,11 @@ async def test_what_waits_for_a_server_that_is_away_can_be_read(postgres: Any, p
 async def test_a_server_that_hangs_is_told_without_waiting_for_a_long_query(
     postgres: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 0.3)
     await (await Store.open(postgres_url)).close()
     store = await Store.open_readonly(postgres_url)
     assert await store.request("req_00000000", any_key=True) is None  # the pool has a connection now
     async with postgres.paused():
+        monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 0.3)
         async with asyncio.timeout(10):
             with pytest.raises(StoreError, match="does not answer"):
                 await store.request("req_00000000", any_key=True)
