@@ -37,7 +37,7 @@ T = TypeVar("T")
 #: How long the loop really waits before its clock jumps: a kernel thread may still carry a packet over loopback.
 _GRACE_S = 0.0005
 #: How often a loop that is closed waits so long for connections of which the other end is closed.
-_GRACES = 20
+_GRACES = 2000
 
 
 class Deadlock(RuntimeError):

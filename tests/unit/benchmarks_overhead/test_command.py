@@ -25,7 +25,7 @@ def test_through_the_gateway_counts_agree(tmp_path: Path) -> None:
                     mode="closed",
                     ports=gateway.ports,
                     connections=4,
-                    duration_s=0.2,
+                    duration_s=1.0,
                     warmup_s=0.0,
                     stream=stream,
                     chunks=6,
@@ -51,7 +51,7 @@ def test_a_whole_measurement_where_nginx_is_not_installed(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     out = tmp_path / "out.json"
-    arguments = ["--passes", "1", "--duration", "0.1", "--scenarios", "idle,json-max"]
+    arguments = ["--passes", "1", "--duration", "0.3", "--scenarios", "idle,json-max"]
     assert command.main([*arguments, "--json", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "without nginx: nginx is not installed" in printed
