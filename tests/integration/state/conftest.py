@@ -6,6 +6,14 @@ import pytest
 
 from tests.servers.redis import RedisServer
 
+#: A replica without Redis tries again after this time.
+RETRY_S = 0.1
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch):
+    monkeypatch.setattr("router.store.redis_timer.RETRY_S", RETRY_S)
+
 
 @pytest.fixture
 def server(tmp_path):

