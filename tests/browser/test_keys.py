@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Request, expect
 
 from tests.browser.chromium import Watched, watched
 from tests.browser.conftest import ADMIN_KEY
 from tests.integration.gateway.live import Live, bearer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -111,15 +112,18 @@ async def test_the_fleet_goes_on_after_an_answer_that_was_cut(page: Watched) -> 
 async def test_a_page_that_nobody_sees_asks_nothing(page: Watched) -> None:
     await page.go("#/fleet")
     await expect(page.page.locator("#instances")).to_contain_text("healthy")
-    asked: list[str] = []
-    page.page.on("request", lambda request: asked.append(request.url))
+    asked: list[Request] = []
+    ended: list[Request] = []
+    page.page.on("request", lambda request: asked.append(request))  # noqa: PLW0108 (Playwright sets an attribute of it)
+    page.page.on("requestfinished", lambda request: ended.append(request))  # noqa: PLW0108
     async with page.page.expect_request("**/admin/fleet"):
         pass
     hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }"
     await page.page.evaluate(hide, True)
-    await page.page.wait_for_timeout(1200)  # what was under way ends
+    await page.page.wait_for_timeout(1200)
+    await until(lambda: all(each in ended for each in asked))  # what was under way has ended
     asked.clear()
     await page.page.wait_for_timeout(2500)
-    assert asked == []
+    assert [each.url for each in asked] == []
     async with page.page.expect_request("**/admin/fleet"):
         await page.page.evaluate(hide, False)

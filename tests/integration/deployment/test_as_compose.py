@@ -111,7 +111,7 @@ async def test_it_runs_and_survives_each_part(stack: Stack) -> None:
         await until_state(session, first, "replicas", 2)
 
         # a key made at one is a key of the other
-        key = await make_key(session, first, name="team-a", requests_per_minute=5)
+        key = await make_key(session, first, name="team-a", requests_per_minute=2)
         await until_answered(session, second, 401)
         await until_answered(session, second, 200, key)
         statuses = []
@@ -119,8 +119,8 @@ async def test_it_runs_and_survives_each_part(stack: Stack) -> None:
             url = stack.urls[number % 2]
             async with session.post(f"{url}/v1/chat/completions", json=ASK, headers=key) as answer:
                 statuses.append(answer.status)
-        assert statuses.count(200) == 5, statuses  # five a minute at both together
-        assert statuses.count(429) == 2
+        assert statuses.count(200) == 2, statuses  # two a minute at both together
+        assert statuses.count(429) == 5
 
         # Redis ends and comes back: requests go on, each gateway by its own view
         key = await make_key(session, first, name="team-b")
