@@ -103,7 +103,6 @@ RUN_PAGES = [
 ]
 
 
-@pytest.mark.timeout(600)  # each of its blocks has its own limit
 @pytest.mark.parametrize("page", RUN_PAGES)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:

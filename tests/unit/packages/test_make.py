@@ -20,7 +20,7 @@ def test_an_environment_that_was_left_half_made_is_completed(tmp_path: Path) -> 
         env={**os.environ, **nowhere},  # nothing more is installed
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         check=False,
     )
     assert made.returncode == 2

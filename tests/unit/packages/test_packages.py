@@ -18,7 +18,6 @@ import router
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("router", "policies", "predictors", "backends", "benchmarks")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-pytestmark = pytest.mark.timeout(600)  # where Cython has made no C yet, it makes all of it
 
 
 @pytest.fixture(scope="module")
