@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 from benchmarks.oracles.truth import KnownAttempt
 from benchmarks.oracles.work import Least, kv_tokens_of, seats_of, signature
@@ -86,6 +84,8 @@ class _Rows:
         return len(self.most) - 1
 
     def matrix(self, width: int) -> Any:
+        from scipy.sparse import csr_array
+
         edges = np.cumsum([0, *(len(each) for each in self.columns)])
         data, indices = np.concatenate(self.values), np.concatenate(self.columns)
         return csr_array((data, indices, edges), shape=(len(self.most), width))
@@ -133,6 +133,8 @@ class Program:
         for start_s, end_s in self._grid():
             for kind in self._kinds:
                 self._add_window(kind, start_s, end_s)
+        from scipy.optimize import linprog  # here, for the processes of a comparison without oracles
+
         priced = len(self._rows.most)
         owners, rows = np.unique(np.array(self._owner), return_inverse=True)
         order = np.argsort(rows, kind="stable")

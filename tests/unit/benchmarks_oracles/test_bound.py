@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from benchmarks.oracles import Job, Truth, goodput_upper_bound, oracles, program, serve
+from benchmarks.oracles import Job, Truth, goodput_upper_bound, oracles, serve
 from benchmarks.oracles.program import Program, _Cell, _Window
 from benchmarks.oracles.work import LeastWork
 from benchmarks.simulator import Arrival, Fleet, simulate
@@ -318,5 +318,5 @@ def test_whatever_prices_the_solver_tells_the_bound_holds(seed: int) -> None:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "linprog", noisy)
+        patch.setattr("scipy.optimize.linprog", noisy)
         assert Program(truth.instances, attempts, 2).solve().bound >= tight - 1e-6
