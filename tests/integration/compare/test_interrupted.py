@@ -20,7 +20,8 @@ from router.cli import main
 from tests.processes import children, is_running
 
 _PATIENCE_S = 100.0
-SEEDS = 3
+#: So many that none of the comparisons ends before it is interrupted.
+SEEDS = 6
 FLEET = """
 models:
   - {name: llama-3.1-8b, context_tokens: 16384, price: {input_usd_per_mtok: 0.03, output_usd_per_mtok: 0.05}}
@@ -81,7 +82,7 @@ def goes_on(words: list[str], out: Path) -> None:
 def test_ctrl_c_keeps_what_is_finished(words: list[str], tmp_path: Path) -> None:
     """On a terminal it goes to the whole group."""
     out = tmp_path / "out"
-    with begun(words, out) as process:
+    with begun([*words, "--seeds", "100"], out) as process:
         workers = children(process.pid)
         assert len(workers) >= 2
         os.killpg(process.pid, signal.SIGINT)
