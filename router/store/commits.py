@@ -1,4 +1,4 @@
-"""How the writer process commits rows: each once, in one transaction with the totals that count it.
+"""How the writer process commits rows: each once, in one transaction with the sums that count it.
 
 A batch may come again: its commit had no answer, the process before this one was killed, or the rows of a killed run were
 spooled after they had been committed. Then the rows that are there are looked up first, and only the others are written and
@@ -8,10 +8,10 @@ counted. Most batches come once, so this is done only where a batch cannot be wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from router.store.entries import Entry, Row, corrected
-from router.store.totals import Amounts, Totals
+from router.store.totals import spending
 
 
 class Run(NamedTuple):
@@ -54,10 +54,6 @@ class Database(Protocol):
         """Run a statement once for each row of parameters."""
         ...
 
-    def select(self, sql: str, *parameters: Any) -> list[Row]:
-        """The rows of a query."""
-        ...
-
     def commit(self) -> None:
         """End the transaction."""
         ...
@@ -72,8 +68,6 @@ class Commits:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._run_id = ""
-        self._totals: Totals | None = None  # of that run; None: to be read
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -116,22 +110,18 @@ class Commits:
 
     def _commit(self, run: Run, entries: Sequence[Entry], *, all_new: bool = False) -> int:
         database = self._database
-        if run.id != self._run_id:
-            self._run_id, self._totals = run.id, None
         try:
             database.begin(run.id)
             new = entries if all_new else self._new(entries)
-            changed: Mapping[Any, Amounts] = {}
             if new:
                 self._insert(new)
-                totals = self._totals
-                if totals is None or totals.forgot(new):
-                    totals = self._totals = self._read_totals(run.id)
-                changed = totals.with_entries(new)
                 # Always in the same order, so that no two transactions wait for each other's rows.
                 database.execute(
-                    database.sql["write_totals"],
-                    [(day, run.id, *others, *amounts) for (day, *others), amounts in sorted(changed.items())],
+                    database.sql["add_spending"],
+                    [
+                        (day, run.id, *others, *amounts)
+                        for (day, *others), amounts in sorted(spending(new).items())
+                    ],
                 )
             database.execute(
                 database.sql["count"], [(run.arrived, run.finished, len(new), run.dropped, run.id)]
@@ -139,10 +129,7 @@ class Commits:
             database.commit()
         except BaseException:
             database.abandon()
-            self._totals = None  # the commit may have been done
             raise
-        if self._totals is not None:
-            self._totals.adopt(changed)
         return len(new)
 
     def _new(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -166,9 +153,3 @@ class Commits:
         ):
             if rows:
                 database.execute(database.sql[name], rows)
-
-    def _read_totals(self, run_id: str) -> Totals:
-        rows = self._database.select(self._database.sql["totals"], run_id)
-        return Totals(
-            {(day, key, policy, model): Amounts(*amounts) for day, _, key, policy, model, *amounts in rows}
-        )

@@ -69,9 +69,6 @@ class PostgresDatabase:
     def execute(self, sql: str, rows: Iterable[Row]) -> None:
         self._run(self._connection.executemany(sql, rows))
 
-    def select(self, sql: str, *parameters: Any) -> list[Row]:
-        return [tuple(row) for row in self._run(self._connection.fetch(sql, *parameters))]
-
     def commit(self) -> None:
         self._run(self._connection.execute("COMMIT"))
 

@@ -75,9 +75,6 @@ class SqliteDatabase:
         sql = sql.replace("?", "{}").format(*["?" if each else "NULL" for each in given])
         self._open.executemany(sql, zip(*compress(columns, given), strict=True))
 
-    def select(self, sql: str, *parameters: Any) -> list[Row]:
-        return self._open.execute(sql, parameters).fetchall()
-
     def commit(self) -> None:
         self._require_file()
         self._open.execute("COMMIT")

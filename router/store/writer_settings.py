@@ -58,7 +58,7 @@ def statements(dialect: Dialect) -> dict[str, str]:
         return sql(insert(table).on_conflict_do_nothing(), columns)
 
     requests, runs, spend = tables.requests, tables.runs, tables.spend
-    totals = insert(spend)
+    added = insert(spend)
     counts = ("arrived", "finished", "dropped")
     return {
         # Only one transaction of a run at a time. SQLite has one transaction at a time in any case.
@@ -71,11 +71,10 @@ def statements(dialect: Dialect) -> dict[str, str]:
         "insert_requests": sql(insert(requests), REQUEST_COLUMNS),  # refuses rows that are there
         "insert_attempts": insert_rows(tables.attempts, ATTEMPT_COLUMNS),
         "insert_explanations": insert_rows(tables.explanations, EXPLANATION_COLUMNS),
-        "totals": sql(select(spend).where(spend.c.run_id == bindparam("run_id")), ["run_id"]),
-        "write_totals": sql(
-            totals.on_conflict_do_update(
+        "add_spending": sql(
+            added.on_conflict_do_update(
                 index_elements=list(spend.primary_key.columns),
-                set_={name: totals.excluded[name] for name in Amounts._fields},
+                set_={name: spend.c[name] + added.excluded[name] for name in Amounts._fields},
             ),
             [column.name for column in spend.columns],
         ),

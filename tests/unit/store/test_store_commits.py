@@ -1,4 +1,4 @@
-"""What the writer process does with a batch, here in one process: each row once, and the totals that count it."""
+"""What the writer process does with a batch, here in one process: each row once, and the sums that count it."""
 
 from __future__ import annotations
 

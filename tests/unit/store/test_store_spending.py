@@ -1,4 +1,4 @@
-"""A run's totals: absolute, by day, key, policy and model."""
+"""Spending: the sums of rows by day, key, policy and model, and those of runs in the database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from router.store.entries import Entry
 from router.store.queries import Store
-from router.store.totals import Amounts, Totals, today
+from router.store.totals import MOST_TOKENS, Amounts, spending, today
 from tests.records import entry_of, make_record
 
 DAY_S = 86_400.0
@@ -17,40 +17,30 @@ def entry(**fields: object) -> Entry:
     return entry_of(make_record(1, **fields))
 
 
-def test_totals_grow_once_they_are_written() -> None:
-    totals = Totals()
-    batch = [entry(received_at=0.0, cost_usd=0.25), entry(received_at=DAY_S - 1, cost_usd=None)]
-    key = ("1970-01-01", "team-a", "latency", "llama")
-    assert totals.with_entries(batch) == {key: Amounts(2, 240, 160, 0.25)}
-    assert totals.with_entries(batch) == {key: Amounts(2, 240, 160, 0.25)}  # written in vain: the same again
-    totals.adopt(totals.with_entries(batch))
-    assert totals.with_entries(batch) == {key: Amounts(4, 480, 320, 0.5)}
+def test_rows_add_up_by_day_key_policy_and_model() -> None:
+    batch = [
+        entry(received_at=0.0, cost_usd=0.25),
+        entry(received_at=DAY_S - 1, cost_usd=None),
+        entry(received_at=0.0, key_name="team-b", cost_usd=0.5),
+    ]
+    assert spending(batch) == {
+        ("1970-01-01", "team-a", "latency", "llama"): Amounts(2, 240, 160, 0.25),
+        ("1970-01-01", "team-b", "latency", "llama"): Amounts(1, 120, 80, 0.5),
+    }
 
 
-def test_what_is_unknown_has_a_name_of_its_own() -> None:
-    changed = Totals().with_entries(
+def test_what_is_unknown_has_a_name_of_its_own_and_no_sum_is_too_large_for_a_database() -> None:
+    added = spending(
         [
             entry(received_at=0.0, key_name=None, policy=None, model=None, cost_usd=float("nan")),
             entry(received_at=DAY_S, prompt_tokens=None, output_tokens=2**63 - 1),
             entry(received_at=DAY_S, prompt_tokens=None, output_tokens=2**63 - 1),
         ]
     )
-    assert changed == {
+    assert added == {
         ("1970-01-01", "", "", ""): Amounts(1, 120, 80, 0.0),
-        ("1970-01-02", "team-a", "latency", "llama"): Amounts(2, 0, 2**63 - 1, 0.001),
+        ("1970-01-02", "team-a", "latency", "llama"): Amounts(2, 0, 2 * MOST_TOKENS, 0.001),
     }
-
-
-def test_days_long_over_are_forgotten_and_known_as_such() -> None:
-    totals = Totals()
-    for number in range(10):
-        day = [entry(received_at=number * DAY_S)]
-        assert not totals.forgot(day)
-        totals.adopt(totals.with_entries(day))
-    assert totals.forgot([entry(received_at=9 * DAY_S), entry(received_at=3 * DAY_S)])
-    assert not totals.forgot([entry(received_at=8 * DAY_S)])
-    (amounts,) = totals.with_entries([entry(received_at=8 * DAY_S)]).values()
-    assert amounts.requests == 2
 
 
 async def test_budgets_are_told_by_key_period_and_run(tmp_path: Path) -> None:
