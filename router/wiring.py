@@ -51,8 +51,9 @@ from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.request.tokenizer import PromptTokenizer
+from router.store.memory_state import MemoryState
 from router.store.queries import Store
-from router.store.state import MemoryState, State
+from router.store.state import State
 
 if TYPE_CHECKING:
     from router.scaling.actuator import Actuator

@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from router.store.ledger import Ledger, Name, in_redis
 from router.store.redis_fallback import LocalFallback
-from router.store.redis_ledger import Ledger, Name, in_redis
 from router.store.redis_timer import ExchangeTimer
 from router.store.state import Bucket, Claim, Grant, taken
 
@@ -73,8 +73,7 @@ class Claims:
     def _let_go(self, claim: Claim, grant: Grant) -> None:
         """The caller waits no longer."""
         if grant.given:
-            for budget in claim.budgets:
-                self._ledger.settle((budget.key, budget.period), grant.reserved_usd, 0.0)
+            self._ledger.settle(claim.budgets, grant.reserved_usd, 0.0)
             for bucket, amount in claim.takes:
                 self.give(bucket, amount)
 

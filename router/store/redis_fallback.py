@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.store.redis_ledger import Ledger, Name
+from router.store.ledger import Ledger, Name
 from router.store.state import Bucket, Budget, Claim, Grant, decide
 
 #: By bucket: its level and the time of that.

@@ -26,8 +26,8 @@ from typing import Any
 import orjson
 
 from router.background import failed, surviving
+from router.store.ledger import Ledger, LedgerUpdate
 from router.store.redis_claims import Claims
-from router.store.redis_ledger import Ledger, LedgerUpdate
 from router.store.redis_link import Link, Script
 from router.store.redis_peers import PeerReports, report_text
 from router.store.redis_timer import RETRY_S, ExchangeTimer
@@ -134,8 +134,7 @@ class RedisState:
         self._claims.give(bucket, amount)
 
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
-        for budget in budgets:
-            self._ledger.settle((budget.key, budget.period), reserved_usd, spent_usd)
+        self._ledger.settle(budgets, reserved_usd, spent_usd)
         self.wake()
 
     def spent_usd(self, key: str, period: str) -> float:

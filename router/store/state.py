@@ -1,7 +1,7 @@
 """State that all replicas of the router share: limits, budgets, load, observations, and operators' changes.
 
-The gateway uses the interface `State`. `MemoryState` is for a single process; `router.store.redis_state` shares through
-Redis. `now` is always an argument, in seconds since the epoch. If the clock is set back, a bucket keeps its level.
+The gateway uses the interface `State`. `router.store.memory_state` is for a single process; `router.store.redis_state`
+shares through Redis. `now` is always an argument, in seconds since the epoch. If the clock is set back, a bucket keeps its level.
 
 Money. Before a request is sent, what it may cost is reserved in each of its budgets. When it has ended, what it did cost
 replaces the reservation. So spending and reservations together never exceed a budget, however many requests run at once.
@@ -25,8 +25,6 @@ SLACK = 1e-9
 SLACK_USD = 1e-8
 #: The period of a budget that never ends.
 TOTAL = "total"
-#: The most days whose budgets are kept: an answer may end long after its day.
-_DAYS_KEPT = 5
 
 
 # --- limits and money ---------------------------------------------------------------------------------
@@ -266,113 +264,3 @@ def decide(
     ]
     reserved_usd = 0.0 if least_usd is None or not granted else max(0.0, min(claim.reserve_usd, least_usd))
     return Grant(levels, short, reserved_usd, least_usd)
-
-
-def keep_day(days: dict[str, None], day: str) -> str | None:
-    """Add a day to those whose budgets are kept; returns the one that goes for it. The first to come goes first, whatever the
-    calendar says: a clock that is years ahead for a moment must not make today's budgets new again."""
-    days[day] = None
-    if len(days) <= _DAYS_KEPT:
-        return None
-    oldest = next(iter(days))
-    del days[oldest]
-    return oldest
-
-
-class MemoryState:
-    """State of one process. Its size is bounded by the number of keys: past days are forgotten."""
-
-    def __init__(self) -> None:
-        self._earlier_usd: dict[tuple[str, str], dict[str, float]] = {}  # spent by other runs
-        self._levels: dict[str, tuple[float, float]] = {}  # level and its time
-        self._spent_usd: dict[tuple[str, str], float] = {}
-        self._reserved_usd: dict[tuple[str, str], float] = {}
-        self._days: dict[str, None] = {}  # of budgets, in the order in which they came
-        self._documents: dict[str, Mapping[str, Any]] = {}
-        self._listener: Listener | None = None
-
-    async def start(self, listener: Listener) -> None:
-        self._listener = listener
-        for document, content in self._documents.items():
-            listener.document_changed(document, content)
-
-    def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
-        for name, by_run in spent.items():
-            earlier = self._earlier_usd.setdefault(name, {})
-            for run, usd in by_run.items():
-                earlier[run] = max(earlier.get(run, 0.0), usd)
-
-    def _level(self, bucket: Bucket, now: float) -> float:
-        known = self._levels.get(bucket.name)
-        if known is None:
-            return bucket.capacity
-        level, at = known
-        if now < at:  # the clock was set back: refill from now on
-            self._levels[bucket.name] = level, now
-            return level
-        return min(bucket.capacity, level + (now - at) * bucket.refill_per_s)
-
-    async def take(self, claim: Claim, now: float) -> Grant:
-        takes = [(bucket, self._level(bucket, now), amount) for bucket, amount in claim.takes]
-        grant = decide(claim, takes, lambda budget: budget.limit_usd - self._held_usd(budget))
-        if grant.given:
-            for budget in claim.budgets:
-                name = self._name(budget)
-                self._reserved_usd[name] = self._reserved_usd.get(name, 0.0) + grant.reserved_usd
-            for bucket, level, amount in takes:
-                self._levels[bucket.name] = (level - amount, now)
-        return grant
-
-    def _held_usd(self, budget: Budget) -> float:
-        name = budget.key, budget.period
-        return self.spent_usd(*name) + self._reserved_usd.get(name, 0.0)
-
-    def _name(self, budget: Budget) -> tuple[str, str]:
-        """The budget's name. The first budget of a new day drops the oldest day."""
-        if budget.period != TOTAL and budget.period not in self._days:
-            oldest = keep_day(self._days, budget.period)
-            sums: dict[tuple[str, str], Any]
-            for sums in (self._spent_usd, self._reserved_usd, self._earlier_usd):
-                for name in [each for each in sums if each[1] == oldest]:
-                    del sums[name]
-        return budget.key, budget.period
-
-    def give(self, bucket: Bucket, amount: float, now: float) -> None:
-        self._levels[bucket.name] = (self._level(bucket, now) + amount, now)
-
-    def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
-        for budget in budgets:
-            name = self._name(budget)
-            if reserved_usd:
-                left = self._reserved_usd.get(name, 0.0) - reserved_usd
-                if left > SLACK_USD:
-                    self._reserved_usd[name] = left
-                else:
-                    self._reserved_usd.pop(name, None)
-            if spent_usd:
-                self._spent_usd[name] = self._spent_usd.get(name, 0.0) + spent_usd
-
-    def spent_usd(self, key: str, period: str) -> float:
-        earlier = self._earlier_usd.get((key, period))
-        return self._spent_usd.get((key, period), 0.0) + (sum(earlier.values()) if earlier else 0.0)
-
-    def send_observations(self, message: bytes) -> None:
-        pass
-
-    async def change(
-        self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
-        content = self._documents[document] = edit(self._documents.get(document, {}))
-        if self._listener is not None:
-            self._listener.document_changed(document, content)
-        return content
-
-    def wake(self) -> None:
-        pass
-
-    @property
-    def health(self) -> StateHealth:
-        return StateHealth()
-
-    async def aclose(self) -> None:
-        self._levels.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from router.store.state import MemoryState
+from router.store.memory_state import MemoryState
 from tests.integration.state.replicas import Ear, Replica, replicas
 from tests.servers.redis import RedisServer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from router.store.state import Budget, Claim, Grant, MemoryState
+from router.store.memory_state import MemoryState
+from router.store.state import Budget, Claim, Grant
 
 _ROUNDING_USD = 1e-9
 
@@ -50,7 +51,7 @@ class Audited(MemoryState):
 
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
         for budget in budgets:
-            held_usd = self._reserved_usd.get((budget.key, budget.period), 0.0)
+            held_usd = self._ledger.balance((budget.key, budget.period)).reserved_usd
             if reserved_usd > held_usd + _ROUNDING_USD:
                 self.broken.append(f"{reserved_usd} is given back of {held_usd} of {budget}")
             name = budget.key, budget.period
@@ -61,7 +62,8 @@ class Audited(MemoryState):
     def check(self) -> None:
         """No budget is passed but by what engines made beyond what was held, nothing is below zero."""
         for name, limit_usd in self.limits_usd.items():
-            spent_usd, reserved_usd = self._spent_usd.get(name, 0.0), self._reserved_usd.get(name, 0.0)
+            balance = self._ledger.balance(name)
+            spent_usd, reserved_usd = balance.spent_usd, balance.reserved_usd
             if spent_usd + reserved_usd > limit_usd + self.beyond_usd.get(name, 0.0) + _ROUNDING_USD:
                 self.broken.append(f"{name}: {spent_usd} spent and {reserved_usd} held of {limit_usd}")
             if min(spent_usd, reserved_usd) < -_ROUNDING_USD:
@@ -70,4 +72,5 @@ class Audited(MemoryState):
     @property
     def reserved(self) -> dict[tuple[str, str], float]:
         """What is held now, by (key, period)."""
-        return dict(self._reserved_usd)
+        balances = self._ledger._balances.items()
+        return {name: balance.reserved_usd for name, balance in balances if balance.reserved_usd}

@@ -32,10 +32,10 @@ BOUNDED = {
     "Tenants._tenants": "the keys of the database, revoked ones included",
     "BudgetAdmission._budgets": "keys that were used today",
     "MemoryState._levels": "keys that were used",
-    "MemoryState._spent_usd": "keys that were used, and days that are kept",
+    "Ledger._balances": "keys that were used, and days that are kept",
+    "Ledger._changed": "keys that were used, and days that are kept",
     "Tasks._tasks": "closing the adapters of instances that left",
     "FleetChanges._lost_at": "for as long as a request may take",
-    "Totals._amounts": "known keys, policies and models, by day",
 }
 OURS = ("router.", "policies.", "predictors.", "backends.")
 MODELS = [f"m{number}" for number in range(8)]

@@ -17,7 +17,7 @@ from router.gateway.fleet import overlay as overlay_module
 from router.gateway.fleet.changes import FleetChanges
 from router.gateway.fleet.edits import draining, removing, scaling
 from router.gateway.fleet.overlay import Overlay
-from router.store.state import MemoryState
+from router.store.memory_state import MemoryState
 from tests.pace import lines
 
 FILE = loads("models:\n" + "".join(f"  - {{name: m{number}}}\n" for number in range(100)))

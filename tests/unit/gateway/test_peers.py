@@ -27,8 +27,9 @@ from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.scaling import scaling
 from router.gateway.runner import Runner
 from router.scaling.load import Totals
+from router.store.memory_state import MemoryState
 from router.store.redis_peers import PeerReports, report_text
-from router.store.state import MemoryState, Peers, ReplicaReport, StateHealth
+from router.store.state import Peers, ReplicaReport, StateHealth
 from tests.pace import lines
 from tests.unit.core.worlds import instance, request
 from tests.unit.gateway.test_runner import Handle

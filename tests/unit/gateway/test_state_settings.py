@@ -9,7 +9,7 @@ import pytest
 
 from router import wiring
 from router.config import ConfigError, FleetConfig, loads
-from router.store.state import MemoryState
+from router.store.memory_state import MemoryState
 
 
 def fleet(state: str, workers: int = 1) -> FleetConfig:

@@ -14,8 +14,9 @@ from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.keys.tenants import Tenants, key_of
 from router.store.keys import StoredKey
+from router.store.memory_state import MemoryState
 from router.store.redis_state import RedisState
-from router.store.state import MemoryState, State
+from router.store.state import State
 
 
 class Limited:

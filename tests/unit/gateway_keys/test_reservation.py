@@ -17,7 +17,8 @@ from router.core.money.reservation import Funding
 from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
 from router.gateway.keys.admission import BudgetAdmission, Headers, rolled_up
 from router.gateway.keys.reservation import KeyReservation
-from router.store.state import Bucket, Budget, Claim, Grant, MemoryState
+from router.store.memory_state import MemoryState
+from router.store.state import Bucket, Budget, Claim, Grant
 from tests.integration.budgets.audit import Audited
 
 NOW = 1_800_000_000.0

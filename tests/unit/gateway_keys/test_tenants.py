@@ -15,7 +15,7 @@ from router.gateway.fleet.rules import Rules
 from router.gateway.keys.accounts import KeyBudget, budget_levels
 from router.gateway.keys.tenants import MAX_BELOW, MAX_DEPTH, SETTINGS, BadKey, NameUsed, Tenants, key_of
 from router.store.keys import StoredKey
-from router.store.state import MemoryState
+from router.store.memory_state import MemoryState
 from tests.pace import lines
 
 MODELS = ("a", "b", "c")

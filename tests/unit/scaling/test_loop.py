@@ -14,7 +14,7 @@ from router.scaling import loop as loop_module
 from router.scaling.actuator import Actuator
 from router.scaling.loop import ScalingLoop
 from router.scaling.turns import Turn
-from router.store.state import MemoryState
+from router.store.memory_state import MemoryState
 
 FLEET = """
 models: [{name: llama-3.1-8b, slo: {ttft_ms: 1000}}]

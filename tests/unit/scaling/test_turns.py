@@ -10,7 +10,8 @@ import pytest
 from policies.scaling.types import ModelLoad, Observation, PoolLoad
 from router.scaling.load import Totals
 from router.scaling.turns import Turn, Turns
-from router.store.state import MemoryState, StateError, StateHealth
+from router.store.memory_state import MemoryState
+from router.store.state import StateError, StateHealth
 
 OBSERVATION = Observation(1000.0, 15.0, {"p": PoolLoad(ready=1, in_flight=3)}, {"m": ModelLoad(7, queued=2)})
 

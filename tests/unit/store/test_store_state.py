@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.store.memory_state import MemoryState
 from router.store.redis_link import Link
-from router.store.state import Bucket, Budget, Claim, MemoryState
+from router.store.state import Bucket, Budget, Claim
 
 
 @given(

@@ -10,13 +10,15 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from router.store.state import TOTAL, Budget, keep_day
+from router.store.state import TOTAL, Budget
 
 #: (key, period)
 Name = tuple[str, str]
 
 #: The most budgets, and the most totals of other runs, in one exchange.
 _PAGE = 500
+#: The most days whose budgets are kept: an answer may end long after its day.
+_DAYS_KEPT = 5
 
 
 @dataclass(slots=True)
@@ -66,13 +68,19 @@ class Ledger:
         if balance is None:
             balance = self._balances[name] = Balance()
             if name[1] != TOTAL and name[1] not in self._days:
-                self._forget(keep_day(self._days, name[1]))
+                self._keep(name[1])
         return balance
 
-    def _forget(self, day: str | None) -> None:
-        for name in [each for each in self._balances if each[1] == day]:
-            del self._balances[name]
-            self._changed.pop(name, None)
+    def _keep(self, day: str) -> None:
+        """Add a day to those whose budgets are kept. The first to come goes first, whatever the calendar says: a clock that
+        is years ahead for a moment must not make today's budgets new again."""
+        self._days[day] = None
+        if len(self._days) > _DAYS_KEPT:
+            oldest = next(iter(self._days))
+            del self._days[oldest]
+            for name in [each for each in self._balances if each[1] == oldest]:
+                del self._balances[name]
+                self._changed.pop(name, None)
 
     def load(self, spent: Mapping[Name, Mapping[str, float]]) -> dict[Name, float]:
         """Load totals by run from the store. Returns how much of each budget was not known before."""
@@ -91,15 +99,22 @@ class Ledger:
         balance = self._balances.get(name)
         return 0.0 if balance is None else balance.spent_usd
 
+    def used_usd(self, name: Name) -> float:
+        """What all replicas have spent and this one has reserved of a budget."""
+        balance = self._balances.get(name)
+        return 0.0 if balance is None else balance.spent_usd + balance.reserved_usd
+
     # --- what happens here ---
-    def settle(self, name: Name, reserved_usd: float, spent_usd: float) -> None:
-        """Replace a reservation by what was spent."""
-        balance = self.balance(name)
-        if reserved_usd:
-            balance.reserved_usd = without_rounding(balance.reserved_usd - reserved_usd)
-        if spent_usd:
-            balance.spent_by(self._run, balance.by_run.get(self._run, 0.0) + spent_usd)
-        self._changed[name] = None
+    def settle(self, budgets: Iterable[Budget], reserved_usd: float, spent_usd: float) -> None:
+        """Replace a reservation in each budget by what was spent."""
+        for budget in budgets:
+            name = budget.key, budget.period
+            balance = self.balance(name)
+            if reserved_usd:
+                balance.reserved_usd = without_rounding(balance.reserved_usd - reserved_usd)
+            if spent_usd:
+                balance.spent_by(self._run, balance.by_run.get(self._run, 0.0) + spent_usd)
+            self._changed[name] = None
 
     def reserve(self, budgets: Iterable[Budget], usd: float) -> None:
         """Reserve by this replica's own decision."""
