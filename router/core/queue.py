@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from router.core.deadlines import DeadlineHeap
+
 #: After this many requests that were in time, an overdue one is served.
 _LATE_TURN = 7
 #: Most keys whose received work is remembered; above it only keys with waiting requests are kept.
@@ -56,7 +58,7 @@ class Queue:
     def __init__(self) -> None:
         self._waiting: dict[str, Waiting] = {}
         self._lanes: dict[int, _Lane] = {}  # by priority, negated
-        self._doomed: list[tuple[float, str]] = []  # a heap; entries of requests that left are skipped
+        self._doomed = DeadlineHeap(self._waiting)
         self._given: dict[str | None, float] = {}  # by key: work tokens received, as virtual time
         self._virtual = 0.0  # virtual time of the key served last
         self._in_time_served = 0  # since the last overdue one
@@ -73,7 +75,7 @@ class Queue:
         insort(lane.setdefault(waiting.key, []), waiting.place)
         self._waiting[waiting.id] = waiting
         if not waiting.late:
-            heapq.heappush(self._doomed, (waiting.doomed_at, waiting.id))
+            self._doomed.add(waiting.doomed_at, waiting.id)
 
     def remove(self, request_id: str, *, served: bool = False) -> Waiting:
         """Remove and return a request. `served`: it got a slot, so its work counts for its key. Raises KeyError for an
@@ -90,9 +92,6 @@ class Queue:
             self._in_time_served = 0 if waiting.late else self._in_time_served + 1
             self._virtual = max(self._virtual, self._given[waiting.key])
             self._given[waiting.key] += waiting.work_tokens
-        if len(self._doomed) > 64 and len(self._doomed) > 4 * len(self._waiting):
-            self._doomed = [entry for entry in self._doomed if entry[1] in self._waiting]
-            heapq.heapify(self._doomed)
         if len(self._given) > _KEYS:
             here = {each.key for each in self._waiting.values()}
             self._given = {key: given for key, given in self._given.items() if key in here}
@@ -101,10 +100,9 @@ class Queue:
     def shed(self, now: float) -> list[str]:
         """Mark the requests that can no longer be in time as overdue, and return their ids."""
         shed = []
-        while self._doomed and self._doomed[0][0] <= now:
-            doomed_at, request_id = heapq.heappop(self._doomed)
+        for request_id, _ in self._doomed.due(now):
             waiting = self._waiting.get(request_id)
-            if waiting is not None and not waiting.late and waiting.doomed_at == doomed_at:
+            if waiting is not None and not waiting.late and waiting.doomed_at <= now:
                 self.remove(request_id)
                 waiting.late = True
                 self.add(waiting)
