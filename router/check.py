@@ -20,7 +20,6 @@ from rich.table import Table
 
 from backends import scanning
 from backends.engine import profiles
-from policies import POLICIES
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located, parse_instance
 from router.config.marks import Mark, named
 from router.config.masking import dotted
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from predictors import kernels
     from router.wiring import check_profile
 
-    config = load(args.config, policies=POLICIES, profiles=profiles.names())
+    config = load(args.config)
     try:
         _check_secrets(config, args.config)
         _check_files(config, args.config)

@@ -20,7 +20,6 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-from backends.engine import profiles
 from backends.sse_events import DONE, carries_token, data_of
 from policies import POLICIES
 from router.config import FleetConfig, loads
@@ -72,7 +71,7 @@ def fleet(
 ) -> FleetConfig:
     """The demo's fleet file (part of the distribution) with the changes of the command line."""
     text = files("router.config").joinpath("demo.yaml").read_text(encoding="utf-8")
-    config = loads(text, "demo.yaml", policies=POLICIES, profiles=profiles.names())
+    config = loads(text, "demo.yaml")
     update: dict[str, object] = {"server": config.server.model_copy(update={"port": port})}
     if speed is not None:
         update["instances"] = tuple(

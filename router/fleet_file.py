@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import policies
-from backends.engine import profiles
 from router import logs
 from router.config import FleetConfig, load, with_address
 
@@ -24,7 +22,7 @@ class FleetFile:
 
     def read(self) -> FleetConfig:
         """Read the file as it is now. Raises ConfigError."""
-        config = load(self.path, policies=tuple(policies.POLICIES), profiles=profiles.names())
+        config = load(self.path)
         given = {name: value for name in ("host", "port") if (value := getattr(self, name)) is not None}
         return with_address(config, **given)
 

@@ -42,7 +42,7 @@ class Engine:
 def fleet_from(args: argparse.Namespace) -> FleetConfig:
     """The fleet that the command line names, `--config` or URLs. Raises ConfigError, WorkloadError."""
     if args.config is not None:
-        config = load(args.config, profiles=profiles.names())
+        config = load(args.config)
         if not config.instances:
             raise ConfigError(args.config, [Problem(("instances",), "there is none to ask")])
         return config

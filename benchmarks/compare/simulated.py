@@ -112,7 +112,7 @@ def _opened(
     args: argparse.Namespace, scenario: Scenario | None, defaults: draws.RequestDefaults
 ) -> tuple[Setting, Fleet]:
     """The settings that all runs share, and the fleet opened once: its errors are raised here."""
-    config = scenario.fleet if scenario else load(args.fleet, policies=tuple(policies.POLICIES))
+    config = scenario.fleet if scenario else load(args.fleet, any_profile=args.profiles is not None)
     profiles = {} if args.profiles is None else _profiles(args.profiles, config)
     setting = Setting(config, profiles, args.speed, defaults, scenario.losses if scenario else ())
     try:

@@ -8,12 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.engine import profiles
 from benchmarks.checks import check_options, names, option
 from benchmarks.datasets.groups import join_and_group
 from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import is_database, load
-from policies import POLICIES
 from predictors.training.dataset import Dataset, DatasetError
 from router.config import load as load_fleet
 from router.config.fields import NotNegative, Positive
@@ -69,9 +67,7 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
     if not places:
         raise DatasetError("nothing to read: give --data, or --sets with HEADWAY_DATA")
     since = None if args.since is None else time.time() - args.since * _DAY_S
-    fleet = (
-        None if args.config is None else load_fleet(args.config, policies=POLICIES, profiles=profiles.names())
-    )
+    fleet = None if args.config is None else load_fleet(args.config)
     return join_and_group(
         read_public(Path(place), args.sets)
         if args.sets and _of_public_sets(Path(place))

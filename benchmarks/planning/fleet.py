@@ -8,8 +8,6 @@ from typing import Any
 
 import yaml
 
-import policies
-from backends.engine import profiles
 from benchmarks.planning.problem import PlanningProblem, is_gguf
 from policies.placement.types import Group, Placement
 from router.config import FleetConfig
@@ -61,9 +59,7 @@ def _plain(hardware: str) -> str:
 
 def fleet_config(data: Mapping[str, Any], source: str = "the fleet file of a plan") -> FleetConfig:
     """The data as the gateway reads it. Raises ConfigError; `source` says in it where the data is from."""
-    return check(
-        dict(data), source, lambda path: None, policies=tuple(policies.POLICIES), profiles=profiles.names()
-    )
+    return check(dict(data), source, lambda path: None)
 
 
 def fleet_yaml(data: Mapping[str, Any]) -> str:

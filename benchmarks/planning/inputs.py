@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import policies
-from backends.engine import profiles
 from benchmarks.compare.draws import check_span
 from benchmarks.planning.demand import LEAST_S, REQUESTS, Demand, GeneratedDemand, RecordedDemand, rates
 from benchmarks.planning.estimate import Asked, Estimate, asked
@@ -69,11 +68,7 @@ def inputs(args: argparse.Namespace) -> PlanningInputs:
 
 
 def _inputs(args: argparse.Namespace, least_s: float) -> PlanningInputs:
-    fleet = (
-        None
-        if args.config is None
-        else load(args.config, policies=tuple(policies.POLICIES), profiles=profiles.names())
-    )
+    fleet = None if args.config is None else load(args.config)
     cluster = read(args.cluster, ClusterConfig) if args.cluster else _of(fleet, "--cluster", cluster_of)
     models = (read(args.models, ModelsConfig) if args.models else _of(fleet, "--models", models_of)).models
     names = [each.name for each in models]

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from backends.engine import profiles
+from policies import POLICIES
 from router.config.masking import masked
 
 #: The path of a value: keys and list positions from the top of the file.
@@ -46,23 +48,23 @@ def check_instances(data: Mapping[str, Any]) -> list[Finding]:
     return [*_instances(data), *_pools(data)]
 
 
-def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
-    """Policy names that are not in `known`."""
+def check_policies(data: Mapping[str, Any]) -> list[Finding]:
+    """Unknown policies."""
     keys = (((*path, "policy"), key.get("policy")) for path, key in _rows(data, "auth", "keys"))
     named = [(("defaults", "policy"), _value(data, "defaults", "policy")), *keys]
-    end = f"; known: {', '.join(sorted(known))}"
-    return [(path, reason + end) for path, reason in _unknown("policy", named, known)]
+    end = f"; known: {', '.join(sorted(POLICIES))}"
+    return [(path, reason + end) for path, reason in _unknown("policy", named, POLICIES)]
 
 
-def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
-    """Engine profiles of emulated instances and of pools that are not in `known`."""
+def check_profiles(data: Mapping[str, Any]) -> list[Finding]:
+    """Unknown engine profiles of emulated instances and of pools."""
     named: list[tuple[Path, object]] = []
     for path, instance in _rows(data, "instances"):
         named.append(((*path, "profile"), instance.get("profile")))
         for model, served in _mapping(instance.get("serves")).items():
             named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
     named += [((*path, "profile"), pool.get("profile")) for path, pool in _rows(data, "scaling", "pools")]
-    return list(_unknown("engine profile", named, known))
+    return list(_unknown("engine profile", named, profiles.names()))
 
 
 def _server(data: Mapping[str, Any]) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any
@@ -30,15 +30,10 @@ from router.config.sections import ServerConfig
 _MAX_BYTES = 4 * 1024 * 1024
 
 
-def load(
-    path: str | FilePath, *, policies: Collection[str] | None = None, profiles: Collection[str] | None = None
-) -> FleetConfig:
-    """Read and check a fleet file. `policies` and (engine) `profiles` are the known names (None: names are not
-    checked).
-
-    Raises ConfigError with all problems, also if the file cannot be read.
-    """
-    return loads(text_of(path), str(path), policies=policies, profiles=profiles)
+def load(path: str | FilePath, *, any_profile: bool = False) -> FleetConfig:
+    """Read and check a fleet file. `any_profile`: engine profiles need not be in the catalog, because fitted ones are added.
+    Raises ConfigError with all problems, also if the file cannot be read."""
+    return loads(text_of(path), str(path), any_profile=any_profile)
 
 
 def text_of(path: str | FilePath) -> str:
@@ -55,26 +50,15 @@ def text_of(path: str | FilePath) -> str:
         raise ConfigError(str(path), [Problem((), "cannot be read: not UTF-8 text")]) from error
 
 
-def loads(
-    text: str,
-    source: str = "fleet",
-    *,
-    policies: Collection[str] | None = None,
-    profiles: Collection[str] | None = None,
-) -> FleetConfig:
+def loads(text: str, source: str = "fleet", *, any_profile: bool = False) -> FleetConfig:
     """Like `load`, for a text. `source` is the file name in errors."""
     document = parse(text, source)
     data = {} if document.data is None else document.data
-    return check(data, source, document.line, policies=policies, profiles=profiles)
+    return check(data, source, document.line, any_profile=any_profile)
 
 
 def check(
-    data: object,
-    source: str,
-    line_of: Callable[[Path], int | None],
-    *,
-    policies: Collection[str] | None = None,
-    profiles: Collection[str] | None = None,
+    data: object, source: str, line_of: Callable[[Path], int | None], *, any_profile: bool = False
 ) -> FleetConfig:
     """Check a fleet file's data. Raises ConfigError with all problems and their lines."""
     if not isinstance(data, Mapping):
@@ -88,10 +72,9 @@ def check(
         # `references` is the error of the cross-check, whose findings are added below with their paths.
         findings += in_words((one for one in error.errors() if one["type"] != "references"), FleetConfig)
         findings += crosscheck(data)
-    if policies is not None:
-        findings += check_policies(data if config is None else config.model_dump(), policies)
-    if profiles is not None:
-        findings += check_profiles(data, profiles)
+    findings += check_policies(data)
+    if not any_profile:
+        findings += check_profiles(data)
     if config is None or findings:
         problems = [Problem(path, reason, line_of(path)) for path, reason in dict.fromkeys(findings)]
         raise ConfigError(source, sorted(problems, key=lambda problem: problem.line or 0))

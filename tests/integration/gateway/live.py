@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import yaml
 
-import policies
 from backends.emulator.faults import Fault, FaultKind
 from backends.emulator.instance import EmulatedInstance
 from router.config import FleetConfig, loads
@@ -258,7 +257,7 @@ async def live(
         } | sections
 
         def read() -> FleetConfig:
-            return loads(yaml.safe_dump(fleet), "test.yaml", policies=tuple(policies.POLICIES))
+            return loads(yaml.safe_dump(fleet), "test.yaml")
 
         gateway = await stack.enter_async_context(
             open_gateway(read(), reload=read, environment=environment or {}, seed=0, clock=loop_time)

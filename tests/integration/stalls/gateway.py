@@ -18,7 +18,6 @@ from pathlib import Path
 
 import uvloop
 
-import policies
 from router.config import loads
 from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
@@ -41,7 +40,7 @@ class _Errors(logging.Handler):
 async def main(path: Path) -> None:
     errors = _Errors()
     logging.basicConfig(level=logging.WARNING, handlers=[errors])
-    config = loads(path.read_text(encoding="utf-8"), str(path), policies=tuple(policies.POLICIES))
+    config = loads(path.read_text(encoding="utf-8"), str(path))
     loop = asyncio.get_running_loop()
     keep_freed_memory()
     async with open_gateway(config, environment={}, seed=0) as gateway:

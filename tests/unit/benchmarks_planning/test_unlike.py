@@ -95,6 +95,6 @@ def test_the_plan_shows_the_layers_and_its_fleet_file_can_be_served(
         assert stage["weights_gb_per_gpu"] + stage["kv_cache_gb_per_gpu"] <= most_gb + 0.02
     gpus = [(stage["gpu"], gpu) for stage in group["stages"] for gpu in stage["gpus"]]
     assert len(set(gpus)) == len(gpus) == 5
-    config = load(tmp_path / "plan" / "fleet.yaml", profiles=profiles.names())
+    config = load(tmp_path / "plan" / "fleet.yaml")
     assert config.instances[0].profile == group["profile"] == f"{LARGE}@{group['gpu']}"
     assert open_fleet(config).names == [config.instances[0].name]

@@ -8,8 +8,6 @@ import pytest
 from backends import KINDS
 from router.config import ConfigError, load, loads
 
-POLICIES = ["latency", "price", "round_robin"]
-
 FLEET = """\
 server: {port: 8080}
 auth:
@@ -39,13 +37,13 @@ instances:
     api_key_env: A100_KEY
   - name: sim-0
     kind: emulated
-    profile: qwen@l4
+    profile: llama-3.1-8b@l4
     serves: {qwen: qwen}
 """
 
 
 def test_a_good_file_has_no_error() -> None:
-    config = loads(FLEET, policies=POLICIES)
+    config = loads(FLEET)
     assert [each.name for each in config.instances] == ["a100-0", "sim-0"]
 
 
@@ -63,7 +61,7 @@ MISTAKES = [
     ("policy: price", "policy: prise", 7, "auth.keys[0].policy", "did you mean 'price'?"),
     ("policy: price", "locked: true", 5, "auth.keys[0]", "locked needs the policy"),
     ("policy: price", "key: sk-1", 7, "auth.keys[0].key", "use sha256"),
-    ("policy: latency", "policy: fast", 11, "defaults.policy", "known: latency, price, round_robin"),
+    ("policy: latency", "policy: fast", 11, "defaults.policy", "known: best_single, budget_online"),
     ("policy: latency", "on_miss: later", 11, "defaults.on_miss", "'best_effort' or 'reject'"),
     ("idle_timeout_s: 0.5", "idle_timeout_s: 0", 13, "limits.idle_timeout_s", "greater than 0"),
     ("idle_timeout_s: 0.5", "idle_timeout_s: .inf", 13, "limits.idle_timeout_s", "finite"),
@@ -139,10 +137,22 @@ MISTAKES = [
     ),
     ("name: sim-0", "name: a100-0", 27, "instances[1].name", "another instance is named 'a100-0'"),
     ("name: sim-0", "name: a/b", 27, "instances[1].name", "must match pattern"),
-    ("    profile: qwen@l4\n", "", 27, "instances[1]", "needs a profile"),
-    ("profile: qwen@l4", "profile: qwen", 29, "instances[1].profile", "MODEL@HARDWARE"),
-    ("profile: qwen@l4", "profile: qwen@l4\n    url: http://a", 27, "instances[1]", "has no url"),
-    ("profile: qwen@l4", "profile: qwen@l4\n    speed: 0", 30, "instances[1].speed", "greater than 0"),
+    ("    profile: llama-3.1-8b@l4\n", "", 27, "instances[1]", "needs a profile"),
+    ("profile: llama-3.1-8b@l4", "profile: qwen", 29, "instances[1].profile", "MODEL@HARDWARE"),
+    (
+        "profile: llama-3.1-8b@l4",
+        "profile: llama-3.1-8b@l4\n    url: http://a",
+        27,
+        "instances[1]",
+        "has no url",
+    ),
+    (
+        "profile: llama-3.1-8b@l4",
+        "profile: llama-3.1-8b@l4\n    speed: 0",
+        30,
+        "instances[1].speed",
+        "greater than 0",
+    ),
     ("limits:", "limits: &a\n  max_queue: 1\n  max_queue: 2", 14, "limits.max_queue", "first on line 13"),
     ("{port: 8080}", "{workers: 2}", 1, "server.workers", "state.url must be redis://"),
     ("port: 8080", "host: 'http://foo'", 1, "server.host", "without scheme and port (given: 'http://foo')"),
@@ -203,7 +213,7 @@ def test_a_mistake_is_told_with_line_path_and_reason(
 ) -> None:
     assert old in FLEET
     with pytest.raises(ConfigError) as caught:
-        loads(FLEET.replace(old, new, 1), "fleet.yaml", policies=POLICIES)
+        loads(FLEET.replace(old, new, 1), "fleet.yaml")
     first = next(
         problem for problem in caught.value.problems if problem.dotted() == path and reason in problem.reason
     )
@@ -227,10 +237,10 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         FLEET.replace("port: 8080", "prt: 1")
         .replace("policy: price", "policy: prise")
         .replace("fallbacks: [qwen]", "fallbacks: [qwem]")
-        .replace("profile: qwen@l4", "profile: 3")
+        .replace("profile: llama-3.1-8b@l4", "profile: 3")
     )
     with pytest.raises(ConfigError) as caught:
-        loads(text, "f", policies=POLICIES)
+        loads(text, "f")
     lines = [line.split(": ")[0] for line in str(caught.value).splitlines()]
     assert lines == ["f:1", "f:7", "f:17", "f:29"]
 
@@ -253,27 +263,34 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
 )
 def test_a_secret_in_the_file_is_refused_and_never_shown(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        loads(text, policies=POLICIES)
+        loads(text)
     assert len(caught.value.problems) == 1
     assert "hunter2" not in str(caught.value)
 
 
 def test_an_unknown_engine_profile() -> None:
-    text = FLEET.replace("{qwen: qwen}", "{qwen: {name: q, profile: qwen@l5}}").replace(
+    text = FLEET.replace("{qwen: qwen}", "{qwen: {name: q, profile: llama-3.1-8b@l5}}").replace(
         "kind: vllm", "kind: v"
     )
     with pytest.raises(ConfigError) as caught:
-        loads(text.replace("qwen@l4", "qwen@l6"), "f", policies=POLICIES, profiles=["qwen@l4"])
+        loads(text.replace("llama-3.1-8b@l4", "llama-3.1-8b@l6"), "f")
     assert str(caught.value).splitlines()[1:] == [
-        "f:29: instances[1].profile: unknown engine profile 'qwen@l6' (did you mean 'qwen@l4'?)",
-        "f:30: instances[1].serves.qwen.profile: unknown engine profile 'qwen@l5' (did you mean 'qwen@l4'?)",
+        "f:29: instances[1].profile: unknown engine profile 'llama-3.1-8b@l6'",
+        "f:30: instances[1].serves.qwen.profile: unknown engine profile 'llama-3.1-8b@l5'",
     ]
+
+
+def test_a_fitted_engine_profile_need_not_be_known() -> None:
+    text = FLEET.replace("profile: llama-3.1-8b@l4", "profile: mine@here")
+    assert loads(text, any_profile=True).instances[1].profile == "mine@here"
+    with pytest.raises(ConfigError, match="unknown engine profile 'mine@here'"):
+        loads(text)
 
 
 def test_two_keys_with_one_hash() -> None:
     row = f"    - {{name: b, sha256: {'a' * 64}}}\nstore:"
     with pytest.raises(ConfigError, match=r"f:8: auth.keys\[1\].sha256: is the hash of key 'team-a' too"):
-        loads(FLEET.replace("store:", row, 1), "f", policies=POLICIES)
+        loads(FLEET.replace("store:", row, 1), "f")
 
 
 #: Each line stands for twice the values of the one before.
@@ -321,7 +338,7 @@ def test_scalars_follow_yaml_1_2() -> None:
 def test_anchors_and_merges_keep_their_lines() -> None:
     text = FLEET.replace("limits:", "limits: &l {max_queue: 1}\nprobes:\n  <<: *l\nx:", 1)
     with pytest.raises(ConfigError) as caught:
-        loads(text, "f", policies=POLICIES)
+        loads(text, "f")
     assert "f:12: probes.max_queue: unknown key" in str(caught.value)
 
 

@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from backends.engine import profiles
-from policies import POLICIES
 from router.config import ConfigError, FleetConfig, ScalingConfig, load, loads, parse_instance, with_instances
 from router.core.types import Price, Slo
 
@@ -30,13 +29,13 @@ instances:
     serves:
       llama: {name: org/llama, context_tokens: 16000, quantization: fp8, quality: 0.4}
       qwen: {name: org/qwen, context_tokens: 4000, price: {input_usd_per_mtok: 3, output_usd_per_mtok: 4}}
-  - {name: sim, kind: emulated, emulates: ollama, speed: 2.5, profile: llama@l4, serves: {llama: "llama:8b"}}
+  - {name: sim, kind: emulated, emulates: ollama, speed: 2.5, profile: llama-3.1-8b@l4, serves: {llama: "llama:8b"}}
 """
 
 
 @pytest.mark.parametrize("path", FLEETS, ids=lambda path: path.name)
 def test_shipped_fleets_load(path: Path) -> None:
-    config = load(path, policies=POLICIES, profiles=profiles.names())
+    config = load(path)
     assert config.instances
     for instance in config.instances:
         assert config.candidates(instance)
@@ -95,15 +94,15 @@ def test_profiles_and_protocols() -> None:
         "a100-80g",
         "qwen@a100-80g",
     )
-    assert (sim.protocol, sim.hardware_name, sim.profile_name("llama")) == ("ollama", "l4", "llama@l4")
+    assert (sim.protocol, sim.hardware_name, sim.profile_name("llama")) == ("ollama", "l4", "llama-3.1-8b@l4")
     assert sim.speed == 2.5
     assert real.url == "https://host:8000"
 
 
 def test_an_emulated_instance_with_two_models_has_a_profile_for_each() -> None:
-    text = SMALL.replace('{llama: "llama:8b"}', "{llama: l, qwen: {name: q, profile: other@t4}}")
+    text = SMALL.replace('{llama: "llama:8b"}', "{llama: l, qwen: {name: q, profile: qwen2.5-7b@l4}}")
     sim = loads(text).instances[1]
-    assert (sim.profile_name("llama"), sim.profile_name("qwen")) == ("llama-q4@l4", "other@t4")
+    assert (sim.profile_name("llama"), sim.profile_name("qwen")) == ("llama-q4@l4", "qwen2.5-7b@l4")
 
 
 @pytest.mark.parametrize(
@@ -227,5 +226,5 @@ def test_an_emulated_instance_may_name_a_profile_for_each_model_only() -> None:
 models: [{name: llama-3.1-8b}]
 instances: [{name: e, kind: emulated, serves: {llama-3.1-8b: {name: b, profile: llama-3.1-8b-fp8@l4}}}]
 """
-    (instance,) = loads(text, "fleet.yaml", profiles=profiles.names()).instances
+    (instance,) = loads(text, "fleet.yaml").instances
     assert (instance.hardware_name, instance.profile_name("llama-3.1-8b")) == ("l4", "llama-3.1-8b-fp8@l4")

@@ -13,10 +13,8 @@ import pytest
 import yaml
 
 from backends.emulator.command import from_settings
-from backends.engine import profiles
 from benchmarks.planning.batch import BatchConfig
 from benchmarks.planning.files import ClusterConfig, ModelsConfig
-from policies import POLICIES
 from router import __version__
 from router.cli import COMMANDS, build_parser
 from router.config import loads
@@ -97,7 +95,7 @@ def test_a_shown_fleet_can_be_served(block: Block) -> None:
     if "emulators" in block.info:
         assert [from_settings(each, str(block)).name for each in yaml.safe_load(block.text)]
         return
-    fleet = loads(block.text, str(block), policies=POLICIES, profiles=profiles.names())
+    fleet = loads(block.text, str(block))
     assert fleet.instances or fleet.scaling.pools
     assert all(fleet.candidates(each) for each in fleet.instances)
 
