@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from backends import KINDS
 from backends.engine import profiles
 from policies.scaling.types import ScalingPool
@@ -23,13 +21,11 @@ def scaling_pools(config: FleetConfig, slo: Slo | None = None) -> tuple[ScalingP
 
 def _scaling_pool(number: int, pool: PoolConfig, slo: Slo | None) -> ScalingPool:
     name = pool.profile_name
-    known = profiles.names()
-    if name not in known:
-        near = get_close_matches(name, known, n=3)
-        hint = f"; near: {', '.join(near)}" if near else ""
-        reason = f"there is no engine profile {name!r} for the pool: name one{hint}"
-        raise ConfigError("scaling", [Problem(("pools", number, "profile"), reason)])
-    profile = profiles.profile(name)
+    try:
+        profile = profiles.profile(name)
+    except profiles.UnknownProfile as error:
+        reason = f"{error}; name one for the pool"
+        raise ConfigError("scaling", [Problem(("pools", number, "profile"), reason)]) from None
     template = pool.instance
     return ScalingPool(
         name=pool.name,

@@ -93,7 +93,7 @@ def test_mistakes_in_a_pool(text: str, path: str, reason: str) -> None:
         ("hardware: 2xl4", "hardware: [2xl4]", "scaling.pools[1].instance.hardware: must be text"),
         ("actuator: processes", "actuator: kubernetes", "scaling.pools[0].deployment: is missing"),
         ("profile: llama-3.1-8b@2xl4", "profile: llama", "must be MODEL@HARDWARE"),
-        ("profile: llama-3.1-8b@2xl4", "deployment: x", "there is no engine profile 'mine-q4@2xl4'"),
+        ("profile: llama-3.1-8b@2xl4", "deployment: x", "unknown profile 'mine-q4@2xl4'"),
     ],
 )
 def test_mistakes_between_parts(old: str, new: str, reason: str) -> None:
