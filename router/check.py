@@ -153,7 +153,7 @@ def _check_artifacts(config: FleetConfig) -> None:
 
 
 def _check_packages(config: FleetConfig) -> None:
-    """Raise ConfigError for a missing extra. Other checks tell of those of the database, Redis and tokenizers."""
+    """Raise ConfigError for a missing extra. Other checks report those of the database, Redis and tokenizers."""
     from router.wiring import create_tracing, deployments
 
     tracing = create_tracing(config)

@@ -16,8 +16,8 @@ from router.store.database import (
     create_engine,
     dispose,
     driver_errors,
+    is_temporary,
     location,
-    may_pass,
     opening,
     parse_url,
     reason,
@@ -102,7 +102,7 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
                     if path is None:
                         await connection.run_sync(schema.write_nothing)
             except driver_errors(engine) as error:
-                if not may_pass(error):
+                if not is_temporary(error):
                     raise
                 return f"the store {location(parsed)} does not answer here ({reason(error)})"
     finally:

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             database = Path(folder) / "headway.db"
         port = args.port if args.port is not None else 0 if args.once else DEFAULT_PORT
         config = fleet(port=port, speed=args.speed, database=database)
-        return serve_and_ask(config, serve) if args.once else serve_and_tell(config, serve)
+        return serve_and_ask(config, serve) if args.once else serve_and_guide(config, serve)
 
 
 def fleet(
@@ -84,7 +84,7 @@ def fleet(
     return config.model_copy(update=update)
 
 
-def what_to_try(config: FleetConfig, url: str) -> str:
+def next_steps(config: FleetConfig, url: str) -> str:
     """The next steps for a new user, as text for a terminal."""
     kinds = sorted({each.hardware_name or "?" for each in config.instances})
     return f"""\
@@ -118,9 +118,9 @@ Ctrl-C stops the gateway and the engines.
 """
 
 
-def serve_and_tell(config: FleetConfig, serve: Serve) -> int:
+def serve_and_guide(config: FleetConfig, serve: Serve) -> int:
     """Serve until interrupted; print the next steps when the gateway listens."""
-    return serve(config, on_ready=lambda url: print(what_to_try(config, url), flush=True))
+    return serve(config, on_ready=lambda url: print(next_steps(config, url), flush=True))
 
 
 def serve_and_ask(config: FleetConfig, serve: Serve) -> int:

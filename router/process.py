@@ -119,6 +119,6 @@ async def run_gateway(
         gc.freeze()  # the objects so far stay, so the collector skips them
         gc.set_threshold(50_000, 20, 100)  # requests leave few cycles, so rare collections are cheaper
         await server.serve(sockets=[listener])
-        # The event loop stops to hear it, and then it would end the process.
+        # The event loop no longer handles SIGHUP from here on, so the signal would end the process.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         gateway.draining = True

@@ -1,4 +1,4 @@
-"""How a command is told which database to read: `--config FLEET`, or `--store URL` with `--password-env NAME`."""
+"""Arguments that name the database that a command reads: `--config FLEET`, or `--store URL` with `--password-env NAME`."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 for slot in self._slots:
                     group.create_task(self._keep(slot), name=f"worker {slot.number}")
-            # The event loop stops to hear it, and then it would end the process.
+            # The event loop no longer handles SIGHUP from here on, so the signal would end the process.
             signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         if self._failed is None:
             return 0
@@ -111,7 +111,7 @@ class Supervisor:
         again = self._stopping.is_set()
         limit_s = END_LIMIT_S if again else DRAIN_LIMIT_S
         self._stopping.set()
-        for slot in self._slots:  # a second SIGTERM would be lost if the worker has not yet heard the first
+        for slot in self._slots:  # a second SIGTERM would be lost if the worker has not yet handled the first
             slot.signal(signal.SIGINT if again else signal.SIGTERM)
         asyncio.get_running_loop().call_later(limit_s, self._kill)
 

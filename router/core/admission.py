@@ -11,11 +11,12 @@ from router.core.state import Instance
 from router.core.types import Candidate, Considered, Request
 
 _ROUNDING = 1e-9
-#: A hard SLO that no option meets with the wanted confidence is tried for this chance where fewer attempts than these have ended, or
-#: none for so many seconds. Else a gateway would never learn that it predicts too badly while all that comes is hard.
+#: If no option meets a hard SLO with the configured confidence, an idle instance is tried all the same, if its chance is at
+#: least this, and if fewer than this number of attempts have ended there, or none for this many seconds. Otherwise a gateway
+#: that gets only requests with hard SLOs would never learn that its predictions are too pessimistic.
 _TRIED_CHANCE, _FEW_ENDED, _LONG_S = 0.5, 8, 30.0
-#: After so many seconds it is tried for any chance, if an idle instance can be in time: the engine may have been slow only for a while,
-#: as at its start, and nothing but an answer would show that it no longer is.
+#: After this many seconds an idle instance is tried whatever its chance, if it can be in time. The engine may have been slow
+#: for a short time only, such as after its start, and only an answer would show that it no longer is.
 _VERY_LONG_S = 300.0
 #: The shortest decode time to expect, as a share of the predicted median.
 _LEAST_OF_MEDIAN = 0.5
@@ -46,18 +47,20 @@ def trial(options: Sequence[Option], now: float, can_meet: Callable[[Option], bo
         each
         for each in options
         if not each.instance.running
-        and _told_little(each.instance, now)
-        and (_p_miss(each) <= 1.0 - _TRIED_CHANCE or (_told_nothing(each.instance, now) and can_meet(each)))
+        and _few_recent_answers(each.instance, now)
+        and (
+            _p_miss(each) <= 1.0 - _TRIED_CHANCE or (_no_recent_answer(each.instance, now) and can_meet(each))
+        )
     ]
     return min(unsure, key=_p_miss, default=None)
 
 
-def _told_little(instance: Instance, now: float) -> bool:
+def _few_recent_answers(instance: Instance, now: float) -> bool:
     ended_at = instance.released_at
     return instance.ended < _FEW_ENDED or ended_at is None or now - ended_at >= _LONG_S
 
 
-def _told_nothing(instance: Instance, now: float) -> bool:
+def _no_recent_answer(instance: Instance, now: float) -> bool:
     return instance.released_at is not None and now - instance.released_at >= _VERY_LONG_S
 
 

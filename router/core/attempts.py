@@ -102,9 +102,8 @@ def count_failure(
     """Record a failure. Count it against the instance, or keep it until it is known whether the instance or the request
     caused it."""
     attempt.error, attempt.retry_after_s = failure.message[:_ERROR_CHARS], failure.retry_after_s
-    if (
-        failure.kind is FailureKind.REJECTED
-    ):  # the engine's message is for the client only: it may quote the request
+    if failure.kind is FailureKind.REJECTED:
+        # The engine's message is for the client only: it may quote the request.
         state.refused = True
         attempt.error = f"the engine refused the request ({failure.status})"
     elif failure.kind is FailureKind.UNREACHABLE:

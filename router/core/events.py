@@ -102,7 +102,7 @@ class Ended(NamedTuple):
     `how` is OK, FAILED (with `failure`) or CANCELLED. `output_tokens` are the tokens that the engine produced and
     bills, `prompt_tokens` is its own count of the prompt, if it sent one. `sent`: the engine got the request.
     `truncated`: the engine stopped at its token bound. `out_of_money`: the driver cut the answer at its allowance.
-    `empty`: the answer has no text and no tool call (only told where another answer is held back). `held_up`: the driver
+    `empty`: the answer has no text and no tool call (set only if another answer is held back). `held_up`: the driver
     did not read the engine for a while, because of the client or of money.
     """
 

@@ -301,12 +301,12 @@ class Scheduler:
                 wait = money.wait_of(attempt.number)
                 if wait is Wait.OVER:
                     self._paid(state, attempt, now)
-                elif wait is Wait.IN_VAIN:
+                elif wait is Wait.REFUSED:
                     self._unfunded(state, attempt, now)
         for attempt in running:
             wait = money.wait_of(attempt.number)
-            allowance = money.allowance(attempt.number, final=wait is Wait.IN_VAIN)
-            if allowance is not None and wait is not Wait.GOES_ON:
+            allowance = money.allowance(attempt.number, final=wait is Wait.REFUSED)
+            if allowance is not None and wait is not Wait.CONTINUES:
                 self._out.append(Allow(event.request_id, attempt.number, allowance))
         self._request_money(state)
         return True

@@ -108,9 +108,8 @@ class Instance:
     connect_failures: int = 0  # consecutive
     #: Consecutive failed requests by owner: the operator's key that they count for (None: the gateway has no keys).
     request_failures: dict[str | None, int] = field(default_factory=dict)
-    ejected_for: dict[str, int] = field(
-        default_factory=dict
-    )  # ejected for these owners only: successful probes until it returns
+    #: It is ejected for these owners only, each with the number of successful probes until it returns.
+    ejected_for: dict[str, int] = field(default_factory=dict)
     returned_at: float | None = None  # when it returned after an ejection
     ejections: int = 0  # by this replica
     own_word_until: float = -inf  # until then no other replica's ejection is adopted

@@ -204,9 +204,8 @@ class Request:
     #: priced for each. A non-streaming answer may contain fewer than were made.
     choices: int = 1
     needs: tuple[Need, ...] = ()  # capabilities that not every engine has; usually none
-    client_streams: bool = (
-        True  # the client gets tokens at once, so an attempt cannot be replaced after its first token
-    )
+    #: The client gets tokens at once, so an attempt cannot be replaced after its first token.
+    client_streams: bool = True
     engine_streams: bool = True  # False if an engine cannot stream this answer
     hedges: bool = True  # False if two parallel attempts cannot be compared by their first token
     check: AnswerCheck | None = None  # None: its answer is not checked

@@ -24,9 +24,8 @@ class WaitingRoom:
         self.models: Counter[tuple[str, ...]] = Counter()
         self.states: dict[str, RequestState] = {}
         self._deferred = 0
-        self._again_at: dict[
-            tuple[str, ...], float
-        ] = {}  # by models: the time of the next decision about deferred requests
+        # By models: the time of the next decision about deferred requests.
+        self._again_at: dict[tuple[str, ...], float] = {}
 
     def add(self, state: RequestState, waiting: Waiting, now: float, *, deferred: bool) -> None:
         """Put a request into the queue."""

@@ -89,9 +89,8 @@ class Commits:
         """The same, for entries some of which may be there, or be bad."""
         try:
             return Written(new=self._commit(run, entries))
-        except (
-            Exception
-        ) as error:  # drivers raise kinds that they do not name; one bad row must not hold up the others
+        except Exception as error:
+            # Drivers raise kinds that they do not name, and one bad row must not hold up the others.
             if self._is_away(error) or not entries:
                 raise
         if len(entries) > 1:

@@ -263,10 +263,10 @@ async def connect(engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> 
                 raise StoreError(f"cannot open the store {where}: {error.strerror}") from None
         with opening(engine):
             _probe(path)
-    await patiently(engine, _upgrade if create else schema.check, wait_s)
+    await retrying(engine, _upgrade if create else schema.check, wait_s)
 
 
-async def patiently(
+async def retrying(
     engine: AsyncEngine, work: Callable[[AsyncEngine], Awaitable[None]], wait_s: float = 0.0
 ) -> None:
     """Do what a start needs. It is repeated for up to `wait_s` seconds (for a file at least 30) while a server does not
@@ -281,7 +281,7 @@ async def patiently(
             try:
                 return await work(engine)
             except driver_errors(engine) as error:
-                if time.monotonic() >= give_up_at or not (may_pass(error) or _is_read_only(error)):
+                if time.monotonic() >= give_up_at or not (is_temporary(error) or _is_read_only(error)):
                     raise
                 if path is None and pause_s == _FIRST_PAUSE_S:
                     log.warning(
@@ -340,7 +340,7 @@ def _is_read_only(error: Exception) -> bool:
     return getattr(_cause(error), "sqlstate", None) == _READ_ONLY_STATE
 
 
-def may_pass(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Whether a database that cannot be opened may open soon: a server that is starting or is not yet the primary, a file
     or table that another process has locked."""
     if isinstance(error, (OSError, TimeoutError)):

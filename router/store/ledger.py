@@ -1,4 +1,5 @@
-"""The spending and reservations that this replica knows, and which of its own amounts Redis does not know yet.
+"""The spending and reservations that this process knows. A replica also knows which of its own amounts Redis does not have
+yet.
 
 For each budget it has the total that each run ever spent. A total only grows: of two values the greater is the later, and
 sending one twice changes nothing. Reservations are sent as totals too, each by its own replica only.
@@ -99,10 +100,12 @@ class Ledger:
         balance = self._balances.get(name)
         return 0.0 if balance is None else balance.spent_usd
 
-    def used_usd(self, name: Name) -> float:
-        """What all replicas have spent and this one has reserved of a budget."""
-        balance = self._balances.get(name)
-        return 0.0 if balance is None else balance.spent_usd + balance.reserved_usd
+    def left_usd(self, budget: Budget) -> float:
+        """What is left of a budget, if no other replica spends it."""
+        balance = self._balances.get((budget.key, budget.period))
+        if balance is None:
+            return budget.limit_usd
+        return budget.limit_usd - balance.spent_usd - balance.reserved_usd
 
     # --- what happens here ---
     def settle(self, budgets: Iterable[Budget], reserved_usd: float, spent_usd: float) -> None:

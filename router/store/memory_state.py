@@ -41,15 +41,12 @@ class MemoryState:
 
     async def take(self, claim: Claim, now: float) -> Grant:
         takes = [(bucket, self._level(bucket, now), amount) for bucket, amount in claim.takes]
-        grant = decide(claim, takes, self._left_usd)
+        grant = decide(claim, takes, self._ledger.left_usd)
         if grant.given:
             self._ledger.reserve(claim.budgets, grant.reserved_usd)
             for bucket, level, amount in takes:
                 self._levels[bucket.name] = (level - amount, now)
         return grant
-
-    def _left_usd(self, budget: Budget) -> float:
-        return budget.limit_usd - self._ledger.used_usd((budget.key, budget.period))
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
         self._levels[bucket.name] = (self._level(bucket, now) + amount, now)

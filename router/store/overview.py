@@ -127,7 +127,7 @@ def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
     whole = columns.outcome.in_([Outcome.OK.value, Outcome.LATE.value])
     # How soon a request was refused says nothing about latency.
     times = {name: case((whole, columns[name])) if name == "e2e_s" else columns[name] for name in TIMES}
-    # An answer that was cut short tells nothing about predicted lengths.
+    # An answer that was cut short says nothing about predicted lengths.
     valid = {"ttft": columns.ttft_s.is_not(None), "e2e": whole, "output_tokens": whole}
     ratios = {
         f"ratio_{name}": RATIO_BINS.index(

@@ -29,8 +29,8 @@ from router.store.database import (
     is_bad_value,
     open_engine,
     parse_url,
-    patiently,
     public_url,
+    retrying,
     sqlite_path,
 )
 from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS, Entry
@@ -173,7 +173,7 @@ class Store:
             self._lost = await runs.lost_so_far(engine)
 
         try:
-            await patiently(self._engine, begin, wait_s)
+            await retrying(self._engine, begin, wait_s)
         except BaseException:
             counts.close(remove=True)
             raise

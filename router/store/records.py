@@ -192,7 +192,7 @@ class RequestRecord:
         self.output_tokens = answer.output_tokens
         if self.prediction is not answer.prediction:
             self.set_prediction(answer.prediction)
-        if len(attempts) == 1:  # of several attempts no single draw tells what came of the request
+        if len(attempts) == 1:  # of several attempts no single draw explains the result
             self.propensity = answer.propensity
 
     def describe(self) -> None:

@@ -1,6 +1,6 @@
 """State that replicas share through one Redis.
 
-Each replica makes one call at a time, an exchange: it sends what changed here and asks for what it needs. Whatever comes
+Each replica makes one call at a time, an exchange: it sends its own changes and receives those of the others. Whatever comes
 up meanwhile goes with the next exchange. So messages are complete and in order, and load makes exchanges larger rather
 than more frequent. The script `redis_exchange.lua` answers each exchange in one step. When a call fails, the replica
 continues alone (`redis_claims` describes the states) and tries again in the background.
@@ -306,18 +306,18 @@ class _Documents:
         self._link = link
         self._prefix = prefix
         self._changed = changed
-        self._joined: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        self._copies: dict[str, tuple[int, Mapping[str, Any]]] = {}
         self._turn = asyncio.Lock()
 
     def rows(self) -> list[tuple[str, int, str]]:
         """Name, version and content of all documents, for a Redis that may have lost them."""
-        return [(name, version, json.dumps(content)) for name, (version, content) in self._joined.items()]
+        return [(name, version, json.dumps(content)) for name, (version, content) in self._copies.items()]
 
     def received(self, name: str, version: int, text: str) -> None:
         """A version of a document; an older one is ignored."""
-        if version > self._joined.get(name, (0, {}))[0]:
+        if version > self._copies.get(name, (0, {}))[0]:
             content = json.loads(text)
-            self._joined[name] = (version, content)
+            self._copies[name] = (version, content)
             self._changed(name, content)
 
     async def change(
@@ -326,7 +326,7 @@ class _Documents:
         """Edit a document. Raises StateError; the change may still have been made."""
         async with self._turn:
             while True:
-                version, content = self._joined.get(name, (0, {}))
+                version, content = self._copies.get(name, (0, {}))
                 edited = edit(content)
                 try:
                     made, now_version, text = await self._link.run(

@@ -134,8 +134,8 @@ def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
 
 
 def takes_files(directory: Path) -> bool:
-    """Whether a file can be made in a directory; none stays. Permissions do not tell: root has all, also where nothing can be
-    written."""
+    """Whether a file can be made in a directory; none stays. Permissions are no answer: root has all of them, also where
+    nothing can be written."""
     try:
         with TemporaryFile(dir=directory):
             return True

@@ -43,8 +43,8 @@ class Wait(Enum):
     """The state of an attempt's wait for money: it is over, it continues, or the attempt gets nothing."""
 
     OVER = 1
-    GOES_ON = 2
-    IN_VAIN = 3
+    CONTINUES = 2
+    REFUSED = 3
 
 
 class RequestMoney:
@@ -65,13 +65,11 @@ class RequestMoney:
         self._request = request
         self.reservation = None if funding is None else Reservation(funding)
         self.spent_usd = self._charged_usd = 0.0
-        self._under_way: dict[
-            int, tuple[float, float]
-        ] = {}  # by attempt under way: cost of its prompt, and the highest cost within the cap
+        # By attempt under way: the cost of its prompt, and the highest cost within the cap.
+        self._under_way: dict[int, tuple[float, float]] = {}
         self._costs_usd: dict[int, float] = {}  # by attempt under way: its cost so far, as reported
-        self._waiting: dict[
-            int, bool
-        ] = {}  # attempts that wait for money; whether more was requested since then
+        # Attempts that wait for money: whether more was requested since then.
+        self._waiting: dict[int, bool] = {}
 
     # --- before an attempt ---------------------------------------------------------------------------
     @property
@@ -209,8 +207,8 @@ class RequestMoney:
             return Wait.OVER
         if self._waiting[attempt] and reservation.refused:
             del self._waiting[attempt]
-            return Wait.IN_VAIN
-        return Wait.GOES_ON
+            return Wait.REFUSED
+        return Wait.CONTINUES
 
     def allowance(self, attempt: int, *, final: bool = False) -> Allowance | None:
         """What an attempt may cost now; None: no budget bounds it."""

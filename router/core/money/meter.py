@@ -100,7 +100,7 @@ class TokenMeter:
             most_usd = min(most_usd, self.allowance.covered_usd)
         if self._engine_stops and limit == self._paid_tokens:
             limit += 1  # an answer may end there
-        # What must be covered and what has come only grow from one event to the next, so most often the last one tells.
+        # Both sums only grow from one event to the next, so it is mostly enough to check the last one.
         passing = len(made) if min(made) >= 0 else next(at for at, each in enumerate(made) if each < 0)
         while passing:
             total = self.tokens + sum(made[:passing])

@@ -160,12 +160,12 @@ def test_once_that_is_interrupted_ends_as_every_command_does(capsys: pytest.Capt
     assert capsys.readouterr().out == ""
 
 
-def test_what_to_try_is_printed_once_the_gateway_listens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_steps_is_printed_once_the_gateway_listens(capsys: pytest.CaptureFixture[str]) -> None:
     def serve(config: FleetConfig, *, on_ready: Callable[[str], None]) -> int:
         on_ready("http://127.0.0.1:8123")
         return 7
 
-    assert demo.serve_and_tell(demo.fleet(), serve) == 7
+    assert demo.serve_and_guide(demo.fleet(), serve) == 7
     printed = capsys.readouterr().out
     assert "curl -iN http://127.0.0.1:8123/v1/chat/completions" in printed
     assert "curl http://127.0.0.1:8123/v1/routing/" in printed

@@ -128,7 +128,7 @@ def test_an_attempt_waits_until_its_cost_is_reserved() -> None:
     assert money.request_more() == pytest.approx(100 * USD)
     assert money.request_more() is None
     money.granted(5 * USD, 590 * USD)
-    assert money.wait_of(1) is Wait.GOES_ON
+    assert money.wait_of(1) is Wait.CONTINUES
     assert money.request_more() == pytest.approx(200 * USD)
     money.granted(200 * USD, 585 * USD)
     assert money.wait_of(1) is Wait.OVER
@@ -141,7 +141,7 @@ def test_an_attempt_that_waits_in_vain_gets_nothing() -> None:
     money.metered(1, 420 * USD)
     money.request_more()
     money.granted(0.0, 0.0)
-    assert money.wait_of(1) is Wait.IN_VAIN
+    assert money.wait_of(1) is Wait.REFUSED
     assert money.request_more() is None  # it ends: nobody waits any more
     last = money.allowance(1, final=True)
     assert last.final
@@ -156,10 +156,10 @@ def test_a_refusal_of_less_is_no_refusal_of_what_is_needed_now() -> None:
     assert money.request_more() is not None  # ahead of the need
     assert not money.metered(1, 700 * USD)
     money.granted(0.0, 590 * USD)
-    assert money.wait_of(1) is Wait.GOES_ON
+    assert money.wait_of(1) is Wait.CONTINUES
     assert money.request_more() == pytest.approx(290 * USD)
     money.granted(0.0, 0.0)
-    assert money.wait_of(1) is Wait.IN_VAIN
+    assert money.wait_of(1) is Wait.REFUSED
 
 
 def test_two_attempts_share_one_reservation() -> None:
