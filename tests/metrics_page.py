@@ -11,9 +11,9 @@ from router.gateway.scraping.families import families
 from router.gateway.scraping.scrapes import process_families
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.stalls import StallWatch
+from router.store.memory_state import MemoryState
 from router.store.queries import RecordCounts
 from router.store.runs import Lost
-from router.store.state import MemoryState
 
 
 def metrics_text(gateway: Any) -> bytes:
