@@ -459,7 +459,7 @@ class Scheduler:
             if placement.leaving is not None:
                 refusal = refusals.overloaded(self._placer.drain_s())
                 self._refuse(placement.leaving, refusal, now)
-        else:  # a request that has failed and waited for another candidate ends with its error
+        else:  # a request that has failed ends with its errors
             self._refuse(state, refusals.failed(state.attempts) if state.attempts else placement, now)
 
     def _serve_queue(self, now: float) -> float:
@@ -716,14 +716,11 @@ class Scheduler:
         if may_start and now < min(state.request.expires_at, due or math.inf):
             self.catch_up()
             try:
-                placement = self._placer.place(state, now)
-                if not isinstance(placement, Refusal):
-                    self._carry_out(state, placement, now)
-                    return
+                self._carry_out(state, self._placer.place(state, now), now)
             except Exception as error:  # noqa: BLE001 (reported by `_fault`)
                 self._fault(state, error, now)
-                return
-        self._refuse(state, refusals.failed(state.attempts), now)
+        else:
+            self._refuse(state, refusals.failed(state.attempts), now)
 
     def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
         """Instruct the driver to abort an attempt. One that waits for money ends at once."""
