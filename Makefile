@@ -1,7 +1,8 @@
 # One place for every command that people and CI run. `make help` lists them.
 # Needs make and Python >= 3.11 with venv; everything else is installed into .venv from requirements/.
 
-PYTHON ?= python3
+# PYTHON= in the call or the environment names another. The script runs once, and only if .venv has to be made.
+PYTHON ?= $(eval PYTHON := $(shell scripts/fastest-python))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
