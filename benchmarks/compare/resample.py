@@ -1,9 +1,8 @@
 """Other draws of a recorded workload, so that a comparison over seeds has confidence intervals.
 
-A block bootstrap (Künsch 1989): the trace is cut into blocks of equal length in time, blocks are drawn with
-replacement and put one after another in the trace's own order. Bursts and rhythms shorter than a block stay,
-and so does the trend over the trace; what a shared prefix or session says stays true inside the trace, and a
-block drawn twice brings its own.
+A block bootstrap (Künsch 1989): blocks of equal length in time are drawn with replacement and put one after another in the
+trace's own order. Bursts and rhythms shorter than a block stay, and so does the trend. A block drawn twice brings its own
+prefixes and sessions.
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
 """An upper bound on the requests that any schedule whatever can serve within their SLOs.
 
-A linear program (`program`) over x_ij, the share of request i that candidate j serves in time. For windows
-[s, t] of a grid: the parts of accepted answers that cannot begin before s and must have ended by t
-(`work.Least`) take, on the instances of one kind, at most their number times (t - s). With S the engine
-steps and y the seconds that a model gets there,
-
-    sum x seats / seats of a batch <= S,   sum x kv_tokens / KV tokens <= S,   sum x paced <= S
-    S A + sum x own_s <= y   (floor and compute bound),     sum over models y <= instances (t - s)
-
-Instances that are alike are one kind: the mean of a schedule over all ways to exchange them is as good.
-Whatever is left out (windows, queueing, whole requests, loads of Ollama models, lost instances) only loosens
-the bound. Long workloads are cut into parts by arrival, and windows across two parts are left out.
+A linear program (`program`) over x_ij, the share of request i that candidate j serves in time, by the least `work` of each.
+docs/oracles.md has the program, its proof, and what is left out of it.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """The best schedule that a search finds which knows all arrivals and lengths beforehand: what can be had.
 
-A schedule sends each request to one candidate at one moment. Requests that keep their SLO are *accepted*. The
-others wait: a soft one is served after all accepted ones have ended, where it is in nobody's way, a hard one
-is refused. From a start (what a policy accepted, or nothing) the search goes through the waiting requests in
-order of arrival, and over and over:
-
-1. *insert*: the first candidate on which a request keeps its SLO and costs nobody else's, at its arrival or
-   somewhat later; candidates that the linear program of the bound wants come first, then the slowest;
-2. *exchange*: in the place of an accepted one that takes more machine time, which is then inserted elsewhere
-   or waits; which ones are tried is partly drawn;
-3. the whole schedule is served again; who misses waits. The best schedule so far is kept.
-
-Effects are judged on the one instance that changes (`lane`), since instances know nothing of each other. The
-value that is reported is that of serving the final schedule as a whole (`schedule.serve`).
+Requests that keep their SLO are *accepted*; the others wait. "The clairvoyant schedule" in docs/oracles.md has the steps of the
+search: insert, exchange, serve all again. Effects are judged on the one instance that changes (`lane`), since instances know
+nothing of each other. The value that is reported is that of serving the final schedule as a whole (`schedule.serve`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The linear program of the goodput bound for one part of a workload. See `bound` for what it says.
+"""The linear program of the goodput bound for one part of a workload; docs/oracles.md has it.
 
-The bound is not the solver's objective but the value of the dual at the solver's prices, made feasible: by
-weak duality it holds whatever the solver's tolerance. With prices mu of the step rows, nu of the two time rows
-and kappa of the room of a window, that takes sum mu <= A_floor nu_floor + A_compute nu_compute for each cell
-and kappa >= sum nu, and then
+The bound is the value of the dual at the solver's prices, made feasible, whatever the solver's tolerance. With prices mu of the
+step rows, nu of the two time rows and kappa of the room of a window, that takes sum mu <= A_floor nu_floor + A_compute
+nu_compute for each cell and kappa >= sum nu, and then
 
     bound = sum kappa room + sum_i max(0, max_j (1 - price of x_ij))
 """

@@ -1,12 +1,6 @@
-"""The least cost of a mean quality, with true qualities and lengths: a linear relaxation.
+"""The least cost of a mean quality, with true qualities and lengths: a linear relaxation in closed form (docs/oracles.md).
 
-    minimise  sum c_ij x_ij    over x_ij in [0, 1], sum_j x_ij = 1 for each request i
-    subject to  sum q_ij x_ij >= alpha N
-
-This is ECCOS' problem (arXiv 2502.20576) without its limits of load, the predictions replaced by what is true. One
-constraint couples the requests, so the optimum for every alpha at once is known in closed form (the linear
-multiple-choice knapsack, Sinha and Zoltners 1979): each request starts at its cheapest candidate and climbs the lower
-convex hull of its (quality, cost) points, the steepest gain of quality for money over all requests first.
+The problem is ECCOS' (arXiv 2502.20576) without its limits of load, its predictions replaced by what is true.
 """
 
 from __future__ import annotations

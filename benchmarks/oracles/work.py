@@ -1,25 +1,8 @@
 """The least machine time and memory that an answer within its SLO takes, in any batch of any schedule.
 
-Engine steps k of one instance take D_k = o + max(f, a T) + c K + b P + e T (`EngineProfile.step_s`; T tokens,
-K decode KV tokens read, P prefill pairs). For each of two lower bounds of the maximum
-
-    floor:    D_k >= (o + f) + sum_i e t_i + c K_i + b P_i            A = o + f
-    compute:  D_k >=  o      + sum_i (a + e) t_i + c K_i + b P_i      A = o
-
-the sums go over sequences, so each request's own terms add up (`own_s`), and what is left is A times the
-number of steps S. S is bounded three ways, each a sum over requests (`seats`, `kv_tokens`, `paced`):
-
-    S >= sum (own steps) / (seats of a batch)           every step holds at most so many sequences
-    S >= sum (own token-steps) / (KV tokens)            in every step contexts fit into KV memory
-    S >= sum_i (sum_k sqrt(own_ik))^2 / (H_i - (n_i - 1) A)        decode within H_i seconds
-
-The last one: a step gives each of its sequences the part own_ik / sum_i own_ik >= own_ik / (D_k - A) of
-itself. A request that decodes n - 1 tokens within H seconds has sum_k D_k <= H, and by the inequality of
-Cauchy and Schwarz sum_k own_ik / (D_k - A) >= (sum_k sqrt(own_ik))^2 / (H - (n - 1) A).
-
-A prefix that some other request shares may be found in the cache: its tokens count neither as computed nor as
-held. A preempted sequence gets a token from a prefill made again instead of a decode step: the cheaper of the
-two is counted. All is proven in docs/oracles.md.
+"The work of an answer" and "How steps are shared" in docs/oracles.md have the formulas and their proofs: the two bounds of a
+step's time (`floor`, `compute`; what is beside a request's own seconds is A), and the three bounds of the number of steps
+(`seats`, `kv_tokens`, `paced`).
 """
 
 from __future__ import annotations

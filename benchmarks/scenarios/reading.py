@@ -1,17 +1,4 @@
-"""Scenario files. One has the keys
-
-about: one sentence
-fleet: FILE.fleet.yaml                  # beside the scenario
-workload: SOURCE --options ...          # as `headway workload build` takes them
-answers: {MODEL: {length: 1, quality: 0.5}}               # made-up ones; left out: the source's own
-policies: [a, b]                        # left out: USUAL_POLICIES
-rates: [1, 2, 4]                        # requests/s
-seeds: 10
-losses: [{instance: a100-0, at: 0.4, lasts: 0.2}]         # shares of the workload's span; left out: none
-small: {workload: ..., answers: ..., rates: ..., seeds: ..., losses: ...}    # what differs in the small form
-
-All of a file is checked when it is read, in both forms.
-"""
+"""Scenario files ("The file" in docs/scenarios.md). All of a file is checked when it is read, in both forms."""
 
 from __future__ import annotations
 

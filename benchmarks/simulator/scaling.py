@@ -1,11 +1,8 @@
-"""Instances that come and go in a simulation, as a scaler decides.
+"""Instances that come and go in a simulation, as the gateway's scaler decides ("Scaling" in docs/simulator.md).
 
-The scaler is the gateway's. A new instance joins the scheduler's fleet as starting, and is ready after its start-up time:
-the warm one if its place was given up less than `WARM_FOR_S` ago, so that the weights are still in the machine's page
-cache. One that is no longer wanted drains: it gets no new request, and leaves when its last one has ended; if it is
-wanted again before that, it stays. Time is paid from the command to start until the end of draining. A pool without
-instances keeps one in the fleet as starting, so that requests wait for it. Its last instance is stopped only when it is
-idle.
+A new instance joins the scheduler's fleet as starting. One that drains stays if it is wanted again before its last request has
+ended. A pool without instances keeps one in the fleet as starting, so that requests wait for it. Its last instance is stopped
+only when it is idle.
 """
 
 from __future__ import annotations

@@ -10,9 +10,7 @@ One loop over events in order of time:
 5. Faults: an instance is lost, and comes back empty.
 6. With a scaler, its decisions: instances come and go (`benchmarks.simulator.scaling`).
 
-The scheduler is `router.core`'s and is built by `router.wiring`, as in the gateway. It decides everything: where a request
-goes, what it costs, how it counts. A simulated second is a second of real hardware; network and the gateway's own work
-take no time.
+The scheduler is built as in the gateway and decides everything. docs/simulator.md says what is real and what is modelled.
 """
 
 from __future__ import annotations

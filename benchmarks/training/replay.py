@@ -1,9 +1,7 @@
-"""A sample of a gateway's own log to train on anew, in which rare loads are not drowned by the usual one.
+"""A sample of a gateway's own log to train on anew, in which rare loads are not drowned by the usual one (docs/evaluation.md).
 
-The log is cut into windows of time. A window's stratum is how long its queue got and how full its engine's
-memory was: 4 classes of queue x 5 of KV use, as llm-d stratifies (see its latency-predictor training). Of each
-stratum the newest windows are kept, so that what was seen of an overload a month ago stays until a newer one is
-seen. Windows are kept whole: a model of event streams learns from what came before what.
+A window's stratum is its class of queue x of KV use, as llm-d stratifies (see its latency-predictor training). Of each stratum
+the newest windows are kept, and kept whole: a model of event streams learns from what came before what.
 """
 
 from __future__ import annotations

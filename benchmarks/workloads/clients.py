@@ -1,14 +1,9 @@
 """Requests drawn from what is known of many clients: rate and shape of the gaps by window, quantiles of lengths.
 
-Within a window a client's arrivals are a renewal process: its gaps have the fitted shape and fill the window, as
-in ServeGen's own generator (arXiv 2505.09999). How many there are is the window's rate times its length, rounded
-up or down at random so that the mean is exact. A window's requests follow from seed, client and window alone, so
-a slice of a trace holds what the whole would hold there.
-
-To lower the load all rates are multiplied by one factor. Day cycle, shares of the clients and the shape of the
-gaps stay; bursts become shorter in requests and keep their place in the window. (Dropping requests at random
-would turn every client into a Poisson process; dropping clients would leave the day cycle and the lengths of
-the few.) A client that is left with less than about one request a window cannot burst any more.
+Within a window a client's arrivals are a renewal process, as in ServeGen's own generator (arXiv 2505.09999): see "ServeGen" in
+docs/workloads.md. A window's requests follow from seed, client and window alone, so a slice of a trace holds what the whole
+would hold there. All rates are multiplied by one factor, since dropping requests at random would turn every client into a
+Poisson process, and dropping clients would leave the day cycle and the lengths of the few.
 """
 
 from __future__ import annotations

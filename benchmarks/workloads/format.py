@@ -1,9 +1,6 @@
-"""The uniform workload file: JSON lines, a header line first, one request a line after it.
+"""The uniform workload file: JSON lines, a header line first, one request a line after it ("The file" in docs/workloads.md).
 
-A request: {"id", "arrival_s", "prompt", "prompt_tokens", "max_tokens", "output_tokens", "quality",
-"prefix_hashes", "session", "routing", "source"}. A `prompt` of null is made up when it is sent (see `text`).
-Where a prompt's own length differs from `prompt_tokens`, `prompt_tokens` wins and the text is lengthened
-or cut to it. The header (`"headway_workload": 1`) says source, licence, seed, cuts and which length wins.
+Where a prompt's own length differs from `prompt_tokens`, `prompt_tokens` wins and the text is lengthened or cut to it (`text`).
 """
 
 from __future__ import annotations
