@@ -11,10 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
+from benchmarks.compare.pool import a_few_ahead
 from benchmarks.workloads.format import WorkloadError
 
 Item = TypeVar("Item")
@@ -43,22 +43,15 @@ def run_on_ray(
         def work(item: Item) -> Done:  # `ray.remote` takes plain functions only, no partial ones
             return function(item)
 
-        call = ray.remote(work)
-        # A few ahead of the workers: all at once would hold every result that nobody has read yet.
-        coming = enumerate(items)
+        most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-        def start(most: int) -> None:
-            for index, item in islice(coming, most):
-                pending[call.remote(item)] = index
-
-        start(2 * max(1, int(ray.cluster_resources().get("CPU", 1))))
-        while pending:
+        def done(waiting: Collection[Any]) -> list[Any]:
             # Ctrl-C is noticed between two waits.
-            done, _ = ray.wait(list(pending), num_returns=1, timeout=0.5)
-            for reference in done:
-                index = pending.pop(reference)
-                start(1)
-                yield index, _result(ray, reference)
+            ready: list[Any] = ray.wait(list(waiting), num_returns=1, timeout=0.5)[0]
+            return ready
+
+        for index, reference in a_few_ahead(items, most, ray.remote(work).remote, done, pending):
+            yield index, _result(ray, reference)
     finally:
         if ray.is_initialized():
             for reference in pending:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import Any, Self, TypeVar
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
+Started = TypeVar("Started")
 
 
 class ProcessLost(RuntimeError):
@@ -44,19 +46,15 @@ class Processes:
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._futures: dict[Future[Any], int] = {}
-        self._executor: ProcessPoolExecutor | None = None
+        self._executor: Executor | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._executor is None:
-            return
-        # Nothing runs any more unless this was interrupted. (3.14 has `terminate_workers` for it.)
-        if self._futures:
-            for process in list((self._executor._processes or {}).values()):
-                process.terminate()
-        self._executor.shutdown(cancel_futures=True)
+        if self._executor is not None:
+            # Nothing runs any more unless this was interrupted.
+            self._executor.end(give_up=bool(self._futures))
 
     def run(self, function: Callable[[Item], Done], items: Sequence[Item]) -> Iterator[tuple[int, Done]]:
         """As `run_local`."""
@@ -64,45 +62,57 @@ class Processes:
             for index, item in enumerate(items):
                 yield index, function(item)
             return
-        self._executor = executor = self._executor or ProcessPoolExecutor(
-            self._processes, mp_context=get_context("spawn"), initializer=_end_with_parent
-        )
-        futures: dict[Future[Done], int] = self._futures
-        coming = enumerate(items)
-
-        def submit(most: int) -> None:
-            for index, item in islice(coming, most):
-                with _interrupts_held():  # a process may start here
-                    futures[executor.submit(function, item)] = index
-
+        self._executor = self._executor or Executor(self._processes)
+        submit = partial(self._executor.submit, function)
         try:
-            # A few ahead of the processes: all at once would hold every result that nobody has read yet.
-            submit(2 * self._processes)
-            while futures:
-                done, _ = wait(futures, return_when=FIRST_COMPLETED)
-                for future in done:
-                    index = futures.pop(future)
-                    submit(1)
-                    yield index, future.result()
+            for index, future in a_few_ahead(items, 2 * self._processes, submit, _first_done, self._futures):
+                yield index, future.result()
         except BrokenProcessPool:
             raise ProcessLost("a process that simulated was killed; is there enough memory?") from None
 
 
-@contextmanager
-def executor(processes: int) -> Iterator[Executor]:
-    """An executor for work that depends on other work. An error, or Ctrl-C, gives up what is not done."""
-    made = _Executor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent)
-    try:
-        yield made
-    except BaseException:
-        for process in list((made._processes or {}).values()):
+def _first_done(futures: Collection[Future[Any]]) -> Iterable[Future[Any]]:
+    return wait(futures, return_when=FIRST_COMPLETED).done
+
+
+def a_few_ahead(
+    items: Sequence[Item],
+    most: int,
+    start: Callable[[Item], Started],
+    done: Callable[[Collection[Started]], Iterable[Started]],
+    pending: dict[Started, int],
+) -> Iterator[tuple[int, Started]]:
+    """(index, what `start` gave) of each item as `done` gives it back. At most `most` are `pending` at once: all of them
+    would hold every result that nobody has read yet."""
+    coming = enumerate(items)
+
+    def start_some(count: int) -> None:
+        for index, item in islice(coming, count):
+            pending[start(item)] = index
+
+    start_some(most)
+    while pending:
+        for started in done(pending.keys()):
+            index = pending.pop(started)
+            start_some(1)
+            yield index, started
+
+
+class Executor(ProcessPoolExecutor):
+    """Processes for work that depends on other work. At an error, or Ctrl-C, the block gives up what is not done."""
+
+    def __init__(self, processes: int) -> None:
+        super().__init__(processes, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.end(give_up=kind is not None)
+
+    def end(self, *, give_up: bool) -> None:
+        """Wait for the processes, or end them. (3.14 has `terminate_workers` for it.)"""
+        for process in list((self._processes or {}).values()) if give_up else ():
             process.terminate()
-        raise
-    finally:
-        made.shutdown(cancel_futures=True)
+        self.shutdown(cancel_futures=True)
 
-
-class _Executor(ProcessPoolExecutor):
     def submit(self, *work: Any, **named: Any) -> Future[Any]:
         with _interrupts_held():  # a process may start here
             return super().submit(*work, **named)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.checks import positive_number, whole_number
-from benchmarks.compare.pool import executor
+from benchmarks.compare.pool import Executor
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
 from benchmarks.reproduce.command import as_published, report
@@ -105,7 +105,7 @@ def rows_of(
     """The rows of each command, as it ends."""
     published = _published(folder)
     commands = [run for run in published.runs if sections is None or SECTIONS[run["folder"]] in sections]
-    with executor(processes) as pool:
+    with Executor(processes) as pool:
         parts = [
             [pool.submit(_simulate, folder, part, seed) for part in command["runs"]] for command in commands
         ]

@@ -59,7 +59,7 @@ def placement_rows(
 ) -> Iterator[PlacementRow]:
     """A row for each cluster and model, as it is found. `cpu_s` of CPU time for each."""
     published = Published(folder)
-    with pool.executor(processes) as executor:
+    with pool.Executor(processes) as executor:
         for (cluster, model), key in _PUBLISHED.items():
             if clusters is not None and cluster not in clusters:
                 continue

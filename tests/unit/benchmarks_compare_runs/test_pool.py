@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from benchmarks.compare.pool import ProcessLost, cores, executor, run_local
+from benchmarks.compare.pool import Executor, ProcessLost, cores, run_local
 from benchmarks.workloads.format import WorkloadError
 
 
@@ -62,7 +62,7 @@ def test_who_stops_listening_ends_the_processes() -> None:
 
 def test_an_interrupted_executor_gives_up_what_it_has_to_do() -> None:
     def interrupted() -> None:
-        with executor(1) as pool:
+        with Executor(1) as pool:
             assert pool.submit(slow, 0).result() == 0
             for _ in range(3):
                 pool.submit(slow, 60)
