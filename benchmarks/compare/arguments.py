@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.checks import check_options, names, option
+import policies
+from benchmarks.checks import check_options, names, option, positive_numbers
 from benchmarks.compare.tasks import ScalerChoice
 from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
@@ -155,12 +155,12 @@ def _check_form(args: argparse.Namespace) -> None:
         raise WorkloadError("--jobs does not go with --ray")
 
 
-def policy_names(text: str | None, known: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
+def policy_names(text: str | None, usual: Sequence[str] = ()) -> tuple[str, ...]:
     """`a,b` as names; all that are known for `all`, the usual ones for nothing."""
     if text is None:
         return tuple(usual)
     if text == "all":
-        return tuple(known)
+        return tuple(policies.POLICIES)
     chosen = names(text)
     if not chosen or len(set(chosen)) != len(chosen):
         raise WorkloadError(f"--policies {text}: expected different names, separated by commas, or all")
@@ -172,12 +172,11 @@ def rates(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        found = tuple(float(rate) for rate in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(0 < rate < math.inf for rate in found) or len(set(found)) != len(found):
-        raise WorkloadError(f"--rates {text}: expected different numbers above 0, separated by commas")
-    return found
+        return positive_numbers(text)
+    except argparse.ArgumentTypeError:
+        raise WorkloadError(
+            f"--rates {text}: expected different numbers above 0, separated by commas"
+        ) from None
 
 
 def scalers(text: str) -> tuple[ScalerChoice, ...]:

@@ -17,7 +17,6 @@ from typing import Any
 
 import orjson
 
-import policies
 from benchmarks.compare import arguments, csvs, live, simulated, vllm_json
 from benchmarks.compare.draws import check_span
 from benchmarks.compare.page import page
@@ -27,7 +26,6 @@ from benchmarks.compare.runs import RunFolder
 from benchmarks.compare.tables import table
 from benchmarks.measures import mean_rate
 from benchmarks.replay.command import run_until_interrupted, target_from
-from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.terminal import INTERRUPTED, print_json
 from benchmarks.workloads.describe import describe
 from benchmarks.workloads.fetch import checksum
@@ -70,7 +68,7 @@ def _simulated(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     if args.speed is None:
         args.speed = 1.0
-    names = arguments.policy_names(args.policies, tuple(policies.POLICIES), USUAL_POLICIES)
+    names = arguments.policy_names(args.policies)
     rates = arguments.rates(args.rates)
     header = read_header(args.workload)
     target = target_from(args, header, os.environ)

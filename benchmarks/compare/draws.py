@@ -89,9 +89,8 @@ def from_file(
             times_s = description.arrivals_s
             draws.append(Draw(0, path, len(times_s), times_s[0], times_s[-1]))
         else:
-            drawn = resampler.draw(seed)
-            again = islice(read(path, check_ids=False), limit)
-            draws.append(kept(out, seed, header, resampler.put_together(again, drawn), resampled=True))
+            drawn = resampler.requests(islice(read(path, check_ids=False), limit), seed)
+            draws.append(kept(out, seed, header, drawn, resampled=True))
     return Draws(header, description.as_dict(), tuple(draws), made_of)
 
 

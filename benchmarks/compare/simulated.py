@@ -35,7 +35,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     ConfigError and ProcessLost."""
     scenario = None if args.scenario is None else load_scenario(args.scenario, small=args.small)
     usual = scenario.policies if scenario else USUAL_POLICIES
-    names = arguments.policy_names(args.policies, tuple(policies.POLICIES), usual)
+    names = arguments.policy_names(args.policies, usual)
     for name in names:
         if name not in policies.POLICIES:
             raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")
