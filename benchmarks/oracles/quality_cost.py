@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.oracles.truth import KnownAttempt, Truth
+from benchmarks.oracles.truth import Truth
 from policies.lower_hull import Step, lower_hull, steps_of
 
 
@@ -34,18 +34,19 @@ class Frontier:
 
 def frontier(truth: Truth, points: int = 21) -> Frontier:
     """The frontier of a workload over a fleet at `points` equal steps of quality."""
-    choices = [[each for each in some if each.quality is not None and each.usual] for some in truth.attempts]
+    choices = [
+        [(each.quality, each.cost_usd) for each in some if each.quality is not None and each.usual]
+        for some in truth.attempts
+    ]
     counted = [some for some in choices if some]
     left_out = len(choices) - len(counted)
     if not counted:
         return Frontier((), 0, left_out)
-    found = _parametric([[(_quality(each), each.cost_usd) for each in some] for some in counted], points)
+    qualities, costs = zip(*mean_frontier(counted), strict=True)
+    grid = np.linspace(qualities[0], qualities[-1], points if len(qualities) > 1 else 1)
+    usd = np.interp(grid, qualities, costs)
+    found = map(FrontierPoint, grid.tolist(), usd.tolist())
     return Frontier(tuple(found), len(counted), left_out)
-
-
-def _quality(attempt: KnownAttempt) -> float:
-    assert attempt.quality is not None  # noqa: S101 (the caller has left the others out)
-    return attempt.quality
 
 
 def mean_frontier(choices: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
@@ -64,13 +65,3 @@ def mean_frontier(choices: Sequence[Sequence[tuple[float, float]]]) -> list[tupl
         cost += step.cost
         corners.append((quality / len(choices), cost / len(choices)))
     return corners
-
-
-def _parametric(choices: Sequence[Sequence[tuple[float, float]]], points: int) -> list[FrontierPoint]:
-    """The frontier of (quality, cost) choices, exactly."""
-    qualities, costs = zip(*mean_frontier(choices), strict=True)
-    grid = np.linspace(qualities[0], qualities[-1], points if len(qualities) > 1 else 1)
-    return [
-        FrontierPoint(float(at), float(usd))
-        for at, usd in zip(grid, np.interp(grid, qualities, costs), strict=True)
-    ]

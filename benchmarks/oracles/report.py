@@ -19,13 +19,11 @@ from benchmarks.workloads.format import WorkloadError
 
 @dataclass(frozen=True, slots=True)
 class Efforts:
-    """`search` bounds the search, `levels` and `part_requests` are those of the bound, `points` the number of
-    points of the frontier."""
+    """`search` bounds the search, `levels` and `part_requests` are those of the bound."""
 
     search: Effort
     levels: int
     part_requests: int
-    points: int = 21
 
 
 class OracleFault(RuntimeError):
@@ -142,7 +140,7 @@ def oracles(
         bound.parts,
         bound_seconds,
         achieved,
-        frontier(truth, chosen.points),
+        frontier(truth),
     )
 
 

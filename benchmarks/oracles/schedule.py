@@ -12,9 +12,9 @@ from copy import copy
 from math import inf
 from typing import NamedTuple
 
+from backends.engine import QueueFull
 from benchmarks.oracles.truth import KnownAttempt, Truth
 from benchmarks.simulator import Arrival
-from benchmarks.simulator.engines import QueueFull
 from router.core.settlement import tpot_s
 
 

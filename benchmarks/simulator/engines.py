@@ -9,22 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 
-from backends.engine import (
-    Engine,
-    Progress,
-    PromptTooLong,
-    QueueFull,
-    Sequence,
-    SlotEngine,
-    engine_of,
-    profiles,
-)
+from backends.engine import Engine, Progress, Sequence, SlotEngine, engine_of, profiles
 from benchmarks.simulator.outcomes import Gaps
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, LoadReport
-
-__all__ = ["OLLAMA_CONTEXT_TOKENS", "PromptTooLong", "QueueFull", "SimulatedEngine"]
 
 #: Context of an Ollama model for which the fleet names none.
 OLLAMA_CONTEXT_TOKENS = 32_768

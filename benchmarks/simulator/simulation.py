@@ -23,10 +23,11 @@ from heapq import heappop, heappush
 from math import inf, nan
 from time import perf_counter
 
+from backends.engine import PromptTooLong, QueueFull
 from benchmarks.simulator.arrivals import Arrival
 from benchmarks.simulator.attempts import SimulatedAttempt, SimulatedRequest
 from benchmarks.simulator.checks import outcome_of
-from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
+from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
 from benchmarks.simulator.scaling import Scaling, SimulatedPools
@@ -113,7 +114,6 @@ class Simulation:
             self._at(loss.at_s, lambda now, loss=loss: self._lose(loss, now))  # type: ignore[misc]
 
     def run(self, arrivals: Iterable[Arrival]) -> Result:
-        """Run to the end of the last request."""
         began = perf_counter()
         was_enabled = gc.isenabled()
         gc.disable()  # nothing here makes cycles; a full collection walks every row's objects

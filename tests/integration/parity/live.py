@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from backends.engine import PromptTooLong, QueueFull
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
-from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
+from benchmarks.simulator.engines import SimulatedEngine
 from predictors.online.predictor import OnlinePredictor
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Batch, Call, Sink
