@@ -79,5 +79,4 @@ def aligned_table(rows: Sequence[Mapping[str, str]], left: int = 1) -> list[str]
 
 
 def print_json(data: object) -> None:
-    """Print `data` as indented JSON."""
     print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())

@@ -29,8 +29,6 @@ _LOOKUP_LIMIT = 5000
 
 
 class Gateway:
-    """Control calls to the server that a comparison runs against."""
-
     def __init__(self, session: aiohttp.ClientSession, target: Target) -> None:
         self._session = session
         self._base = target.base_url

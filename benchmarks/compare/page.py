@@ -19,7 +19,6 @@ from benchmarks.pages import render
 
 
 def page(report: Report) -> str:
-    """The page of a report."""
     styles = styles_of(report["policies"])
     return render(
         "compare/page.html",

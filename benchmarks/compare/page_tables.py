@@ -69,7 +69,6 @@ def _sure_and_possible(entry: Mapping[str, Any], top: float) -> tuple[float, flo
 
 
 def results_table(report: Report, styles: PolicyStyles) -> Table:
-    """Each policy at each rate."""
     every = report["cells"]
     shown = [*columns(every), *spending(every), *endings(every)]
     best = {

@@ -34,8 +34,6 @@ _DASHES = ("7 3", "2 3", "9 3 2 3", "4 2", "12 4", "6 2 1 2 1 2", "1 2")
 
 @dataclass(frozen=True, slots=True)
 class PolicyStyle:
-    """A policy's CSS class, colours and dashes."""
-
     css: str
     light: str
     dark: str
@@ -48,7 +46,6 @@ def is_baseline(policy: str) -> bool:
 
 
 def styles_of(policies: Sequence[str]) -> dict[str, PolicyStyle]:
-    """The style of each policy of a report."""
     used = {_OURS[name] for name in policies if name in _OURS}
     free = [pair for pair in _FURTHER if pair not in used] or list(_FURTHER)
     styles = {}

@@ -60,7 +60,6 @@ def three_digits(value: float) -> str:
 
 
 def rate_text(rate_per_s: float) -> str:
-    """A rate in three digits."""
     return f"{rate_per_s:.3g}" if rate_per_s < 1000 else f"{rate_per_s:.0f}"
 
 
@@ -177,7 +176,6 @@ def arrivals_text(report: Mapping[str, Any]) -> str | None:
 
 
 def short_note(report: Mapping[str, Any]) -> str | None:
-    """The note about runs too short for a steady state."""
     found = arrivals_s(report)
     if found is None or found[0] >= _SHORT_S:
         return None

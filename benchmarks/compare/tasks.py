@@ -125,7 +125,6 @@ class OracleTask:
 
 
 def run_task(task: Task) -> dict[str, Any]:
-    """Simulate; the run in numbers."""
     fleet = task.setting.open()
     result = simulate(
         fleet,
@@ -150,7 +149,6 @@ def run_task(task: Task) -> dict[str, Any]:
 
 
 def run_oracles(oracle: OracleTask) -> dict[str, Any]:
-    """What was possible at this draw and rate."""
     task = oracle.task
     fleet = task.setting.open()
     found = oracles(

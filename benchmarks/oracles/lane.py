@@ -40,7 +40,6 @@ class Lane:
         self._checkpoints = [self._empty]
 
     def run(self) -> None:
-        """Simulate all jobs to the end."""
         self.rewind()
         self.met = {}
         self.reach(inf)

@@ -126,7 +126,6 @@ class Program:
         self._width = len(self._owner)
 
     def solve(self) -> Solution:
-        """The bound for these requests."""
         if not self._owner:
             return Solution(0.0, {})
         for start_s, end_s in self._grid():

@@ -233,7 +233,6 @@ PARTS: dict[str, Callable[[Counter], dict[str, Counts]]] = {
 
 # --- the command -----------------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Count and print; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.counts", description=__doc__)
     parser.add_argument("part", nargs="?", choices=tuple(PARTS), help="count these only")
     parser.add_argument("--write", action="store_true", help=f"write them to {FILE.name}")

@@ -59,7 +59,6 @@ def in_numpy(name: str) -> Any:
 
 
 def weights_of(kind: str) -> dict[str, np.ndarray]:
-    """The arrays of a shipped artifact."""
     return floats(load(path_of(SHIPPED, kind), kind, KINDS[kind].feature_names()).arrays)
 
 

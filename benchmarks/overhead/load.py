@@ -351,7 +351,6 @@ async def run(plan: Plan) -> Result:
 
 
 def main() -> int:
-    """Read the plan, run it, print the result; the exit code."""
     plan = PLANS.validate_json(sys.stdin.buffer.read())
     gc.disable()
     try:

@@ -139,7 +139,6 @@ class SchedulerBench:
         )
 
     def predict(self) -> None:
-        """One prediction for one candidate."""
         self._predictor.predict(self.request(), self._instance.candidates[_MODEL], self._instance, self._now)
 
 

@@ -54,7 +54,6 @@ class Cores:
 
     @classmethod
     def here(cls) -> Cores:
-        """For this machine."""
         return cls.of(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else cls()
 
     @property

@@ -24,8 +24,6 @@ _LATE_US = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """One figure over the passes."""
-
     median: float
     least: float
     most: float
@@ -64,7 +62,6 @@ def over_passes(figure: Figure, target: str, results: Mapping[str, Sequence[Resu
 
 
 def text(measured: Measured) -> str:
-    """All tables and what must be said with them."""
     parts = [f"{_machine()}; {measured.cores.text()}"]
     parts += [f"without {name}: {reason}" for name, reason in measured.missing.items()]
     for name, results in measured.results.items():

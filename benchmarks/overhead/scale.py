@@ -45,7 +45,6 @@ _HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print a table; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.scale", description=__doc__)
     parser.add_argument("--workers", type=whole_number, nargs="+", default=[1, 2, 4], metavar="N")
     add_number(parser, "--duration", 3.0, "S", "seconds a run measures")
@@ -161,7 +160,6 @@ def _wait_for(target: Target, metric: str, value: float) -> None:
 
 
 def _values(target: Target, metric: str) -> list[float]:
-    """A metric of each worker."""
     with urlopen(f"http://127.0.0.1:{target.ports[0]}/metrics", timeout=_WAIT_S) as response:
         lines = response.read().decode().splitlines()
     return [float(line.split()[1]) for line in lines if re.match(rf"{metric}[ {{]", line)]

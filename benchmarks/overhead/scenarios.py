@@ -33,13 +33,11 @@ class Scenario:
     fixed_s: float | None = None  # its measured window, whatever duration was asked for
 
     def is_for(self, target: str) -> bool:
-        """Whether a target is measured with it."""
         if target == "direct":
             return self.direct
         return self.variants or target not in VARIANTS
 
     def plan(self, target: Target, engine: Target, duration_s: float, rate_per_s: float) -> Plan:
-        """The load generator's orders."""
         return replace(
             self.load,
             ports=target.ports,

@@ -182,7 +182,6 @@ async def until_stdin_closes(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def main() -> int:
-    """Serve; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.upstream")
     parser.add_argument(
         "--port", type=int, action="append", help="once for each instance (default: two free)"

@@ -36,7 +36,6 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Memory of these processes now."""
     rss_kib = 0
     pss_kib: int | None = 0
     for pid in pids:

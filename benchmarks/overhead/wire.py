@@ -73,7 +73,6 @@ def wanted(body: bytes) -> tuple[bool, int, int, bool]:
 
 
 def answer(content_type: str, body: bytes) -> bytes:
-    """A whole HTTP answer."""
     return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
         content_type.encode(),
         len(body),
@@ -121,7 +120,6 @@ def content_chunk(stamp_ns: int) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of the transfer encoding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 

@@ -160,7 +160,6 @@ class Drawing:
             top += _LANE_PX * len(found) + gap_px
 
     def text(self, axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
-        """A text around a point of the plot."""
         axes.text(x, y, text, color=INK, horizontalalignment="center", verticalalignment="center", **style)
 
     def names(self, axes: Axes, labels: Sequence[tuple[Point, str, str]]) -> None:

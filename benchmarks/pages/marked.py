@@ -16,7 +16,6 @@ def replaced(page: str, name: str, text: str) -> str:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
     lines = [heading, ["---"] * len(heading), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -76,7 +76,6 @@ def key_from(environment: Mapping[str, str], variable: str | None, option: str) 
 
 
 def wire_for(target: Target) -> Wire:
-    """The client that requests to `target` go through."""
     return Wire(target.chat_url, target.headers, timeout_s=target.timeout_s, reuse=not target.new_connections)
 
 

@@ -80,13 +80,11 @@ class Row:
 
     @property
     def cost_usd(self) -> float | None:
-        """Its cost as the gateway reports it."""
         cost = (self.headway or {}).get("cost_usd")
         return float(cost) if isinstance(cost, int | float) else None
 
     @property
     def instance(self) -> str | None:
-        """Where it was served."""
         named = self.headers.get("x-headway-instance") or (self.headway or {}).get("instance")
         return str(named) if named else None
 

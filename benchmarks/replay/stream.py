@@ -115,7 +115,6 @@ class StreamMeter:
                 self.finish_reason = str(choice["finish_reason"])
 
     def gaps_s(self) -> Summary:
-        """The gaps between events, in seconds."""
         return Summary.of([*self._gaps_s, *([0.0] * self._bunched)])
 
 
@@ -129,5 +128,4 @@ def _event_of(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _has_token(event: Mapping[str, Any]) -> bool:
-    """Whether an event brings output."""
     return any(carries_token(choice) for choice in event.get("choices") or () if isinstance(choice, dict))

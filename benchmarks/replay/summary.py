@@ -77,17 +77,14 @@ def _counted(names: Any) -> dict[str, int]:
 
 
 def milliseconds(value_s: float | None) -> str:
-    """A time in a table's cell, in milliseconds."""
     return "-" if value_s is None else f"{value_s * 1000:,.0f}" if value_s >= 0.1 else f"{value_s * 1000:.1f}"
 
 
 def per_cent(share: float | None) -> str:
-    """A share in a table's cell."""
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def text(summary: Mapping[str, Any]) -> str:
-    """The summary as lines for a person."""
     lines = [
         f"requests   {summary['requests']:,}, complete {summary['complete']:,}"
         + ("" if summary["rate_per_s"] is None else f", offered at {summary['rate_per_s']:.3f}/s")

@@ -216,7 +216,6 @@ class Usage:
             self.changes.append(change)
 
     def pay(self, name: str, seconds: float, gpus: int, usd_per_hour: float) -> None:
-        """Add the time of one instance."""
         self.gpu_hours += seconds / 3600 * gpus
         self.usd += seconds / 3600 * usd_per_hour
         self.instance_s[name] = self.instance_s.get(name, 0.0) + seconds

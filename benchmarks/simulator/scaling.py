@@ -89,7 +89,6 @@ class SimulatedPools:
         return found is None or found[1].state in (_State.READY, _State.DRAINING)
 
     def attempt_ended(self, name: str, now: float) -> None:
-        """An attempt at this instance has ended."""
         found = self._by_name.get(name)
         if found is not None and found[1].state is _State.DRAINING:
             pool, place = found
@@ -97,7 +96,6 @@ class SimulatedPools:
                 self._leave(pool, place, now)
 
     def close(self, now: float) -> Usage:
-        """The usage up to the end of the run."""
         for pool, place in self._by_name.values():
             if place.state is not _State.OFF:
                 self._pay(pool, place, now)

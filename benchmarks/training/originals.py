@@ -107,7 +107,6 @@ class _Mixtral(Record):
 
 
 def routellm_rows(path: Path, task: str) -> Iterator[_Row]:
-    """Mixtral's answers in one file."""
     for row in table(path, _Mixtral):
         answer = row.answer.strip()
         tokens = tokens_of_characters(len(answer), _MIXTRAL_CHARACTERS_PER_TOKEN) if answer else None

@@ -171,7 +171,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def options(args: argparse.Namespace) -> BuildOptions:
-    """What was typed, checked."""
     max_tokens = args.max_tokens
     if max_tokens not in ("auto", "exact"):
         if not max_tokens.isdigit() or int(max_tokens) < 1:

@@ -20,8 +20,6 @@ _SPARK_WIDTH = 60
 
 @dataclass(slots=True)
 class Mean:
-    """A running mean."""
-
     count: int = 0
     total: float = 0.0
 
@@ -103,7 +101,6 @@ def _means(means: Mapping[str, Mean]) -> dict[str, Any] | None:
 
 
 def describe(requests: Iterable[WorkloadRequest]) -> Description:
-    """Read through a workload once."""
     found = Description()
     for _ in passing(requests, found):
         pass

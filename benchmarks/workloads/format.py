@@ -186,7 +186,6 @@ def write(path: Path, header: Header, requests: Iterable[WorkloadRequest]) -> in
 
 
 def read_header(path: Path) -> Header:
-    """The header of a workload file."""
     with reading(path), path.open("rb") as lines:
         return _header(path, lines.readline())
 

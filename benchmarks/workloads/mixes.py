@@ -137,7 +137,6 @@ class RoutingMix:
         min_quality: float | None = None,
         quality_mix: str | None = None,
     ) -> RoutingMix:
-        """The mix that the options describe."""
         given = parse_slo(slo) if slo else None
         base = given or DEFAULT_SLO
         classes: dict[str, dict[str, float]] = {

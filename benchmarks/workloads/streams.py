@@ -52,7 +52,6 @@ class Survey:
 
 
 def survey(stream: Stream) -> Survey:
-    """Go through a stream once."""
     seen = Survey()
     for request in stream():
         if not seen.requests:
@@ -70,12 +69,10 @@ def survey(stream: Stream) -> Survey:
 
 
 def each(stream: Stream, stage: Stage) -> Stream:
-    """The stream with `stage` done to each request."""
     return lambda: map(stage, stream())
 
 
 def cut(stream: Stream, limit: int | None) -> Stream:
-    """At most `limit` requests."""
     return stream if limit is None else lambda: itertools.islice(stream(), limit)
 
 

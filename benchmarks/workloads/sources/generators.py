@@ -22,8 +22,6 @@ PROCESSES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """An arrival process and its settings."""
-
     name: str
     rate_per_s: float
     cv: float = 4.0

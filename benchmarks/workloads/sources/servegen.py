@@ -35,8 +35,6 @@ _SIDES = ("input_tokens", "output_tokens")
 
 
 class _Window(Record):
-    """A window's arrivals."""
-
     t_s: Count
     rate_per_s: Annotated[NotNegative | None, EMPTY]
     pattern: Literal["Gamma", "Weibull", ""]
