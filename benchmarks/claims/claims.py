@@ -25,6 +25,8 @@ from benchmarks.pickers import page as pickers
 
 #: The results of `CLAIMS`.
 RESULTS = "docs/claims.json"
+#: Draws of each comparison; a clairvoyant schedule is searched for the first one.
+SEEDS = 10
 #: The `results.json` of `headway experiment training`.
 _TRAINING = "docs/experiment_training.json"
 
@@ -45,15 +47,12 @@ _PRICING = (*_PLACING, "best_single", "eccos_rr", "llm_router_rr", "knn_rr", "pr
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A comparison of policies on a reference scenario, in its small form or its `full` one, which needs the public traces.
-    `detailed` are the policies of which every measure is told, `seeds` is the number of draws, `oracle_seeds` that of the
-    draws for which a clairvoyant schedule is searched, and `measures` are those that are kept."""
+    `detailed` are the policies of which every measure is told, and `measures` are those that are kept."""
 
     rates: tuple[int, ...]
     detailed: tuple[str, ...] = (*_PLACING, "length_groups")
     measures: tuple[str, ...] = LATENCIES
     policies: tuple[str, ...] = (*_BASELINES, *_OWN)
-    seeds: int = 10
-    oracle_seeds: int = 1
     full: bool = False
 
     def command(self, name: str, policies: tuple[str, ...], *, seeds: int | None = None) -> list[str]:
@@ -61,9 +60,9 @@ class Claim:
         with all draws only."""
         return [
             *("compare", "--scenario", name.removesuffix(FULL), *([] if self.full else ["--small"])),
-            *("--seeds", str(seeds or self.seeds), "--rates", ",".join(map(str, self.rates))),
+            *("--seeds", str(seeds or SEEDS), "--rates", ",".join(map(str, self.rates))),
             *("--policies", ",".join(policies), "--oracle-effort", "quick"),
-            *("--oracle-seeds", str(self.oracle_seeds if seeds is None else 0)),
+            *("--oracle-seeds", str(int(seeds is None))),
         ]
 
 

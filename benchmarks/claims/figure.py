@@ -8,12 +8,11 @@ from typing import Any
 
 from benchmarks.claims.tables import Figures
 from benchmarks.compare import plots
+from benchmarks.compare.capacity import TARGET
 from benchmarks.compare.styles import styles_of
 from benchmarks.evaluate.plots import COLOURS
 from benchmarks.experiments import charts
 from benchmarks.pages.standalone import standalone
-
-_TARGET = 0.95
 
 
 def attainment(figures: Figures) -> str:
@@ -45,7 +44,7 @@ def attainment(figures: Figures) -> str:
         "rates_per_s": rates,
         "cells": cells,
         "oracle": oracle,
-        "attainment_target": _TARGET,
+        "attainment_target": TARGET,
     }
     drawing = plots.attainment(report, styles)
     if drawing is None:

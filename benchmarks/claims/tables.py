@@ -3,7 +3,7 @@ predictors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.compare.cells import not_clearly_behind
@@ -35,11 +35,9 @@ def by_rate(figures: Figures, times_at: str) -> str:
     widest = [
         max(found["rates"][rate]["attainment"][1] for found in figures["policies"].values()) for rate in rates
     ]
-    told = ", ".join(f"{100 * width:.1f} at {rate}/s" for rate, width in zip(rates, widest, strict=True))
-    return (
-        marked.table(["policy", *(f"{rate}/s" for rate in rates), "95 % up to", "TTFT", "E2E"], rows)
-        + f"\n\nHalf-widths of 95 % intervals of attainment, in points, at most: {told}."
-    )
+    told = (f"{100 * width:.1f} at {rate}/s" for rate, width in zip(rates, widest, strict=True))
+    heading = ["policy", *(f"{rate}/s" for rate in rates), "95 % up to", "TTFT", "E2E"]
+    return marked.table(heading, rows) + _half_widths(told)
 
 
 def all_policies(results: Mapping[str, Figures], shown: Mapping[str, Sequence[int]]) -> str:
@@ -59,11 +57,12 @@ def all_policies(results: Mapping[str, Figures], shown: Mapping[str, Sequence[in
         widest.append((column, max(here["attainment"][1] for here in found.values())))
     ordered = dict.fromkeys(column for row in rows.values() for column in row)
     shown_rows = ([row.get(column, "-") for column in ordered] for row in rows.values())
-    told = ", ".join(f"{100 * width:.1f} on {column}" for column, width in widest)
-    return (
-        f"{marked.table(list(ordered), shown_rows)}\n\n"
-        f"Half-widths of 95 % intervals of attainment, in points, at most: {told}."
-    )
+    told = (f"{100 * width:.1f} on {column}" for column, width in widest)
+    return marked.table(list(ordered), shown_rows) + _half_widths(told)
+
+
+def _half_widths(told: Iterable[str]) -> str:
+    return f"\n\nHalf-widths of 95 % intervals of attainment, in points, at most: {', '.join(told)}."
 
 
 def end_to_end(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.claims import __main__ as command
-from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES
+from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, SEEDS, TABLES
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED, measured
 from benchmarks.claims.tables import all_policies, block, by_rate, differences, end_to_end, provenance
 from benchmarks.pages.marked import replaced
@@ -67,7 +67,7 @@ def test_every_page_shows_what_the_results_file_has(tmp_path: Path) -> None:
         assert tuple(results[name]["policies"]) == claim.policies
         for found in results[name]["policies"].values():
             assert {rate: len(each["draws"]) for rate, each in found["rates"].items()} == {
-                str(rate): claim.seeds for rate in claim.rates
+                str(rate): SEEDS for rate in claim.rates
             }
             for rate, best in results[name].get("oracle", {}).items():
                 assert found["rates"][rate]["draws"][0] <= best, (name, rate)
