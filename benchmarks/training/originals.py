@@ -72,7 +72,7 @@ def _zeroeval(models: Mapping[str, Collection[str]], environment: Mapping[str, s
             for url in ZEROEVAL.urls(Choices(models={name: (name,) for name in sorted(names)}))
             if url.rsplit("/", 2)[1] == task
         ]
-        yield from zeroeval_rows([download(url, None, environment) for url in urls], task)
+        yield from zeroeval_rows([download(url, environment) for url in urls], task)
 
 
 def zeroeval_rows(paths: Sequence[Path], task: str) -> Iterator[_Row]:
@@ -95,7 +95,7 @@ def _routellm(environment: Mapping[str, str]) -> Iterator[_Row]:
     files = {"gsm8k": "gsm8k/gsm8k_responses.csv"}
     files |= {task: f"mmlu/responses/mmlu_{task}.csv" for task in _MMLU}
     for task, file in files.items():
-        yield from routellm_rows(download(_ROUTELLM.format(file), None, environment), task)
+        yield from routellm_rows(download(_ROUTELLM.format(file), environment), task)
 
 
 class _Mixtral(Record):

@@ -36,10 +36,9 @@ Reader = Callable[[str, Sequence[Path], Choices], Contents]
 class Source:
     """A public set. `timed`: it has arrival times; `texts`: it has prompts.
 
-    `folder_files` are its files under HEADWAY_DATA (all are needed), `urls` gives the published originals
-    (commits are pinned, so the content is too), `sha256` their checksums where known. A folder that is given
-    stands for the files in it that match `patterns`. `original_quality`: the originals have quality too.
-    `lengths_unknown`: there are prompts, but no lengths of answers.
+    `folder_files` are its files under HEADWAY_DATA (all are needed), `urls` gives the published originals (commits are pinned,
+    so the content is too). A folder that is given stands for the files in it that match `patterns`. `original_quality`: the
+    originals have quality too. `lengths_unknown`: there are prompts, but no lengths of answers.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Source:
     urls: Callable[[Choices], Sequence[str]]
     timed: bool = False
     texts: bool = False
-    sha256: Mapping[str, str] = field(default_factory=dict)
     models: ModelNames = field(default_factory=dict)
     patterns: tuple[str, ...] = ("*.json",)
     original_quality: bool = False

@@ -327,7 +327,7 @@ def test_routes_that_are_closed_say_so_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="alpaca_eval: --quality needs the data folder"):
         load(SOURCES["alpaca_eval"], [], Choices(quality=True), {"XDG_CACHE_HOME": str(tmp_path)})
     with pytest.raises(WorkloadError, match=r"cannot download .*give the published file with --file"):
-        download("http://127.0.0.1:1/trace.csv", None, {"XDG_CACHE_HOME": str(tmp_path)})
+        download("http://127.0.0.1:1/trace.csv", {"XDG_CACHE_HOME": str(tmp_path)})
     assert not list(tmp_path.rglob("*.part"))
 
 
