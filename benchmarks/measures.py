@@ -72,34 +72,26 @@ def mean_rate(arrivals_s: Sequence[float]) -> float | None:
     return (len(arrivals_s) - 1) / (arrivals_s[-1] - arrivals_s[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Attainment:
-    """Offered requests with an SLO, those that met it, and their share and rate.
-
-    A rejected or failed request counts as missed; malformed, unauthenticated and cancelled ones are not
-    offered. `goodput_per_s` counts met requests over the offered period, the drain left out, so that it is
-    attainment x offered rate and runs of one workload compare.
-    """
-
-    offered: int
-    met: int
-    attainment: float | None
-    goodput_per_s: float | None
-
-
 def is_offered(outcome: str) -> bool:
     """Whether an outcome counts in attainment."""
     return outcome not in _OUTSIDE
 
 
-def attainment(judged: Iterable[tuple[str, bool | None]], offered_period_s: float | None) -> Attainment:
-    """Attainment and goodput of requests by (outcome in the contract's word, whether the SLO was met; None without an
-    SLO); `offered_period_s` is the length of the arrivals' window."""
+def attainment(judged: Iterable[tuple[str, bool | None]], offered_period_s: float | None) -> dict[str, Any]:
+    """Offered requests with an SLO, those that met it, their share and rate, as reports keep them. Requests are (outcome in
+    the contract's word, whether the SLO was met; None without an SLO).
+
+    A rejected or failed request counts as missed; malformed, unauthenticated and cancelled ones are not offered. Goodput is
+    over the window of the arrivals, the drain left out, so that it is attainment x offered rate and runs compare.
+    """
     kept = [in_time for outcome, in_time in judged if in_time is not None and is_offered(outcome)]
     offered, met = len(kept), sum(kept)
-    share = met / offered if offered else None
-    goodput = met / offered_period_s if offered and offered_period_s else None
-    return Attainment(offered, met, share, goodput)
+    return {
+        "offered_with_slo": offered,
+        "met": met,
+        "attainment": met / offered if offered else None,
+        "goodput_per_s": met / offered_period_s if offered and offered_period_s else None,
+    }
 
 
 def offered_period_s(arrivals_s: Sequence[float]) -> float | None:

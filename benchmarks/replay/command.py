@@ -32,7 +32,6 @@ from router.config.fields import Count, Positive
 RESULTS_KEY = "headway_results"
 Result = TypeVar("Result")
 
-NO_SUCCESS = 1
 ERRORS = (WorkloadError,)
 
 
@@ -111,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"headway replay: none of {len(rows)} requests succeeded; {count} of them: {reason}", file=sys.stderr
     )
-    return NO_SUCCESS
+    return 1
 
 
 def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:

@@ -27,7 +27,7 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
     arrivals_s = sorted(row.scheduled_s for row in rows)
     period_s = offered_period_s(arrivals_s)
     # A request that failed without a known SLO had none.
-    met = attainment(((row.outcome, row.met) for row in rows), period_s)
+    seen = attainment(((row.outcome, row.met) for row in rows), period_s)
     complete = [row for row in rows if row.complete]
     costs = [cost for row in rows if (cost := row.cost_usd) is not None]
     output_tokens = sum(row.output_tokens or 0 for row in rows)
@@ -39,10 +39,7 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
         "tpot_s": asdict(Summary.of(row.tpot_s for row in complete)),
         "itl_max_s": asdict(Summary.of(row.itl_max_s for row in complete)),
         "e2e_s": asdict(Summary.of(row.e2e_s for row in complete)),
-        "offered_with_slo": met.offered,
-        "met": met.met,
-        "attainment": met.attainment,
-        "goodput_per_s": met.goodput_per_s,
+        **seen,
         "gateway_attainment": attainment(
             (
                 (row.gateway_outcome, None if row.met is None else _met_by_gateway(row))
@@ -50,7 +47,7 @@ def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
                 if row.gateway_outcome is not None
             ),
             period_s,
-        ).attainment,
+        )["attainment"],
         "output_tokens": output_tokens,
         "output_tokens_per_s": output_tokens / period_s if period_s else None,
         "cost_usd": sum(costs) if costs else None,
