@@ -19,7 +19,7 @@ from benchmarks.workloads.restrict import restrict
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Process, conversations, generate
 from benchmarks.workloads.sources.source import Choices, Source
-from benchmarks.workloads.streams import Stream, Survey, Workload, survey
+from benchmarks.workloads.streams import Stream, Survey, survey
 
 #: Without a duration or a limit a generator stops here.
 DEFAULT_REQUESTS = 1000
@@ -36,13 +36,12 @@ def build(
     name: str, options: BuildOptions, environment: Mapping[str, str]
 ) -> tuple[Header, list[WorkloadRequest]]:
     """The workload `name` (a source or a generator) under `options`, all of it in memory."""
-    workload = plan(name, options, environment)
-    return workload.header, list(workload)
+    header, stream = plan(name, options, environment)
+    return header, list(stream())
 
 
-def plan(name: str, options: BuildOptions, environment: Mapping[str, str]) -> Workload:
-    """The workload `name` under `options`, to be gone through as a stream. Sets are read, requests are not
-    kept."""
+def plan(name: str, options: BuildOptions, environment: Mapping[str, str]) -> tuple[Header, Stream]:
+    """The workload `name` under `options`, as a stream. Sets are read, requests are not kept."""
     return _Builder(name, options, environment).workload()
 
 
@@ -91,7 +90,7 @@ class _Builder:
             if given and not used:
                 raise WorkloadError(f"{option}: goes with {needed}")
 
-    def workload(self) -> Workload:
+    def workload(self) -> tuple[Header, Stream]:
         stream = self._mixed() if self._options.mix else self._alone()
         seen = survey(stream)
         if not seen.requests:
@@ -99,7 +98,7 @@ class _Builder:
         stream = self._with_max_tokens(stream, seen)
         routing, seed, mean = self._options.routing, self._options.seed, seen.mean_output_tokens
         built = header(self._name, self._options, self._loaded, self._details, seen.requests)
-        return Workload(built, lambda: routing.apply(stream(), seed, mean))
+        return built, lambda: routing.apply(stream(), seed, mean)
 
     # --- one workload, or several as one ------------------------------------------------------------------
     def _alone(self) -> Stream:

@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    workload = plan(args.name, arguments.options(args), os.environ)
-    return _write(args, workload.header, workload)
+    header, stream = plan(args.name, arguments.options(args), os.environ)
+    return _write(args, header, stream())
 
 
 def _from_store(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from backends.emulator.text import count_tokens
@@ -89,10 +89,10 @@ def rewrite_length_wishes(prompt: str, max_output_tokens: int) -> str:
 class Bounds:
     """Length bounds. None is no bound. `on_long`: "cut" shortens what is longer, "drop" leaves it out."""
 
-    max_prompt_tokens: int | None = None
-    max_output_tokens: int | None = None
     min_prompt_tokens: int | None = None
+    max_prompt_tokens: int | None = None
     min_output_tokens: int | None = None
+    max_output_tokens: int | None = None
     on_long: Literal["cut", "drop"] = "cut"
 
     def __post_init__(self) -> None:
@@ -105,12 +105,8 @@ class Bounds:
 
     def as_dict(self) -> dict[str, int | str]:
         """The bounds that are set, for a header."""
-        given = {
-            name: getattr(self, name)
-            for name in ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens")
-            if getattr(self, name) is not None
-        }
-        return {**given, "on_long": self.on_long} if given else {}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return given if given.keys() != {"on_long"} else {}
 
 
 def restrict(requests: Iterable[WorkloadRequest], bounds: Bounds) -> Iterator[WorkloadRequest]:

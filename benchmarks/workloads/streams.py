@@ -12,21 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backends.emulator.text import count_tokens
-from benchmarks.workloads.format import Header, WorkloadRequest
+from benchmarks.workloads.format import WorkloadRequest
 
 Stream = Callable[[], Iterator[WorkloadRequest]]
 Stage = Callable[[WorkloadRequest], WorkloadRequest]
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A workload ready to be written; each iteration gives the same requests."""
-
-    header: Header
-    stream: Stream
-
-    def __iter__(self) -> Iterator[WorkloadRequest]:
-        return self.stream()
 
 
 @dataclass(slots=True)

@@ -69,27 +69,24 @@ def prompt_text(request: WorkloadRequest, seed: int | None = 0, salt: str = "") 
     is kept whole, after made-up text for it to stand on.
     """
     size = request.prompt_tokens * BYTES_PER_TOKEN
+    key = _digest("request", str(seed), salt, request.id)
     if request.prompt is not None:
         if count_tokens(request.prompt) == request.prompt_tokens:
             return request.prompt
         own = request.prompt.encode()
         if len(own) >= size:
             return cut_to_bytes(own, size)
-        key = _digest("request", str(seed), salt, request.id)
         return (_made_up(key, size - len(own) - 2) + b"\n\n" + own).decode()
-    if not request.prefix_hashes:
-        return _made_up(_digest("request", str(seed), salt, request.id), size).decode()
     block_size = PREFIX_BLOCK_TOKENS * BYTES_PER_TOKEN
     blocks: list[bytes] = []
     left = size
-    for block in request.prefix_hashes:
+    for block in request.prefix_hashes or ():
         if left <= 0:
             break
-        key = _digest("block", str(seed), salt, str(block))
-        blocks.append(_made_up(key, min(block_size, left)))
+        blocks.append(_made_up(_digest("block", str(seed), salt, str(block)), min(block_size, left)))
         left -= block_size
     if left > 0:
-        blocks.append(_made_up(_digest("request", str(seed), salt, request.id), left))
+        blocks.append(_made_up(key, left))
     return b"".join(blocks).decode()
 
 

@@ -198,10 +198,10 @@ def test_several_names_of_a_model(tmp_path: Path) -> None:
 def test_a_long_workload_is_not_held_in_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        workload = plan("daycycle", BuildOptions(rate_per_s=12, limit=8000), {})
-        write(tmp_path / "w.jsonl", workload.header, workload)
+        header, stream = plan("daycycle", BuildOptions(rate_per_s=12, limit=8000), {})
+        write(tmp_path / "w.jsonl", header, stream())
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert workload.header.requests == 8000
+    assert header.requests == 8000
     assert peak_bytes < 8000 * 50  # a request is some 300 bytes

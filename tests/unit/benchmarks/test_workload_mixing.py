@@ -142,9 +142,9 @@ def test_interleaving_ends_with_the_first_stream() -> None:
 # --- streams ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["poisson", "azure_conv", "mooncake_conversation", "zeroeval"])
 def test_a_workload_can_be_gone_through_again(data: Mapping[str, str], name: str) -> None:
-    workload = plan(name, BuildOptions(limit=6), data)
-    assert list(workload) == list(workload)
-    assert workload.header.requests == len(list(workload)) == 6
+    header, stream = plan(name, BuildOptions(limit=6), data)
+    assert list(stream()) == list(stream())
+    assert header.requests == len(list(stream())) == 6
 
 
 def test_a_survey_tells_the_longest_and_the_mean_answer() -> None:
