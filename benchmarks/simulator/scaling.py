@@ -48,6 +48,7 @@ class _State(Enum):
 class _Place:
     """Where one instance of a pool runs. `since_s`: since when it is paid; `off_s`: when it last stopped."""
 
+    pool: ScalingPool
     name: str
     state: _State = _State.READY
     since_s: float = 0.0
@@ -74,31 +75,29 @@ class SimulatedPools:
         self._apply = apply
         self._at = at
         self._places = {
-            pool.name: [_Place(name) for name in scaling.places[pool.name]] for pool in scaling.pools
+            pool.name: [_Place(pool, name) for name in scaling.places[pool.name]] for pool in scaling.pools
         }
-        self._by_name = {
-            place.name: (pool, place) for pool in scaling.pools for place in self._places[pool.name]
-        }
+        self._by_name = {place.name: place for places in self._places.values() for place in places}
         self.load = LoadCounter(scaling.epoch_s)
         self.usage = Usage()
         at(scaling.interval_s, self._decide)
 
     def serves(self, name: str) -> bool:
         """Whether an instance is there and probed. One that no pool has always is."""
-        found = self._by_name.get(name)
-        return found is None or found[1].state in (_State.READY, _State.DRAINING)
+        place = self._by_name.get(name)
+        return place is None or place.state in (_State.READY, _State.DRAINING)
 
     def attempt_ended(self, name: str, now: float) -> None:
-        found = self._by_name.get(name)
-        if found is not None and found[1].state is _State.DRAINING:
-            pool, place = found
-            if not self._scheduler.instances[name].in_flight:
-                self._leave(pool, place, now)
+        place = self._by_name.get(name)
+        if place is None or place.state is not _State.DRAINING:
+            return
+        if not self._scheduler.instances[name].in_flight:
+            self._leave(place, now)
 
     def close(self, now: float) -> Usage:
-        for pool, place in self._by_name.values():
+        for place in self._by_name.values():
             if place.state is not _State.OFF:
-                self._pay(pool, place, now)
+                self._pay(place, now)
         return self.usage
 
     # --- decisions -----------------------------------------------------------------------------------
@@ -154,24 +153,24 @@ class SimulatedPools:
         """Give up an instance: one that is starting, else the one with the least work."""
         starting, ready = self._in(pool, _State.STARTING), self._in(pool, _State.READY)
         if starting:
-            self._leave(pool, starting[-1], now)
+            self._leave(starting[-1], now)
             return
         instances = self._scheduler.instances
         place = min(reversed(ready), key=lambda each: instances[each.name].in_flight)
         if not instances[place.name].in_flight:
-            self._leave(pool, place, now)
+            self._leave(place, now)
         elif len(ready) > 1:
             place.state = _State.DRAINING
             self.usage.drained += 1
             self._apply(DrainChanged(place.name, True), now)
 
-    def _leave(self, pool: ScalingPool, place: _Place, now: float) -> None:
-        self._pay(pool, place, now)
+    def _leave(self, place: _Place, now: float) -> None:
+        self._pay(place, now)
         place.state, place.off_s = _State.OFF, now
         engine = self._engines[place.name]
         engine.restart()
         engine.down, engine.due = True, None
-        self._fleet_changed(pool, now)
+        self._fleet_changed(place.pool, now)
 
     def _fleet_changed(self, pool: ScalingPool, now: float) -> None:
         """Give the scheduler the instances of the pool as they are: with none that serves or starts, one that is off
@@ -194,5 +193,6 @@ class SimulatedPools:
         instance.healthy, instance.starting = False, True
         return instance
 
-    def _pay(self, pool: ScalingPool, place: _Place, now: float) -> None:
+    def _pay(self, place: _Place, now: float) -> None:
+        pool = place.pool
         self.usage.pay(pool.name, now - place.since_s, pool.gpus, pool.usd_per_hour)
