@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
 import aiohttp
 
 from backends.engine_numbers import token_count
+from benchmarks.checks import json_object
 from benchmarks.replay.client import Target
 from benchmarks.replay.row import Row
 from benchmarks.workloads.format import WorkloadError
@@ -36,9 +37,14 @@ class Gateway:
 
     async def check(self) -> None:
         """A WorkloadError in one line if nobody listens."""
+        await self._get("/v1/models")
+
+    async def _get(self, path: str) -> bytes:
+        """The body, empty unless the status is 200. A WorkloadError if nobody listens."""
         try:
-            async with self._session.get(f"{self._base}/v1/models", headers=self._headers) as answer:
-                await answer.read()
+            async with self._session.get(self._base + path, headers=self._headers) as answer:
+                data = await answer.read()
+                return data if answer.status == 200 else b""
         except (aiohttp.ClientError, TimeoutError) as error:
             raise WorkloadError(f"no server at {self._base} ({type(error).__name__})") from error
 
@@ -48,11 +54,9 @@ class Gateway:
 
     async def _metrics(self) -> str:
         """Its metrics; empty if it has none."""
-        try:
-            async with self._session.get(f"{self._base}/metrics", headers=self._headers) as answer:
-                return await answer.text(errors="replace") if answer.status == 200 else ""
-        except (aiohttp.ClientError, TimeoutError):
-            return ""
+        with suppress(WorkloadError):
+            return (await self._get("/metrics")).decode(errors="replace")
+        return ""
 
     async def until_idle(self, *, settle_s: float, limit_s: float) -> bool:
         """Wait `settle_s`, then until nothing is in hand, `limit_s` at most. Whether it became idle."""
@@ -99,14 +103,10 @@ class Gateway:
         await asyncio.gather(*(one(row) for row in missing[1:_LOOKUP_LIMIT]))
 
     async def _look_up(self, row: Row) -> bool:
-        url = f"{self._base}/v1/routing/{row.request_id}"
-        try:
-            async with self._session.get(url, headers=self._headers) as answer:
-                data: Any = await answer.json(content_type=None) if answer.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, ValueError):
-            return False
-        outcome = data.get("outcome") if isinstance(data, dict) else None
-        if not isinstance(outcome, str):
+        data = None
+        with suppress(WorkloadError):
+            data = json_object(await self._get(f"/v1/routing/{row.request_id}"))
+        if data is None or not isinstance(outcome := data.get("outcome"), str):
             return False
         row.gateway_outcome = outcome
         if row.headway is None:

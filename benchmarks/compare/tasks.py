@@ -87,6 +87,14 @@ class Task:
         own = self.draw.rate_per_s
         return 1.0 if self.rate_per_s is None or own is None else own / self.rate_per_s
 
+    def of_draw(self) -> dict[str, Any]:
+        """Which requests a run is of."""
+        return {
+            "rate_per_s": self.rate_per_s,
+            "seed": self.draw.seed,
+            "resampled": self.draw.resampled,
+        }
+
     def requests(self) -> Iterator[WorkloadRequest]:
         """The draw at the task's rate; the first request comes at 0."""
         first_s, stretch = self.draw.first_s, self.stretch
@@ -138,14 +146,7 @@ def run_task(task: Task) -> dict[str, Any]:
     summary = summary_of(result)
     if not task.keep_load:
         summary["timeline"] = None
-    return {
-        "name": task.name,
-        "policy": task.label,
-        "rate_per_s": task.rate_per_s,
-        "seed": task.draw.seed,
-        "resampled": task.draw.resampled,
-        **summary,
-    }
+    return {"name": task.name, "policy": task.label, **task.of_draw(), **summary}
 
 
 def run_oracles(oracle: OracleTask) -> dict[str, Any]:
@@ -159,11 +160,4 @@ def run_oracles(oracle: OracleTask) -> dict[str, Any]:
         seed=task.draw.seed,
         losses=task.losses(),
     )
-    return {
-        "name": oracle.name,
-        "rate_per_s": task.rate_per_s,
-        "seed": task.draw.seed,
-        "resampled": task.draw.resampled,
-        "settings": oracle.settings(),
-        **found.as_dict(),
-    }
+    return {"name": oracle.name, **task.of_draw(), "settings": oracle.settings(), **found.as_dict()}
