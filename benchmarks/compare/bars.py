@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.compare.plots import figure_of, shown_rates
+from benchmarks.compare.plots import shown_rates
 from benchmarks.compare.styles import OUTCOME_GROUPS, PolicyStyles, Report
 from benchmarks.compare.tables import ENDINGS, endings, rate_text
 from benchmarks.pages import Cell
@@ -65,7 +65,7 @@ def outcomes(report: Report, styles: PolicyStyles) -> Outcomes:
             Cell(
                 f"{column.text(cell)} %",
                 css=f"strong {_ENDING_CSS.get(column.measure, '')}".strip()
-                if figure_of(cell, column.measure)["mean"]
+                if cell["measures"][column.measure]["mean"]
                 else "soft",
             )
             for column in shown

@@ -13,6 +13,7 @@ from benchmarks.compare.tables import (
     capacity_text,
     columns,
     endings,
+    known_capacities,
     rate_text,
     spending,
     three_digits,
@@ -45,8 +46,8 @@ def _row(policy: str, style: PolicyStyle, cells: Sequence[Cell], css: str = "") 
 
 def capacity_table(report: Report, styles: PolicyStyles) -> Table | None:
     """The load that each policy sustains, as a number and a bar, and against the baseline."""
-    known = [entry for entry in report["capacity"] if entry["bound"] is not None]
-    if len(report["rates_per_s"]) < 2 or not known:
+    known = known_capacities(report)
+    if not known:
         return None
     top = report["rates_per_s"][-1] or 1.0
     rows = []

@@ -53,12 +53,6 @@ def shown_note(report: Report) -> str:
     )
 
 
-def figure_of(cell: Cell, measure: str) -> Mapping[str, Any]:
-    """A cell's figure: `mean` and `half_width`."""
-    figure: Mapping[str, Any] = cell["measures"][measure]
-    return figure
-
-
 def ends(figure: Mapping[str, Any], factor: float = 1.0) -> tuple[float, float]:
     """The interval of a known figure; its mean twice where it has none."""
     half = figure["half_width"] or 0.0
@@ -66,7 +60,7 @@ def ends(figure: Mapping[str, Any], factor: float = 1.0) -> tuple[float, float]:
 
 
 def _known(cells: Sequence[Cell], *measures: str) -> list[Cell]:
-    return [cell for cell in cells if all(figure_of(cell, name)["mean"] is not None for name in measures)]
+    return [cell for cell in cells if all(cell["measures"][name]["mean"] is not None for name in measures)]
 
 
 # --- against load -------------------------------------------------------------------------------------
@@ -103,7 +97,7 @@ def _reach(report: Report, measure: str, *oracle: str) -> list[float]:
     known = _known(report["cells"], measure)
     found = [one[name]["mean"] for one in report["oracle"] for name in oracle if known]
     return [
-        *(end for cell in known for end in ends(figure_of(cell, measure))),
+        *(end for cell in known for end in ends(cell["measures"][measure])),
         *(value for value in found if value is not None),
     ]
 
@@ -134,7 +128,7 @@ def _curves(
         if not known:
             continue
         rates = [cell["rate_per_s"] for cell in known]
-        figures = [figure_of(cell, measure) for cell in known]
+        figures = [cell["measures"][measure] for cell in known]
         points = [(rate, factor * figure["mean"]) for rate, figure in zip(rates, figures, strict=True)]
         if any(figure["half_width"] for figure in figures):
             intervals = (ends(figure, factor) for figure in figures)
@@ -184,7 +178,7 @@ _LEAST_SPREAD = 0.02
 def costs_differ(report: Report) -> bool:
     """Whether answers cost more under one policy than under another."""
     costs = [
-        figure_of(cell, "cost_usd_per_request")["mean"]
+        cell["measures"]["cost_usd_per_request"]["mean"]
         for cell in _known(report["cells"], "cost_usd_per_request")
     ]
     return bool(costs) and max(costs) - min(costs) > _LEAST_SPREAD * max(costs)
@@ -209,8 +203,8 @@ def _cost_drawing(
     near = near_capacity(report)
     points = {
         (cell["policy"], cell["rate_per_s"]): (
-            1000 * figure_of(cell, "cost_usd_per_request")["mean"],
-            factor * figure_of(cell, measure)["mean"],
+            1000 * cell["measures"]["cost_usd_per_request"]["mean"],
+            factor * cell["measures"][measure]["mean"],
         )
         for cell in cells
     }

@@ -232,9 +232,15 @@ def rates_hint(report: Mapping[str, Any]) -> str | None:
     return f"For a more exact rate, add rates: {added_rates}." if added_rates else None
 
 
+def known_capacities(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """None of a single rate: it bounds nothing."""
+    several = len(report["rates_per_s"]) > 1
+    return [entry for entry in report["capacity"] if several and entry["bound"] is not None]
+
+
 def _capacity_lines(report: Mapping[str, Any]) -> list[str]:
-    known = [entry for entry in report["capacity"] if entry["bound"] is not None]
-    if len(report["rates_per_s"]) < 2 or not known:
+    known = known_capacities(report)
+    if not known:
         return []
     width = max(len(entry["policy"]) for entry in known)
     return [
