@@ -31,7 +31,7 @@ class Lane:
     """`jobs` are in order. `met` says of each job that has ended by the last simulation whether it kept its
     SLO: a loss of the instance leaves out those that it ended."""
 
-    def __init__(self, truth: Truth, instance: int, jobs: Iterable[Job] = ()) -> None:
+    def __init__(self, truth: Truth, instance: int, jobs: Iterable[Job]) -> None:
         self.truth = truth
         self.instance = instance
         self.jobs = sorted(jobs)

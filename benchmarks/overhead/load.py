@@ -40,7 +40,7 @@ class Client(asyncio.Protocol):
         self.chunks = 0
         self._load = load
         self._plan = load.plan
-        self._request = load.request(port)
+        self._request = load.requests[port]
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._from_ns = 0  # what latency counts from
@@ -145,7 +145,7 @@ class Load:
         self._clients: set[Client] = set()
         self._idle: list[Client] = []  # in open loop
         self._due_ns: deque[int] = deque()  # requests that found no idle connection
-        self._requests = {
+        self.requests = {
             port: wire.request(
                 port, stream=plan.stream, chunks=plan.chunks, pace_us=plan.pace_us, key=plan.key
             )
@@ -153,9 +153,6 @@ class Load:
         }
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def request(self, port: int) -> bytes:
-        return self._requests[port]
 
     # --- what clients tell
     def failed(self, kind: str) -> None:

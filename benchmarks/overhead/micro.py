@@ -150,9 +150,9 @@ def _instance(number: int) -> Instance:
     return instance
 
 
-def scan(events: int, reads: int | None = None) -> Callable[[], object]:
-    """Scans a stream of ordinary chunks, `events` in a read; by default 1000 reads of one, else 100."""
-    reads = reads or (1000 if events == 1 else 100)
+def scan(events: int) -> Callable[[], object]:
+    """Scans a stream of ordinary chunks, `events` in a read: 1000 reads of one, else 100."""
+    reads = 1000 if events == 1 else 100
     data = wire.content_event(1) * events
 
     def run() -> int:

@@ -64,11 +64,10 @@ class Cores:
     def text(self) -> str:
         if self.target is None or self.upstream is None or self.load is None:
             return "processes not pinned"
-        names = {
-            name: ",".join(map(str, sorted(cores)))
-            for name, cores in (("target", self.target), ("engine", self.upstream), ("load", self.load))
-        }
-        return "cores: " + ", ".join(f"{name} on {cores}" for name, cores in names.items())
+        pinned = {"target": self.target, "engine": self.upstream, "load": self.load}
+        return "cores: " + ", ".join(
+            f"{name} on {','.join(map(str, sorted(cores)))}" for name, cores in pinned.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

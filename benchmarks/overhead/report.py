@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -108,15 +109,13 @@ def notes(results: Mapping[str, Sequence[Result]], cores: Cores) -> list[str]:
 
 def _failures(results: Mapping[str, Sequence[Result]]) -> Iterator[str]:
     for target, runs in results.items():
-        failed = sum(each.failed for each in runs)
-        if failed:
-            kinds: dict[str, int] = {}
-            for each in runs:
-                for kind, count in (*each.errors.items(), ("not ended", each.incomplete)):
-                    if count:
-                        kinds[kind] = kinds.get(kind, 0) + count
+        kinds: Counter[str] = Counter()
+        for each in runs:
+            kinds += Counter({**each.errors, "not ended": each.incomplete})
+        if kinds:
             listed = ", ".join(f"{kind}: {count}" for kind, count in kinds.items())
-            yield f"! {target}: {failed} of {sum(each.started for each in runs)} answers failed ({listed})"
+            started = sum(each.started for each in runs)
+            yield f"! {target}: {kinds.total()} of {started} answers failed ({listed})"
 
 
 def _limits(results: Mapping[str, Sequence[Result]], cores: Cores) -> Iterator[str]:

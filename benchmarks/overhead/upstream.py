@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import cast
 
 import httptools
@@ -62,12 +63,12 @@ class Wheel:
             self._turning = False
 
 
+@dataclass(slots=True)
 class Instance:
     """What the connections of one port share."""
 
-    def __init__(self, wheel: Wheel) -> None:
-        self.wheel = wheel
-        self.running = 0
+    wheel: Wheel
+    running: int = 0
 
 
 class Exchange(asyncio.Protocol):

@@ -49,14 +49,11 @@ def machine_busy_s() -> float | None:
     """CPU seconds that all cores together have worked so far (not the time stolen from a virtual machine);
     None where not known."""
     with suppress(OSError):
-        user, nice, system, _, _, irq, softirq, *_ = map(int, _stat_line().split()[1:])
+        user, nice, system, _, _, irq, softirq, *_ = map(
+            int, (PROC / "stat").read_text().splitlines()[0].split()[1:]
+        )
         return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
     return None
-
-
-def _stat_line() -> str:
-    with (PROC / "stat").open() as file:
-        return file.readline()
 
 
 def _parents() -> Iterable[tuple[int, int]]:
