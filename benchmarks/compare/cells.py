@@ -1,8 +1,5 @@
-"""Runs of one policy at one rate taken together: means over seeds with 95 % intervals, and paired differences.
-
-A seed makes the arrivals and the requests, so two policies with one seed saw the same ones: their difference
-is taken seed by seed, which leaves out what the seeds themselves differ in.
-"""
+"""Runs of one policy at one rate taken together: means over seeds with 95 % intervals, and differences between policies, paired by
+seed since a seed makes the requests and their times."""
 
 from __future__ import annotations
 

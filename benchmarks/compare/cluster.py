@@ -1,8 +1,5 @@
-"""Many independent pieces of work on a Ray cluster.
-
-Every node has this package installed, in the same release of Python and Ray, and sees the files that the work
-names: the workload and the folder of results lie where all nodes find them under one path.
-"""
+"""Many independent pieces of work on a Ray cluster. Every node has this package, in the same release of Python and Ray, and sees
+the workload and the folder of results under the same paths."""
 
 from __future__ import annotations
 

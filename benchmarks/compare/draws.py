@@ -1,8 +1,5 @@
-"""The draws of a workload, one for each seed, as files that every process can read.
-
-Seed 0 is a recorded trace as it is; other seeds resample it. All is read and checked against the fleet before
-anything runs.
-"""
+"""The draws of a workload, one for each seed, as files that every process can read: seed 0 is a recorded trace as it is, other
+seeds resample it. All is read and checked against the fleet before anything runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The report as one self-contained HTML page: no script, no outside file, light and dark.
 
-The key at the top works by style alone: a box hides a policy in all plots and tables, the pointer (or the
-keyboard's focus) on a name shows it alone.
+The key works by style alone: a box hides a policy in all plots and tables, the pointer (or the focus) on a name shows it alone.
 """
 
 from __future__ import annotations

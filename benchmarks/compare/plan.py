@@ -1,8 +1,6 @@
 """What a comparison in simulation runs: policies x rates x draws of the workload.
 
-The runs are paired: for one rate and seed every policy sees the same requests at the same times. Finished
-runs are kept in `DIR/runs`, so that an interrupted comparison goes on where it was; after a change of the
-program all of it is run again.
+Finished runs are kept in `DIR/runs`, so that an interrupted comparison goes on; after a change of the program all is run again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Policies against the oracles: what is left to gain, and how much of what could be gained was.
+"""Policies against the oracles: what is left to gain, and how much of what could be gained was ("Oracles" in docs/simulator.md).
 
-The best that any policy could reach lies in a bracket: at least what a clairvoyant schedule that was found
-reaches, at most an upper bound that was proved. So regret and the share of the gap that a policy closes,
-(G - G_baseline) / (G_best - G_baseline) in goodput, are brackets too. All of it is taken draw by draw: an
-oracle speaks of the very requests that the policies saw.
+What any policy could reach lies between a clairvoyant schedule that was found and an upper bound that was proved. So regret and
+the share of the gap that a policy closes are brackets too. All of it is taken draw by draw.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The colours and dashes of policies and outcomes: one colour each on the whole page, in light and dark.
-
-Colours are for colour-blind readers (after Okabe and Ito); baselines are grey and dashed, so that the
-policies that are compared with them stand out however many there are.
-"""
+"""The colours and dashes of policies and outcomes, in light and dark, for colour-blind readers (after Okabe and Ito). Baselines are
+grey and dashed, so that the policies that are compared with them stand out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The numbers of one run, in the same keys whether it was simulated or replayed against a live gateway.
-
-Attainment and goodput are those of `benchmarks.measures`: outcomes outside attainment are left out, and
-goodput counts met requests over the offered window. What only one form knows is None in the other.
-"""
+"""The numbers of one run, in the same keys whether it was simulated or replayed against a live gateway; what only one form knows is
+None in the other. Attainment and goodput are those of `benchmarks.measures`."""
 
 from __future__ import annotations
 

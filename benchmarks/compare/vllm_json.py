@@ -1,9 +1,7 @@
 """Runs in the shape of vLLM's benchmark (`vllm bench serve --save-result`), for tools that read that.
 
-Field names and definitions are those of vLLM 0.32's `vllm/benchmarks/serve.py`: latencies and tokens of completed
-requests, times in milliseconds, rates over the whole duration (the drain included, unlike our own goodput). What it
-keeps for each request is left out, as it does without `--save-detailed`. Our own figures start with
-`headway_`.
+Names and definitions are those of vLLM 0.32's `vllm/benchmarks/serve.py` without `--save-detailed`: times in milliseconds, rates over
+the whole duration (the drain included, unlike our own goodput). Our own figures start with `headway_`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Oracles: how far a policy is from what was possible at all. See docs/oracles.md.
-
-    found = oracles(fleet, arrivals, {"slo": result, ...}, effort="normal")
-
-An upper bound that no schedule passes (`bound`), a schedule that a search with true lengths found
-(`clairvoyant`), and the least cost of a mean quality (`quality_cost`). Needs scipy.
-"""
+"""Oracles: how far a policy is from what was possible at all. See docs/oracles.md. Needs scipy."""
 
 from benchmarks.oracles.bound import goodput_upper_bound
 from benchmarks.oracles.clairvoyant import Effort, search

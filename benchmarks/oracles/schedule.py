@@ -1,8 +1,5 @@
-"""A schedule that is written down beforehand, and what comes of it: each request at a place and a time.
-
-Instances know nothing of each other, so a schedule is served instance by instance, by the same engine model
-that the simulator drives.
-"""
+"""A schedule that is written down beforehand, and what comes of it: instances know nothing of each other, so it is served instance
+by instance, by the engines of the simulator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What each request would truly be on each candidate: the ground that all oracles stand on.
-
-Candidates are those that `router.core.eligibility` lets through (context, `min_quality`, money). Lengths are
-the true ones, cut as an engine and a money cap would cut them.
-"""
+"""What each request would truly be on each candidate: the ground that all oracles stand on ("Possible attempts" in
+docs/oracles.md)."""
 
 from __future__ import annotations
 

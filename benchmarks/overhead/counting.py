@@ -1,7 +1,4 @@
-"""Counts what a piece of code does: a measure of its cost that is the same on every machine.
-
-Times depend on the machine and on what else runs there. Counts of one interpreter version do not, so a test can hold them.
-"""
+"""Counts what a piece of code does: a measure of its cost that is the same on every machine, for one version of Python."""
 
 from __future__ import annotations
 

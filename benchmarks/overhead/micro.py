@@ -1,7 +1,6 @@
 """Single steps of the hot path, each by itself in this process: microseconds a call.
 
-These do not add up to the cost of a request (no sockets, no parsing of HTTP, everything warm in the caches);
-they say which step grew.
+They say which step grew, and do not add up to the cost of a request: no sockets, no parsing of HTTP, everything warm in the caches.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """`python -m benchmarks.overhead.upstream`: an engine of canned bytes that costs as little as Python allows.
 
-Speaks as much of vLLM as a gateway needs: chat completions (whole or streamed), /health, /metrics. Each port
-is an instance of its own. It prints its ports as one line of JSON and ends when its stdin closes.
-
-Paced streams are driven by one wheel that turns each millisecond, so hundreds of streams need one timer.
+Speaks as much of vLLM as a gateway needs. Each port is an instance of its own. It prints its ports as one line of JSON and ends when
+its stdin closes. Paced streams are driven by one wheel that turns each millisecond, so hundreds of streams need one timer.
 """
 
 from __future__ import annotations

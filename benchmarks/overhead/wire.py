@@ -1,9 +1,8 @@
 """The bytes that the load generator and the canned engine exchange.
 
-Everything is fixed in advance but a time stamp: each content event has the time of its writing
-(CLOCK_MONOTONIC nanoseconds, one clock for all processes of a machine), so its reader knows how long the
-relay took. A request has the number of events (`max_tokens`) and the time between them (in its prompt, which a
-gateway passes on unchanged).
+All is fixed but a time stamp: each content event has the time of its writing (CLOCK_MONOTONIC nanoseconds, one clock for all
+processes of a machine), so its reader knows how long the relay took. The prompt, which a gateway passes on unchanged, has the time
+between the events.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Pages of the reports: jinja2 templates that load nothing from elsewhere, in light and dark.
-
-`base.html` is the frame of every page, `parts.html` has what they share. Text is escaped; a `Drawing` is inserted as
-inline SVG.
-"""
+"""Pages of the reports: jinja2 templates that load nothing from elsewhere, in light and dark. `base.html` is the frame of every
+page, `parts.html` has what they share. Text is escaped; a `Drawing` is inserted as inline SVG."""
 
 from __future__ import annotations
 

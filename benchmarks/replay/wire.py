@@ -1,8 +1,7 @@
 """A measuring HTTP/1.1 client: what arrives is stamped and metered where the socket is read.
 
-A general client wakes a task for each chunk, which costs more than everything that is measured here; this one is on the
-gateway's own connections to engines (`backends.connection`) and wakes its caller once, when the answer has ended.
-TCP_NODELAY is on (the event loop sets it), connections are reused if wished.
+A general client wakes a task for each chunk, which costs more than all that is measured here. This one is on the gateway's own
+connections to engines (`backends.connection`) and wakes its caller once, when the answer has ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reference scenarios: a fleet, a workload, rates and policies under a name, so that results compare.
-
-Each has a full form over public traces and a small form from generators alone. See docs/scenarios.md.
-"""
+"""Reference scenarios: a fleet, a workload, rates and policies under a name, so that results compare. See docs/scenarios.md."""
 
 from benchmarks.scenarios.reading import load_scenario, names
 from benchmarks.scenarios.scenario import Loss, Scenario

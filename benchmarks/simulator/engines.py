@@ -1,8 +1,5 @@
-"""One instance of a simulated fleet: the pure engine model in the simulator's seconds.
-
-The model's time is the simulator's time x `speed`. Decode stretches are jumped over: progress is reported for
-the first and the last token of a sequence.
-"""
+"""One instance of a simulated fleet: the pure engine model, whose time is the simulator's x `speed`. Decode stretches are jumped
+over: progress is reported for the first and the last token of a sequence."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The published originals of the prompt sets that the shipped predictors learn from, for who has no HEADWAY_DATA.
 
-They have texts of answers and no token counts: lengths are characters over a constant of the task. So an
-artifact made from them differs a little from one made from the folder; its `about` says which it was.
+They have texts of answers and no token counts: lengths are characters over a constant of the task, so an artifact made from them
+differs a little from one made from the folder.
 
-RouteLLM (lm-sys/RouteLLM, routellm/evals): a CSV file for GSM8K and one for each MMLU subject; columns prompt,
-then for each model whether it was right, and for GSM8K its answer (`MODEL_response`).
+RouteLLM (lm-sys/RouteLLM, routellm/evals): a CSV file for GSM8K and one for each MMLU subject; columns prompt, then for each model
+whether it was right, and for GSM8K its answer (`MODEL_response`).
 """
 
 from __future__ import annotations

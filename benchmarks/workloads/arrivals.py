@@ -1,7 +1,4 @@
-"""Arrival times: Poisson, bursty (Gamma gaps), day cycle; and the rescaling of times that are there.
-
-The processes are endless streams of times in seconds from 0, drawn from the generator that is handed in.
-"""
+"""Arrival times (Poisson, bursty, day cycle) as endless streams in seconds from 0, and the rescaling of times that are there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Files as they were published, plain or gzipped: CSV tables, JSON lines and JSON lists, read into typed records.
-
-A WorkloadError names file, line and field of what is not as it should be.
-"""
+"""Files as they were published, plain or gzipped: CSV tables, JSON lines and JSON lists, read into typed records. A WorkloadError
+names file, line and field of what is not as it should be."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Workloads as streams: what can be gone through again and again, always with the same requests.
 
-A stage takes a stream and gives one, so that a million requests need no more memory than a few. What a stage
-has to know of the whole (its rate, its longest answer) is found by going through it once (`survey`).
+A stage takes a stream and gives one, so that a million requests need no more memory than a few. What it has to know of the whole
+is found by going through it once (`survey`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The text that is sent for a request: made up, lengthened or cut to its `prompt_tokens`.
+"""The text that is sent for a request: made up, lengthened or cut to its `prompt_tokens`, as the emulator counts tokens.
 
-Tokens are counted as the emulator counts them (UTF-8 bytes / 4, rounded up); a real tokenizer gives other
-counts of the same order. Made-up text is distinct from its first bytes on, so that no two requests share a
-prefix by accident, except where `prefix_hashes` says so: equal ids give equal blocks of 512 tokens.
-A `salt` changes all made-up text and no length: runs that share an engine do not warm each other's cache.
+Made-up text is distinct from its first bytes on, so that no two requests share a prefix by accident, except where `prefix_hashes`
+says so. A `salt` changes all made-up text and no length: runs that share an engine do not warm each other's cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""AlpacaEval: 805 instructions and the answers of many models.
+"""AlpacaEval: 805 instructions and the answers of many models, for local tests.
 
 tatsu-lab/alpaca_eval, results/MODEL/model_outputs.json: [{"instruction", "output", "generator", "dataset"}].
-The instructions are published as CC-BY-NC-4.0 and the answers under each provider's terms: for local tests.
 """
 
 from __future__ import annotations
