@@ -65,11 +65,14 @@ def coefficient_of_variation(values: npt.ArrayLike) -> float | None:
     return float(known.std() / known.mean())
 
 
-def mean_rate(arrivals_s: Sequence[float]) -> float | None:
+def rate_between(count: int, first_s: float, last_s: float) -> float | None:
     """Arrivals per second over the span from the first to the last; None below two distinct times."""
-    if len(arrivals_s) < 2 or arrivals_s[-1] <= arrivals_s[0]:
-        return None
-    return (len(arrivals_s) - 1) / (arrivals_s[-1] - arrivals_s[0])
+    return (count - 1) / (last_s - first_s) if count > 1 and last_s > first_s else None
+
+
+def mean_rate(arrivals_s: Sequence[float]) -> float | None:
+    """As `rate_between`, of times that rise."""
+    return rate_between(len(arrivals_s), arrivals_s[0], arrivals_s[-1]) if len(arrivals_s) else None
 
 
 def is_offered(outcome: str) -> bool:

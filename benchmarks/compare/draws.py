@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.resample import Resampler
+from benchmarks.measures import rate_between
 from benchmarks.scenarios import Scenario
 from benchmarks.simulator import Fleet, check
 from benchmarks.workloads.describe import Description, passing
@@ -42,9 +43,7 @@ class Draw:
 
     @property
     def rate_per_s(self) -> float | None:
-        """Requests/s from the first to the last; None if they arrive at once."""
-        span_s = self.last_s - self.first_s
-        return (self.requests - 1) / span_s if span_s > 0 else None
+        return rate_between(self.requests, self.first_s, self.last_s)
 
 
 @dataclass(frozen=True, slots=True)

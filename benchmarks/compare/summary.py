@@ -22,7 +22,7 @@ from benchmarks.compare.columns import (
     prediction_errors,
     weighted_summary,
 )
-from benchmarks.measures import Summary, is_offered, quantiles, sorted_known
+from benchmarks.measures import Summary, is_offered, quantiles, rate_between, sorted_known
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise
 from benchmarks.simulator.outcomes import OUTCOMES, Result, Timeline, Usage
@@ -66,8 +66,8 @@ def summary_of(result: Result) -> dict[str, Any]:
     columns = result.columns
     requests = len(result)
     arrival_s: Floats = columns["arrival_s"]
-    span_s = float(arrival_s.max() - arrival_s.min()) if requests else 0.0
-    rate_per_s = (requests - 1) / span_s if span_s > 0 else None
+    first_s, last_s = (float(arrival_s.min()), float(arrival_s.max())) if requests else (0.0, 0.0)
+    rate_per_s = rate_between(requests, first_s, last_s)
     window_s = requests / rate_per_s if rate_per_s else None
     outcome = columns["outcome"]
     complete = is_one_of(outcome, COMPLETE)
@@ -79,7 +79,7 @@ def summary_of(result: Result) -> dict[str, Any]:
     cost_usd = float(columns["cost_usd"].sum())
     output_tokens = int(columns["output_tokens"].sum(dtype=np.int64))
     end_s = arrival_s + columns["e2e_s"]
-    duration_s = float(end_s.max() - arrival_s.min()) if requests else 0.0
+    duration_s = float(end_s.max()) - first_s if requests else 0.0
     outcomes = counted(OUTCOMES, outcome)
     return {
         "requests": requests,

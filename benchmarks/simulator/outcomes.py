@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.workloads.format import written_whole
 from router.compiled import compiled_init
 from router.core.settlement import Settlement
 from router.core.types import Outcome, Prediction, Request
@@ -244,15 +245,9 @@ class Result:
 
     def save(self, path: Path) -> None:
         """Keep names and columns as plain arrays (.npz); the file is there whole or not at all."""
-        part = path.with_name(f".{path.name}.part.npz")
-        np.savez_compressed(
-            part,
-            allow_pickle=False,
-            instances=np.array(self.instances),
-            models=np.array(self.models),
-            **self.columns,
-        )
-        part.replace(path)
+        names = {"instances": np.array(self.instances), "models": np.array(self.models)}
+        with written_whole(path) as part, part.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **names, **self.columns)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backends.emulator.text import count_tokens
+from benchmarks.measures import rate_between
 from benchmarks.workloads.format import WorkloadRequest
 
 Stream = Callable[[], Iterator[WorkloadRequest]]
@@ -31,9 +32,7 @@ class Survey:
 
     @property
     def rate_per_s(self) -> float | None:
-        """Arrivals per second from the first to the last; None below two distinct times."""
-        span_s = self.last_s - self.first_s
-        return (self.requests - 1) / span_s if self.requests > 1 and span_s > 0 else None
+        return rate_between(self.requests, self.first_s, self.last_s)
 
     @property
     def mean_output_tokens(self) -> float | None:
