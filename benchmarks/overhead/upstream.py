@@ -6,12 +6,10 @@ its stdin closes. Paced streams are driven by one wheel that turns each millisec
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
@@ -155,15 +153,15 @@ class Exchange(asyncio.Protocol):
         return b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
-async def serve(ports: Sequence[int]) -> None:
-    """Serve on 127.0.0.1 until stdin closes; port 0 is any free one."""
+async def serve() -> None:
+    """Serve two instances on free ports of 127.0.0.1 until stdin closes."""
     loop = asyncio.get_running_loop()
     wheel = Wheel(loop)
     servers = []
-    for port in ports:
+    for _ in range(2):
         instance = Instance(wheel)
         servers.append(
-            await loop.create_server(lambda i=instance: Exchange(i), "127.0.0.1", port, backlog=4096)  # type: ignore[misc]
+            await loop.create_server(lambda i=instance: Exchange(i), "127.0.0.1", 0, backlog=4096)  # type: ignore[misc]
         )
     bound = [server.sockets[0].getsockname()[1] for server in servers]
     print(orjson.dumps({"ports": bound}).decode(), flush=True)
@@ -180,16 +178,6 @@ async def until_stdin_closes(loop: asyncio.AbstractEventLoop) -> None:
         await reader.read()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.upstream")
-    parser.add_argument(
-        "--port", type=int, action="append", help="once for each instance (default: two free)"
-    )
-    ports = parser.parse_args().port or [0, 0]
-    gc.disable()
-    uvloop.run(serve(ports))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    gc.disable()
+    uvloop.run(serve())
