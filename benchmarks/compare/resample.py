@@ -72,7 +72,9 @@ def _copied(request: WorkloadRequest, copy: int, arrival_s: float) -> WorkloadRe
     """Copies differ in their ids, sessions and prefixes; the first keeps the trace's own prefixes."""
     hashes = request.prefix_hashes
     if hashes and copy:
-        hashes = tuple(_moved(each, copy) for each in hashes)
+        # Other ids, whatever the size of the trace's own.
+        digests = (blake2b(f"{each}~{copy}".encode(), digest_size=7).digest() for each in hashes)
+        hashes = tuple(int.from_bytes(digest, "big") for digest in digests)
     return replace(
         request,
         arrival_s=arrival_s,
@@ -80,8 +82,3 @@ def _copied(request: WorkloadRequest, copy: int, arrival_s: float) -> WorkloadRe
         prefix_hashes=hashes,
         session=None if request.session is None else f"{request.session}~{copy}",
     )
-
-
-def _moved(block_id: int, copy: int) -> int:
-    """Another id for a prefix block, whatever the size of the trace's own ids."""
-    return int.from_bytes(blake2b(f"{block_id}~{copy}".encode(), digest_size=7).digest(), "big")

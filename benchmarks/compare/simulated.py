@@ -75,7 +75,10 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             finished = True
         except KeyboardInterrupt:
             pass
-    _at_own_rate([*runs, *oracles], drawn)
+    own_rate = Interval.of(draw.rate_per_s for draw in drawn.each).mean or 0.0
+    for each in (*runs, *oracles):
+        if each["rate_per_s"] is None:
+            each["rate_per_s"] = own_rate
     order = {task.label: place for place, task in enumerate(plan.tasks(args.out))}
     runs.sort(key=lambda one: (one["rate_per_s"], order[one["policy"]], one["seed"]))
     about = {
@@ -98,14 +101,6 @@ def _check_rates(rates: Sequence[float] | None, each: Sequence[draws.Draw], name
             raise WorkloadError(f"{named}: the workload needs at least two different arrival times")
         else:
             draws.check_span(named, (draw.requests - 1) / min(rates))
-
-
-def _at_own_rate(runs: Sequence[dict[str, Any]], drawn: draws.Draws) -> None:
-    """Runs at the workload's own rate under one number, the mean of the draws' rates."""
-    own = Interval.of(draw.rate_per_s for draw in drawn.each).mean
-    for run in runs:
-        if run["rate_per_s"] is None:
-            run["rate_per_s"] = own or 0.0
 
 
 def _opened(

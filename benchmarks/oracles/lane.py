@@ -60,7 +60,9 @@ class Lane:
             job = jobs[taken] if taken < len(jobs) else None
             if job is not None and job.submit_s <= due:
                 if since >= _JOBS_APART:
-                    self._keep(_Checkpoint(job.submit_s, taken, lone.copy()))
+                    self._checkpoints.append(_Checkpoint(job.submit_s, taken, lone.copy()))
+                    if len(self._checkpoints) > _KEPT:
+                        del self._checkpoints[1 : _KEPT // 2]
                     since = 0
                 if job.submit_s >= until_s:
                     return
@@ -74,15 +76,6 @@ class Lane:
             for index, served, ended in completed:
                 if ended:
                     self.met[index] = met(self.truth.arrivals[index], served)
-
-    def _keep(self, checkpoint: _Checkpoint) -> None:
-        self._checkpoints.append(checkpoint)
-        if len(self._checkpoints) > _KEPT:
-            del self._checkpoints[1 : _KEPT // 2]
-
-    def _before(self, at_s: float) -> _Checkpoint:
-        """The last checkpoint that a change at `at_s` leaves as it is."""
-        return self._checkpoints[bisect_left(self._checkpoints, at_s, key=lambda each: each.at_s) - 1]
 
     def change(self, remove: Job | None = None, add: Job | None = None) -> None:
         """Change the schedule. What comes after is simulated anew when it is asked for."""
@@ -101,7 +94,8 @@ class Lane:
         later feel little of it; what they feel is seen when the whole schedule is served."""
         at_s = min(job.submit_s for job in (remove, add) if job is not None)
         self.reach(at_s)
-        checkpoint = self._before(at_s)
+        # The last one that a change at `at_s` leaves as it is.
+        checkpoint = self._checkpoints[bisect_left(self._checkpoints, at_s, key=lambda each: each.at_s) - 1]
         lone, jobs, taken = checkpoint.state.copy(), self.jobs, checkpoint.taken
         arrivals, known = self.truth.arrivals, self.met
         total = 0 if remove is None else -known.get(remove.request, True)

@@ -186,7 +186,9 @@ class _Meters:
 
     def __init__(self, target: Target, redis: _Redis, store_pid: int | None) -> None:
         self._target, self._redis = target, redis
-        self._writers = [pid for pid in target.pids if _is_writer(pid)]
+        self._writers = [
+            pid for pid in target.pids if b"writer_main" in (usage.PROC / str(pid) / "cmdline").read_bytes()
+        ]
         self._store_pid = store_pid
         self._began = self._look()
 
@@ -199,10 +201,6 @@ class _Meters:
     def read(self) -> tuple[float, ...]:
         """Of the gateway, of its writer processes, of Redis, of the database; Redis's commands."""
         return tuple(now - then for now, then in zip(self._look(), self._began, strict=True))
-
-
-def _is_writer(pid: int) -> bool:
-    return b"writer_main" in (usage.PROC / str(pid) / "cmdline").read_bytes()
 
 
 @contextmanager

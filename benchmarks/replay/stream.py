@@ -73,7 +73,9 @@ class StreamMeter:
             self._read = end + 1
             if event is None:
                 continue
-            if _has_token(event):
+            if any(
+                carries_token(choice) for choice in event.get("choices") or () if isinstance(choice, dict)
+            ):
                 self.first_at = self.last_at = now
                 rest = bytes(data[self._read :])
                 further = rest.count(_EVENT)
@@ -125,7 +127,3 @@ def _event_of(line: bytes) -> Mapping[str, Any] | None:
         return None if data is None else object_of(data)
     except UpstreamError:
         return None
-
-
-def _has_token(event: Mapping[str, Any]) -> bool:
-    return any(carries_token(choice) for choice in event.get("choices") or () if isinstance(choice, dict))

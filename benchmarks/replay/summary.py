@@ -77,10 +77,6 @@ def milliseconds(value_s: float | None) -> str:
     return "-" if value_s is None else f"{value_s * 1000:,.0f}" if value_s >= 0.1 else f"{value_s * 1000:.1f}"
 
 
-def per_cent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
 def text(summary: Mapping[str, Any]) -> str:
     lines = [
         f"requests   {summary['requests']:,}, complete {summary['complete']:,}"
@@ -91,7 +87,7 @@ def text(summary: Mapping[str, Any]) -> str:
         lines.append(f"{name:<10} {cells} ms")
     if summary["offered_with_slo"]:
         lines.append(
-            f"SLO        {per_cent(summary['attainment'])} of {summary['offered_with_slo']:,} met"
+            f"SLO        {100 * summary['attainment']:.1f} % of {summary['offered_with_slo']:,} met"
             + ("" if summary["goodput_per_s"] is None else f", goodput {summary['goodput_per_s']:.3f}/s")
         )
     lines.append(

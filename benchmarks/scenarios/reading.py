@@ -46,11 +46,7 @@ def _different(items: tuple[Any, ...]) -> tuple[Any, ...]:
     return items
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-_Line = Annotated[Text, AfterValidator(_one_line)]
+_Line = Annotated[Text, AfterValidator(lambda text: " ".join(text.split()))]
 
 
 class _File(Section):

@@ -157,7 +157,10 @@ class Simulation:
                 if isinstance(what, SimulatedEngine):
                     if what.due != now:
                         continue
-                    self._engine_moment(what, now)
+                    # Its next step starts before the gateway has answered what it gave out.
+                    self._hand_out(what, now)
+                    what.due = None
+                    self._watch(what)
                 else:
                     what(now)
             self._events += 1
@@ -276,12 +279,6 @@ class Simulation:
         if due is not None and due != before:
             self._order += 1
             heappush(self._heap, (due, self._order, engine))
-
-    def _engine_moment(self, engine: SimulatedEngine, now: float) -> None:
-        """What the engine gave out by `now`; its next step starts before the gateway has answered that."""
-        self._hand_out(engine, now)
-        engine.due = None
-        self._watch(engine)
 
     def _catch_up(self, engine: SimulatedEngine, now: float) -> None:
         """Hand out what is due at this very moment before the engine is changed."""

@@ -107,17 +107,13 @@ def checksum(path: Path) -> str:
         return file_digest(data, "sha256").hexdigest()
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where downloads are kept (XDG_CACHE_HOME is heeded)."""
-    root = environment.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "headway"
-
-
 def download(url: str, environment: Mapping[str, str]) -> Path:
     """The file behind `url`, from the cache or fetched into it. The WorkloadError has in one line what to do
     when that fails."""
     parts = urllib.parse.urlsplit(url)
-    path = cache_folder(environment) / parts.netloc / urllib.parse.unquote(parts.path).lstrip("/")
+    root = environment.get("XDG_CACHE_HOME")
+    cache = (Path(root) if root else Path.home() / ".cache") / "headway"
+    path = cache / parts.netloc / urllib.parse.unquote(parts.path).lstrip("/")
     if path.is_file():
         return path
     part = path.with_name(f"{path.name}.{os.getpid()}.part")

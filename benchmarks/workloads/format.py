@@ -203,14 +203,12 @@ def read(path: Path, *, check_ids: bool = True) -> Iterator[WorkloadRequest]:
         for number, line in enumerate(lines, start=2):
             if not line.strip():
                 continue
-            try:
-                request = parse_request(line)
-                if check_ids and request.id in seen:
-                    raise WorkloadError(f"id {request.id!r} occurs twice")
-                if request.arrival_s < earlier_s:
-                    raise WorkloadError("arrival_s is earlier than the line before (must be sorted)")
-            except WorkloadError as error:
-                raise WorkloadError(f"{path}, line {number}: {error}") from None
+            where = f"{path}, line {number}"
+            request = checked(_REQUESTS.validate_json, line, where)
+            if check_ids and request.id in seen:
+                raise WorkloadError(f"{where}: id {request.id!r} occurs twice")
+            if request.arrival_s < earlier_s:
+                raise WorkloadError(f"{where}: arrival_s is earlier than the line before (must be sorted)")
             if check_ids:
                 seen.add(request.id)
             earlier_s = request.arrival_s
@@ -236,14 +234,6 @@ def checked(validate: Callable[[Any], Checked], data: Any, where: str) -> Checke
         return validate(data)
     except ValidationError as error:
         raise WorkloadError(f"{where}: {problem(error)}") from None
-
-
-def parse_request(line: bytes) -> WorkloadRequest:
-    """One line as a request; a WorkloadError names the field and the reason."""
-    try:
-        return _REQUESTS.validate_json(line)
-    except ValidationError as error:
-        raise WorkloadError(problem(error)) from None
 
 
 _HEADERS, _REQUESTS = TypeAdapter(Header), TypeAdapter(WorkloadRequest)

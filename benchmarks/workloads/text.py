@@ -73,7 +73,9 @@ def prompt_text(request: WorkloadRequest, seed: int | None = 0, salt: str = "") 
             return request.prompt
         own = request.prompt.encode()
         if len(own) >= size:
-            return cut_to_bytes(own, size)
+            # Dots in place of a character that does not fit.
+            cut = own[:size].decode("utf-8", "ignore")
+            return cut + "." * (size - len(cut.encode()))
         return (_made_up(key, size - len(own) - 2) + b"\n\n" + own).decode()
     block_size = PREFIX_BLOCK_TOKENS * BYTES_PER_TOKEN
     blocks: list[bytes] = []
@@ -86,10 +88,3 @@ def prompt_text(request: WorkloadRequest, seed: int | None = 0, salt: str = "") 
     if left > 0:
         blocks.append(_made_up(key, left))
     return b"".join(blocks).decode()
-
-
-def cut_to_bytes(text: bytes, size: int) -> str:
-    """The longest beginning of `text` within `size` bytes that ends with a whole character, filled up with
-    dots to exactly `size`."""
-    cut = text[:size].decode("utf-8", "ignore").encode()
-    return (cut + b"." * (size - len(cut))).decode()
