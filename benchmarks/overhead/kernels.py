@@ -8,11 +8,11 @@ import argparse
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pkgutil import iter_modules
-from timeit import Timer
 from typing import Any
 
 import numpy as np
 
+from benchmarks.overhead.micro import times_us
 from predictors import kernels
 from predictors.kernels import reference
 from predictors.kernels.length_bins import PRIOR_SHARES
@@ -43,11 +43,7 @@ def main() -> None:
 
 
 def least_us(step: Callable[[], object]) -> float:
-    """Microseconds of one call."""
-    timer = Timer(step)
-    step()
-    number = max(1, round(_LEAST_S / max(timer.timeit(1), 1e-7)))
-    return min(timer.repeat(_REPEATS, number)) / number * 1e6
+    return min(times_us(step, _LEAST_S, _REPEATS))
 
 
 def in_numpy(name: str) -> Any:

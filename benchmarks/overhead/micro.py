@@ -222,13 +222,17 @@ async def write_to_sqlite(records: int) -> Cost:
 
 
 def _time(name: str, step: Callable[[], object], calls: int, least_s: float) -> Cost:
+    values = [value / calls for value in times_us(step, least_s, _REPEATS)]
+    return Cost(name, median(values), min(values))
+
+
+def times_us(step: Callable[[], object], least_s: float, repeats: int) -> list[float]:
+    """Microseconds of one call of `step`, in repetitions of about `least_s` seconds each."""
     timer = Timer(step)
     step()
-    once_s = max(timer.timeit(1), 1e-7)
-    number = max(1, round(least_s / once_s))
+    number = max(1, round(least_s / max(timer.timeit(1), 1e-7)))
     gc.collect()
-    values = [took_s / number / calls * 1e6 for took_s in timer.repeat(_REPEATS, number)]
-    return Cost(name, median(values), min(values))
+    return [took_s / number * 1e6 for took_s in timer.repeat(repeats, number)]
 
 
 @cache

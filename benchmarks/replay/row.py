@@ -27,12 +27,8 @@ _OUTCOME_OF_CODE: Mapping[str, Outcome] = {
     "upstream_error": Outcome.BACKEND_ERROR,
 }
 _OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
-    400: Outcome.REJECTED_INVALID,
-    401: Outcome.REJECTED_AUTH,
-    403: Outcome.REJECTED_AUTH,
-    404: Outcome.REJECTED_INVALID,
-    413: Outcome.REJECTED_INVALID,
-    422: Outcome.REJECTED_INVALID,
+    **dict.fromkeys((400, 404, 413, 422), Outcome.REJECTED_INVALID),
+    **dict.fromkeys((401, 403), Outcome.REJECTED_AUTH),
     429: Outcome.REJECTED_RATE,
     503: Outcome.REJECTED_OVERLOAD,
 }

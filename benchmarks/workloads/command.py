@@ -11,14 +11,7 @@ from rich.progress import TimeRemainingColumn
 from benchmarks.terminal import print_json, progress_bar
 from benchmarks.workloads import arguments, describe, figure
 from benchmarks.workloads.build import plan
-from benchmarks.workloads.format import (
-    Header,
-    WorkloadError,
-    WorkloadRequest,
-    read,
-    read_header,
-    write,
-)
+from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header, write
 from benchmarks.workloads.records import recorded_requests
 from router.config import load
 from router.store.database import StoreError

@@ -170,24 +170,20 @@ class RoutingMix:
 
     def as_dict(self) -> dict[str, Any]:
         """What is set, for a header."""
-        given: dict[str, Any] = {}
-        if self.slo_shares is not None:
-            given["slo_mix"] = dict(self.slo_shares)
-            given["slo_classes"] = {
-                name: dict(self.slo_classes[name]) for name in self.slo_shares if name != "none"
-            }
-        elif self.slo is not None:
-            given["slo"] = dict(self.slo)
-        if self.budget_shares is not None:
-            given["budget_mix_usd"] = dict(self.budget_shares)
-        if self.tariff_usd_per_mtok is not None:
-            given["budget_tariff_usd_per_mtok"] = list(self.tariff_usd_per_mtok)
-        if self.quality_shares is not None:
-            given["quality_mix"] = dict(self.quality_shares)
-        for name in ("policy", "on_miss", "min_quality"):
-            if getattr(self, name) is not None:
-                given[name] = getattr(self, name)
-        return given
+        mixed = self.slo_shares is not None
+        given = {
+            "slo_mix": self.slo_shares,
+            "slo_classes": {name: self.slo_classes[name] for name in self.slo_shares or () if name != "none"},
+            "slo": self.slo,
+            "budget_mix_usd": self.budget_shares,
+            "budget_tariff_usd_per_mtok": self.tariff_usd_per_mtok and list(self.tariff_usd_per_mtok),
+            "quality_mix": self.quality_shares,
+            "policy": self.policy,
+            "on_miss": self.on_miss,
+            "min_quality": self.min_quality,
+        }
+        ineffective = "slo" if mixed else "slo_classes"
+        return {name: value for name, value in given.items() if value is not None and name != ineffective}
 
     def apply(
         self, requests: Iterable[WorkloadRequest], seed: int, mean_output_tokens: float | None = None

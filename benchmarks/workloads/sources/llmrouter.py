@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.workloads.published import Record, Share, json_list
-from benchmarks.workloads.sources.prompt_sets import (
-    AnswerRow,
-    Answers,
-    prompt_id,
-    prompt_set,
-)
+from benchmarks.workloads.sources.prompt_sets import AnswerRow, Answers, prompt_id, prompt_set
 from benchmarks.workloads.sources.source import Choices, ModelNames
 
 _COMMIT = "4e7a796942ce26e9d5f2b93191c7c2585c99c2e3"
