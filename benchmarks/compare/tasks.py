@@ -160,4 +160,4 @@ def run_oracles(oracle: OracleTask) -> dict[str, Any]:
         seed=task.draw.seed,
         losses=task.losses(),
     )
-    return {"name": oracle.name, **task.of_draw(), "settings": oracle.settings(), **found.as_dict()}
+    return {"name": oracle.name, **task.of_draw(), "settings": oracle.settings(), **found}

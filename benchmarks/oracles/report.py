@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.measures import offered_period_s
 from benchmarks.oracles.bound import goodput_upper_bound
 from benchmarks.oracles.clairvoyant import Effort, search
-from benchmarks.oracles.quality_cost import Frontier, frontier
+from benchmarks.oracles.quality_cost import frontier
 from benchmarks.oracles.schedule import Job
 from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss, Result
@@ -38,42 +38,6 @@ EFFORTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Achieved:
-    """The best schedule known: `met` of `offered` requests keep their SLO when it is served. `start` is the
-    policy that the search started from; `improved` is false where the search found nothing better than it, or
-    did not run."""
-
-    attainment: float | None
-    goodput_per_s: float | None
-    met: int
-    offered: int
-    iterations: int
-    seconds: float
-    start: str | None
-    improved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Oracles:
-    """What was possible. `goodput_upper_bound_per_s` and `attainment_upper_bound` hold for every schedule,
-    `clairvoyant` is one that can be had; None where no request has an SLO, goodput also where all arrive at
-    once. `bound_parts` is the number of pieces that the bound was made of."""
-
-    goodput_upper_bound_per_s: float | None
-    attainment_upper_bound: float | None
-    bound_met: int
-    bound_parts: int
-    bound_seconds: float
-    clairvoyant: Achieved
-    quality_cost: Frontier
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a report keeps them: of the frontier its points."""
-        found = asdict(self)
-        return found | {"quality_cost": list(found["quality_cost"]["points"])}
-
-
 def oracles(
     fleet: Fleet,
     arrivals: Sequence[Arrival],
@@ -82,12 +46,17 @@ def oracles(
     effort: str | Efforts = "normal",
     seed: int = 0,
     losses: Sequence[InstanceLoss] = (),
-) -> Oracles:
-    """What was possible for `arrivals` over `fleet`. `results_by_policy` are runs of the same arrivals: the
-    search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one.
-    The clairvoyant knows the `losses` of the runs; the bound is that of a fleet without them. Raises
-    WorkloadError for an unknown effort, and for runs of other workloads; OracleFault when a schedule passes
-    the bound."""
+) -> dict[str, Any]:
+    """What was possible for `arrivals` over `fleet`, as a report keeps it. `results_by_policy` are runs of the same arrivals: the
+    search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one. The clairvoyant knows
+    the `losses` of the runs; the bound is that of a fleet without them. Raises WorkloadError for an unknown effort, and for runs of
+    other workloads; OracleFault when a schedule passes the bound.
+
+    `goodput_upper_bound_per_s` and `attainment_upper_bound` hold for every schedule; `bound_parts` is the number of pieces that the
+    bound was made of. `clairvoyant` is the best schedule known: `met` of `offered` requests keep their SLO when it is served. Its
+    `start` is the policy that the search started from; `improved` is false where the search found nothing better, or did not run.
+    Shares and rates are None where no request has an SLO, rates also where all arrive at once.
+    """
     chosen = EFFORTS.get(effort) if isinstance(effort, str) else effort
     if chosen is None:
         raise WorkloadError(f"unknown effort {effort!r} (known: {', '.join(EFFORTS)})")
@@ -123,25 +92,24 @@ def oracles(
     def per_s(count: int) -> float | None:
         return count / period_s if offered and period_s else None
 
-    achieved = Achieved(
-        met / offered if offered else None,
-        per_s(met),
-        met,
-        offered,
-        iterations,
-        perf_counter() - began,
-        best,
-        met > best_met,
-    )
-    return Oracles(
-        per_s(bound.met),
-        bound.attainment,
-        bound.met,
-        bound.parts,
-        bound_seconds,
-        achieved,
-        frontier(truth),
-    )
+    return {
+        "goodput_upper_bound_per_s": per_s(bound.met),
+        "attainment_upper_bound": bound.attainment,
+        "bound_met": bound.met,
+        "bound_parts": bound.parts,
+        "bound_seconds": bound_seconds,
+        "clairvoyant": {
+            "attainment": met / offered if offered else None,
+            "goodput_per_s": per_s(met),
+            "met": met,
+            "offered": offered,
+            "iterations": iterations,
+            "seconds": perf_counter() - began,
+            "start": best,
+            "improved": met > best_met,
+        },
+        "quality_cost": [asdict(point) for point in frontier(truth).points],
+    }
 
 
 def schedule_of(truth: Truth, result: Result) -> dict[int, Job]:
