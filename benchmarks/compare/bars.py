@@ -16,7 +16,6 @@ from benchmarks.compare.styles import OUTCOME_GROUPS, PolicyStyles, Report
 from benchmarks.compare.tables import ENDINGS, endings, rate_text
 from benchmarks.pages import Cell
 
-# --- outcomes -----------------------------------------------------------------------------------------
 #: Whose figures stand beside the bars, in the colours of these classes, even where they are 0. Those of other
 #: endings are too pale for text.
 _ENDING_CSS = {
@@ -86,7 +85,6 @@ def outcomes(report: Report, styles: PolicyStyles) -> Outcomes:
     )
 
 
-# --- load ---------------------------------------------------------------------------------------------
 #: Steps of colour of a strip, and pieces of time in it.
 HEAT_STEPS = 9
 _PIECES = 120

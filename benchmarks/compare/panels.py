@@ -76,7 +76,6 @@ def _targets(report: Report, name: str) -> list[float]:
     return sorted({one[f"slo_{name}"] for one in classes if one[f"slo_{name}"] is not None})
 
 
-# --- figures with intervals ---------------------------------------------------------------------------
 _FIGURES = (
     ("attainment", "attainment (%)", 100.0),
     ("ttft_s_p95", "TTFT p95 (s)", 1.0),

@@ -63,7 +63,6 @@ def _known(cells: Sequence[Cell], *measures: str) -> list[Cell]:
     return [cell for cell in cells if all(cell["measures"][name]["mean"] is not None for name in measures)]
 
 
-# --- against load -------------------------------------------------------------------------------------
 def attainment(report: Report, styles: PolicyStyles) -> Drawing | None:
     """Attainment against the offered rate, with intervals, the target, and what the oracles found."""
     names = ("attainment", "clairvoyant_attainment", "attainment_upper_bound")
@@ -174,7 +173,6 @@ def _oracles(
 _LEAST_SPREAD = 0.02
 
 
-# --- cost ---------------------------------------------------------------------------------------------
 def costs_differ(report: Report) -> bool:
     """Whether answers cost more under one policy than under another."""
     costs = [

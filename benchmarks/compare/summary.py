@@ -183,7 +183,6 @@ def _before_decoding(outcomes: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-# --- curves and timelines -----------------------------------------------------------------------------
 def _curve(values: Iterable[float | None] | npt.NDArray[Any]) -> list[float | None]:
     known = sorted_known(values)
     if not len(known):

@@ -133,7 +133,6 @@ class _Search:
             jobs.append(Job(end_s, index, attempt))
         return jobs, tuple(refused)
 
-    # --- passes --------------------------------------------------------------------------------------
     def _pass(self, step: Callable[[int], object]) -> None:
         for lane in self._lanes:
             lane.rewind()
@@ -203,7 +202,6 @@ class _Search:
                     self._insert(other.request)
                     return
 
-    # --- one change ----------------------------------------------------------------------------------
     def _gain(
         self, instance: int, remove: Job | None = None, add: Job | None = None, least: int = 1
     ) -> int | None:

@@ -100,7 +100,6 @@ class SimulatedPools:
                 self._pay(place, now)
         return self.usage
 
-    # --- decisions -----------------------------------------------------------------------------------
     def _decide(self, now: float) -> None:
         loads = {pool.name: self._load(pool) for pool in self._scaling.pools}
         queued = self._scheduler.queued_by_model()
