@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import log1p
 from typing import Any
@@ -24,34 +23,16 @@ _ENDING_CSS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeBar:
-    """How a policy's requests ended: `parts` of the bar as (CSS class, per cent, title), and the `figures`."""
-
-    policy: str
-    css: str
-    parts: list[tuple[str, float, str]]
-    figures: list[Cell]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """The groups that some request ended in as (CSS class, name), the headings of the figures, and the bars by rate."""
-
-    groups: list[tuple[str, str]]
-    headings: list[str]
-    bars: list[tuple[str, list[OutcomeBar]]]
-
-
-def outcomes(report: Report, styles: PolicyStyles) -> Outcomes:
-    """What became of the requests at the shown rates, one bar a policy. Beside it in figures what ended before
-    decoding for lack of time or money, and what was cut by budget or refused for its SLO where any was."""
+def outcomes(report: Report, styles: PolicyStyles) -> dict[str, Any]:
+    """What became of the requests: `groups` that some ended in as (CSS class, name), and `bars` by shown rate, one a policy, whose
+    `parts` are (CSS class, per cent, title). Beside each in `figures` (with `headings`) what ended before decoding for lack of time
+    or money, and what was cut by budget or refused for its SLO where any was."""
     seen = {name for cell in report["cells"] for name in cell["outcomes"]}
     shown = [
         column for column in ENDINGS if column.measure in _ENDING_CSS or column in endings(report["cells"])
     ]
 
-    def bar(cell: Mapping[str, Any]) -> OutcomeBar:
+    def bar(cell: Mapping[str, Any]) -> dict[str, Any]:
         parts = []
         for group in OUTCOME_GROUPS:
             percent = 100 * sum(cell["outcomes"].get(outcome.value, 0.0) for outcome in group.outcomes)
@@ -69,20 +50,21 @@ def outcomes(report: Report, styles: PolicyStyles) -> Outcomes:
             )
             for column in shown
         ]
-        return OutcomeBar(cell["policy"], styles[cell["policy"]].css, parts, figures)
+        css = styles[cell["policy"]].css
+        return {"policy": cell["policy"], "css": css, "parts": parts, "figures": figures}
 
-    return Outcomes(
-        [
+    return {
+        "groups": [
             (group.css, group.label)
             for group in OUTCOME_GROUPS
             if seen.intersection(outcome.value for outcome in group.outcomes)
         ],
-        [column.heading.removesuffix(" %") for column in shown],
-        [
+        "headings": [column.heading.removesuffix(" %") for column in shown],
+        "bars": [
             (rate_text(rate), [bar(cell) for cell in report["cells"] if cell["rate_per_s"] == rate])
             for rate in shown_rates(report)
         ],
-    )
+    }
 
 
 #: Steps of colour of a strip, and pieces of time in it.
@@ -92,28 +74,9 @@ _PIECES = 120
 _DRAIN_SHOWN = 1.25
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """The load of one instance over time: `pieces` of one colour as (step of colour, start, end in per cent of the
-    time), and the mean as text."""
-
-    instance: str
-    pieces: list[tuple[int, float, float]]
-    mean: str
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The highest load, ticks of the time as (seconds, per cent), and the strips by (policy, CSS class)."""
-
-    most: int
-    ticks: list[tuple[str, float]]
-    panels: list[tuple[str, str, list[Strip]]]
-
-
-def load(report: Report, styles: PolicyStyles, rate: float) -> Load | None:
-    """Requests in flight on each instance over time, one strip an instance, at one rate and the first seed. All
-    panels have one scale of colours."""
+def load(report: Report, styles: PolicyStyles, rate: float) -> dict[str, Any] | None:
+    """Requests in flight on each instance over time at one rate and the first seed. All `panels`, which are (policy, CSS class,
+    strips), have one scale of colours, up to the highest load `most`; `ticks` of the time are (seconds, per cent)."""
     runs = [run for run in report["runs"] if run["rate_per_s"] == rate and run["timeline"]]
     most = max(
         (
@@ -132,14 +95,19 @@ def load(report: Report, styles: PolicyStyles, rate: float) -> Load | None:
         max(_DRAIN_SHOWN * run["requests"] / (run["measured_rate_per_s"] or 1.0) for run in runs),
     )
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, end_s or 1.0)
-    return Load(
-        most,
-        [(f"{at_s:g}", 100 * at_s / (end_s or 1.0)) for at_s in ticks if 0 <= at_s <= (end_s or 1.0)],
-        [(run["policy"], styles[run["policy"]].css, _strips(run["timeline"], most, end_s)) for run in runs],
-    )
+    return {
+        "most": most,
+        "ticks": [
+            (f"{at_s:g}", 100 * at_s / (end_s or 1.0)) for at_s in ticks if 0 <= at_s <= (end_s or 1.0)
+        ],
+        "panels": [
+            (run["policy"], styles[run["policy"]].css, _strips(run["timeline"], most, end_s)) for run in runs
+        ],
+    }
 
 
-def _strips(timeline: Mapping[str, Any], most: int, end_s: float) -> list[Strip]:
+def _strips(timeline: Mapping[str, Any], most: int, end_s: float) -> list[dict[str, Any]]:
+    """The load of each instance: `pieces` of one colour as (step of colour, start, end in per cent of the time), and the mean."""
     strips = []
     for name, loads in timeline["instances"].items():
         means = _binned(timeline["at_s"], loads["in_flight"], end_s)
@@ -150,7 +118,8 @@ def _strips(timeline: Mapping[str, Any], most: int, end_s: float) -> list[Strip]
         ]
         known = [mean for mean in means if mean is not None]
         mean = sum(known) / len(known) if known else None
-        strips.append(Strip(name, pieces, "-" if mean is None else f"{mean:,.{0 if mean >= 100 else 1}f}"))
+        shown = "-" if mean is None else f"{mean:,.{0 if mean >= 100 else 1}f}"
+        strips.append({"instance": name, "pieces": pieces, "mean": shown})
     return strips
 
 
