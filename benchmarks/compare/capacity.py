@@ -76,8 +76,7 @@ def capacities(
             for seed in unique(own, "seed")
             if (
                 capacity := capacity_of(
-                    sorted((run["rate_per_s"], of(run) or 0.0) for run in own if run["seed"] == seed),
-                    target,
+                    sorted((run["rate_per_s"], of(run) or 0.0) for run in own if run["seed"] == seed), target
                 )
             )
         }

@@ -37,10 +37,7 @@ def write(folder: Path, report: Mapping[str, Any]) -> None:
 def _runs(report: Mapping[str, Any]) -> Rows:
     yield [*_RUN_COLUMNS, *MEASURES]
     for run in report["runs"]:
-        yield [
-            *(run.get(name) for name in _RUN_COLUMNS),
-            *(measure(run) for measure in MEASURES.values()),
-        ]
+        yield [*(run.get(name) for name in _RUN_COLUMNS), *(measure(run) for measure in MEASURES.values())]
 
 
 def _cells(report: Mapping[str, Any]) -> Rows:

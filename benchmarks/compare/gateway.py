@@ -83,10 +83,7 @@ class Gateway:
 
     async def look_up(self, rows: Sequence[Row], *, ratings: bool) -> None:
         """Fill `headway` and `gateway_outcome` of rows that carry none (refusals, broken streams) from `/v1/routing/ID`, and
-        with `ratings` the `quality` of answers.
-
-        A server without that call gets one such request.
-        """
+        with `ratings` the `quality` of answers. A server without that call gets one such request."""
         missing = [
             row
             for row in rows

@@ -33,11 +33,9 @@ _BEST = {"clairvoyant": "clairvoyant_goodput_per_s", "upper_bound": "goodput_upp
 
 
 def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
-    """By rate: the oracles' figures as Intervals over the draws that have oracles (`seeds`).
-
-    An oracle has `rate_per_s` and `seed`, and any of `goodput_upper_bound_per_s`, `attainment_upper_bound`,
-    `clairvoyant` ({attainment, goodput_per_s}) and `quality_cost` ([{cost_usd_per_request, quality}]).
-    """
+    """By rate: the oracles' figures as Intervals over the draws that have oracles (`seeds`). An oracle has `rate_per_s` and
+    `seed`, and any of `goodput_upper_bound_per_s`, `attainment_upper_bound`, `clairvoyant` ({attainment, goodput_per_s}) and
+    `quality_cost` ([{cost_usd_per_request, quality}])."""
     return [
         {
             "rate_per_s": rate,

@@ -27,13 +27,10 @@ def report(
     complete: bool,
     oracles: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The report of `runs`: summaries with `name`, `policy`, `rate_per_s` (None: the workload's own) and
-    `seed`, one each. `about` is what was measured and how; the page shows of it `url` or `fleet`, `scenario`,
-    `model`, `slo`, `speed`, `command`, `warning` and `workload` (`header`, `described`). `oracles` as in
-    `regret.oracle_cells`.
-
-    A run's `timeline` is kept for the first seed only: the others look alike and are most of the bytes.
-    """
+    """The report of `runs`: summaries with `name`, `policy`, `rate_per_s` (None: the workload's own) and `seed`, one each.
+    `about` is what was measured and how; the page shows of it `url` or `fleet`, `scenario`, `model`, `slo`, `speed`,
+    `command`, `warning` and `workload` (`header`, `described`). `oracles` as in `regret.oracle_cells`. A `timeline` is kept
+    for the first seed only: the others look alike and are most of the bytes."""
     runs = _at_known_rates(runs)
     oracles = sorted(oracles, key=lambda one: int(one["seed"]))  # they come as they are done
     policies = unique(runs, "policy")

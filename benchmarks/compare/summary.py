@@ -54,15 +54,11 @@ ITL_NOTES: Mapping[str, str] = {
 
 
 def summary_of(result: Result) -> dict[str, Any]:
-    """A simulated run. Keys as `summarise`, and more; times in seconds of real hardware.
-    `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one. `prompt_tokens` are those of complete
-    answers, `output_tokens` those of all that was delivered.
-
-    `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
-    requests but those outside attainment. `hedged` are requests that had a second attempt beside the first.
-    `queue_wait_s` lasts until the first dispatch, or until the end of a request that saw none. `decision_s` is
-    wall-clock time of this machine.
-    """
+    """A simulated run. Keys as `summarise`, and more; times in seconds of real hardware. `measured_rate_per_s` is the rate
+    of the arrivals. `prompt_tokens` are those of complete answers, `output_tokens` those of all that was delivered.
+    `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all requests but
+    those outside attainment. `hedged` are requests that had a second attempt beside the first. `queue_wait_s` lasts until
+    the first dispatch, or until the end of a request that saw none. `decision_s` is wall-clock time of this machine."""
     columns = result.columns
     requests = len(result)
     arrival_s: Floats = columns["arrival_s"]

@@ -89,11 +89,7 @@ class Task:
 
     def of_draw(self) -> dict[str, Any]:
         """Which requests a run is of."""
-        return {
-            "rate_per_s": self.rate_per_s,
-            "seed": self.draw.seed,
-            "resampled": self.draw.resampled,
-        }
+        return {"rate_per_s": self.rate_per_s, "seed": self.draw.seed, "resampled": self.draw.resampled}
 
     def requests(self) -> Iterator[WorkloadRequest]:
         """The draw at the task's rate; the first request comes at 0."""

@@ -15,13 +15,10 @@ from router.core.types import OUTSIDE_ATTAINMENT, Candidate, Request
 
 @dataclass(frozen=True, slots=True)
 class KnownAttempt:
-    """A request on one candidate, with true lengths.
-
-    `prompt_tokens` and `output_tokens` are what the engine computes: an Ollama cuts a prompt that is too long
-    (`cut_prompt`), an engine's context ends an answer. `quality` is None where the workload does not have it,
-    or when the money cap cuts the answer. `usual` is false for a candidate that the scheduler offers only when
-    others are full or have failed.
-    """
+    """A request on one candidate, with true lengths: `prompt_tokens` and `output_tokens` are what the engine computes. An
+    Ollama cuts a prompt that is too long (`cut_prompt`), an engine's context ends an answer. `quality` is None where the
+    workload does not have it, or when the money cap cuts the answer. `usual` is false for a candidate that the scheduler
+    offers only when others are full or have failed."""
 
     instance: int  # place in the fleet file
     model: str

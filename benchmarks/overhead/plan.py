@@ -11,13 +11,10 @@ from benchmarks.measures import Summary
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run of load against 127.0.0.1.
-
-    `mode` is "closed" (each connection sends the next request at once), "open" (`rate_per_s` requests at fixed instants,
-    whatever the answers do) or "hold" (each connection opens one stream and keeps it). Connections take the
-    `ports` in turn. `target_pids` are the processes under test, `bench_pids` the engine's; the load generator
-    reads their CPU time when its measured window opens and closes. `key` is the client's, None without one.
-    """
+    """One run of load against 127.0.0.1. `mode` is "closed" (each connection sends the next request at once), "open"
+    (`rate_per_s` requests at fixed instants, whatever the answers do) or "hold" (each connection opens one stream and keeps
+    it). Connections take the `ports` in turn. The CPU time of the processes under test (`target_pids`) and of the engine
+    (`bench_pids`) is read when the measured window opens and closes. `key` is the client's."""
 
     mode: str = "closed"
     ports: tuple[int, ...] = ()
@@ -57,15 +54,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run measured.
-
-    `answers` and `chunks` are those that arrived in the measured window of `window_s`; `started`,
-    `completed`, `errors` (by kind) and `incomplete` (not ended when the run was) are over the whole run:
-    started = completed + errors + incomplete + held. `latency` is of whole answers (from the scheduled instant in
-    open loop), `ttft` from sending to the first content event, `relay` from an event's writing to its arrival,
-    `lag` how late the generator itself sent. `held` are streams that had begun in "hold". CPU in seconds over
-    the window; `foreign_cores` is what everything else on the machine used, in cores.
-    """
+    """What one run measured. `answers` and `chunks` are those that arrived in the window of `window_s`; `started`,
+    `completed`, `errors` (by kind) and `incomplete` (not ended when the run was) are over the whole run: started = completed
+    + errors + incomplete + held. `latency` is of whole answers (from the scheduled instant in open loop), `ttft` from
+    sending to the first content event, `relay` from an event's writing to its arrival, `lag` how late the generator itself
+    sent. `held` are streams that had begun in "hold". CPU in seconds over the window; `foreign_cores` is what all else on
+    the machine used, in cores."""
 
     window_s: float
     answers: int

@@ -39,12 +39,9 @@ async def replay(
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: asyncio.Event | None = None,
 ) -> bool:
-    """Send `requests` (sorted by arrival) to `target`; `on_row` gets each one that has ended.
-
-    With `max_in_flight`, a request that finds all places taken waits for one and is recorded as sent late.
-    Setting `stop` ends the run: nothing more is sent, what is in flight is dropped. Returns whether the run
-    came to its end.
-    """
+    """Send `requests` (sorted by arrival) to `target`; `on_row` gets each one that has ended. With `max_in_flight`, a
+    request that finds all places taken waits for one and is recorded as sent late. Setting `stop` drops what is in flight
+    and ends the run. Returns whether it came to its end."""
     async with wire_for(target) as wire:
         pacer = Pacer(wire, target, on_row, on_progress, max_in_flight)
         running = pacer.run(requests, time.perf_counter() + LEAD_S)

@@ -36,13 +36,10 @@ _OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
 
 @dataclass(slots=True)
 class Row:
-    """One request as the client saw it.
-
-    Times are in seconds of the workload's clock (already multiplied by the replay's speed): `scheduled_s`
-    and `sent_s` from the start of the run, `ttft_s` and `e2e_s` from the scheduled instant, so that a late
-    send counts. `tpot_s` is (E2E - TTFT) / (output tokens - 1). `outcome` is the client's own measure in the
-    contract's words, `gateway_outcome` the one that the gateway reported. `quality` is its judge's rating. None is unknown.
-    """
+    """One request as the client saw it; None is unknown. Times are in seconds of the workload's clock: `scheduled_s` and
+    `sent_s` from the start of the run, `ttft_s` and `e2e_s` from the scheduled instant, so that a late send counts. `tpot_s`
+    is (E2E - TTFT) / (output tokens - 1). `outcome` is the client's own measure in the contract's words, `gateway_outcome`
+    the one that the gateway reported, `quality` its judge's rating."""
 
     id: str
     scheduled_s: float

@@ -24,13 +24,10 @@ _LAST_EVENTS = 8
 
 
 class StreamMeter:
-    """Feed it what arrives, as it arrives; then `finish`. Times are seconds on any one clock.
-
-    `first_at` is when the first token came, `last_at` the last event, `events` how many from the first token
-    on. Gaps are between arrivals: events that come bunched have gaps of zero. After `finish`: `done` says
-    whether `[DONE]` came, `error` is an error event's object, `usage`, `finish_reason` and `headway` are as
-    the stream gave them.
-    """
+    """Feed it what arrives, as it arrives; then `finish`. Times are seconds on any one clock. `first_at` is when the first
+    token came, `last_at` the last event, `events` how many from the first token on. Events that come bunched have gaps of
+    zero. After `finish`: `done` says whether `[DONE]` came, `error` is an error event's object, `usage`, `finish_reason` and
+    `headway` are as the stream gave them."""
 
     def __init__(self) -> None:
         self.first_at: float | None = None

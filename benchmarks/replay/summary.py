@@ -16,14 +16,10 @@ LAG_WARNING_S = 0.05
 
 
 def summarise(rows: Sequence[Row], speed: float = 1.0) -> dict[str, Any]:
-    """One run in numbers. Times in seconds of the workload's clock; latencies of complete answers only. `speed` converts
-    client lag to real seconds.
-
-    `attainment` and `goodput_per_s` are the client's measure over all offered requests with an SLO;
-    `gateway_attainment` and `gateway_outcomes` are what the gateway reported, for requests that it reported anything
-    of, `outcomes` what the client saw. `disagreements` are requests where the two differ. `cost_usd_per_request` is all that
-    was spent, as far as the gateway reported it, over complete answers.
-    """
+    """One run in numbers, times in seconds of the workload's clock, latencies of complete answers only; `speed` converts
+    client lag to real seconds. `attainment`, `goodput_per_s` and `outcomes` are the client's measure, `gateway_attainment`
+    and `gateway_outcomes` what the gateway reported, of requests that it reported anything of; `disagreements` are requests
+    where the two differ. `cost_usd_per_request` is all that was spent, as far as reported, over complete answers."""
     arrivals_s = sorted(row.scheduled_s for row in rows)
     period_s = offered_period_s(arrivals_s)
     # A request that failed without a known SLO had none.

@@ -19,10 +19,7 @@ OLLAMA_CONTEXT_TOKENS = 32_768
 class SimulatedEngine:
     """The engine of one instance. `profiles_` are by the fleet's model names. With `fixed_slots` the engine has slots and
     loads models, as Ollama does; else it batches continuously, all models together. Raises ValueError if it does not hold
-    its models.
-
-    `down` is set while the instance is lost: it answers nothing.
-    """
+    its models. `down` is set while the instance is lost."""
 
     _engine: Engine | SlotEngine
 
@@ -139,12 +136,7 @@ class SimulatedEngine:
                 prefix_hashes = ()  # the head is what is cut
         self._engine.submit(
             Sequence(
-                seq_id,
-                prompt_tokens,
-                output_tokens,
-                prefix_hashes,
-                model,
-                prefix_tokens=PREFIX_BLOCK_TOKENS,
+                seq_id, prompt_tokens, output_tokens, prefix_hashes, model, prefix_tokens=PREFIX_BLOCK_TOKENS
             ),
             now * self.speed,
         )

@@ -68,11 +68,8 @@ class InstanceLoss:
 
 
 class Simulation:
-    """One run. Used once: `Simulation(fleet, seed).run(arrivals)`.
-
-    `seed` is that of the policies' draws. `on_instruction` gets each instruction and its time. `predictor` serves
-    in place of the fleet file's.
-    """
+    """One run. Used once: `Simulation(fleet, seed=1).run(arrivals)`. `seed` is that of the policies' draws. `on_instruction`
+    gets each instruction and its time. `predictor` serves in place of the fleet file's."""
 
     def __init__(
         self,

@@ -129,12 +129,7 @@ def dataset(rows: Mapping[str, Sequence[_Row]]) -> Dataset:
             answers[identity, answer.model] = replace(answer, prompt=identity)
             counts[source] += 1
     sources = [
-        {
-            "name": source,
-            "licence": TERMS[source].licence,
-            "rows": {"answers": count},
-            "from": "originals",
-        }
+        {"name": source, "licence": TERMS[source].licence, "rows": {"answers": count}, "from": "originals"}
         for source, count in counts.items()
     ]
     return Dataset(tuple(prompts.values()), tuple(answers.values()), about={"sources": sources})

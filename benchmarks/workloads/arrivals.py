@@ -15,10 +15,8 @@ def poisson(random_: random.Random, rate_per_s: float) -> Iterator[float]:
 
 
 def gamma(random_: random.Random, rate_per_s: float, cv: float) -> Iterator[float]:
-    """Independent Gamma gaps of coefficient of variation `cv`: above 1 bursty, below 1 regular.
-
-    The usual renewal model of bursty LLM traffic (BurstGPT, arXiv 2401.17644; ServeGen, arXiv 2505.09999).
-    """
+    """Independent Gamma gaps of coefficient of variation `cv` (above 1 bursty, below 1 regular): the usual renewal model of
+    bursty LLM traffic (BurstGPT, arXiv 2401.17644; ServeGen, arXiv 2505.09999)."""
     shape = 1 / (cv * cv)
     scale = 1 / (rate_per_s * shape)
     return itertools.accumulate(iter(lambda: random_.gammavariate(shape, scale), None))
@@ -37,11 +35,9 @@ def day_cycle(
 
 
 def spread(random_: random.Random, count: int, gap: Callable[[], float], length_s: float) -> list[float]:
-    """`count` times in [0, length_s), rising, whose gaps are draws of `gap` stretched to fill the length.
-
-    The gaps go round a circle that is cut at a random place, so that no part of the length is favoured and
-    neither the first nor the last gap is a special one. Only the shape of `gap` matters, not its scale.
-    """
+    """`count` times in [0, length_s), rising, whose gaps are draws of `gap` stretched to fill the length. The gaps go round
+    a circle that is cut at a random place, so that no part of the length is favoured. Only the shape of `gap` matters, not
+    its scale."""
     gaps = array("d", (gap() for _ in range(count)))
     total = math.fsum(gaps)
     if not total > 0:  # gaps so uneven that all are below what a float holds: one burst

@@ -37,12 +37,10 @@ class Window(NamedTuple):
 
 
 class TokenQuantiles:
-    """A distribution of lengths in tokens, known by its mean and its quantiles at LEVELS.
-
-    Between quantiles the logarithm of the length is interpolated (their means come nearer the told ones than
-    with straight lines). Below the first the slope goes on; above the last the excess is exponential, with
-    the mean that brings the whole to the told one, where an excess of 0 to MOST_EXCESS times the last can.
-    """
+    """A distribution of lengths in tokens, known by its mean and its quantiles at LEVELS. Between quantiles the logarithm of
+    the length is interpolated (their means come nearer the given ones than with straight lines). Below the first the slope
+    goes on; above the last the excess is exponential, with the mean that brings the whole to the given one, where an excess
+    of 0 to MOST_EXCESS times the last can."""
 
     __slots__ = ("_excess", "_levels", "_logs")
 

@@ -52,7 +52,7 @@ def _show(args: argparse.Namespace) -> int:
     header = read_header(args.file)
     with progress_bar(TimeRemainingColumn()) as progress:
         description = describe.describe(
-            progress.track(read(args.file), total=header.requests, description="reading"),
+            progress.track(read(args.file), total=header.requests, description="reading")
         )
     if args.json:
         print_json({"header": header.as_dict(), **description.as_dict()})

@@ -104,12 +104,10 @@ OutputTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """One request of a workload. Times in seconds from the workload's start; None is unknown.
-
-    `output_tokens` is the true length of the answer: one number, or {model: tokens}. `quality` is
-    {model: 0..1}. `prefix_hashes` are ids of the prompt's leading blocks (512 tokens each): equal ids, equal
-    text. `routing` are its routing parameters, as the gateway's body field of that name takes them.
-    """
+    """One request of a workload. Times in seconds from the workload's start; None is unknown. `output_tokens` is the true
+    length of the answer, `quality` is {model: 0..1}. `prefix_hashes` are ids of the prompt's leading blocks (512 tokens
+    each): equal ids, equal text. `routing` are its routing parameters, as the gateway's body field of that name takes
+    them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -191,11 +189,8 @@ def read_header(path: Path) -> Header:
 
 
 def read(path: Path, *, check_ids: bool = True) -> Iterator[WorkloadRequest]:
-    """The requests of a workload file, one at a time, each checked. A WorkloadError names line and reason.
-
-    To find an id that occurs twice all ids are remembered. A second pass over a checked file has no need to:
-    with `check_ids` false nothing is kept, however long the file.
-    """
+    """The requests of a workload file, one at a time, each checked. A WorkloadError names line and reason. All ids are
+    remembered, to find one that occurs twice; a second pass over a checked file need not do so (`check_ids` false)."""
     with reading(path), path.open("rb") as lines:
         _header(path, lines.readline())
         seen: set[str] = set()

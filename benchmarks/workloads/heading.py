@@ -13,11 +13,7 @@ from benchmarks.workloads.sources.generators import PROCESSES
 
 
 def header(
-    name: str,
-    options: BuildOptions,
-    loaded: Mapping[str, Loaded],
-    details: Mapping[str, Any],
-    requests: int,
+    name: str, options: BuildOptions, loaded: Mapping[str, Loaded], details: Mapping[str, Any], requests: int
 ) -> Header:
     """The header of workload `name`; `details` is what the builder found out on its way."""
     sliced = {"start_s": options.start_s or None, "duration_s": options.duration_s, "limit": options.limit}

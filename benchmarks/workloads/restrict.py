@@ -110,10 +110,8 @@ class Bounds:
 
 
 def restrict(requests: Iterable[WorkloadRequest], bounds: Bounds) -> Iterator[WorkloadRequest]:
-    """The requests within `bounds`. Too short ones are dropped, too long ones cut or dropped.
-
-    Wishes are rewritten before a prompt is cut, so that the requested length fits the allowed one.
-    """
+    """The requests within `bounds`. Too short ones are dropped, too long ones cut or dropped. Wishes are rewritten before a
+    prompt is cut, so that the requested length fits the allowed one."""
     for original in requests:
         request = original
         output_tokens = request.longest_output_tokens()

@@ -89,10 +89,8 @@ def with_lengths(stream: Stream, pool: Sequence[WorkloadRequest], *, prompts_too
 
 
 def with_prompts(stream: Stream, pool: Sequence[WorkloadRequest], *, own_lengths: bool) -> Stream:
-    """Texts of `pool` with their quality, in turn; with `own_lengths` their lengths too, as far as known.
-
-    A text that comes again is numbered: two requests share no prefix by accident.
-    """
+    """Texts of `pool` with their quality, in turn; with `own_lengths` their lengths too, as far as known. A text that comes
+    again is numbered: two requests share no prefix by accident."""
 
     def worded(index: int, request: WorkloadRequest) -> WorkloadRequest:
         turn, place = divmod(index, len(pool))

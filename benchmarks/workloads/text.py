@@ -61,11 +61,9 @@ def _made_up(key: bytes, size: int) -> bytes:
 
 
 def prompt_text(request: WorkloadRequest, seed: int | None = 0, salt: str = "") -> str:
-    """The text to send: `count_tokens(text) == request.prompt_tokens`, always the same for one seed and salt.
-
-    A prompt that has that length already is sent as it is. A longer one is cut at its end; a shorter one
-    is kept whole, after made-up text for it to stand on.
-    """
+    """The text to send: `count_tokens(text) == request.prompt_tokens`, always the same for one seed and salt. A prompt of
+    that length is sent as it is, a longer one is cut at its end, a shorter one is kept whole, after made-up text for it to
+    stand on."""
     size = request.prompt_tokens * BYTES_PER_TOKEN
     key = _digest("request", str(seed), salt, request.id)
     if request.prompt is not None:

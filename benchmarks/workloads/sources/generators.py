@@ -53,11 +53,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Log-normal lengths in tokens: medians and sigmas (of the natural logarithm).
-
-    The defaults follow the Azure conversation trace of 2023: input p50 / p90 1020 / 2735, output 129 / 424,
-    so sigma = ln(p90 / p50) / 1.2816.
-    """
+    """Log-normal lengths in tokens: medians and sigmas (of the natural logarithm). The defaults follow the Azure
+    conversation trace of 2023: input p50 / p90 1020 / 2735, output 129 / 424, so sigma = ln(p90 / p50) / 1.2816."""
 
     prompt_median: float = 1020.0
     prompt_sigma: float = 0.77

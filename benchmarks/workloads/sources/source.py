@@ -34,12 +34,10 @@ Reader = Callable[[str, Sequence[Path], Choices], Contents]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A public set. `timed`: it has arrival times; `texts`: it has prompts.
-
-    `folder_files` are its files under HEADWAY_DATA (all are needed), `urls` gives the published originals (commits are pinned,
-    so the content is too). A folder that is given stands for the files in it that match `patterns`. `original_quality`: the
-    originals have quality too. `lengths_unknown`: there are prompts, but no lengths of answers.
-    """
+    """A public set. `timed`: it has arrival times; `texts`: it has prompts. `folder_files` are its files under HEADWAY_DATA
+    (all are needed), `urls` gives the published originals (commits are pinned, so the content is too). A folder that is
+    given stands for the files in it that match `patterns`. `original_quality`: the originals have quality too.
+    `lengths_unknown`: there are prompts, but no lengths of answers."""
 
     name: str
     title: str
