@@ -57,43 +57,42 @@ CHOICES = [
 each = pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.module)
 
 
-def said(choice: Choice, before: str = "", **environment: str) -> list[str]:
-    """Why another process does not use the compiled modules, and where its example is from."""
-    program = f"{before}import {choice.module} as it; print(it.WHY_NOT_NATIVE, it.{choice.example}.__module__, sep='\\n')"
+def said(before: str = "", **environment: str) -> list[tuple[str, ...]]:
+    """Of each choice, why another process does not use the compiled modules, and where its example is from."""
+    program = f"import importlib\n{before}for name, example in {[choice[:2] for choice in CHOICES]}:\n"
+    program += "    it = importlib.import_module(name)\n"
+    program += "    print(it.WHY_NOT_NATIVE, getattr(it, example).__module__, sep='\\t')\n"
     variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
     output = subprocess.check_output(
         [sys.executable, "-c", program], env={**variables, **environment}, text=True, timeout=60
     )
-    return output.splitlines()
+    return [tuple(line.split("\t")) for line in output.splitlines()]
 
 
-@each
-def test_the_variable_turns_compiled_modules_off(choice: Choice) -> None:
-    assert said(choice, HEADWAY_KERNELS="numpy") == ["HEADWAY_KERNELS is numpy", choice.python]
+def test_the_variable_turns_compiled_modules_off() -> None:
+    assert said(HEADWAY_KERNELS="numpy") == [
+        ("HEADWAY_KERNELS is numpy", choice.python) for choice in CHOICES
+    ]
 
 
 @each
 def test_what_is_said_is_what_is_used(choice: Choice) -> None:
-    why_not, module = said(choice)
-    assert why_not == str(choice.why_not)
+    module = getattr(sys.modules[choice.module], choice.example).__module__
     assert module.startswith(choice.native) if choice.why_not is None else module == choice.python
 
 
-@each
-def test_modules_of_other_sources_are_not_used(choice: Choice, tmp_path: Path) -> None:
+def test_modules_of_other_sources_are_not_used(tmp_path: Path) -> None:
     """As after a checkout of another version, which does not compile them."""
-    for name in choice.compiled:
-        (tmp_path / f"{name}.py").write_text("SOURCE = 'of another version'\n")
-    before = (
-        "import sys, types\n"
-        f"native = types.ModuleType({choice.native!r})\n"
-        f"native.__path__ = [{str(tmp_path)!r}]\n"
-        f"sys.modules[{choice.native!r}] = native\n"
-    )
-    assert said(choice, before) == [
-        "compiled from other sources: install Headway again (make install)",
-        choice.python,
-    ]
+    before = "import sys, types\n"
+    for choice in CHOICES:
+        folder = tmp_path / choice.native
+        folder.mkdir()
+        for name in choice.compiled:
+            (folder / f"{name}.py").write_text("SOURCE = 'of another version'\n")
+        before += f"sys.modules[{choice.native!r}] = native = types.ModuleType({choice.native!r})\n"
+        before += f"native.__path__ = [{str(folder)!r}]\n"
+    why_not = "compiled from other sources: install Headway again (make install)"
+    assert said(before) == [(why_not, choice.python) for choice in CHOICES]
 
 
 @each
