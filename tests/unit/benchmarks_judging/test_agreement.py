@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 
+from benchmarks.evaluate.figures import resampled_figure
+from benchmarks.judging import agreement
 from benchmarks.judging.agreement import pair_agreement, score_agreement
 from benchmarks.judging.answers import Answered, pairs
 
 GRADES = {"a": 0.1, "b": 0.5, "c": 0.9}
 ANSWERS = [Answered(prompt, prompt, model, "", grade) for prompt in "pqrs" for model, grade in GRADES.items()]
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four prompts, fifty show the interval as well as a thousand."""
+    monkeypatch.setattr(agreement, "resampled_figure", partial(resampled_figure, resamples=50))
 
 
 def test_scores_in_the_order_of_the_grades() -> None:
