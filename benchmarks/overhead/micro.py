@@ -40,6 +40,8 @@ _MODEL = "llama-3.1-8b"
 SLO = Slo(ttft_s=1.0, tpot_s=0.05, e2e_s=20.0)
 _FEATURES = prompt_features("Write a function that merges two sorted lists, and say how long it takes. " * 3)
 _REPEATS = 5
+#: Candidates of the decisions with the shipped models.
+_FLEETS = (16, 256, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def steps() -> Iterator[tuple[str, Callable[[], object], int]]:
     bench = SchedulerBench("latency", 8, SLO)
     yield "schedule a request to its end: latency, 8 candidates, SLO", bench.life, 1
     models = load_models()
-    for candidates in (16, 256, 4096):
+    for candidates in _FLEETS:
         trained = SchedulerBench("slo", candidates, SLO, models)
         yield (
             f"schedule a request to its end: slo, {candidates} candidates, SLO, shipped models",
