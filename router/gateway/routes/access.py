@@ -94,9 +94,9 @@ def model_names(gateway: Gateway, request: Request) -> ModelNames:
     return gateway.rules.routing_rules.names_for(client_key(gateway, request))
 
 
-def admin_router(prefix: str = "/admin") -> APIRouter:
+def admin_router() -> APIRouter:
     """A router for paths under /admin, where `Guard` checks the caller."""
-    return APIRouter(prefix=prefix, tags=["admin"], dependencies=[Depends(known_parameters)])
+    return APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(known_parameters)])
 
 
 def known_parameters(request: Request) -> None:

@@ -55,16 +55,9 @@ class NewKeyBelow(NewKey):
     maker: str | None = None
 
 
-def key_routes(gateway: Gateway) -> APIRouter:
-    """All of /admin/keys, /admin/spend, /v1/keys and /v1/spend."""
-    router = APIRouter()
-    router.include_router(_operators(gateway))
-    router.include_router(_holders(gateway))
-    return router
-
-
 # --- operators ----------------------------------------------------------------------------------------
-def _operators(gateway: Gateway) -> APIRouter:
+def operator_routes(gateway: Gateway) -> APIRouter:
+    """All of /admin/keys and /admin/spend."""
     router = admin_router()
 
     @router.get("/keys")
@@ -99,7 +92,8 @@ def _operators(gateway: Gateway) -> APIRouter:
 
 
 # --- holders ------------------------------------------------------------------------------------------
-def _holders(gateway: Gateway) -> APIRouter:
+def holder_routes(gateway: Gateway) -> APIRouter:
+    """All of /v1/keys and /v1/spend."""
     router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(known_parameters)])
 
     def caller(request: Request) -> Tenant:

@@ -15,7 +15,7 @@ from fastapi.responses import FileResponse
 
 from router import __version__
 from router.gateway.intake.callers import admin_needs_key
-from router.gateway.routes.access import admin_router, not_found
+from router.gateway.routes.access import known_parameters, not_found
 from router.gateway.service import Gateway
 
 _TYPES = {
@@ -62,13 +62,8 @@ def read_assets() -> dict[str, Asset]:
 
 
 def ui_routes(gateway: Gateway) -> APIRouter:
-    """/ui, /docs and the reports under /admin; 404 if `ui.enabled` is false."""
-
-    def enabled() -> None:
-        if not gateway.config.ui.enabled:
-            raise not_found("Not Found")
-
-    router = APIRouter(include_in_schema=False, dependencies=[Depends(enabled)])
+    """/ui and /docs; 404 if `ui.enabled` is false."""
+    router = APIRouter(include_in_schema=False, dependencies=[_enabled(gateway)])
     assets = read_assets()
 
     @router.get("/ui")
@@ -103,8 +98,15 @@ def ui_routes(gateway: Gateway) -> APIRouter:
             raise not_found("Not Found")
         return _sent(assets[name], request)
 
-    router.include_router(_reports(gateway))
     return router
+
+
+def _enabled(gateway: Gateway) -> Any:
+    def enabled() -> None:
+        if not gateway.config.ui.enabled:
+            raise not_found("Not Found")
+
+    return Depends(enabled)
 
 
 def _sent(asset: Asset, request: Request) -> Response:
@@ -171,8 +173,10 @@ def list_reports(directory: Path) -> list[dict[str, Any]]:
     return found[:MAX_REPORTS]
 
 
-def _reports(gateway: Gateway) -> APIRouter:
-    router = admin_router("/admin/reports")
+def report_routes(gateway: Gateway) -> APIRouter:
+    """/admin/reports; 404 if `ui.enabled` is false."""
+    dependencies = [_enabled(gateway), Depends(known_parameters)]
+    router = APIRouter(prefix="/admin/reports", include_in_schema=False, dependencies=dependencies)
 
     @router.get("")
     async def reports() -> dict[str, Any]:
