@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import count, takewhile
 
 from backends.emulator.generation import Choice
@@ -156,10 +157,8 @@ class VllmMetrics:
         engine = self._engine
         out: list[str] = []
 
-        def sample(name: str, value: float, **labels: str) -> None:
-            pairs = {"engine": "0", **labels, "model_name": _escape(self._model)}
-            inside = ",".join(f'{key}="{pairs[key]}"' for key in sorted(pairs))
-            out.append(f"vllm:{name}{{{inside}}} {float(value)}\n")
+        def sample(name: str, value: float, label: str = "", of: str = "") -> None:
+            out.append(f"vllm:{name}{_labels(self._model, label, of)} {float(value)}\n")
 
         def family(
             name: str, kind: str, text: str, value: float | None = None, **by_label: Mapping[str, float]
@@ -170,7 +169,7 @@ class VllmMetrics:
                 sample(name, value)
             for label, values in by_label.items():
                 for each, number in values.items():
-                    sample(name, number, **{label: each})
+                    sample(name, number, label, each)
 
         def counter(
             name: str, text: str, value: float | None = None, **by_label: Mapping[str, float]
@@ -222,7 +221,7 @@ class VllmMetrics:
             below = 0
             for bound, inside in zip((*map(float, values.bounds), "+Inf"), values.counts, strict=True):
                 below += inside
-                sample(f"{name}_bucket", below, le=str(bound))
+                sample(f"{name}_bucket", below, "le", str(bound))
             sample(f"{name}_count", below)
             sample(f"{name}_sum", values.total)
         family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
@@ -246,6 +245,13 @@ class VllmMetrics:
 def _submitted_at_s(choice: Choice) -> float:
     at_s = choice.sequence.submitted_at_s
     return at_s if at_s is not None else choice.generation.submitted_at
+
+
+@lru_cache(10_000)
+def _labels(model: str, label: str, of: str) -> str:
+    """The labels of a sample, one more than every sample has if `label` is not empty."""
+    pairs = {"engine": "0", "model_name": _escape(model)} | ({label: of} if label else {})
+    return "{" + ",".join(f'{key}="{pairs[key]}"' for key in sorted(pairs)) + "}"
 
 
 def _escape(value: str) -> str:
