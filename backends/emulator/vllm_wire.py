@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -256,6 +257,7 @@ class VllmWire(Wire):
         return [None, *(entry(index, piece) for index, piece in enumerate(pieces) if index)]
 
 
+@lru_cache(10_000)
 def token_id(piece: bytes) -> int:
     """The id of a prompt token (four bytes of text): its first 17 bits by hash, as a vocabulary of 131072."""
     return seed_of(piece) & 0x1FFFF
