@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.evaluate import latency_baselines, times
+from benchmarks.evaluate import latency_baselines
 from benchmarks.evaluate.latency import COMBINED, LSTM, Judged, _covered, evaluate
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit_trees
 from predictors.kernels.levels import TAUS
@@ -28,7 +28,6 @@ def parts() -> tuple[Dataset, Dataset]:
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data need no more trees."""
     monkeypatch.setattr(latency_baselines, "ROUNDS", 30)
-    monkeypatch.setattr(times, "_RESAMPLES", 30)
 
 
 @pytest.fixture(scope="module")
