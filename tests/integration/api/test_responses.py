@@ -123,11 +123,7 @@ async def test_a_shape_for_the_text(shared, model):
 async def test_tools(shared):
     """Forced at a vLLM; what an Ollama calls by itself goes the same way (`test_thoughts_and_calls`)."""
     history = [{"role": "user", "content": "Weather?"}]
-    request = {
-        "model": "qwen2.5-7b",
-        "tools": [TOOL],
-        "tool_choice": {"type": "function", "name": "weather"},
-    }
+    request = {"model": "qwen2.5-7b", "tools": [TOOL], "tool_choice": {"type": "function", "name": "weather"}}
     async with client(shared) as api:
         answer = await api.responses.create(input=history, **request)
         (call,) = answer.output

@@ -10,25 +10,9 @@ import pytest
 
 from router.core.money.account import RequestMoney
 from router.gateway.keys.accounts import TOTAL
-from tests.integration.budgets.worlds import (
-    INPUT_USD,
-    OUTPUT_USD,
-    PROMPT_BOUND,
-    budget,
-    one_key,
-)
+from tests.integration.budgets.worlds import INPUT_USD, OUTPUT_USD, PROMPT_BOUND, budget, one_key
 from tests.integration.gateway.live import bearer
-from tests.integration.gateway.staged import (
-    DONE,
-    chat,
-    event,
-    final,
-    hangs,
-    hedge_after,
-    says,
-    status,
-    usage,
-)
+from tests.integration.gateway.staged import DONE, chat, event, final, hangs, hedge_after, says, status, usage
 
 KEY = {"headers": bearer("k")}
 

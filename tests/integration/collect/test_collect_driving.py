@@ -132,11 +132,7 @@ async def test_failures_and_time_outs_are_kept_as_what_they_are(engines: Engines
 
         questions = [Question(f"q{n}", f"What of {n}?", max_tokens=16) for n in range(8)]
         found = await collected(
-            fleet(engine),
-            [Level(concurrency=1)],
-            questions=questions,
-            settings=settings,
-            on_progress=arm,
+            fleet(engine), [Level(concurrency=1)], questions=questions, settings=settings, on_progress=arm
         )
         replies = [each.reply for each in found.runs[0].sent]
         assert [each.ended_how for each in replies] == ["ok", *["failed"] * 4, *["cancelled"] * 2, "ok"]

@@ -14,14 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.compare import pool
-from benchmarks.experiments import (
-    answer_lengths,
-    goodput,
-    heterogeneity,
-    latency_fits,
-    real_engine,
-    training,
-)
+from benchmarks.experiments import answer_lengths, goodput, heterogeneity, latency_fits, real_engine, training
 from benchmarks.experiments.report import Section
 from benchmarks.workloads.format import WorkloadError
 from predictors.training.latency_fit import Settings

@@ -249,10 +249,7 @@ async def test_nobody_waits_for_a_redis_that_hangs(server):
             await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
         await until(lambda: not any(each.state._ledger.unsent for each in started))
         spent_usd, held_usd, _ = await in_redis(server.url, started[0], "k", DAY)
-        assert (spent_usd, held_usd) == (
-            pytest.approx(truth_usd, abs=EXACT),
-            pytest.approx(0, abs=EXACT),
-        )
+        assert (spent_usd, held_usd) == (pytest.approx(truth_usd, abs=EXACT), pytest.approx(0, abs=EXACT))
 
 
 async def test_a_redis_that_forgot_gets_documents_back_the_latest_of_each(server):

@@ -58,18 +58,12 @@ class World:
 
 @pytest.mark.parametrize("count", [2, 4])
 @settings(few_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 2**32),
-    limit_usd=st.floats(0.5, 8.0),
-    capacity=st.integers(5, 200),
-)
+@given(seed=st.integers(0, 2**32), limit_usd=st.floats(0.5, 8.0), capacity=st.integers(5, 200))
 def test_a_random_script_never_passes_a_limit_and_ends_exact(calm_server, count, seed, limit_usd, capacity):
     async def script() -> None:
         world = World({"a": limit_usd, "b": limit_usd / 2, "maker": limit_usd}, float(capacity))
         async with replicas(calm_server.url, count) as started:
-            await asyncio.gather(
-                *(world.client(each, seed + n, 8) for n, each in enumerate(started * 3)),
-            )
+            await asyncio.gather(*(world.client(each, seed + n, 8) for n, each in enumerate(started * 3)))
             for each in started:
                 await until(
                     lambda each=each: all(

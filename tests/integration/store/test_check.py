@@ -69,10 +69,7 @@ def test_a_database_file_that_a_start_cannot_use_is_an_error(
 
 
 def test_postgres_that_refuses_is_an_error_and_one_that_is_away_is_told(
-    postgres_url: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = make_url(postgres_url)
     monkeypatch.setenv("RIGHT", str(parsed.password))

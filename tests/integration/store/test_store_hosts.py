@@ -42,10 +42,7 @@ async def test_a_host_that_does_not_answer_leaves_time_for_the_next(
 
 @pytest.mark.parametrize("wanted", ["any", "read-write"])
 async def test_a_start_waits_for_a_primary(
-    postgres: PostgresServer,
-    postgres_url: str,
-    wanted: str,
-    caplog: pytest.LogCaptureFixture,
+    postgres: PostgresServer, postgres_url: str, wanted: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that only reads, as a standby before its promotion."""
     name = parse_url(postgres_url).database

@@ -12,14 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.integration.workers.running import (
-    CHAT,
-    engine_at,
-    lines,
-    serving,
-    start,
-    write_fleet,
-)
+from tests.integration.workers.running import CHAT, engine_at, lines, serving, start, write_fleet
 from tests.processes import children, is_running
 from tests.waiting import until
 

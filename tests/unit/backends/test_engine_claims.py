@@ -116,16 +116,7 @@ CALL = Call("chat", {}, Candidate("i", "m", "up"), "r")
 
 
 @pytest.mark.parametrize(
-    "event",
-    [
-        b"[],",
-        b'"",',
-        b'{"a":1},',
-        b'"text":"',
-        b'"model"   ',
-        b'{"choices":[',
-        b"\\",
-    ],
+    "event", [b"[],", b'"",', b'{"a":1},', b'"text":"', b'"model"   ', b'{"choices":[', b"\\"]
 )
 @pytest.mark.parametrize("scanner", [SseScanner("m"), NdjsonScanner(CALL, 1)])
 def test_no_event_takes_long_to_refuse(scanner: SseScanner | NdjsonScanner, event: bytes) -> None:

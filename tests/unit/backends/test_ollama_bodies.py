@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.ollama_bodies import (
-    MAX_ARGUMENTS_CHARS,
-    embeddings_answer,
-    native_body,
-    non_streaming_answer,
-)
+from backends.ollama_bodies import MAX_ARGUMENTS_CHARS, embeddings_answer, native_body, non_streaming_answer
 from router.core.errors import UpstreamRejected
 from router.core.interfaces import Call
 from router.core.types import Candidate

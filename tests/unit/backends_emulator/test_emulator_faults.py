@@ -12,12 +12,7 @@ from emulator_profiles import QUICK, SLOW, emulated
 from backends.emulator import EmulatedInstance, serve
 from tests.waiting import until
 
-VLLM = {
-    "model": "tiny",
-    "messages": [{"role": "user", "content": "x"}],
-    "max_tokens": 20,
-    "ignore_eos": True,
-}
+VLLM = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20, "ignore_eos": True}
 OLLAMA = {
     "model": "tiny",
     "messages": [{"role": "user", "content": "x"}],

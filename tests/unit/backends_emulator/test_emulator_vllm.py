@@ -224,11 +224,7 @@ async def test_usage_on_every_chunk_when_asked(vllm: EmulatedInstance) -> None:
     ],
 )
 async def test_refusals(
-    vllm: EmulatedInstance,
-    path: str,
-    body: dict[str, Any],
-    status: int,
-    param: str,
+    vllm: EmulatedInstance, path: str, body: dict[str, Any], status: int, param: str
 ) -> None:
     answer = await ask(vllm, path, body)
     error = answer.json["error"]

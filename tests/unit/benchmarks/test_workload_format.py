@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.workloads.format import (
-    Header,
-    WorkloadError,
-    WorkloadRequest,
-    read,
-    read_header,
-    write,
-)
+from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header, write
 
 FULL = WorkloadRequest(
     id="a",

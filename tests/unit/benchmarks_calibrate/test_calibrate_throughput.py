@@ -54,10 +54,7 @@ def studies(data: Path, held_out: tuple[str, ...] | None = None) -> dict[str, St
     return {study.name: study for study in SOURCES["vllm_throughput"](data, splitter(None, held_out))}
 
 
-@pytest.mark.parametrize(
-    "truth",
-    [Curve(0.01, 0.002, 256), Curve(0.05, 0.001, 64), Curve(0.03, 0.008, 4)],
-)
+@pytest.mark.parametrize("truth", [Curve(0.01, 0.002, 256), Curve(0.05, 0.001, 64), Curve(0.03, 0.008, 4)])
 def test_the_curve_is_found_again(truth: Curve) -> None:
     found = fit_curve({batch: truth.batch_s(batch) for batch in BATCHES})
     assert found == pytest.approx(truth)

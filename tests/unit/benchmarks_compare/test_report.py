@@ -11,14 +11,7 @@ import pytest
 
 from benchmarks.compare import csvs, vllm_json
 from benchmarks.compare.report import report
-from benchmarks.compare.tables import (
-    arrivals_text,
-    capacity_text,
-    short_note,
-    table,
-    three_digits,
-    written,
-)
+from benchmarks.compare.tables import arrivals_text, capacity_text, short_note, table, three_digits, written
 
 from .made import ABOUT, SHARES, made_report, oracles, run, runs
 

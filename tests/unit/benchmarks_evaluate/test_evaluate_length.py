@@ -7,13 +7,7 @@ import pytest
 
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.evaluate.length import HISTOGRAM, MAIN, OURS, WARM_UP, evaluate
-from benchmarks.evaluate.length_baselines import (
-    MEDIAN,
-    YARDSTICK,
-    Answers,
-    absolute_errors,
-    baselines,
-)
+from benchmarks.evaluate.length_baselines import MEDIAN, YARDSTICK, Answers, absolute_errors, baselines
 from predictors.learned.artifact import Artifact
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Dataset, DatasetError, split_prompts

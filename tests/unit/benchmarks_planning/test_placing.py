@@ -70,10 +70,7 @@ def test_two_groups_of_unlike_gpus_take_gpus_of_their_own() -> None:
 
 def test_equal_groups_of_unlike_gpus_take_those_of_their_own_model() -> None:
     stages = EngineStage(HARDWARE["a100-80g"], 1, 40), EngineStage(HARDWARE["l4"], 4, 40)
-    unlike = (
-        UnlikeGroup("llama-3.1-70b", stages, (0, 1)),
-        UnlikeGroup("qwen2.5-72b", stages, (2, 1)),
-    )
+    unlike = (UnlikeGroup("llama-3.1-70b", stages, (0, 1)), UnlikeGroup("qwen2.5-72b", stages, (2, 1)))
     cluster = problem("1xa100-80g 8xl4", "llama-3.1-70b").cluster_config.pools
     pools = (*cluster, cluster[0].model_copy(update={"node_gpus": 1}))
     both = problem("1xa100-80g", "llama-3.1-70b qwen2.5-72b")

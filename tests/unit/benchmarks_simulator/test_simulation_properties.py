@@ -115,11 +115,7 @@ def _check_row(row: dict[str, Any], request: Any, of: Any) -> None:
 
 
 @few_examples
-@given(
-    seed=st.integers(0, 2**32),
-    slots=st.sampled_from([1, 4, None]),
-    rate=st.sampled_from([3.0, 20.0]),
-)
+@given(seed=st.integers(0, 2**32), slots=st.sampled_from([1, 4, None]), rate=st.sampled_from([3.0, 20.0]))
 def test_littles_law(seed: int, slots: int | None, rate: float) -> None:
     """The router's counts over time are the times that requests spent: in the queue, and on instances."""
     of = fleet(*({**each, "max_concurrency": slots} for each in MIXED))

@@ -41,12 +41,7 @@ from router.core.types import EndedHow, Outcome, Request
 #: Takes what goes into a scheduler, when, and what comes out.
 Listener = Callable[[Event, float, list[Instruction]], None]
 #: Outcomes of requests that get no error from the router.
-_WITHOUT_REFUSAL = (
-    Outcome.OK,
-    Outcome.LATE,
-    Outcome.BUDGET_EXHAUSTED_MID_DECODE,
-    Outcome.CLIENT_CANCELLED,
-)
+_WITHOUT_REFUSAL = (Outcome.OK, Outcome.LATE, Outcome.BUDGET_EXHAUSTED_MID_DECODE, Outcome.CLIENT_CANCELLED)
 _EXACT_USD = 1e-12
 
 

@@ -10,17 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.events import (
-    Allow,
-    Cancel,
-    Check,
-    Checked,
-    Dispatch,
-    Event,
-    Granted,
-    Instruction,
-    Reserve,
-)
+from router.core.events import Allow, Cancel, Check, Checked, Dispatch, Event, Granted, Instruction, Reserve
 from router.core.types import EndedHow, Outcome
 from router.decision_log import compared
 from tests.unit.core.script import Script

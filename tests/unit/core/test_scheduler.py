@@ -184,12 +184,7 @@ def test_the_queue_is_bounded_and_serves_priority_then_slack_then_arrival():
     s = scheduler(instance("a", slots=1), max_queue=4)
     s.handle(Arrived(request("first")), 0.0)
     for at, (name, fields) in enumerate(
-        [
-            ("plain", {}),
-            ("urgent", {"slo": Slo(ttft_s=60.0)}),
-            ("vip", {"priority": 1}),
-            ("plain2", {}),
-        ],
+        [("plain", {}), ("urgent", {"slo": Slo(ttft_s=60.0)}), ("vip", {"priority": 1}), ("plain2", {})],
         start=1,
     ):
         assert s.handle(Arrived(request(name, at=at, **fields)), float(at)) == []

@@ -151,10 +151,7 @@ class Relayed:
 
 
 def start(
-    runner: Runner,
-    engines: Mapping[str, Engine],
-    request: Request,
-    reservation: KeyReservation | None = None,
+    runner: Runner, engines: Mapping[str, Engine], request: Request, reservation: KeyReservation | None = None
 ) -> Relayed:
     """Bring a request in."""
     records: list[RequestRecord] = []

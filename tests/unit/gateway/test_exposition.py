@@ -97,10 +97,7 @@ def _full() -> Metrics:
     names = [f"instance-{number}-" + "x" * 40 for number in range(60)]
     keys = [f"key-{number}-" + "y" * 40 for number in range(3000)]
     metrics.set_fleet(
-        policies=["latency", "price"],
-        models=names,
-        instances=dict.fromkeys(names, "vllm"),
-        keys=keys,
+        policies=["latency", "price"], models=names, instances=dict.fromkeys(names, "vllm"), keys=keys
     )
     for number in range(metrics_module.MAX_SERIES + 1000):
         metrics.record(

@@ -248,12 +248,7 @@ def test_line_ends_of_either_kind() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [
-        b"data: {x\n\n",
-        b"data: []\n\n",
-        sse({"error": {"message": "boom"}}),
-        chunk({"tool_calls": ["x"]}),
-    ],
+    [b"data: {x\n\n", b"data: []\n\n", sse({"error": {"message": "boom"}}), chunk({"tool_calls": ["x"]})],
 )
 def test_what_is_no_event_of_ours_is_an_upstream_error(event: bytes) -> None:
     stream = chat_stream()

@@ -12,14 +12,7 @@ from policies.round_robin import RoundRobin
 from predictors.online.answer_lengths import AnswerCounted
 from predictors.online.observation import Codec
 from predictors.online.predictor import OnlinePredictor
-from router.core.events import (
-    Ended,
-    FirstToken,
-    FleetChanged,
-    LoadReported,
-    PeerLoadReported,
-    Probed,
-)
+from router.core.events import Ended, FirstToken, FleetChanged, LoadReported, PeerLoadReported, Probed
 from router.core.scheduler import Scheduler, SchedulerSettings
 from router.core.state import Work
 from router.core.types import EndedHow, LoadReport

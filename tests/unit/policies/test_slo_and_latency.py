@@ -89,14 +89,7 @@ def test_a_lost_request_goes_where_it_disturbs_nobody() -> None:
     assert (choice.index, choice.defer) == (1, False)
 
 
-@pytest.mark.parametrize(
-    "busy",
-    [
-        {"promised": (0.04,)},
-        {"waiting": 1},
-        {"kv_usage": 0.9},
-    ],
-)
+@pytest.mark.parametrize("busy", [{"promised": (0.04,)}, {"waiting": 1}, {"kv_usage": 0.9}])
 def test_a_lost_request_is_deferred_while_no_instance_has_room(busy: dict[str, object]) -> None:
     only = option("a", miss=0.95, tpot=0.04, promised=busy.get("promised", ()))  # type: ignore[arg-type]
     only.instance.awaiting_first_token = busy.get("waiting", 0)  # type: ignore[assignment]

@@ -6,12 +6,7 @@ from random import Random
 
 import pytest
 
-from policies.placement.candidates import (
-    count_mixed_groups,
-    equal_groups,
-    mixed_groups,
-    some_equal_groups,
-)
+from policies.placement.candidates import count_mixed_groups, equal_groups, mixed_groups, some_equal_groups
 from policies.placement.changes import group_changes, replica_changes
 from policies.placement.memory import Fit
 from policies.placement.types import Cluster, GpuKind, Placement, Pool
@@ -31,10 +26,7 @@ def told(placement: Placement) -> list[tuple[int, int]]:
         (2, [[(1, 1)] * 2, [(2, 1)], [(1, 2)]]),
         # what is left over is a pipeline of its own
         (3, [[(1, 1)] * 3, [(2, 1), (1, 1)], [(1, 2), (1, 1)]]),
-        (
-            8,
-            [[(tensor, pipeline)] * (8 // tensor // pipeline) for tensor, pipeline in SHAPES_OF_8],
-        ),
+        (8, [[(tensor, pipeline)] * (8 // tensor // pipeline) for tensor, pipeline in SHAPES_OF_8]),
     ],
 )
 def test_equal_groups(gpus: int, expected: list[list[tuple[int, int]]]) -> None:

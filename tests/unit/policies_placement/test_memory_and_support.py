@@ -68,14 +68,7 @@ COMPUTE_CAPABILITIES = {
     name.partition("-")[0]: spec.compute_capability for name, spec in HARDWARE.items()
 } | {"p100": (6, 0)}
 #: Whether fp16, bf16, fp8 and GGUF run at all, by the kind of GPU.
-RUNS = {
-    "p100": "---g",
-    "v100": "f--g",
-    "t4": "f-8g",
-    "a100": "fb8g",
-    "l4": "fb8g",
-    "h100": "fb8g",
-}
+RUNS = {"p100": "---g", "v100": "f--g", "t4": "f-8g", "a100": "fb8g", "l4": "fb8g", "h100": "fb8g"}
 
 
 @pytest.mark.parametrize("name", RUNS)

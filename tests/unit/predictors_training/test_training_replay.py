@@ -75,10 +75,7 @@ def test_tokens_that_a_cache_should_have_held_shorten_the_estimate():
     assert cached.corrected[0, 0] < plain.corrected[0, 0]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [attempt(1.0, 1.0, 2.0), attempt(1.0, 0.5, 2.0), attempt(1.0, 3.0, 2.0)],
-)
+@pytest.mark.parametrize("odd", [attempt(1.0, 1.0, 2.0), attempt(1.0, 0.5, 2.0), attempt(1.0, 3.0, 2.0)])
 def test_times_that_are_no_times_are_refused(odd: Attempt):
     with pytest.raises(DatasetError, match="run r: "):
         list(episodes(Dataset(runs=(RUN,), attempts=(odd,))))

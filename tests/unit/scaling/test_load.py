@@ -48,10 +48,7 @@ def test_totals_of_finished_requests_and_of_those_under_way() -> None:
 
 def test_loads_are_summed_over_replicas_since_the_last_decision() -> None:
     before = {"a": {"m": Totals(10, 100, 8, 80, 1)}, "gone": {"m": Totals(99)}}
-    now = {
-        "a": {"m": Totals(13, 130, 9, 90, 1), "n": Totals(2)},
-        "new": {"m": Totals(4, 40)},
-    }
+    now = {"a": {"m": Totals(13, 130, 9, 90, 1), "n": Totals(2)}, "new": {"m": Totals(4, 40)}}
     assert model_loads(before, now, {"m": 5, "k": 1}) == {
         "m": ModelLoad(arrivals=7, prompt_tokens=70, answers=1, output_tokens=10, queued=5),
         "n": ModelLoad(arrivals=2),

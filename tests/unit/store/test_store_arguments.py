@@ -17,12 +17,7 @@ from router.store.queries import Store
 from router.store_arguments import add_store_arguments, store_of
 from tests.commands import refusal_of
 
-COMMANDS = (
-    ("db", "version"),
-    ("explain", "req_1"),
-    ("export", "--format", "csv", "--out", "-"),
-    ("spend",),
-)
+COMMANDS = (("db", "version"), ("explain", "req_1"), ("export", "--format", "csv", "--out", "-"), ("spend",))
 
 
 def parsed(*words: str, default: str | None = None) -> argparse.Namespace:

@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 
-from router.store.database import (
-    StoreError,
-    create_engine,
-    is_bad_value,
-    parse_url,
-    public_url,
-    sqlite_path,
-)
+from router.store.database import StoreError, create_engine, is_bad_value, parse_url, public_url, sqlite_path
 from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.runs import create_counts, file_prefix

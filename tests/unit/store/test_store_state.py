@@ -13,10 +13,7 @@ from router.store.redis_link import Link
 from router.store.state import Bucket, Budget, Claim
 
 
-@given(
-    capacity=st.integers(1, 20),
-    steps=st.lists(st.floats(0.0, 5.0, allow_nan=False), max_size=60),
-)
+@given(capacity=st.integers(1, 20), steps=st.lists(st.floats(0.0, 5.0, allow_nan=False), max_size=60))
 def test_never_more_than_capacity_and_refill(capacity: int, steps: list[float]) -> None:
     """However requests arrive, no window holds more than the capacity and what refilled during it."""
     rate = capacity / 60.0
