@@ -6,10 +6,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
+from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -39,14 +42,28 @@ Row = TypeVar("Row")
 Key = TypeVar("Key")
 
 
-def open_text(path: Path) -> io.TextIOWrapper:
-    """A text file, plain or gzipped (by its first bytes)."""
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file, plain or gzipped (by its first bytes)."""
     with reading(path):
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
-        if packed:
-            return io.TextIOWrapper(gzip.GzipFile(path), encoding="utf-8", newline="")
-        return path.open(encoding="utf-8-sig", newline="")
+        file = io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb")
+    with file:
+        try:
+            yield file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise WorkloadError(f"{path}: not a whole gzip file ({error})") from None
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """A text file, plain or gzipped."""
+    with _opened(path) as file:
+        try:
+            yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        except UnicodeDecodeError as error:
+            raise WorkloadError(f"{path}: not UTF-8 text ({error})") from None
 
 
 def table(path: Path, kind: type[Read]) -> Iterator[Read]:
@@ -65,26 +82,25 @@ def table(path: Path, kind: type[Read]) -> Iterator[Read]:
                 yield checked(kind.model_validate, row, f"{path}, line {rows.line_num}")
             if row is None:
                 raise WorkloadError(f"{path}: holds no row")
-        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+        except csv.Error as error:
             raise WorkloadError(f"{path}: cannot be read as CSV ({error})") from error
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a JSON-lines file with their line numbers."""
-    with open_text(path) as text:
-        try:
-            for number, line in enumerate(text, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    data = orjson.loads(line)
-                except orjson.JSONDecodeError as error:
-                    raise WorkloadError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
-                if not isinstance(data, dict):
-                    raise WorkloadError(f"{path}, line {number}: must be a JSON object")
-                yield number, data
-        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-            raise WorkloadError(f"{path}: cannot be read as JSON lines ({error})") from error
+    with _opened(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                data = orjson.loads(line.removeprefix(BOM_UTF8).decode())
+            except UnicodeDecodeError:
+                raise WorkloadError(f"{path}, line {number}: not UTF-8 text") from None
+            except orjson.JSONDecodeError as error:
+                raise WorkloadError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+            if not isinstance(data, dict):
+                raise WorkloadError(f"{path}, line {number}: must be a JSON object")
+            yield number, data
 
 
 def json_records(path: Path, kind: type[Read]) -> Iterator[Read]:
@@ -95,13 +111,12 @@ def json_records(path: Path, kind: type[Read]) -> Iterator[Read]:
 def json_value(path: Path) -> Any:
     """What a JSON file holds; of one that holds JSON lines, the list of its objects."""
     with open_text(path) as text:
-        content = ""
-        try:
-            content = text.read()
-            return orjson.loads(content)
-        except (orjson.JSONDecodeError, UnicodeDecodeError, EOFError, OSError) as error:
-            if json_object(content.lstrip().partition("\n")[0]) is None:
-                raise WorkloadError(f"{path}: not valid JSON ({error})") from None
+        content = text.read()
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        if json_object(content.lstrip().partition("\n")[0]) is None:
+            raise WorkloadError(f"{path}: not valid JSON ({error})") from None
     return [data for _, data in json_lines(path)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,9 @@ def test_of_many_conversations_a_part_is_read_whatever_their_order(
     assert found[0] == found[1]
 
 
+_ROW = b'{"prompt": "Q", "response": "A"}\n'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
@@ -144,7 +148,12 @@ def test_of_many_conversations_a_part_is_read_whatever_their_order(
         ("a.json", b"[", "not valid JSON"),
         ("a.json", b'{"prompt": "Q", "response": "A"}\n{"prompt"', "line 2: not valid JSON"),
         ("a.json", b'{"prompt":\n"Q"', "a.json: not valid JSON"),
-        ("a.json.gz", b"\x1f\x8bno", "not valid JSON"),
+        ("a.json.gz", b"\x1f\x8bno", "a.json.gz: not a whole gzip file"),
+        ("a.jsonl.gz", gzip.compress(_ROW * 99)[:-9], "a.jsonl.gz: not a whole gzip file"),
+        ("a.jsonl.gz", gzip.compress(_ROW)[:10] + b"\xff" * 20, "a.jsonl.gz: not a whole gzip file"),
+        ("a.json.gz", gzip.compress(_ROW)[:10] + b"\xff" * 20, "a.json.gz: not a whole gzip file"),
+        ("a.jsonl", _ROW + b'{"prompt": "caf\xe9"}\n' + _ROW, "a.jsonl, line 2: not UTF-8 text"),
+        ("a.json", b'["\xe9"]', "a.json: not UTF-8 text"),
         ("a.jsonl", b"no\n", "line 1: not valid JSON"),
         ("a.parquet", b"no", "cannot be read as Parquet"),
     ],
