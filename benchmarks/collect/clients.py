@@ -26,7 +26,7 @@ _CONNECT_S = 5.0
 _IDLE_CONNECTION_S = 2.0
 _MESSAGE_CHARS = 200
 #: How the libraries fail on an answer that is no JSON, or JSON of another shape: they look into it all the same.
-_MALFORMED = (ValueError, TypeError, AttributeError)
+_MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 @dataclass(slots=True)

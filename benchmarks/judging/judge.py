@@ -164,7 +164,7 @@ class Judge:
             reasons["no answer in time"] += 1
         except (openai.OpenAIError, httpx2.HTTPError):
             reasons["no connection"] += 1
-        except (ValueError, TypeError, AttributeError, IndexError):
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
             reasons["no chat completion"] += 1
         return None
 

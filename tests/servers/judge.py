@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-#: The judge's content for a message and its number; None or an exception: an error, with the exception's words.
-Script = Callable[[str, int], str | list[Any] | Exception | None]
+#: The judge's content for a message and its number; None or an exception: an error, with the exception's words; bytes: the
+#: response's body.
+Script = Callable[[str, int], str | list[Any] | bytes | Exception | None]
 
 
 class ScriptedJudge(ThreadingHTTPServer):
@@ -24,7 +25,7 @@ class ScriptedJudge(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
-    def verdict(self, body: dict[str, Any]) -> str | list[Any] | Exception | None:
+    def verdict(self, body: dict[str, Any]) -> str | list[Any] | bytes | Exception | None:
         self.asked.append(body)
         return self.script(body["messages"][0]["content"], len(self.asked))
 
@@ -34,11 +35,12 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         verdict = self.server.verdict(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        if isinstance(verdict, str | list):
-            status, answer = 200, completion(verdict)
+        if isinstance(verdict, bytes):
+            status, data = 200, verdict
+        elif isinstance(verdict, str | list):
+            status, data = 200, json.dumps(completion(verdict)).encode()
         else:
-            status, answer = 400, {"error": {"message": str(verdict or "no")}}
-        data = json.dumps(answer).encode()
+            status, data = 400, json.dumps({"error": {"message": str(verdict or "no")}}).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))

@@ -11,6 +11,9 @@ from tests.contract.backends.fakes import FakeEngine
 CANDIDATE = Candidate("a", "m", "m")
 
 
+DEEP = b"[" * 99_999
+
+
 async def asked(kind: type[OpenAIClient | OllamaClient], body: bytes) -> Reply:
     """What a client makes of this answer."""
     reply = Reply()
@@ -30,6 +33,7 @@ async def asked(kind: type[OpenAIClient | OllamaClient], body: bytes) -> Reply:
         b"data: garbage\n\n",
         b"data: null\n\n",
         b"data: []\n\n",
+        b"data: " + DEEP + b"\n\n",
         b"data: {}\n\n",
         b'data: {"choices": 3}\n\n',
         b'data: {"choices": [null]}\n\n',
@@ -46,7 +50,17 @@ async def test_openai(body: bytes) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xff\n", b"garbage\n", b"null\n", b"[]\n", b"{}\n", b'{"message": 3}\n', b'{"error": "lost"}\n'],
+    [
+        b"",
+        b"\xff\n",
+        b"garbage\n",
+        b"null\n",
+        b"[]\n",
+        DEEP + b"\n",
+        b"{}\n",
+        b'{"message": 3}\n',
+        b'{"error": "lost"}\n',
+    ],
 )
 async def test_ollama(body: bytes) -> None:
     reply = await asked(OllamaClient, body)

@@ -75,9 +75,19 @@ def test_why_calls_failed_is_told(answers: Path, capsys: pytest.CaptureFixture[s
     assert "failed: no connection (12)" in capsys.readouterr().out
 
 
-def test_content_that_is_no_text_is_a_failed_call(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parts = [{"type": "text", "text": "<score>3</score>"}]
-    with judging(lambda _, number: parts if number % 2 else "<score>3</score>") as server:
+@pytest.mark.parametrize(
+    "said",
+    [
+        [{"type": "text", "text": "<score>3</score>"}],
+        b'{"choices": {"0": "<score>3</score>"}}',
+        b"[" * 99_999,
+    ],
+    ids=["parts", "choices by name", "deep"],
+)
+def test_an_answer_of_another_shape_is_a_failed_call(
+    said: Any, answers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with judging(lambda _, number: said if number % 2 else "<score>3</score>") as server:
         assert judge(server.url, answers) == 0
     assert "failed: no chat completion (6)" in capsys.readouterr().out
 
