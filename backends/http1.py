@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -96,25 +96,28 @@ def secrets_in(head: bytes) -> list[str]:
     """The words of the operator's headers in a head of `request_head`, the longest first."""
     own = [f"{name}: {value}" for name, value in _OWN_HEADERS.items()]
     lines = head.decode("latin-1").split("\r\n")[1:-1]
-    words = [
-        word
-        for line in lines
-        if line not in own and not line.startswith("host:")
-        for word in line.partition(":")[2].split()
-    ]
+    return secret_words(
+        line.partition(":")[2] for line in lines if line not in own and not line.startswith("host:")
+    )
+
+
+def secret_words(values: Iterable[str]) -> list[str]:
+    """The words of headers' values that may be secrets, the longest first."""
+    words = (word for value in values for word in value.split())
     return sorted((word for word in words if len(word) >= _SECRET_CHARS), key=len, reverse=True)
 
 
 def hide_secrets(error: UpstreamError, head: bytes) -> None:
     """Hide the words of the operator's headers in an engine's error, which may quote them: clients and records get it."""
     secrets = secrets_in(head)
-    error.args = (_hidden(str(error), secrets),)
+    error.args = (hidden(str(error), secrets),)
     if isinstance(error, UpstreamRejected):
-        error.param = None if error.param is None else _hidden(error.param, secrets)
-        error.code = None if error.code is None else _hidden(error.code, secrets)
+        error.param = None if error.param is None else hidden(error.param, secrets)
+        error.code = None if error.code is None else hidden(error.code, secrets)
 
 
-def _hidden(text: str, secrets: Sequence[str]) -> str:
+def hidden(text: str, secrets: Sequence[str]) -> str:
+    """A text without these secrets (`secret_words`), nor the beginning of one at its end."""
     for secret in secrets:
         text = text.replace(secret, "***")
         for size in range(len(secret) - 1, _SECRET_CHARS - 1, -1):  # a message that was cut ends within it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ import openai
 from openai.types.chat import ChatCompletionChunk
 
 from backends.engine_numbers import token_count
+from backends.http1 import hidden, secret_words
 from router.core.types import Candidate, EndedHow
 
 _CONNECT_S = 5.0
@@ -67,8 +68,9 @@ class Reply:
         if output_tokens is not None:
             self.output_tokens = output_tokens
 
-    def end(self, error: Exception | None = None) -> None:
-        """The stream is over. One without a finish reason broke off, even if the library raised nothing."""
+    def end(self, error: Exception | None = None, secrets: Sequence[str] = ()) -> None:
+        """The stream is over. One without a finish reason broke off, even if the library raised nothing. `secrets` are hidden in
+        the error's words."""
         self.ended_at = time.perf_counter()
         if error is None and self.finish_reason is not None:
             self.ended_how = EndedHow.OK
@@ -76,13 +78,13 @@ class Reply:
                 self.output_tokens = self.events  # no usage: the events stand in for tokens
         else:
             self.ended_how = EndedHow.FAILED
-            self.error = _message(error) if error is not None else "the stream broke off"
+            self.error = "the stream broke off" if error is None else _message(error, secrets)
 
 
-def _message(error: Exception) -> str:
+def _message(error: Exception, secrets: Sequence[str]) -> str:
     if isinstance(error, _MALFORMED):
         return "the answer is not of the engine's format"
-    line = " ".join(str(error).split()) or type(error).__name__
+    line = hidden(" ".join(str(error).split()), secrets) or type(error).__name__
     return line if len(line) <= _MESSAGE_CHARS else f"{line[: _MESSAGE_CHARS - 3]}..."
 
 
@@ -127,6 +129,7 @@ class OpenAIClient:
             http_client=http,
         )
         self._bound = bound
+        self._secrets = secret_words([api_key or "", *headers.values()])
 
     async def ask(
         self, candidate: Candidate, prompt: str, max_tokens: int, reply: Reply, output_tokens: int | None
@@ -146,7 +149,7 @@ class OpenAIClient:
                 async for chunk in stream:
                     _take_chunk(chunk, reply)
         except (openai.OpenAIError, httpx2.HTTPError, *_MALFORMED) as error:
-            reply.end(error)
+            reply.end(error, self._secrets)
         else:
             reply.end()
 
@@ -182,6 +185,7 @@ class OllamaClient:
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_CONNECTION_S),
         )
+        self._secrets = secret_words([api_key or "", *headers.values()])
 
     async def ask(
         self, candidate: Candidate, prompt: str, max_tokens: int, reply: Reply, output_tokens: int | None
@@ -202,7 +206,7 @@ class OllamaClient:
                     reply.take_usage(part.prompt_eval_count, part.eval_count)
                     reply.finish_reason = part.done_reason or "stop"
         except (ollama.ResponseError, httpx.HTTPError, ConnectionError, *_MALFORMED) as error:
-            reply.end(error)
+            reply.end(error, self._secrets)
         else:
             reply.end()
 

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import httpx2
 import openai
 
+from backends.http1 import hidden, secret_words
 from router.judging import body_of, pair_question, preference_of, quality_of, question
 
 Key = TypeVar("Key", bound=Hashable)
@@ -78,6 +79,7 @@ class Judge:
 
     def __init__(self, url: str, model: str, api_key: str | None) -> None:
         self._url, self._model, self._api_key = url, model, api_key
+        self._secrets = secret_words([api_key or ""])
 
     async def score(
         self,
@@ -159,7 +161,7 @@ class Judge:
         except openai.APIStatusError as error:
             reasons[f"status {error.status_code}"] += 1
             said = error.body.get("message") if isinstance(error.body, dict) else None
-            verdicts.error = verdicts.error or _shown(str(said or ""), message)
+            verdicts.error = verdicts.error or _shown(hidden(str(said or ""), self._secrets), message)
         except openai.APITimeoutError:
             reasons["no answer in time"] += 1
         except (openai.OpenAIError, httpx2.HTTPError):

@@ -67,12 +67,18 @@ def check_url(url: str, option: str = "--url") -> None:
 
 
 def key_from(environment: Mapping[str, str], variable: str | None, option: str) -> str | None:
-    """The key in an environment variable that an option names, None without one; a WorkloadError where it is not set."""
+    """The key in an environment variable that an option names, None without one; a WorkloadError where it is not set, or has
+    what no header can have."""
     if variable is None:
         return None
-    if not environment.get(variable):
+    key = environment.get(variable)
+    if not key:
         raise WorkloadError(f"{option} {variable}: that variable is not set")
-    return environment[variable]
+    if not key.isascii() or not key.isprintable():
+        raise WorkloadError(
+            f"{option} {variable}: its key has a line break, or a character that is not ASCII"
+        )
+    return key
 
 
 def wire_for(target: Target) -> Wire:

@@ -68,6 +68,20 @@ async def test_ollama(body: bytes) -> None:
     assert reply.error
 
 
+@pytest.mark.parametrize("kind", [OpenAIClient, OllamaClient])
+async def test_an_error_that_repeats_secrets_is_kept_without_them(
+    kind: type[OpenAIClient | OllamaClient],
+) -> None:
+    said = b'{"error": {"message": "wrong: sk-0123456789, token-of-ours"}}'
+    reply = Reply()
+    async with FakeEngine(lambda exchange: exchange.answer(401, said)) as engine:
+        client = kind(engine.url, "sk-0123456789", {"x-token": "token-of-ours"}, None)
+        await client.ask(CANDIDATE, "hi", 3, reply, None)
+        await client.aclose()
+    assert reply.error is not None
+    assert "wrong: ***, ***" in reply.error
+
+
 @pytest.mark.parametrize("count", [b'"7"', b"-7", b"1.5", b"1" + b"0" * 30])
 async def test_counts_that_are_none_are_not_taken(count: bytes) -> None:
     """A count that no request has would make the whole data set unreadable."""

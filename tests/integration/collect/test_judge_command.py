@@ -102,6 +102,25 @@ def test_the_server_s_first_error_is_told(answers: Path, capsys: pytest.CaptureF
     ]
 
 
+def test_an_error_that_repeats_the_key_is_shown_without_it(
+    answers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-0123456789")
+    with judging(lambda *_: ValueError("Incorrect API key provided: sk-0123456789.")) as server:
+        assert judge(server.url, answers, "--api-key-env", "JUDGE_KEY") == 1
+    assert "the judge's first error: Incorrect API key provided: ***." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("key", ["sk-0123456789\r", "sk-\u0438"])
+def test_a_key_that_no_header_can_have_is_refused(
+    key: str, answers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", key)
+    words = ["--url", "http://127.0.0.1:1", "--model", "flow", "--answers", str(answers)]
+    error = refusal_of(capsys, "judge", *words, "--api-key-env", "JUDGE_KEY")
+    assert "--api-key-env JUDGE_KEY: its key has a line break, or a character that is not ASCII" in error
+
+
 def test_an_error_that_repeats_the_question_is_not_shown(
     answers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
