@@ -92,6 +92,8 @@ def _profile_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
 #: Of tokens and of requests: no engine's context or answer is longer, nor its queue.
 _Count = Annotated[int, Field(ge=0, le=100_000_000)]
 _Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+#: Seconds since the epoch, up to the year 9999. Milliseconds would be beyond it.
+_Epoch = Annotated[FiniteFloat, Field(ge=0, le=253_402_214_400)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Answer:
     capped: bool = False
     quality: _Share | None = None
     quality_kind: Annotated[str, _one_of("quality_kind", QUALITY_KINDS)] | None = None
-    at_s: FiniteFloat | None = None
+    at_s: _Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Run:
     speed: Annotated[FiniteFloat, Field(ge=0.0001, le=10_000)] = 1.0
     profile: str | None = None
     profile_values: Annotated[Mapping[str, Any], AfterValidator(_profile_values)] | None = None
-    started_at_s: FiniteFloat | None = None  # since the epoch
+    started_at_s: _Epoch | None = None  # since the epoch
     fixed_slots: bool | None = None
 
 
@@ -304,15 +306,20 @@ def read(folder: Path) -> Dataset:
         raise DatasetError(f"{folder}: no data set (it has no dataset.json)")
     try:
         header = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path}: no JSON") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DatasetError(f"{path}: not of format {FORMAT}")
     sources = header.get("sources", [])
     if not isinstance(sources, list) or not all(
-        isinstance(each, dict) and isinstance(each.get("name"), str) for each in sources
+        isinstance(each, dict)
+        and isinstance(each.get("name"), str)
+        and isinstance(each.get("licence"), str | None)
+        for each in sources
     ):
-        raise DatasetError(f"{path}: sources must be a list of objects with a name")
+        raise DatasetError(
+            f"{path}: sources must be a list of objects with a name, and a licence that is a text"
+        )
     tables = {name: tuple(_rows(folder / f"{name}.jsonl.gz", row)) for name, row in TABLES}
     data = Dataset(**tables, about={key: value for key, value in header.items() if key != "format"})
     _check_references(data, folder)

@@ -95,6 +95,8 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
             "quality is 5.0: it must be at most 1",
         ),
         ("answers", {"prompt": "p0", "model": "m", "quality_kind": "nonsense"}, "one of correct, score"),
+        ("answers", {"prompt": "p0", "model": "m", "at_s": 1.7e12}, "it must be at most 253,402,214,400"),
+        ("runs", RUN | {"started_at_s": -1.0}, "started_at_s is -1.0"),
         ("attempts", ATTEMPT | {"prompt_tokens": -7}, "line 1: prompt_tokens is -7"),
         ("attempts", ATTEMPT | {"max_tokens": -4}, "max_tokens is -4"),
         ("attempts", ATTEMPT | {"cached_tokens": -1}, "cached_tokens is -1"),
@@ -173,6 +175,12 @@ def test_a_torn_file_and_a_missing_one(tmp_path: Path) -> None:
         read(tmp_path / "nowhere")
     (tmp_path / "dataset.json").write_text('{"format": 1, "sources": [{"licence": "MIT"}]}')
     with pytest.raises(DatasetError, match="a list of objects with a name"):
+        read(tmp_path)
+    (tmp_path / "dataset.json").write_text('{"format": 1, "sources": [{"name": "s", "licence": ["MIT"]}]}')
+    with pytest.raises(DatasetError, match="a licence that is a text"):
+        read(tmp_path)
+    (tmp_path / "dataset.json").write_text("[" * 99_999)
+    with pytest.raises(DatasetError, match="no JSON"):
         read(tmp_path)
     (tmp_path / "dataset.json").write_text('{"format": 99}')
     with pytest.raises(DatasetError, match="not of format 1"):
