@@ -86,10 +86,15 @@ class Placer:
         return decided
 
     def hedge(self, state: RequestState, attempt: AttemptState, now: float) -> Decided | None:
-        """Where a second attempt beside a late first one goes; None if none pays."""
-        request = state.request
+        """Where a second attempt beside a late first one goes; None if none pays. A model whose answer was found poor gets
+        none."""
+        request, poor = state.request, None if state.held is None else state.held.candidate.model
         found = self._candidates(state, request.models, now)
-        options = [each for each in found.free if each.instance is not attempt.instance]
+        options = [
+            each
+            for each in found.free
+            if each.instance is not attempt.instance and each.candidate.model != poor
+        ]
         if found.refusal is not None or not options:
             return None
         self.predictor.predict_all(request, options, now)

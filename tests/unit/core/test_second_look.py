@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,8 +20,10 @@ from router.core.events import (
     Left,
     Tick,
 )
+from router.core.interfaces import CheckedAnswer, Choice, Option
 from router.core.money.reservation import Funding
-from router.core.types import AnswerCheck, EndedHow, Outcome, Price, Slo
+from router.core.state import Instance
+from router.core.types import AnswerCheck, Candidate, EndedHow, Outcome, Prediction, Price, Request, Slo
 from tests.unit.core.worlds import (
     CHEAP,
     Curious,
@@ -177,6 +181,40 @@ def test_there_is_nobody_else() -> None:
     other = "b" if first.candidate.instance == "a" else "a"
     s.instances[other].healthy = False
     assert finished(s.handle(Checked("r1", 1, 0.0), 3.0)).answer is first.state
+
+
+def test_a_late_second_answer_is_hedged_by_no_model_of_the_first_one() -> None:
+    class Late(Fixed):
+        """Expects every first token half a second later, and many misses at `n`."""
+
+        def predict(
+            self, request: Request, candidate: Candidate, instance: Instance, now: float
+        ) -> Prediction:
+            missed = 0.9 if candidate.model == "n" else 0.0
+            return Prediction(ttft_s_p50=now + 0.1, ttft_s_p95=now + 0.5, p_miss=missed, cost_usd=1e-6)
+
+    class First(Curious):
+        """Asks `m` first, then `n`; a hedge goes to the best instance."""
+
+        def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+            index = min(range(len(options)), key=lambda at: options[at].candidate.model)
+            return Choice(index, [None] * len(options), [None] * len(options), check=True)
+
+        def reconsider(
+            self, request: Request, answer: CheckedAnswer, options: Sequence[Option], rng: Random
+        ) -> Choice:
+            index = max(range(len(options)), key=lambda at: options[at].candidate.model)
+            return Choice(index, [None] * len(options), [None] * len(options))
+
+    instances = [instance("a", "m"), instance("b", "m"), instance("c", "n")]
+    s = scheduler(*instances, policy=First(), predictor=Late(), hedge_share=1.0)
+    s.handle(
+        Arrived(request("r1", models=("m", "n"), check=CHECK, client_streams=False, slo=Slo(e2e_s=60.0))), 0.0
+    )
+    s.handle(FirstToken("r1", 1), 0.1)
+    s.handle(Ended("r1", 1, EndedHow.OK, 11, 100), 2.0)
+    assert dispatched(s.handle(Checked("r1", 1, 0.0), 3.0)).candidate.model == "n"
+    assert s.handle(Tick(), 3.6) == []
 
 
 def test_a_late_hedge_is_given_up_before_the_check() -> None:
