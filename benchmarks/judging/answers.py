@@ -36,6 +36,10 @@ class Answered:
         return self.prompt_id, self.model
 
 
+#: An answer, and where it was found.
+_Found = tuple[str, Answered]
+
+
 class _Line(Record):
     prompt: str
     answer: str
@@ -63,14 +67,14 @@ def read_answers(path: Path, models: Sequence[str] = (), limit: int | None = Non
         found = _lines(path)
     answers: dict[AnswerKey, Answered] = {}
     prompts: set[str] = set()
-    for each in found:
+    for where, each in found:
         if models and each.model not in models:
             continue
         if each.prompt_id not in prompts and len(prompts) == limit:
             continue
         prompts.add(each.prompt_id)
         if answers.setdefault(each.key, each) is not each:
-            raise WorkloadError(f"{path}: two answers of model {each.model!r} to one prompt")
+            raise WorkloadError(f"{where}: a second answer of model {each.model!r} to its prompt")
     if not answers:
         raise WorkloadError(f"{path}: there is no answer in it" + (" of these models" if models else ""))
     return list(answers.values())
@@ -85,21 +89,22 @@ def pairs(answers: Iterable[Answered]) -> dict[PairKey, tuple[Answered, Answered
     }
 
 
-def _lines(path: Path) -> Iterator[Answered]:
+def _lines(path: Path) -> Iterator[_Found]:
     for number, data in json_lines(path):
-        line = checked(_Line.model_validate, data, f"{path}, line {number}")
-        yield Answered(prompt_id(line.prompt), line.prompt, line.model, line.answer, line.quality)
+        where = f"{path}, line {number}"
+        line = checked(_Line.model_validate, data, where)
+        yield where, Answered(prompt_id(line.prompt), line.prompt, line.model, line.answer, line.quality)
 
 
-def _fastchat(folder: Path) -> Iterator[Answered]:
+def _fastchat(folder: Path) -> Iterator[_Found]:
     found = read_published(sorted(folder.rglob("*.jsonl")))
     for (identity, model), answer in found.answers.items():
         if identity in found.questions:
             grade = found.grades.get((identity, model))
-            yield Answered(identity, found.questions[identity], model, answer, grade)
+            yield str(folder), Answered(identity, found.questions[identity], model, answer, grade)
 
 
-def _published(folder: Path) -> Iterator[Answered]:
+def _published(folder: Path) -> Iterator[_Found]:
     name = folder.name
     if name not in PROMPT_SETS:
         raise WorkloadError(
@@ -113,6 +118,5 @@ def _published(folder: Path) -> Iterator[Answered]:
     for row in json_records(folder / _TEXTS, _Text):
         identity = f"{name}/{row.prompt_id}"
         if identity in texts:
-            yield Answered(
-                identity, texts[identity], row.model, row.response, grades.get((identity, row.model))
-            )
+            grade = grades.get((identity, row.model))
+            yield str(folder), Answered(identity, texts[identity], row.model, row.response, grade)

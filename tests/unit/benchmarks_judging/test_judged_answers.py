@@ -56,7 +56,7 @@ def test_a_published_set_with_texts_and_without(tmp_path: Path) -> None:
     [
         ([{"prompt": "One?"}], "line 1: answer: is missing"),
         ([{"prompt": "One?", "answer": "1", "quality": 2}], "line 1: quality: "),
-        ([{"prompt": "One?", "answer": "1"}] * 2, "two answers of model '' to one prompt"),
+        ([{"prompt": "One?", "answer": "1"}] * 2, ", line 2: a second answer of model '' to its prompt"),
         ([], "there is no answer in it"),
     ],
 )
