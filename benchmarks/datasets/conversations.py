@@ -58,9 +58,11 @@ def is_conversations(path: Path) -> bool:
 
 
 def read_conversations(path: Path) -> Dataset:
-    """Read a file, or all files of a folder. The source is named by its form, else by the file or folder. Raises
-    DatasetError."""
+    """Read a file, or all files of a folder. The source is named by its form, else by the file or folder; it is no published
+    set by its name alone. Raises DatasetError."""
     name = path.name.partition(".")[0].replace("-", "_").lower()
+    if name in TERMS:
+        name += "_file"
     skipped: Counter[str] = Counter()
 
     def exchanges() -> Iterator[_Exchange]:

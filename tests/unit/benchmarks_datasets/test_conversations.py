@@ -124,6 +124,13 @@ def test_json_lines_in_a_file_named_json(tmp_path: Path, rows: int) -> None:
     assert {each.text for each in data.prompts} == {f"Q{n}" for n in range(rows)}
 
 
+@pytest.mark.parametrize("name", ["zeroeval", "sharegpt"])
+def test_the_name_of_a_published_set_is_not_its_licence(tmp_path: Path, name: str) -> None:
+    data = load([str(put(tmp_path / f"{name}.jsonl", [{"prompt": "Ours?", "response": "A"}]))])
+    assert data.sources == [f"{name}_file"]
+    assert data.about["sources"][0]["licence"] is None
+
+
 def test_of_many_conversations_a_part_is_read_whatever_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
