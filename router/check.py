@@ -198,6 +198,12 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
             model.name in each.serves and each.serves[model.name].price is None for each in config.instances
         ):
             yield f"model {model.name} has no price, so it counts as free"
+    for section, wanted in (("judge", config.judge), ("second_look", config.second_look)):
+        for key in config.auth.keys:
+            if wanted is None or key.name != wanted.key or key.models is None:
+                continue
+            if config.model(wanted.model) not in map(config.model, key.models):
+                yield f"{section}: its key {key.name} may not use the model {wanted.model}, so nothing is judged"
 
 
 def _engines(config: FleetConfig) -> Iterator[tuple[str, InstanceConfig]]:

@@ -336,6 +336,25 @@ def test_what_an_engine_cannot_use_is_told(
     assert "warning: discovery[0]: kubernetes.server is not set" in shown
 
 
+@pytest.mark.parametrize(("model", "warned"), [("m", False), ("alias", False), ("other", True)])
+def test_a_judge_whose_key_may_not_use_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, warned: bool
+) -> None:
+    code, shown = check(
+        tmp_path,
+        capsys,
+        store=sqlite(tmp_path / "a.db"),
+        models=[{"name": "m", "aliases": ["alias"]}, {"name": "other"}],
+        auth={"keys": [{"name": "k", "sha256": "0" * 64, "models": ["m"]}]},
+        judge={"model": model, "key": "k"},
+        second_look={"model": model, "key": "k"},
+    )
+    assert code == 0
+    for section in ("judge", "second_look"):
+        told = f"warning: {section}: its key k may not use the model {model}, so nothing is judged"
+        assert (told in shown) is warned
+
+
 def test_an_error_of_a_start_names_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
