@@ -7,7 +7,7 @@ What the estimate finds good is simulated afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -26,8 +26,6 @@ from router.core.profile import EngineProfile
 
 #: How long a request without a TTFT and an end-to-end target may wait.
 _PATIENT_S = 60.0
-#: How long a token may take where there is no target for it.
-_SLOW_STEP_S = 1.0
 #: The time of a request on a group that cannot serve it in time.
 _NEVER_S = 1e9
 _NO_OVERHEADS = Overheads(per_stage=0.0, request_s=0.0)
@@ -35,34 +33,54 @@ _NO_OVERHEADS = Overheads(per_stage=0.0, request_s=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request: when it comes, the places of the models that it accepts, its lengths, and its targets in s.
-    `fresh_tokens` are those of the prompt that no earlier prompt began with."""
+    """One request: when it comes, its lengths, and its targets in s. `fresh_tokens` are those of the prompt that no earlier
+    prompt began with, `output_tokens` the answer's by the place of each model that it accepts. `due_s` after it comes its
+    answer ends at the latest: by its targets, or because the gateway gives it up."""
 
     arrival_s: float
-    models: tuple[int, ...]
     prompt_tokens: int
     fresh_tokens: int
-    output_tokens: int
+    output_tokens: Mapping[int, int]
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None
+    due_s: float
+
+    @property
+    def models(self) -> tuple[int, ...]:
+        return tuple(self.output_tokens)
+
+    @property
+    def has_target(self) -> bool:
+        return any(each is not None for each in (self.ttft_s, self.tpot_s, self.e2e_s))
 
 
-def asked(arrivals: Sequence[Arrival], names: Sequence[str]) -> list[Asked]:
-    """The simulator's arrivals, with models as places in `names`."""
-    places = {name: place for place, name in enumerate(names)}
+def asked(arrivals: Sequence[Arrival], contexts: Mapping[str, int | None]) -> list[Asked]:
+    """The simulator's arrivals, with models as places in `contexts`, which has the context of each (None: any). A prompt that a
+    context does not hold is refused, and is not in attainment; an answer ends where it is full."""
+    places = {name: place for place, name in enumerate(contexts)}
     found = []
     seen: set[int] = set()
     for each in arrivals:
         request, slo = each.request, each.request.slo
         repeated = sum(1 for block in each.prefix_hashes if block in seen)
         seen.update(each.prefix_hashes)
-        fresh_tokens = max(1, request.prompt_tokens - repeated * PREFIX_BLOCK_TOKENS)
-        models = tuple(places[name] for name in request.models if name in places)
-        output_tokens = max(each.output_tokens[name] for name in request.models)
-        targets = (None, None, None) if slo is None else (slo.ttft_s, slo.tpot_s, slo.e2e_s)
-        lengths = request.prompt_tokens, fresh_tokens, output_tokens
-        found.append(Asked(request.arrived_at, models, *lengths, *targets))
+        prompt_tokens = request.prompt_tokens
+        fresh_tokens = max(1, prompt_tokens - repeated * PREFIX_BLOCK_TOKENS)
+        output_tokens = {
+            places[name]: each.output_tokens[name]
+            if most is None
+            else min(each.output_tokens[name], most - prompt_tokens)
+            for name in request.models
+            if (most := contexts[name]) is None or prompt_tokens < most
+        }
+        if output_tokens:
+            targets = (None, None, None) if slo is None else (slo.ttft_s, slo.tpot_s, slo.e2e_s)
+            ttft_s, tpot_s, e2e_s = (inf if each is None else each for each in targets)
+            answer_s = ttft_s + max(output_tokens.values()) * tpot_s
+            due_s = min(e2e_s, answer_s, request.expires_at - request.arrived_at)
+            lengths = prompt_tokens, fresh_tokens, output_tokens
+            found.append(Asked(request.arrived_at, *lengths, *targets, due_s))
     return found
 
 
@@ -109,10 +127,12 @@ class Estimate:
         return [in_turn, *always]
 
     def bound(self) -> GpuTime:
-        """What limits every placement. Requests that accept the same models are one kind of request."""
+        """What limits every placement. Requests that accept the same models are one kind of request. Those without a target may
+        wait for the others."""
         pools = self.problem.cluster.pools
         kinds: dict[tuple[int, ...], list[Asked]] = {}
-        for each in self.requests:
+        counted = [each for each in self.requests if each.has_target]
+        for each in counted:
             kinds.setdefault(each.models, []).append(each)
         return GpuTime(
             [len(own) for own in kinds.values()],
@@ -121,34 +141,36 @@ class Estimate:
             [pool.kind.usd_per_hour or 0.0 for pool in pools],
             self.requests[-1].arrival_s - self.requests[0].arrival_s,
             GpuSeconds(
-                max((each.ttft_s or 0.0 for each in self.requests), default=0.0),
-                max(map(_due_s, self.requests)),
+                max((each.ttft_s or 0.0 for each in counted), default=0.0),
+                max((each.due_s for each in counted), default=0.0),
             ),
         )
 
     def _least(self, requests: Sequence[Asked], models: Sequence[int], pool: Pool) -> GpuSeconds | None:
         """The least mean GPU time of these requests on a pool's GPUs; None if no group of them keeps the TPOT of any."""
         found = [
-            (shape.gpus, profile, self.problem.seats(model, profile))
+            (shape.gpus, profile, model)
             for model in models
             for shape in every_shape(pool)
             if (profile := self.problem.profile(model, shape)) is not None
-            and any(_keeps_tpot_alone(profile, each) for each in requests)
+            and any(_keeps_tpot_alone(profile, each, model) for each in requests)
         ]
         if not found:
             return None
 
-        def prompt_s(profile: EngineProfile, each: Asked, seats: int) -> float:
+        def prompt_s(profile: EngineProfile, each: Asked, model: int) -> float:
+            seats = self.problem.seats(model, profile)
             return 0.0 if each.ttft_s is None else least_busy_s(profile, each.fresh_tokens, 0, seats)
 
-        def total_s(profile: EngineProfile, each: Asked, seats: int) -> float:
-            return least_busy_s(profile, each.fresh_tokens, each.output_tokens, seats)
+        def total_s(profile: EngineProfile, each: Asked, model: int) -> float:
+            seats = self.problem.seats(model, profile)
+            return least_busy_s(profile, each.fresh_tokens, each.output_tokens[model], seats)
 
         return GpuSeconds(
             *(
                 min(
-                    gpus * fmean(of(profile, each, seats) for each in requests)
-                    for gpus, profile, seats in found
+                    gpus * fmean(of(profile, each, model) for each in requests)
+                    for gpus, profile, model in found
                 )
                 for of in (prompt_s, total_s)
             )
@@ -158,7 +180,7 @@ class Estimate:
         """How long it may wait for its turn."""
         limits = [_PATIENT_S] if request.ttft_s is None else [request.ttft_s]
         if request.e2e_s is not None:
-            limits.append(request.e2e_s - request.output_tokens * self._fastest_step_s[model])
+            limits.append(request.e2e_s - request.output_tokens[model] * self._fastest_step_s[model])
         return min(limits)
 
     @cached_property
@@ -172,7 +194,7 @@ class Estimate:
             found.append(
                 (
                     fmean(each.prompt_tokens for each in own),
-                    fmean(each.output_tokens for each in own),
+                    fmean(each.output_tokens.get(model, _longest(each)) for each in own),
                     median(ttft_s) if ttft_s else inf,
                     median(tpot_s) if tpot_s else inf,
                 )
@@ -196,14 +218,15 @@ class Estimate:
         ]
 
 
-def _keeps_tpot_alone(profile: EngineProfile, request: Asked) -> bool:
+def _keeps_tpot_alone(profile: EngineProfile, request: Asked, model: int) -> bool:
     """Whether it keeps its TPOT at least where nothing else runs. An answer of one token has none."""
-    return request.tpot_s is None or request.output_tokens < 2 or profile.step_s(0, 1, 0.0) <= request.tpot_s
+    return (
+        request.tpot_s is None
+        or request.output_tokens[model] < 2
+        or profile.step_s(0, 1, 0.0) <= request.tpot_s
+    )
 
 
-def _due_s(request: Asked) -> float:
-    """How long after its arrival its answer may end at the latest."""
-    if request.e2e_s is not None:
-        return request.e2e_s
-    wait_s = _PATIENT_S if request.ttft_s is None else request.ttft_s
-    return wait_s + request.output_tokens * (request.tpot_s or _SLOW_STEP_S)
+def _longest(request: Asked) -> int:
+    """The tokens of its longest answer."""
+    return max(request.output_tokens.values())

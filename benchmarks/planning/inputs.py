@@ -49,7 +49,11 @@ class PlanningInputs:
         """Prompt and answer of the longest request that each model may get."""
         return {
             model.name: max(
-                (each.prompt_tokens + each.output_tokens for each in self.requests if place in each.models),
+                (
+                    each.prompt_tokens + each.output_tokens[place]
+                    for each in self.requests
+                    if place in each.output_tokens
+                ),
                 default=0,
             )
             for place, model in enumerate(self.models)
@@ -81,12 +85,14 @@ def _inputs(args: argparse.Namespace, least_s: float) -> PlanningInputs:
     rules = Rules.of(config, tuple(policies.POLICIES))
     policy = config.defaults.policy
     drawn = arrivals(demand.requests(args.seed), Fleet(config, rules, {}, 1.0), policy=policy, slo=slo)
-    requests = asked(list(drawn), names)
+    requests = asked(list(drawn), {each.name: each.context_tokens for each in models})
+    if not requests:
+        raise WorkloadError("every prompt is longer than the context of its models")
     option = (
         "--rates" if args.rates is not None else "--from-store" if args.workload is None else "--workload"
     )
     check_span(option, requests[-1].arrival_s - requests[0].arrival_s)
-    if not any(each.ttft_s or each.tpot_s or each.e2e_s for each in requests):
+    if not any(each.has_target for each in requests):
         raise WorkloadError("no request has an SLO: give --slo, for example ttft_ms=2000,tpot_ms=80")
     return PlanningInputs(cluster, models, demand, requests, policy, slo, base, fleet)
 

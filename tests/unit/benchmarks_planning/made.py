@@ -35,7 +35,7 @@ def plan_files(folder: Path, pools: str, models: str) -> tuple[str, ...]:
 def stream(rates_per_s: list[float], seconds: float = 60.0) -> list[Asked]:
     """Requests at equal gaps, of 1000 prompt and 150 output tokens, within 2 s and 80 ms a token."""
     found = [
-        Asked(place / rate, (model,), 1000, 1000, 150, 2.0, 0.08, None)
+        Asked(place / rate, 1000, 1000, {model: 150}, 2.0, 0.08, None, 14.0)
         for model, rate in enumerate(rates_per_s)
         for place in range(int(seconds * rate))
     ]

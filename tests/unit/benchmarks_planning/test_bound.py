@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.planning.bound import GpuSeconds, GpuTime
+from benchmarks.planning.estimate import asked
+from benchmarks.simulator import Arrival
+from router.core.types import Request, Slo
 from tests.unit.benchmarks_planning.made import estimate
 
 
@@ -53,7 +56,49 @@ def test_no_work_bounds_no_load() -> None:
 def test_a_group_that_breaks_every_tpot_serves_nothing() -> None:
     usual = estimate("4xl4", "llama-3.2-1b", [2.0])
     strict = replace(usual, requests=[replace(each, tpot_s=0.001) for each in usual.requests])
-    brief = replace(strict, requests=[replace(each, output_tokens=1) for each in strict.requests])
+    brief = replace(strict, requests=[replace(each, output_tokens={0: 1}) for each in strict.requests])
     assert [each.bound().attainment() for each in (usual, strict, brief)] == [1.0, 0.0, 1.0]
     assert strict.bound().multiple(0.95) == 0.0
     assert strict.bound().usd(0.95) is None
+
+
+def test_a_request_takes_the_model_of_the_shorter_answer() -> None:
+    usual = estimate("1xl4", "llama-3.2-1b llama-3.2-3b", [1.0, 0.0])
+    either = replace(
+        usual, requests=[replace(each, output_tokens={0: 8, 1: 3000}) for each in usual.requests]
+    )
+    short = replace(usual, requests=[replace(each, output_tokens={0: 8}) for each in usual.requests])
+    assert either.bound().lasting_multiple(0.95) == pytest.approx(short.bound().lasting_multiple(0.95))
+
+
+def test_requests_without_a_target_may_wait() -> None:
+    usual = estimate("1xl4", "llama-3.2-1b", [200.0])
+    free = {"ttft_s": None, "tpot_s": None}
+    many = [replace(each, **(free if place % 20 else {})) for place, each in enumerate(usual.requests)]
+    assert usual.bound().attainment() < 0.9
+    assert replace(usual, requests=many).bound().attainment() == 1.0
+
+
+def test_an_answer_without_a_target_is_due_when_the_gateway_gives_it_up() -> None:
+    prompt = Request("r", 5.0, "latency", ("m",), prompt_tokens=10, expires_at=605.0)
+
+    def due_s(**slo: float) -> float:
+        arrival = Arrival(replace(prompt, slo=Slo(**slo)), {"m": 100}, {}, ())
+        (found,) = asked([arrival], {"m": None})
+        return found.due_s
+
+    assert due_s(ttft_s=1.0, tpot_s=0.1) == 11.0
+    assert due_s(ttft_s=1.0) == due_s(tpot_s=0.1) == 600.0
+    assert due_s(e2e_s=3.0) == due_s(ttft_s=9.0, tpot_s=0.1, e2e_s=3.0) == 3.0
+
+
+def test_a_context_refuses_longer_prompts_and_ends_answers() -> None:
+    request = Request("r", 0.0, "latency", ("short", "long", "any"), prompt_tokens=1000)
+    (found,) = asked(
+        [Arrival(request, dict.fromkeys(request.models, 500), {}, ())],
+        {"short": 1000, "long": 1200, "any": None},
+    )
+    assert found.output_tokens == {1: 200, 2: 500}
+    assert (
+        asked([Arrival(replace(request, models=("short",)), {"short": 500}, {}, ())], {"short": 1000}) == []
+    )

@@ -98,7 +98,9 @@ def test_a_neighbour_may_add_a_group_smaller_than_what_is_free() -> None:
 
 def test_requests_that_accept_several_models_choose_in_each_way() -> None:
     found = estimate("4xl4", "llama-3.2-1b llama-3.2-3b", [1.0, 0.0])
-    flexible = Estimate(found.problem, [replace(each, models=(0, 1)) for each in found.requests])
+    flexible = Estimate(
+        found.problem, [replace(each, output_tokens={0: 150, 1: 150}) for each in found.requests]
+    )
     in_turn, first, second = flexible.choices()
     assert in_turn[:4] == [0, 1, 0, 1]
     assert set(first) == {0}
