@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
+from backends.engine.profiles import MIN_CONTEXT_TOKENS
 from benchmarks.planning.problem import PlanningProblem
-from policies.placement.feasibility import obstacles, weights_name
+from policies.placement.feasibility import Obstacle, obstacles, weights_name
 from policies.placement.packing import pack
 from policies.placement.types import Cluster, Model
 
@@ -18,7 +21,7 @@ def reasons(problem: PlanningProblem) -> list[str]:
     equal = replace(problem, unlike=())
     places = {model.name: place for place, model in enumerate(equal.models)}
 
-    def fits(models: Sequence[Model], cluster: Cluster) -> bool:
+    def fits(models: Sequence[Model], cluster: Cluster, most_tokens: float = inf) -> bool:
         configs = []
         for model in models:
             config = equal.model_configs[places[model.name]]
@@ -31,11 +34,27 @@ def reasons(problem: PlanningProblem) -> list[str]:
         )
         config_of_all = equal.cluster_config.model_copy(update={"pools": pools})
         changed = replace(
-            equal, cluster_config=config_of_all, model_configs=tuple(configs)
+            equal,
+            cluster_config=config_of_all,
+            model_configs=tuple(configs),
+            longest_tokens={
+                name: min(longest, most_tokens) for name, longest in equal.longest_tokens.items()
+            },
         ).with_unlike_groups()
         return pack(changed.models, changed.cluster) is not None
 
-    found = obstacles(equal.models, equal.cluster, fits)
+    def shorter(obstacle: Obstacle) -> Obstacle:
+        """With the longest context that fits as a change, where one does."""
+        models = [equal.models[places[name]] for name in obstacle.models]
+        longest = max(equal.longest_tokens.get(name, 0) for name in obstacle.models)
+        tokens = range(MIN_CONTEXT_TOKENS, longest)
+        most = bisect_left(tokens, True, key=lambda each: not fits(models, equal.cluster, each)) - 1
+        if most < 0:
+            return obstacle
+        change = f"context_tokens: {tokens[most]} (requests have up to {longest})"
+        return replace(obstacle, changes=(change, *obstacle.changes))
+
+    found = [shorter(each) for each in obstacles(equal.models, equal.cluster, fits)]
     if problem.unlike and all(len(each.models) > 1 for each in found):
         groups = ", ".join(f"{group.model} takes {group.name}" for group in problem.unlike)
         found = [replace(each, limit=f"too few GPUs are left where {groups}") for each in found]

@@ -11,8 +11,8 @@ from tests.unit.benchmarks_planning.made import problem
 LARGE = "llama-3.1-70b"
 
 
-def changes_of(pools: str, models: str) -> tuple[str, list[str]]:
-    (reason,) = reasons(problem(pools, models).with_unlike_groups())
+def changes_of(pools: str, models: str, longest_tokens: int = 4000) -> tuple[str, list[str]]:
+    (reason,) = reasons(problem(pools, models, longest_tokens).with_unlike_groups())
     limit, _, changes = reason.partition("; enough would be: ")
     return limit, changes.split("; or ")
 
@@ -31,6 +31,15 @@ def test_a_group_of_unlike_gpus_that_takes_all_is_the_reason() -> None:
 
 def test_a_change_may_lead_to_a_group_of_unlike_gpus() -> None:
     assert changes_of("4xt4 4xv100-32g", f"{LARGE}:bf16")[1] == ["fp16 weights"]
+
+
+def test_the_longest_context_that_fits_is_proposed() -> None:
+    models = "llama-3.1-8b llama-3.2-1b:q8"
+    _, changes = changes_of("1xl4 1xrtx-4090", models, 100_000)
+    context = int(changes[0].removeprefix("context_tokens: ").removesuffix(" (requests have up to 100000)"))
+    assert not reasons(problem("1xl4 1xrtx-4090", models, context))
+    assert reasons(problem("1xl4 1xrtx-4090", models, context + 1))
+    assert not changes_of("1xt4", "llama-3.1-8b", 100_000)[1][0].startswith("context_tokens")
 
 
 def test_a_format_that_needs_more_gpus_is_proposed_with_them() -> None:
