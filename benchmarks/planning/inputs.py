@@ -17,6 +17,7 @@ from benchmarks.planning.files import ClusterConfig, ModelsConfig, PlannedModelC
 from benchmarks.planning.fleet import fleet_config
 from benchmarks.planning.from_fleet import cluster_of, models_of
 from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.what_if import changed
 from benchmarks.simulator import Fleet, arrivals
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import parse_slo
@@ -65,10 +66,14 @@ def inputs(args: argparse.Namespace) -> PlanningInputs:
     given = _inputs(args, LEAST_S)
     if args.objective != "throughput" or args.limit is not None or args.from_store is not None:
         return given
-    # The same requests will come faster, and are to last long enough then too.
-    problem = PlanningProblem(given.cluster, given.models, given.longest_tokens).with_unlike_groups()
-    multiple = Estimate(problem, given.requests).bound().lasting_multiple(args.target) or 1.0
-    return given if multiple <= 1 else _inputs(args, LEAST_S * multiple)
+    # The same requests will come faster, in a changed cluster too, and are to last long enough then.
+    multiple = 1.0
+    for cluster in (given.cluster, *(changed(given.cluster, each) for each in args.what_if)):
+        problem = PlanningProblem(cluster, given.models, given.longest_tokens).with_unlike_groups()
+        multiple = max(
+            multiple, Estimate(problem, given.requests).bound().lasting_multiple(args.target) or 1.0
+        )
+    return given if multiple == 1.0 else _inputs(args, LEAST_S * multiple)
 
 
 def _inputs(args: argparse.Namespace, least_s: float) -> PlanningInputs:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 from backends.engine.profiles import MIN_CONTEXT_TOKENS
 from benchmarks.planning.problem import PlanningProblem
@@ -21,7 +21,7 @@ def reasons(problem: PlanningProblem) -> list[str]:
     equal = replace(problem, unlike=())
     places = {model.name: place for place, model in enumerate(equal.models)}
 
-    def fits(models: Sequence[Model], cluster: Cluster, most_tokens: float = inf) -> bool:
+    def fits(models: Sequence[Model], cluster: Cluster, most_tokens: int = sys.maxsize) -> bool:
         configs = []
         for model in models:
             config = equal.model_configs[places[model.name]]

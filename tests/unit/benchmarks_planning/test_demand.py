@@ -40,10 +40,17 @@ def test_requests_that_will_come_faster_last_longer(tmp_path: Path) -> None:
     add_arguments(parser)
     line = [*plan_files(tmp_path, "{gpu: h100-80g, gpus: 2}", "{name: llama-3.2-1b}")]
     line += ["--rates", "llama-3.2-1b=50", "--slo", "ttft_ms=1000"]
-    usual, faster, limited = (
+    throughput = ["--objective", "throughput"]
+    usual, faster, limited, grown = (
         len(inputs(parser.parse_args([*line, *more])).requests)
-        for more in ([], ["--objective", "throughput"], ["--objective", "throughput", "--limit", "100"])
+        for more in (
+            [],
+            throughput,
+            [*throughput, "--limit", "100"],
+            [*throughput, "--what-if", "+2xh100-80g"],
+        )
     )
     assert usual == pytest.approx(2000, rel=0.1)
     assert faster > 1.5 * usual
+    assert grown == pytest.approx(2 * faster, rel=0.1)
     assert limited == pytest.approx(100, rel=0.4)
