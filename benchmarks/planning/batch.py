@@ -15,10 +15,12 @@ from benchmarks.planning.files import ClusterConfig, ModelsConfig, read
 from benchmarks.planning.fleet import fleet_data
 from benchmarks.planning.placing import placed
 from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.reasons import reasons
 from benchmarks.planning.report import group_data
+from benchmarks.planning.session import Infeasible
 from benchmarks.terminal import aligned_table
 from benchmarks.workloads.format import WorkloadError
-from policies.placement.hardware_support import missing, support
+from policies.placement.hardware_support import support
 from policies.placement.types import Group, Placement, Pool, Shape
 from policies.placement.unlike_groups import Cost, Width, equal_groups, unlike_groups
 from router.config.fields import Count, Section
@@ -34,15 +36,15 @@ def plan_batch(
     batch: Path, cluster: Path, models: Path, base: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The plan as data, and its groups as a fleet file with the sections of `base`. A group prefills its prompts one after
-    another, by its engine profile. Raises WorkloadError and ConfigError."""
+    another, by its engine profile. Raises Infeasible, WorkloadError and ConfigError."""
     tokens = read(batch, BatchConfig).tokens
-    problem = PlanningProblem(read(cluster, ClusterConfig), read(models, ModelsConfig).models, {})
+    configs = read(models, ModelsConfig).models
+    longest_tokens = {each.name: max(tokens) + 1 for each in configs}
+    problem = PlanningProblem(read(cluster, ClusterConfig), configs, longest_tokens)
     if len(problem.models) != 1 or len(problem.cluster.pools) != 1:
         raise WorkloadError("--batch is for one model and one pool of GPUs")
     (pool,) = problem.cluster.pools
     (model,) = problem.models
-    if support(pool.kind, model.precision) is None:
-        raise WorkloadError(f"{model.name}: {missing(pool.kind, model.precision)}")
     most_gpus, spec = min(pool.node_gpus, pool.gpus), MODELS[model.name]
     widths = [Width(each, 1) for each in TENSOR_DEGREES if each <= most_gpus and spec.divides(each)]
     cost = _cost(problem, pool)
@@ -50,10 +52,9 @@ def plan_batch(
     if most is not None and max(tokens) >= most:
         raise WorkloadError(f"{model.name} takes prompts of less than {most} tokens, not {max(tokens)}")
     whole = [width for width in widths if cost(max(tokens), width) < inf]
-    if not whole:
-        raise WorkloadError(
-            f"no group of {pool.gpus} x {pool.kind.name} holds {model.name} and {max(tokens)} tokens"
-        )
+    if not whole or support(pool.kind, model.precision) is None:
+        head = f"no group prefills a prompt of {max(tokens)} tokens"
+        raise Infeasible("\n  ".join([head, *reasons(problem, pipelines=False)]))
     plan = unlike_groups(tokens, pool.gpus, widths, cost)
     groups = sorted(plan.groups, key=lambda each: -each.width.gpus)
     placement = Placement(tuple(Group(Shape(pool.kind, group.width.tensor), (0,)) for group in groups))

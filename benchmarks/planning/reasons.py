@@ -11,12 +11,18 @@ from backends.engine.profiles import MIN_CONTEXT_TOKENS
 from benchmarks.planning.problem import PlanningProblem
 from policies.placement.feasibility import Obstacle, obstacles, weights_name
 from policies.placement.packing import pack
-from policies.placement.types import Cluster, Model
+from policies.placement.types import Cluster, Model, Pool
 
 
-def reasons(problem: PlanningProblem) -> list[str]:
-    """One line each; none if all models can be placed. Each change is tried with the groups of unlike GPUs that it allows."""
-    if pack(problem.models, problem.cluster) is not None:
+def reasons(problem: PlanningProblem, *, pipelines: bool = True) -> list[str]:
+    """One line each; none if all models can be placed. Each change is tried with the groups of unlike GPUs that it allows. Without
+    `pipelines` (for a batch) a group has one stage."""
+
+    def cluster_of(some: PlanningProblem) -> Cluster:
+        pools = some.cluster.pools
+        return some.cluster if pipelines else Cluster(tuple(map(_without_pipelines, pools)))
+
+    if pack(problem.models, cluster_of(problem)) is not None:
         return []
     equal = replace(problem, unlike=())
     places = {model.name: place for place, model in enumerate(equal.models)}
@@ -41,7 +47,7 @@ def reasons(problem: PlanningProblem) -> list[str]:
                 name: min(longest, most_tokens) for name, longest in equal.longest_tokens.items()
             },
         ).with_unlike_groups()
-        return pack(changed.models, changed.cluster) is not None
+        return pack(changed.models, cluster_of(changed)) is not None
 
     def shorter(obstacle: Obstacle) -> Obstacle:
         """With the longest context that fits as a change, where one does."""
@@ -54,8 +60,14 @@ def reasons(problem: PlanningProblem) -> list[str]:
         change = f"context_tokens: {tokens[most]} (requests have up to {longest})"
         return replace(obstacle, changes=(change, *obstacle.changes))
 
-    found = [shorter(each) for each in obstacles(equal.models, equal.cluster, fits)]
+    found = obstacles(equal.models, cluster_of(equal), fits)
+    if pipelines:
+        found = [shorter(each) for each in found]
     if problem.unlike and all(len(each.models) > 1 for each in found):
         groups = ", ".join(f"{group.model} takes {group.name}" for group in problem.unlike)
         found = [replace(each, limit=f"too few GPUs are left where {groups}") for each in found]
     return list(map(str, found))
+
+
+def _without_pipelines(pool: Pool) -> Pool:
+    return replace(pool, kind=replace(pool.kind, max_pipeline=1))

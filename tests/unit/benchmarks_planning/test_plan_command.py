@@ -268,7 +268,6 @@ def test_a_prompt_goes_only_where_the_cache_holds_it(
     ("pools", "tokens", "message"),
     [
         ("{gpu: l4, gpus: 1}, {gpu: t4, gpus: 1}", [100], "--batch is for one model and one pool of GPUs"),
-        ("{gpu: l4, gpus: 1}", [10**8], "no group of 1 x l4 holds llama-3.2-1b and 100000000 tokens"),
         ("{gpu: l4, gpus: 1}", [], "tokens"),
         ("{gpu: l4, gpus: 1}", [0], "tokens"),
     ],
@@ -286,10 +285,22 @@ def test_a_batch_has_no_prompt_beyond_the_context(tmp_path: Path, capsys: pytest
     )
 
 
-def test_a_batch_is_for_gpus_that_run_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = batch_files(tmp_path, "{gpu: t4, gpus: 1}", [500], ", weights: bf16")
-    said = refusal_of(capsys, "plan", *line)
-    assert said == "headway plan: llama-3.2-1b: bf16 needs compute capability 8.0, t4 has 7.5\n"
+def test_a_batch_that_no_group_holds_says_what_would_be_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def changes_of(pool: str, *more: str) -> list[str]:
+        assert cli.main(["plan", *batch_files(tmp_path, pool, [10**6], *more)]) == 1
+        head, reason = capsys.readouterr().err.splitlines()
+        assert head == "headway plan: no group prefills a prompt of 1000000 tokens"
+        return reason.partition("; enough would be: ")[2].split("; or ")
+
+    assert "1 more l4" in changes_of("{gpu: l4, gpus: 1}")
+    assert cli.main(["plan", *batch_files(tmp_path, "{gpu: l4, gpus: 2}", [10**6])]) == 0
+    # Pipeline stages do not count, so GPUs in other nodes do not help.
+    assert not any("more" in each for each in changes_of("{gpu: l4, gpus: 1, node_gpus: 1}"))
+    # Those of llama.cpp run on one GPU each.
+    changes = changes_of("{gpu: t4, gpus: 1}", ", weights: bf16")
+    assert changes == ["fp16 weights with 3 more t4", "fp8 weights with 3 more t4"]
 
 
 def test_a_batch_takes_no_option_that_it_would_not_heed(
