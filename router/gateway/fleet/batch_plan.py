@@ -62,7 +62,7 @@ class _Served(NamedTuple):
 
     model: str
     profile: EngineProfile
-    context_tokens: float
+    context_tokens: int
     speed: float
 
 
@@ -87,7 +87,7 @@ class BatchProblem:
         self._ready_s = [_ready_s(each) for each in usable]
         self._served = [
             [
-                _Served(model, profile, each.candidates[model].context_tokens or inf, each.speed)
+                _Served(model, profile, _context_tokens(each, model, profile), each.speed)
                 for model, profile in each.profiles.items()
             ]
             for each in usable
@@ -125,6 +125,12 @@ def _ready_s(instance: Instance) -> float:
         return 0.0
     mean_tokens = instance.pending_prefill_tokens // prompts
     return prompts * max(each.prefill_s(mean_tokens) for each in instance.profiles.values()) / instance.speed
+
+
+def _context_tokens(instance: Instance, model: str, profile: EngineProfile) -> int:
+    """The declared context, or without one what the engine's KV memory holds: as it reports, else by its profile."""
+    declared = instance.candidates[model].context_tokens
+    return declared or instance.report.kv_capacity_tokens or profile.kv_capacity_tokens
 
 
 def _best(

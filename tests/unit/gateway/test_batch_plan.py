@@ -7,7 +7,7 @@ import pytest
 from router.core.errors import Refusal
 from router.core.profile import EngineProfile
 from router.core.state import Instance
-from router.core.types import Candidate
+from router.core.types import Candidate, LoadReport
 from router.gateway.fleet.batch_plan import MAX_PAIRS, BatchProblem, PlannedLoad, Prompt
 from tests.pace import lines
 
@@ -61,6 +61,18 @@ def test_only_instances_that_can_take_a_prompt_do() -> None:
         ("other", "n"),
     ]
     assert [each.instance for each in plan.instances] == ["other", "short", "slow"]
+
+
+def test_without_a_declared_context_the_kv_memory_limits_a_prompt() -> None:
+    """By the profiles of `instance` one million tokens."""
+    engine, declared = instance("a", 1e-6), instance("b", 1e-3, context_tokens=2_000_000)
+
+    def chosen(tokens: int) -> str:
+        return BatchProblem([Prompt(tokens)], [engine, declared]).solve().prompts[0].instance
+
+    assert [chosen(999_999), chosen(1_000_000)] == ["a", "b"]
+    engine.report = LoadReport(kv_capacity_tokens=50_000)
+    assert [chosen(49_999), chosen(50_000)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
