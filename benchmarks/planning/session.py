@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from backends.engine import profiles
 from benchmarks.compare.pool import Processes
+from benchmarks.planning.cheapest import cheapest
 from benchmarks.planning.estimate import Estimate
 from benchmarks.planning.files import ClusterConfig
 from benchmarks.planning.fleet import fleet_data
@@ -47,7 +48,7 @@ class Session:
         plans = planner.plans()
         problem = planner.search.estimate.problem
         if not plans:
-            raise Infeasible(self._over_budget(planner.search.estimate))
+            raise Infeasible(self._over_budget(problem))
         data = {
             "headway_plan": 1,
             "objective": self.aims.objective,
@@ -72,20 +73,22 @@ class Session:
             raise Infeasible("\n  ".join(["no placement is possible", *found]))
         estimate = Estimate(problem, inputs.requests)
         scorer = Scorer(problem, self.draws, inputs.policy, inputs.slo, inputs.base, self.processes)
-        placement = None if inputs.fleet is None else present(problem, inputs.fleet)
+        known = [] if inputs.fleet is None else [present(problem, inputs.fleet)]
+        if self.aims.budget_usd_per_hour is not None:  # it may leave little but the cheapest
+            known.append(cheapest(problem))
         search = CandidateSearch(estimate, self.aims, self.seed)
-        known = [] if placement is None else [placement]
-        common = (search, scorer, self.aims, self.time_s, self.seed, known, self.on_progress)
+        placements = [each for each in known if each is not None]
+        common = (search, scorer, self.aims, self.time_s, self.seed, placements, self.on_progress)
         if self.aims.objective == "throughput":
             return ThroughputPlanner(*common, bound=estimate.bound().multiple(self.aims.target) or 1.0)
         return Planner(*common)
 
-    def _over_budget(self, estimate: Estimate) -> str:
+    def _over_budget(self, problem: PlanningProblem) -> str:
         """That no placement is within the budget, and the price of the cheapest."""
-        aims = replace(self.aims, objective="cost", target=0.0, budget_usd_per_hour=None)
-        cheapest = CandidateSearch(estimate, aims, self.seed).candidates(1)[0]
-        budget = self.aims.budget_usd_per_hour
-        return f"no placement of all models costs at most {budget:g} USD an hour; the cheapest costs {cheapest.usd_per_hour:g}"
+        budget, least = self.aims.budget_usd_per_hour, cheapest(problem).usd_per_hour
+        return (
+            f"no placement of all models costs at most {budget:g} USD an hour; the cheapest costs {least:.9g}"
+        )
 
     def _bound(self, estimate: Estimate) -> dict[str, float | None]:
         bound, target = estimate.bound(), self.aims.target
@@ -118,7 +121,7 @@ class Session:
             return {"change": change, "infeasible": str(error)}
         plans = planner.plans()
         if not plans:
-            return {"change": change, "infeasible": "every placement is over the budget"}
+            return {"change": change, "infeasible": self._over_budget(planner.search.estimate.problem)}
         plan = plans[0]
         return {
             "change": change,

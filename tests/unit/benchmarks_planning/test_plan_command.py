@@ -162,6 +162,20 @@ def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.Captu
     )
 
 
+def test_the_budget_may_be_the_price_of_the_cheapest_placement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Models of unlike size that all need the GPUs of one pool: the search for the most attainment does not pass by it."""
+    pools = "{gpu: t4, gpus: 4, node_gpus: 1, usd_per_hour: 2}, {gpu: a100-80g, gpus: 8, usd_per_hour: 0.5}"
+    rows = [f"{{name: {name}, weights: q4}}" for name in ("llama-3.1-70b", "qwen2.5-72b", "qwen2.5-32b")]
+    rates = "llama-3.1-70b=0.1,qwen2.5-72b=0.1,qwen2.5-32b=1"
+    line = ["plan", *plan_files(tmp_path, pools, ", ".join(rows)), "--rates", rates, *SLO, *BRIEF]
+    assert cli.main([*line, "--budget-usd-per-hour", "1.4"]) == 1
+    assert capsys.readouterr().err.endswith("; the cheapest costs 1.5\n")
+    assert cli.main([*line, "--budget-usd-per-hour", "1.5", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["plans"][0]["usd_per_hour"] == 1.5
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
