@@ -147,13 +147,13 @@ class Estimate:
         )
 
     def _least(self, requests: Sequence[Asked], models: Sequence[int], pool: Pool) -> GpuSeconds | None:
-        """The least mean GPU time of these requests on a pool's GPUs; None if no group of them keeps the TPOT of any."""
+        """The least mean GPU time of these requests on a pool's GPUs; None if no group of them can keep the targets of any."""
         found = [
             (shape.gpus, profile, model)
             for model in models
             for shape in every_shape(pool)
             if (profile := self.problem.profile(model, shape)) is not None
-            and any(_keeps_tpot_alone(profile, each, model) for each in requests)
+            and any(_can_be_met(profile, each, model) for each in requests)
         ]
         if not found:
             return None
@@ -218,12 +218,14 @@ class Estimate:
         ]
 
 
-def _keeps_tpot_alone(profile: EngineProfile, request: Asked, model: int) -> bool:
-    """Whether it keeps its TPOT at least where nothing else runs. An answer of one token has none."""
+def _can_be_met(profile: EngineProfile, request: Asked, model: int) -> bool:
+    """Whether its targets are kept at least where nothing else runs. An answer of one token has no TPOT."""
+    steps, step_s = request.output_tokens[model] - 1, profile.step_s(0, 1, 0.0)
+    prompt_s = profile.prefill_s(request.fresh_tokens)
     return (
-        request.tpot_s is None
-        or request.output_tokens[model] < 2
-        or profile.step_s(0, 1, 0.0) <= request.tpot_s
+        prompt_s <= (inf if request.ttft_s is None else request.ttft_s)
+        and (request.tpot_s is None or not steps or step_s <= request.tpot_s)
+        and prompt_s + steps * step_s <= (inf if request.e2e_s is None else request.e2e_s)
     )
 
 

@@ -62,6 +62,13 @@ def test_a_group_that_breaks_every_tpot_serves_nothing() -> None:
     assert strict.bound().usd(0.95) is None
 
 
+@pytest.mark.parametrize("targets", [{"ttft_s": 0.01}, {"e2e_s": 0.5}])
+def test_what_an_idle_group_cannot_keep_bounds_all(targets: dict[str, float]) -> None:
+    usual = estimate("4xl4", "llama-3.2-1b", [2.0])
+    strict = replace(usual, requests=[replace(each, **targets) for each in usual.requests])
+    assert [each.bound().attainment() for each in (usual, strict)] == [1.0, 0.0]
+
+
 def test_a_request_takes_the_model_of_the_shorter_answer() -> None:
     usual = estimate("1xl4", "llama-3.2-1b llama-3.2-3b", [1.0, 0.0])
     either = replace(
