@@ -38,12 +38,7 @@ def _add(pools: list[dict[str, Any]], gpus: tuple[str | None, ...], change: str)
     count, gpu, price = int(gpus[0] or 0), gpus[1], gpus[2]
     if count > _MOST_ADDED:
         raise WorkloadError(f"--what-if {change}: at most {_MOST_ADDED} GPUs can be added")
-    same = [
-        pool
-        for pool in pools
-        if pool["gpu"] == gpu and (price is None or pool["usd_per_hour"] in (None, float(price)))
-    ]
-    if same:
+    if same := _meant(pools, gpus):
         same[0]["gpus"] += count
         return
     priced = pools[0]["usd_per_hour"] is not None
@@ -58,10 +53,20 @@ def _add(pools: list[dict[str, Any]], gpus: tuple[str | None, ...], change: str)
 
 def _take(pools: list[dict[str, Any]], gpus: tuple[str | None, ...], change: str) -> None:
     left = int(gpus[0] or 0)
-    for pool in pools:
-        if pool["gpu"] == gpus[1]:
-            taken = min(left, pool["gpus"])
-            pool["gpus"] -= taken
-            left -= taken
+    for pool in _meant(pools, gpus):
+        taken = min(left, pool["gpus"])
+        pool["gpus"] -= taken
+        left -= taken
     if left:
-        raise WorkloadError(f"--what-if {change}: the cluster has {int(gpus[0] or 0) - left} of {gpus[1]}")
+        wanted = gpus[1] if gpus[2] is None else f"{gpus[1]}@{gpus[2]}"
+        raise WorkloadError(f"--what-if {change}: the cluster has {int(gpus[0] or 0) - left} of {wanted}")
+
+
+def _meant(pools: list[dict[str, Any]], gpus: tuple[str | None, ...]) -> list[dict[str, Any]]:
+    """The pools of a change's GPUs: of its price, or of any where it says none."""
+    _, gpu, price = gpus
+    return [
+        pool
+        for pool in pools
+        if pool["gpu"] == gpu and (price is None or pool["usd_per_hour"] in (None, float(price)))
+    ]

@@ -35,6 +35,14 @@ def test_changes(change: str, expected: list[tuple[str, int, float]]) -> None:
     assert found == expected
 
 
+def test_gpus_of_two_prices_are_told_apart() -> None:
+    two = changed(CLUSTER, "+4xl4@0.5")
+    assert [pool.gpus for pool in changed(two, "-3xl4@0.5").pools] == [2, 4, 1]
+    assert [pool.gpus for pool in changed(two, "-5xl4").pools] == [2, 3]
+    with pytest.raises(WorkloadError, match=r"the cluster has 4 of l4@0\.5"):
+        changed(two, "-5xl4@0.5")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
