@@ -22,11 +22,9 @@ class Sink(Protocol):
 
     def take(self, new_tokens: int, at_s: float, finished: bool) -> None:
         """Count `new_tokens` that were made at `at_s` (the model's time). Does not write yet."""
-        ...
 
     def flush(self) -> None:
         """Write the tokens that were counted."""
-        ...
 
 
 class Driver:

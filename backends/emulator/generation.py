@@ -86,7 +86,6 @@ class Wire(Protocol):
 
     def prepare(self, choice: Choice) -> None:
         """Set the choice's `head` and `tail`."""
-        ...
 
     def opening(self) -> bytes:
         """The beginning of a stream, sent together with the first token."""
@@ -94,23 +93,18 @@ class Wire(Protocol):
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         """The events of tokens `start` to `stop`; `last` says that the choice ends with them."""
-        ...
 
     def closing(self, generation: Generation) -> bytes:
         """The end of a stream."""
-        ...
 
     def whole(self, generation: Generation) -> bytes:
         """The body of a non-streaming answer."""
-        ...
 
     def stream_error(self, status: int, message: str) -> bytes:
         """The end of a stream that failed after its status line."""
-        ...
 
     def error_body(self, status: int, message: str) -> bytes:
         """The body of an error answer."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

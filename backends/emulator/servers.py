@@ -42,15 +42,12 @@ class EngineServer(Protocol):
     @staticmethod
     def check(profiles: Mapping[str, EngineProfile], options: Any) -> None:
         """Raises ValueError for models or options with which it cannot start."""
-        ...
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or later."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """The state that tests read."""
-        ...
 
     def close(self) -> None: ...
 

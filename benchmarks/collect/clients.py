@@ -96,7 +96,6 @@ class Client(Protocol):
     ) -> None:
         """Send one request and fill `reply`; an emulated vLLM also gets `output_tokens`. Raises nothing that the engine
         or the network does."""
-        ...
 
     async def aclose(self) -> None: ...
 
