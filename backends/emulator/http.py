@@ -61,12 +61,7 @@ class Exchange:
         """The body as JSON; raises ValueError (orjson.JSONDecodeError)."""
         return orjson.loads(self.body)
 
-    def respond(
-        self,
-        status: int,
-        body: bytes = b"",
-        content_type: str = "application/json",
-    ) -> None:
+    def respond(self, status: int, body: bytes = b"", content_type: str = "application/json") -> None:
         """Send a complete answer."""
         if self.done:
             return

@@ -50,12 +50,7 @@ _CUT = {
 _HOW = {how.value for how in EndedHow}
 
 
-def read_store(
-    where: str | Path,
-    *,
-    since: float | None = None,
-    fleet: FleetConfig | None = None,
-) -> Dataset:
+def read_store(where: str | Path, *, since: float | None = None, fleet: FleetConfig | None = None) -> Dataset:
     """The records of a database file or URL, of requests received since a time (seconds since the epoch): one run an instance, its times in seconds since the first request. `fleet` has what the records lack: the
     instances' hardware, engine profiles and the models' families. Raises DatasetError."""
     try:

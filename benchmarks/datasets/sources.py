@@ -18,11 +18,7 @@ from router.config import FleetConfig
 
 
 def load(
-    paths: Sequence[str],
-    *,
-    since: float | None = None,
-    fleet: FleetConfig | None = None,
-    seed: int = 1,
+    paths: Sequence[str], *, since: float | None = None, fleet: FleetConfig | None = None, seed: int = 1
 ) -> Dataset:
     """All that `paths` name, as one data set. Each is
 

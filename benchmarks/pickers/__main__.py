@@ -68,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the folds and of training")
     parser.add_argument(
-        "--second-look",
-        action="store_true",
-        help="judge `cost` with checks of its answers, and nothing else",
+        "--second-look", action="store_true", help="judge `cost` with checks of its answers, and nothing else"
     )
     options = parser.parse_args(arguments)
     if options.data is None:

@@ -18,15 +18,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers.cases import Case
 from benchmarks.pickers.figures import interval, savings, savings_at, verdict
-from benchmarks.pickers.judge import (
-    LOSS,
-    OURS,
-    Fold,
-    brought,
-    played,
-    singles_of,
-    swept,
-)
+from benchmarks.pickers.judge import LOSS, OURS, Fold, brought, played, singles_of, swept
 from benchmarks.pickers.replay import SimulatedCheck
 from benchmarks.simulator.checks import drawn_score
 from benchmarks.terminal import Progress

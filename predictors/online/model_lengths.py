@@ -69,10 +69,7 @@ class ServedModels:
     __slots__ = ("learned", "lengths", "models", "names", "output", "rated")
 
     def __init__(
-        self,
-        models: tuple[tuple[str, str | None], ...],
-        lengths: list[ModelLengths],
-        rated: list[str],
+        self, models: tuple[tuple[str, str | None], ...], lengths: list[ModelLengths], rated: list[str]
     ) -> None:
         self.models = models
         self.names = frozenset([model for model, _ in models])

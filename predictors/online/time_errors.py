@@ -99,11 +99,7 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
             else:
                 return None
             return TtftError(
-                stats.key,
-                estimate.ttft_stratum,
-                residual,
-                *entry.physical,
-                entry.prediction.quantiles(0),
+                stats.key, estimate.ttft_stratum, residual, *entry.physical, entry.prediction.quantiles(0)
             )
         return None
 

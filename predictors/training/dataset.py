@@ -203,9 +203,7 @@ class Dataset:
         return sorted(found)
 
     def keep(
-        self,
-        prompt: Callable[[Prompt], bool] | None = None,
-        run: Callable[[Run], bool] | None = None,
+        self, prompt: Callable[[Prompt], bool] | None = None, run: Callable[[Run], bool] | None = None
     ) -> Dataset:
         """The part with the wanted prompts and runs (None: all), and what belongs to them."""
         prompts = self.prompts if prompt is None else tuple(filter(prompt, self.prompts))

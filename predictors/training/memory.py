@@ -56,11 +56,7 @@ class Network(nn.Module):
 
 
 def train(
-    data: Dataset,
-    *,
-    seed: int = 1,
-    progress: Progress = lambda _: None,
-    settings: Settings | None = None,
+    data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None, settings: Settings | None = None
 ) -> Artifact:
     """A memory artifact. `about` says how much better than the closed form it is on a fifth of the runs, which the
     first fit left out. The second fit is on all runs. Raises DatasetError where it is not better enough, or where the

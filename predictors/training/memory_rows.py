@@ -57,14 +57,7 @@ def _rows(run: Run, attempts: Sequence[Attempt], states: Sequence[State], kv_kno
     features = memory_rows(
         episode.held.tolist(), reported.tolist() if kv_known else [None] * len(attempts), episode.targets
     )
-    return MemoryRows(
-        run,
-        kv_known,
-        features[known],
-        episode.held[known],
-        reported[known],
-        actual[known],
-    )
+    return MemoryRows(run, kv_known, features[known], episode.held[known], reported[known], actual[known])
 
 
 def mean_use(attempts: Sequence[Attempt], states: Sequence[State]) -> np.ndarray:

@@ -105,11 +105,7 @@ def _means_of_tasks(
 
 
 def _judged(
-    labels: Labels,
-    vectors: np.ndarray,
-    weights: scipy.sparse.csr_matrix,
-    seed: int,
-    report: Progress,
+    labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, seed: int, report: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
     """(prior, departures) of every prompt for `fit_trust`."""
     part = np.array([int(fraction_of(group, seed) * _PARTS) for group in labels.groups])

@@ -103,11 +103,7 @@ class _Predictor(OnlinePredictor):
 
 
 def episodes(
-    data: Dataset,
-    model: LatencyModel | None = None,
-    *,
-    trees: TreeModel | None = None,
-    judge: bool = False,
+    data: Dataset, model: LatencyModel | None = None, *, trees: TreeModel | None = None, judge: bool = False
 ) -> Iterator[Episode]:
     """One episode for each run that has attempts, in the data set's order. With `judge`, a model or trees, each has its
     `predicted`. Raises DatasetError for invalid times."""
