@@ -358,9 +358,6 @@ def folds(names: Sequence[str], seed: int) -> np.ndarray:
 
 def _first_half(each: Episode) -> Episode:
     half = len(each.actual) // 2
-    of_requests = (
-        *("targets", "seen", "dispatched_s", "corrected", "actual", "longer_than", "held"),
-        *("tree_rows", "tree_bases"),
-    )
+    of_requests = ("targets", "seen", "corrected", "actual", "longer_than", "held", "tree_rows", "tree_bases")
     rows = {name: getattr(each, name)[:half] for name in of_requests}
     return replace(each, events=each.events[: each.seen[half]], predicted={}, **rows)

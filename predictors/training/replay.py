@@ -45,12 +45,11 @@ _REPORT, _FIRST_TOKEN, _END, _DISPATCH = range(4)  # in this order at the same m
 class Episode:
     """A run as the model sees it: E events and N requests in order of dispatch.
 
-    `events` (E, event features), `targets` (N, target features), `seen` (N,) the number of events before each decision,
-    `dispatched_s` (N,). `corrected` (N, 2) is the log of the corrected estimate of TTFT and TPOT in seconds, `actual`
-    (N, 2) that of the measured times, NaN where unknown. For a request that never had a first token `longer_than` (N,)
-    is the log of how long it waited, else -inf. `held` (N,) is the closed form of KV memory's mean use over the
-    request's life. `tree_rows` (N, tree features) and `tree_bases` (N, 2) are the inputs of boosted trees
-    (`predictors.learned.trees`).
+    `events` (E, event features), `targets` (N, target features), `seen` (N,) the number of events before each decision.
+    `corrected` (N, 2) is the log of the corrected estimate of TTFT and TPOT in seconds, `actual` (N, 2) that of the measured
+    times, NaN where unknown. For a request that never had a first token `longer_than` (N,) is the log of how long it waited,
+    else -inf. `held` (N,) is the closed form of KV memory's mean use over the request's life. `tree_rows` (N, tree features)
+    and `tree_bases` (N, 2) are the inputs of boosted trees (`predictors.learned.trees`).
 
     `predicted` holds, by name, the log seconds (N, 2, 5) of TTFT and TPOT at `TAUS` that were predicted at each
     decision: `PHYSICAL` by the estimate with its online correction; with a model also `MODEL` by the model alone, and
@@ -62,7 +61,6 @@ class Episode:
     events: np.ndarray
     targets: np.ndarray
     seen: np.ndarray
-    dispatched_s: np.ndarray
     corrected: np.ndarray
     actual: np.ndarray
     longer_than: np.ndarray
@@ -171,7 +169,6 @@ class _Replay:
             events=np.empty((0, len(EVENT_FEATURES)), np.float32),
             targets=np.empty((size, len(TARGET_FEATURES)), np.float32),
             seen=np.empty(size, np.int64),
-            dispatched_s=np.array([each.dispatched_s for each in attempts]),
             corrected=np.empty((size, 2)),
             actual=np.full((size, 2), np.nan),
             longer_than=np.full(size, -inf),
@@ -190,15 +187,12 @@ class _Replay:
             # An attempt that failed at once ends at the moment of its dispatch, but after it.
             if each.ended_s is not None:
                 moments.append((max(each.ended_s, nextafter(each.dispatched_s, inf)), _END, at))
+        of_attempt = {_DISPATCH: self._dispatched, _FIRST_TOKEN: self._first_token, _END: self._ended}
         for now, what, at in sorted(moments):
             if what == _REPORT:
                 self._reported(states[at], now)
-            elif what == _DISPATCH:
-                self._dispatched(at, now)
-            elif what == _FIRST_TOKEN:
-                self._first_token(at, now)
             else:
-                self._ended(at, now)
+                of_attempt[what](at, now)
         events = np.array(self.history.events, np.float32).reshape(-1, len(EVENT_FEATURES))
         predicted = {name: np.array(rows) for name, rows in self.predicted.items()}
         return replace(self.found, events=events, predicted=predicted)
@@ -250,7 +244,7 @@ class _Replay:
             log(estimate.ttft_s) + estimate.ttft_bias,
             log(estimate.tpot_s) + estimate.tpot_bias,
         )
-        if attempt.first_token_s is not None and attempt.first_token_s > now:
+        if attempt.first_token_s is not None:
             found.actual[at, 0] = log(attempt.first_token_s - now)
         elif attempt.ended_how != "ok" and attempt.ended_s is not None and attempt.ended_s > now:
             found.longer_than[at] = log(attempt.ended_s - now)
@@ -270,9 +264,8 @@ class _Replay:
         self.predictor.observe_ttft(
             self.requests[at], self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
         )
-        if waited_s > 0:
-            self.history.stops_waiting(attempt.dispatched_s)
-            self.history.first_token(instance, self.predictions[at].estimate, waited_s, now)
+        self.history.stops_waiting(attempt.dispatched_s)
+        self.history.first_token(instance, self.predictions[at].estimate, waited_s, now)
 
     def _ended(self, at: int, now: float) -> None:
         attempt = self.attempts[at]
