@@ -91,15 +91,10 @@ def _widths(found: Sequence[Episode], settings: Settings, seed: int, report: Pro
             if at != P50:
                 ratio = (residual[known, time] - predicted[known, time, P50]) / by
                 share = tau if at > P50 else 1.0 - tau
-                widths[time, at] = math.sqrt(max(1.0, _weighted_quantile(ratio, 1.0 / counts[of], share)))
+                fitting = np.quantile(ratio, share, weights=1.0 / counts[of], method="inverted_cdf")
+                widths[time, at] = math.sqrt(max(1.0, fitting))
         widths[time, P50 + 1 :] = np.maximum.accumulate(widths[time, P50 + 1 :])
     return widths
-
-
-def _weighted_quantile(values: np.ndarray, weights: np.ndarray, probability: float) -> float:
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, probability * below[-1])])
 
 
 def arrays_of(network: Network, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
