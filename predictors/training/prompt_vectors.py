@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -77,31 +78,35 @@ class Scale:
         return plain, bias - self.mean @ plain
 
 
+class Fit(NamedTuple):
+    """How a network is fitted. There are at least so many `epochs` and steps."""
+
+    epochs: int
+    batch: int
+    rate: float
+    decay: float
+    least_steps: int = 0
+
+
 def train_network(
     network: nn.Module,
     inputs: torch.Tensor,
     rows: torch.Tensor,
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     seed: int,
-    *,
-    epochs: int,
-    least_steps: int = 0,
-    batch: int,
-    rate: float,
-    decay: float,
+    fit: Fit,
 ) -> None:
-    """Fit in place to the `rows` of the inputs, in at least so many epochs and steps. `loss` takes the rows of a batch and
-    what the network gives for them."""
-    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=decay)
-    batches = -(-len(rows) // batch)
-    epochs = max(epochs, least_steps // max(batches, 1))
+    """Fit in place to the `rows` of the inputs. `loss` takes the rows of a batch and what the network gives for them."""
+    optimizer = torch.optim.AdamW(network.parameters(), lr=fit.rate, weight_decay=fit.decay)
+    batches = -(-len(rows) // fit.batch)
+    epochs = max(fit.epochs, fit.least_steps // max(batches, 1))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=epochs * batches, pct_start=0.1
+        optimizer, fit.rate, total_steps=epochs * batches, pct_start=0.1
     )
     order = np.random.default_rng(seed)
     network.train()
     for _ in range(epochs):
-        for chosen in torch.split(rows[torch.from_numpy(order.permutation(len(rows)))], batch):
+        for chosen in torch.split(rows[torch.from_numpy(order.permutation(len(rows)))], fit.batch):
             value = loss(chosen, network(inputs[chosen]))
             optimizer.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]

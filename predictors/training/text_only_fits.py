@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
-from predictors.training.prompt_vectors import Scale, train_network
+from predictors.training.prompt_vectors import Fit, Scale, train_network
 
 Arrays = dict[str, np.ndarray]
 
@@ -106,11 +106,7 @@ def fit_ridge(vectors: np.ndarray, log_tokens: np.ndarray, guess: np.ndarray) ->
 BUCKETS = 10
 _HIDDEN = 64
 _RANK = 16
-_EPOCHS = 25
-_LEAST_STEPS = 600
-_BATCH = 128
-_RATE = 3e-3
-_DECAY = 3e-2
+_FIT = Fit(epochs=25, batch=128, rate=3e-3, decay=3e-2, least_steps=600)
 _DROPPED = 0.4
 _LENGTH_SHARE = 0.3
 
@@ -212,18 +208,7 @@ def _train(
     seed: int,
 ) -> None:
     inputs, rows = torch.from_numpy(given).float(), torch.nonzero(used).flatten()
-    train_network(
-        network,
-        inputs,
-        rows,
-        loss,
-        seed,
-        epochs=_EPOCHS,
-        least_steps=_LEAST_STEPS,
-        batch=_BATCH,
-        rate=_RATE,
-        decay=_DECAY,
-    )
+    train_network(network, inputs, rows, loss, seed, _FIT)
 
 
 def _of(tensor: torch.Tensor) -> np.ndarray:
