@@ -75,10 +75,11 @@ class _Fitted:
     tasks: Tasks
 
     def without_tasks(
-        self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, near: np.ndarray
-    ) -> np.ndarray:
-        """(experts but the tasks, P, H) departures, `near` being those of the prototypes."""
-        return np.stack([self.network.departures(vectors), near, self.lexicon.departures(weights)])
+        self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, labels: Labels
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(departures (experts but the tasks, P, H), how far departures are faded in (P, H))."""
+        near, faded = _near(self.prototypes, self.departures, vectors, labels)
+        return np.stack([self.network.departures(vectors), near, self.lexicon.departures(weights)]), faded
 
 
 def _fit(
@@ -99,8 +100,7 @@ def _means_of_tasks(
     """(experts but the tasks, T, H): the mean of an expert's departures at each task."""
     rows = fitted.rows
     of_task = fitted.tasks.of(vectors[rows])
-    near, _ = _near(fitted.prototypes, fitted.departures, vectors[rows], labels)
-    departures = fitted.without_tasks(vectors[rows], weights[rows], near)
+    departures, _ = fitted.without_tasks(vectors[rows], weights[rows], labels)
     return np.asarray(of_task.T @ departures / np.maximum(of_task.sum(axis=0), 1e-9)[:, None])
 
 
@@ -115,9 +115,8 @@ def _judged(
         report(f"experts without part {out + 1} of {_PARTS}")
         judged = np.flatnonzero(part == out)
         fitted = _fit(labels, vectors, weights, np.flatnonzero(part != out), seed)
-        near, faded = _near(fitted.prototypes, fitted.departures, vectors[judged], labels)
         of_task = fitted.tasks.of(vectors[judged])
-        beyond = fitted.without_tasks(vectors[judged], weights[judged], near)
+        beyond, faded = fitted.without_tasks(vectors[judged], weights[judged], labels)
         beyond -= of_task @ _means_of_tasks(labels, vectors, weights, fitted)
         prior[judged] = fitted.tasks.prior
         departures[:, judged] = faded * np.concatenate([beyond, (of_task @ fitted.tasks.departures)[None]])
