@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -182,8 +181,7 @@ def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.
     if near := args.start or study.start:
         start = _from_registry(near, start)
     limits = {CHUNKED: (True, False), **study.limits, **given}
-    with ExitStack() as stack:
-        bar = stack.enter_context(progress_bar("loss {task.fields[loss]}"))
+    with progress_bar("loss {task.fields[loss]}") as bar:
         total = args.evaluations * len(combinations(study, start, limits))
         task = bar.add_task(f"fitting {study.name}", total=total, loss="-")
         fitted = fit(

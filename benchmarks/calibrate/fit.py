@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from benchmarks.calibrate.errors import residuals
-from benchmarks.calibrate.measured import Level
 from benchmarks.calibrate.profile import CHUNKED, CONSTANTS, Constants
 from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantile
@@ -91,24 +90,18 @@ class _Spent(Exception):
     """All evaluations are used up."""
 
 
-@dataclass(slots=True)
 class _Cost:
     """The residuals of constants given by their logarithms, and the best that were seen."""
 
-    study: Study
-    start: Constants
-    evaluations: int
-    on_evaluation: Callable[[float], None]
-    levels: list[Level] = field(init=False)
-    origin: list[float] = field(init=False)
-    at: list[float] = field(init=False)
-    tried: int = 0
-    first: float = math.inf
-    least: float = math.inf
-
-    def __post_init__(self) -> None:
-        self.levels = self.study.part(self.study.split.fit)
-        self.origin = self.at = self.start.logs()
+    def __init__(
+        self, study: Study, start: Constants, evaluations: int, on_evaluation: Callable[[float], None]
+    ) -> None:
+        self.study, self.start = study, start
+        self.evaluations, self.on_evaluation = evaluations, on_evaluation
+        self.levels = study.part(study.split.fit)
+        self.origin = self.at = start.logs()
+        self.tried = 0
+        self.first = self.least = math.inf
 
     def residuals(self, logs: Iterable[float]) -> list[float]:
         """Raises _Spent when there is no evaluation left."""

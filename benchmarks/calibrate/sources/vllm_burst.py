@@ -9,16 +9,12 @@ two steps, both from the fitted levels alone:
    by prompt tokens and characters; a text that was seen on fitted levels has the median of its counts there.
    A text that was not gets the tokens of the nearest one by those two numbers.
 
-The published prompt tokens are not the engine's: its own log has a fifth less of them in every run. They are
-scaled by that share of the fitted levels (`_prompt_share`).
-
 A held-out level gives arrivals, prompt tokens and characters, none of its times.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +22,8 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 from benchmarks.calibrate.measured import Level, Measured, State
 from benchmarks.calibrate.profile import CHUNKED
@@ -130,7 +128,7 @@ def _state(row: EngineState) -> State:
 
 
 def _prompt_share(levels: Sequence[Level]) -> float:
-    """Prompt tokens that the engine computed for each published one; 1 where its log has none."""
+    """Prompt tokens that the engine computed for each published one (a fifth less in every run); 1 where its log has none."""
     computed = math.fsum(
         (state.t_s - before.t_s) * (state.prompt_tok_per_s or 0.0)
         for level in levels
@@ -156,15 +154,8 @@ def _generated(states: Sequence[State]) -> tuple[list[float], list[float]]:
 
 def _tokens(row: Request, generated: tuple[list[float], list[float]]) -> float:
     """Output tokens of a request by the engine's rate while it decoded, between 1 and the limit."""
-    arrival_s = row.arrival_s
-    first, last = (_interpolated(arrival_s + after_s, *generated) for after_s in (row.ttft_s, row.e2e_s))
+    first, last = np.interp((row.arrival_s + row.ttft_s, row.arrival_s + row.e2e_s), *generated).tolist()
     return min(float(MAX_TOKENS), 1 + last - first)
-
-
-def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    index = min(max(bisect_left(xs, x), 1), len(xs) - 1)
-    share = (x - xs[index - 1]) / (xs[index] - xs[index - 1])
-    return ys[index - 1] + min(max(share, 0.0), 1.0) * (ys[index] - ys[index - 1])
 
 
 def _known(text: Text, known: Mapping[Text, int]) -> int:
