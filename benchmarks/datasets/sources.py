@@ -12,26 +12,31 @@ from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.from_store import read_store
 from benchmarks.datasets.groups import join_and_group
-from benchmarks.datasets.public import PUBLIC, folder_of, read_public
+from benchmarks.datasets.public import present, read_public
 from predictors.training.dataset import Dataset, DatasetError, Run, read
 from router.config import FleetConfig
 
 
 def load(
-    paths: Sequence[str], *, since: float | None = None, fleet: FleetConfig | None = None, seed: int = 1
+    paths: Sequence[str],
+    *,
+    since: float | None = None,
+    fleet: FleetConfig | None = None,
+    seed: int = 1,
+    sets: Sequence[str] | None = None,
 ) -> Dataset:
     """All that `paths` name, as one data set. Each is
 
     - the word `emulated`: made now by the simulator (`seed`);
     - a folder of a data set (it has a dataset.json);
-    - a folder of published sets, like the one that HEADWAY_DATA names;
+    - a folder of published sets, like the one that HEADWAY_DATA names (`sets`: only these of them);
     - conversations, a file or a folder (`read_conversations`);
     - the gateway's database, a SQLite file or a URL. `since` (seconds since the epoch) and `fleet` are for it alone.
 
     Raises DatasetError, in one line."""
     if not paths:
         raise DatasetError("no data: name a data set, a folder of published sets, a database or `emulated`")
-    return join_and_group(_read(path, since, fleet, seed) for path in paths)
+    return join_and_group(_read(path, since, fleet, seed, sets) for path in paths)
 
 
 def is_database(name: str) -> bool:
@@ -40,7 +45,9 @@ def is_database(name: str) -> bool:
     return "://" in name or (name != EMULATED and not path.is_dir() and not is_conversations(path))
 
 
-def _read(name: str, since: float | None, fleet: FleetConfig | None, seed: int) -> Dataset:
+def _read(
+    name: str, since: float | None, fleet: FleetConfig | None, seed: int, sets: Sequence[str] | None
+) -> Dataset:
     path = Path(name)
     if name == EMULATED:
         return emulate(seed=seed)
@@ -53,8 +60,8 @@ def _read(name: str, since: float | None, fleet: FleetConfig | None, seed: int) 
     if (path / "dataset.json").is_file():
         data = read(path)
         return replace(data, runs=tuple(map(_with_seats, data.runs)))
-    if any((path / folder_of(each)).is_dir() for each in PUBLIC):
-        return read_public(path)
+    if sets or present(path):
+        return read_public(path, sets)
     if is_conversations(path):
         return read_conversations(path)
     raise DatasetError(f"{name}: neither a data set (dataset.json), nor published sets, nor conversations")

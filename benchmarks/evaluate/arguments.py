@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.checks import check_options, names, option
-from benchmarks.datasets.groups import join_and_group
-from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import is_database, load
 from predictors.training.dataset import Dataset, DatasetError
 from router.config import load as load_fleet
@@ -68,12 +66,7 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
         raise DatasetError("nothing to read: give --data, or --sets with HEADWAY_DATA")
     since = None if args.since is None else time.time() - args.since * _DAY_S
     fleet = None if args.config is None else load_fleet(args.config)
-    return join_and_group(
-        read_public(Path(place), args.sets)
-        if args.sets and _of_public_sets(Path(place))
-        else load([place], since=since, fleet=fleet, seed=args.seed)
-        for place in places
-    )
+    return load(places, since=since, fleet=fleet, seed=args.seed, sets=args.sets)
 
 
 def _of_public_sets(folder: Path) -> bool:
