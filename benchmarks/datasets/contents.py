@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -71,8 +71,3 @@ def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
 
 def _day(at_s: float | None) -> str | None:
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC).date().isoformat()
-
-
-def names_of(rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The names of the sources in `rows_by_source`."""
-    return {str(row["name"]) for row in rows}

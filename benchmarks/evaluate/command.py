@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.checks import check_out
-from benchmarks.datasets.contents import names_of, rows, rows_by_source
+from benchmarks.datasets.contents import rows, rows_by_source
 from benchmarks.datasets.groups import without_near_copies
 from benchmarks.datasets.splits import digest, split
 from benchmarks.evaluate import report
@@ -124,7 +124,7 @@ def _evaluated(
     progress(kind.name)
     if args.held_out:
         train, data = _split(artifact, data, kind)
-    elif seen := names_of(rows_by_source(data)) & names_of(artifact.about.get("data", [])):
+    elif seen := set(data.sources) & {str(row["name"]) for row in artifact.about.get("data", [])}:
         remedy = (
             "it was trained on everything, so only data that came later show how good it is"
             if artifact.about.get("final")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import router
-from benchmarks.datasets.contents import names_of, rows_by_source
+from benchmarks.datasets.contents import rows_by_source
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.training import about
 from benchmarks.training.about import commit, versions, with_about
@@ -40,7 +40,6 @@ def test_rows_by_source() -> None:
         **{"name": "log", "licence": "CC0", "runs": 2, "attempts": 20},
         **{"first_day": "1970-01-02", "last_day": "1970-01-02"},
     }
-    assert names_of([made, logged]) == {"made", "log"}
 
 
 def test_unknown_licences_and_days_are_null() -> None:
