@@ -126,22 +126,15 @@ class _Reading:
 
     def dataset(self) -> Dataset:
         """All that was read."""
-        runs = [self._run(instance) for instance in sorted(self.made)]
-        prompts = list(self.prompts.values())
+        runs = sorted(self.made)
+        prompts = self.prompts.values()
         near = groups({prompt.id: prompt.text for prompt in prompts if prompt.text is not None})
         data = Dataset(
-            tuple(
-                Prompt(each.id, near.get(each.id, each.id), SOURCE, each.features, text=each.text)
-                for each in prompts
-            ),
+            tuple(replace(each, group=near.get(each.id, each.id)) for each in prompts),
             tuple(self.answers),
-            tuple(runs),
-            tuple(
-                each
-                for run in sorted(self.made)
-                for each in sorted(self.made[run], key=attrgetter("dispatched_s"))
-            ),
-            tuple(each for run in sorted(self.made) for each in _distinct(self.states[run])),
+            tuple(map(self._run, runs)),
+            tuple(each for run in runs for each in sorted(self.made[run], key=attrgetter("dispatched_s"))),
+            tuple(each for run in runs for each in _distinct(self.states[run])),
         )
         tables = ("prompts", "answers", "runs", "attempts", "states")
         skipped = dict(sorted(self.skipped.items()))
