@@ -154,11 +154,8 @@ def _play(world: World, random: Random) -> tuple[RecordingPredictor, list[Run]]:
     # Without trained models: the data that they are made of must not depend on those that are shipped.
     inner = OnlinePredictor()
     simulation = Simulation(fleet, seed=random.randrange(2**31), predictor=inner)
-    recorder = RecordingPredictor(
-        inner,
-        {instance: run.id for instance, run in zip(world.engines, played, strict=True)},
-        inner.cached_tokens,
-    )
+    runs = {instance: run.id for instance, run in zip(world.engines, played, strict=True)}
+    recorder = RecordingPredictor(inner, runs)
     simulation.scheduler.predictor = recorder
     simulation.run(arrivals(_traffic(world, random.randrange(2**31)), fleet, policy=world.policy))
     return recorder, played

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
+from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Attempt, State
-from router.core.interfaces import Predictor
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, Prediction, Request
 
 
 class RecordingPredictor:
     """A predictor that predicts as `inner` does, and keeps every attempt and report that it observes. `runs` gives
-    the id of each instance's run, `cached_tokens` what a prefix cache should hold of a request's prompt."""
+    the id of each instance's run."""
 
-    def __init__(
-        self, inner: Predictor, runs: Mapping[str, str], cached_tokens: Callable[[Request, str], float]
-    ) -> None:
+    def __init__(self, inner: OnlinePredictor, runs: Mapping[str, str]) -> None:
         self.name = inner.name
         self.attempts: list[Attempt] = []
         self.states: list[State] = []
         self._inner = inner
         self._runs = runs
-        self._cached_tokens = cached_tokens
         #: Attempts under way by request and instance: hedges have two.
         self._open: dict[tuple[str, str], int] = {}
         self.predict, self.predict_all = inner.predict, inner.predict_all
@@ -43,7 +40,7 @@ class RecordingPredictor:
                 now,
                 request.prompt_tokens,
                 max_tokens=request.max_tokens,
-                cached_tokens=int(self._cached_tokens(request, instance.name)),
+                cached_tokens=int(self._inner.cached_tokens(request, instance.name)),
                 session=request.session,
             )
         )

@@ -10,9 +10,7 @@ from router.core.types import Candidate, Request
 
 
 def test_two_attempts_of_one_request_are_kept_apart() -> None:
-    recorder = RecordingPredictor(
-        OnlinePredictor(), {"a": "run-a", "b": "run-b"}, lambda request, instance: 0.0
-    )
+    recorder = RecordingPredictor(OnlinePredictor(), {"a": "run-a", "b": "run-b"})
     predictor: Predictor = recorder
     request = Request("r", 0.0, "slo", ("m",), prompt_tokens=100)
     fleet = {name: Instance(name, "vllm", {"m": Candidate(name, "m", "m", quality=0.4)}) for name in "ab"}
