@@ -1,15 +1,5 @@
-"""Conversations as they are published: LMSYS-Chat-1M, ShareGPT, and data sets of the Hugging Face hub in the usual forms.
-
-| form | members of a row |
-|---|---|
-| LMSYS-Chat-1M | `conversation` [{`role`, `content`}], `model`, `conversation_id`, ... |
-| ShareGPT | `conversations` [{`from`: human or gpt, `value`}] |
-| chats | `messages` [{`role`, `content`}], and `model` if known |
-| pairs | `prompt`, `instruction` or `question`, and `response`, `answer`, `output` or `completion`; `model`, `quality` if known |
-
-Files are Parquet, JSON lines, or one JSON list, plain or gzipped. Of a conversation the first exchange is read: what comes
-later depends on it. Lengths are estimated from characters.
-"""
+"""Conversations as they are published: LMSYS-Chat-1M, ShareGPT, and data sets of the Hugging Face hub in the usual forms
+(docs/datasets.md has them). Of a conversation the first exchange is read: what comes later depends on it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""Published logs of real engines under load: runs, attempts and engine states.
-
-| set | a run is | engine state | prompt cache |
-|---|---|---|---|
-| vllm_burst | one speed of the trace | yes | off |
-| aibrix | one rate of one configuration, eight replicas that cannot be told apart | no | decides most of TTFT |
-| helix | one planner and mode on one cluster, seen as one engine | no | off |
-"""
+"""Published logs of real engines under load: runs, attempts and engine states (docs/datasets.md). A run is one speed of the trace
+of vllm_burst, one rate of a configuration of aibrix, or one planner and mode on a cluster of helix."""
 
 from __future__ import annotations
 

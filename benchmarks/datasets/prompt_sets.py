@@ -1,16 +1,5 @@
-"""Published prompts with many models' answers: how long they were and how good. Texts of answers are not read.
-
-| set | lengths | quality |
-|---|---|---|
-| zeroeval | yes, 4,096 tokens at most | correct or not |
-| alpaca_eval | yes | win against GPT-4 Turbo; else against text-davinci-003 |
-| arena_2023 | yes, 1,024 tokens at most | GPT-4's grade |
-| llmrouter | no | score of the task |
-| routellm | GSM8K only | correct or not |
-
-Wins against two references are two kinds of quality ("win", "win_davinci003"): 0.9 against the weak one is
-worth less than 0.5 against the strong one.
-"""
+"""Published prompts with many models' answers: how long they were and how good (docs/datasets.md says what each set has).
+Texts of answers are not read."""
 
 from __future__ import annotations
 
@@ -31,7 +20,8 @@ from predictors.training.dataset import Answer, Dataset, Prompt
 _PROMPTS = "prompts.jsonl.gz"
 _RESPONSES = "responses.csv.gz"
 _MODELS = "models.csv"
-#: A judge's wins in order of preference: by GPT-4 Turbo with weights, as a function call, with a chain of thought.
+#: A judge's wins in order of preference: by GPT-4 Turbo with weights, as a function call, with a chain of thought. Wins
+#: against the weaker reference are another kind of quality: 0.9 of them is worth less than 0.5 against the stronger one.
 _WINS = (
     ("win_vs_gpt4t_weighted", "win"),
     ("win_vs_gpt4t_fn", "win"),

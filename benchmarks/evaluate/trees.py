@@ -2,8 +2,7 @@
 
 Every run is replayed on an instance of which nothing is known at its start, as it would have been served: by the
 forests alone, and with the offset that they learn online. Beside them the physical estimate with its online
-correction, at the same quantile. Pinball losses are of log seconds; errors |predicted p90 / actual - 1|, which a good
-p90 does not bring to nothing. Intervals are from resamples of blocks of neighbours in time.
+correction, at the same quantile. Errors are |predicted p90 / actual - 1|, which a good p90 does not bring to nothing.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""The predictor that serves: physical estimate x learned error x output length.
+"""The predictor that serves: physical estimate x learned error x output length (docs/predictions.md has the formulas).
 
-    TTFT = waited + physical TTFT x exp(r1)          r1, r2: log errors, each a distribution,
-    TPOT = physical TPOT x exp(r2)                           taken as independent
-    E2E  = TTFT + TPOT x (min(Y, cap) - 1)           Y: the length of this answer, a distribution
-
-Without trained models, r1 and r2 are the physical estimate's own errors for this instance and model, and Y is how long the
-model's answers were (`residuals`, `length`). A latency model predicts r1 and r2 from the instance's history, and is
-calibrated online (`predictors.kernels.reference.model_outputs`). A length model predicts Y from the prompt, a relevance model the quality (`forecast`).
-Each of them falls back to what needs no training.
-
-`p_miss` is 1 - P(all targets met). An E2E target is summed over a few equally likely values of TTFT and TPOT, each
-conditioned on meeting its own target, and the length's distribution function. So the three targets are judged jointly.
+The errors of TTFT and TPOT are taken as independent. Without trained models they are the physical estimate's own for this
+instance and model, and the length is that of the model's answers (`residuals`, `length`). A latency model predicts the errors
+from the instance's history, and is calibrated online (`predictors.kernels.reference.model_outputs`). A length model predicts
+the length from the prompt, a relevance model the quality (`forecast`). Each of them falls back to what needs no training.
 
 One candidate is a decision over one; there is no second way. All arithmetic takes all candidates at once
 (`predictors.kernels`).

@@ -1,19 +1,8 @@
-"""The one form of training data: live engines, the gateway's records, published sets and emulated fleets are all read
-into it.
+"""The one form of training data (docs/datasets.md): live engines, the gateway's records, published sets and emulated fleets
+are all read into it.
 
-A data set is a folder:
-
-    dataset.json         {"format": 1, "sources": [{"name", "licence", "rows", ...}], ...}
-    prompts.jsonl.gz     `Prompt`: one a line, its members by name
-    answers.jsonl.gz     `Answer`: a model's answer to a prompt: its length and its quality
-    runs.jsonl.gz        `Run`: one instance over one stretch of time under one load
-    attempts.jsonl.gz    `Attempt`: a request at an instance, in order of dispatch within a run
-    states.jsonl.gz      `State`: a load report of an engine, in order of time within a run
-
-Length and relevance are learned from prompts and answers, latency and memory from runs, attempts and states. A table
-that a set does not have is empty. Times within a run are seconds on one clock. Unknown is null.
-
-Splits are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
+A data set is a folder with dataset.json, {"format": 1, "sources": [{"name", "licence", "rows", ...}], ...}, and a file for each of
+`TABLES`. Attempts and states are in order of time within a run; times within a run are seconds on one clock. Splits are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
 (`benchmarks.datasets.splits`), never by row.
 """
 
