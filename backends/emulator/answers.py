@@ -47,15 +47,12 @@ def stopped_answer(answer: Answer, stops: Sequence[str]) -> tuple[Answer, str | 
 
 def shaped_answer(seed: int, tokens: int, schema: Mapping[str, Any] | None) -> Answer:
     """JSON of about so many tokens: one that fits the schema, or without one any object."""
-    # The shortest object has two tokens.
-    return json_answer(seed, max(tokens, 2)) if schema is None else schema_answer(seed, tokens, schema)
-
-
-def json_answer(seed: int, tokens: int) -> Answer:
-    """An answer that is one JSON object (if it has at least three tokens)."""
+    if schema is not None:
+        return schema_answer(seed, tokens, schema)
+    tokens = max(tokens, 2)  # of the shortest object
     inner = Answer(seed, tokens)
-    middle = [inner.piece(index) for index in range(max(0, tokens - 2))]
-    return Answer(seed, tokens, ['{"emulated": "', *middle, '"}'][:tokens])
+    middle = [inner.piece(index) for index in range(tokens - 2)]
+    return Answer(seed, tokens, ['{"emulated": "', *middle, '"}'])
 
 
 def given_answer(text: str) -> Answer:

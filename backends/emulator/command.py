@@ -148,9 +148,7 @@ def from_settings(settings: Mapping[str, Any], where: str) -> EmulatedInstance:
         given = InstanceSettings.model_validate(settings)
         server = SERVERS[given.kind]
         server.OPTIONS.model_validate(given.model_extra)
-        passed = given.model_dump(exclude_none=True, exclude=_NOT_PASSED) | {"port": given.port}
-        if given.port is None:
-            passed["port"] = server.PORT
+        passed = {"port": server.PORT, **given.model_dump(exclude_none=True, exclude=_NOT_PASSED)}
         if given.models is not None:
             models = given.models
         elif given.profile is not None:

@@ -42,7 +42,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._epoch = clock()
-        self._reached = 0.0
+        self.reached = 0.0  # the model's time up to which all progress was reported
         self._closed = False
         self._sinks: dict[str, Sink] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -50,12 +50,7 @@ class Driver:
 
     def now(self) -> float:
         """The model's time in seconds. It never goes back."""
-        return max(self._reached, (self._clock() - self._epoch) * self.speed)
-
-    @property
-    def reached(self) -> float:
-        """The model's time up to which all progress was reported."""
-        return self._reached
+        return max(self.reached, (self._clock() - self._epoch) * self.speed)
 
     def active(self) -> int:
         """Sequences submitted and not yet finished or aborted."""
@@ -80,7 +75,7 @@ class Driver:
         if self._sinks.pop(seq_id, None) is not None:
             # At the time that the engine has reached, not the clock's: the timer still has to report what ended since
             # then.
-            self.engine.abort(seq_id, self._reached)
+            self.engine.abort(seq_id, self.reached)
             self._arm()
             if self.on_progress is not None:
                 self._loop.call_soon(self.touch)  # a request that waits outside may have room now
@@ -117,12 +112,12 @@ class Driver:
         self._timer = self._timer_at = None
         if due is not None:
             # A loop's clock may be a little early, but the model must reach its own moment.
-            self._reached = max(self._reached, due)
+            self.reached = max(self.reached, due)
         self._catch_up(self.now())
         self._arm()
 
     def _catch_up(self, now: float) -> None:
-        self._reached = now
+        self.reached = now
         sinks = self._sinks
         dirty: dict[int, Sink] = {}
         for progress in self.engine.advance(now):

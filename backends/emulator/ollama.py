@@ -7,6 +7,7 @@ forces a reload (`ollama_loading`). A prompt longer than the context is cut with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -134,26 +135,12 @@ class OllamaServer:
     def _model(self, name: str, profile: EngineProfile) -> Model:
         slots = self.options.num_parallel or profile.slots
         most = profile.kv_capacity_tokens // slots
-        known = find(profile.name) is not None
-        return Model(
-            Entry(
-                name,
-                min(131_072, profile.kv_capacity_tokens),
-                datetime.now(UTC),
-                weights_bytes(profile.name) if known else None,
-                quantization_of(profile.name) if known else None,
-            ),
-            profile,
-            [
-                name,
-                full_name(name),
-                name.removesuffix(":latest"),
-                profile.name,
-                profile.name.partition("@")[0],
-            ],
-            slots,
-            min(most, self.options.num_ctx or 32_768),
-        )
+        of = profile.name
+        entry = Entry(name, min(131_072, profile.kv_capacity_tokens), datetime.now(UTC))
+        if find(of) is not None:
+            entry = replace(entry, weights_bytes=weights_bytes(of), quantization=quantization_of(of))
+        names = [name, full_name(name), name.removesuffix(":latest"), of, of.partition("@")[0]]
+        return Model(entry, profile, names, slots, min(most, self.options.num_ctx or 32_768))
 
     # --- service ---
     @staticmethod

@@ -57,8 +57,7 @@ def parse_chat(body: Mapping[str, Any], names: list[str]) -> Job:
     messages = fields.messages_of(body)
     if not messages:
         raise fields.invalid("messages must not be empty", "messages")
-    data = encoded(chat_text(messages))
-    job = Job(chat=True, prompts=[Prompt(data, count_tokens(data))])
+    job = Job(chat=True, prompts=[_text_prompt(chat_text(messages))])
     _parse_common(body, job, names)
     limit = fields.integer(body, "max_completion_tokens")
     if limit is not None:

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from backends.emulator.answers import json_answer, stopped_answer
+from backends.emulator.answers import shaped_answer, stopped_answer
 from backends.emulator.ollama_request import Refused, full_name, go_duration_s, keep_alive_s
 from backends.emulator.text import (
     Answer,
@@ -86,10 +86,10 @@ def test_a_stop_string_cuts_the_text_and_the_tokens() -> None:
 
 
 def test_json_answers_parse() -> None:
-    answer = json_answer(5, 20)
+    answer = shaped_answer(5, 20, None)
     assert "words" not in json.loads(answer.raw(0, 20))
     assert json.loads(b'"' + answer.escaped(0, 20) + b'"') == answer.raw(0, 20)
-    assert json.loads(json_answer(5, 2).raw(0, 2)) == {"emulated": ""}
+    assert json.loads(shaped_answer(5, 2, None).raw(0, 2)) == {"emulated": ""}
 
 
 def test_embeddings_are_unit_vectors_of_the_text() -> None:
