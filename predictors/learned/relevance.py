@@ -134,32 +134,14 @@ def encoder_of(arrays: Mapping[str, np.ndarray], kind: type[Encoder] = Encoder) 
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1, N hidden
 #: units, O = N + L, H heads, K prototypes, S scales, T tasks).
 _ARRAYS: Arrays = {
-    "gram_ids": ("iu", "G"),
-    "gram_idf": ("f", "G"),
-    "gram_table": ("i", "GD"),
-    "gram_step": ("f", "G"),
-    "lexicon": ("i", "GL"),
-    "lexicon_step": ("f", "G"),
-    "unknown_idf": ("f", ""),
-    "hidden": ("f", "XN"),
-    "hidden_bias": ("f", "N"),
-    "out": ("f", "OH"),
-    "out_bias": ("f", "H"),
-    "task_weights": ("f", "XT"),
-    "task_bias": ("f", "T"),
-    "task_departures": ("f", "TH"),
-    "centres": ("f", "KD"),
-    "centre_counts": ("f", "KS"),
-    "centre_clusters": ("iu", "K"),
-    "departures": ("f", "KH"),
-    "near": ("f", (2,)),
-    "head_names": ("U", "H"),
-    "head_scale": ("iu", "H"),
-    "head_rows": ("iu", "H"),
-    "head_prior": ("f", "H"),
-    "scale_names": ("U", "S"),
-    "scale_shift": ("f", "S"),
-}
+    "gram_ids": ("iu", "G"), "gram_idf": ("f", "G"), "gram_table": ("i", "GD"), "gram_step": ("f", "G"),
+    "lexicon": ("i", "GL"), "lexicon_step": ("f", "G"), "unknown_idf": ("f", ""),
+    "hidden": ("f", "XN"), "hidden_bias": ("f", "N"), "out": ("f", "OH"), "out_bias": ("f", "H"),
+    "task_weights": ("f", "XT"), "task_bias": ("f", "T"), "task_departures": ("f", "TH"),
+    "centres": ("f", "KD"), "centre_counts": ("f", "KS"), "centre_clusters": ("iu", "K"), "departures": ("f", "KH"),
+    "near": ("f", (2,)), "head_names": ("U", "H"), "head_scale": ("iu", "H"), "head_rows": ("iu", "H"),
+    "head_prior": ("f", "H"), "scale_names": ("U", "S"), "scale_shift": ("f", "S"),
+}  # fmt: skip
 
 
 def _check(artifact: Artifact) -> None:

@@ -39,17 +39,6 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
-    """The same for every prompt: means over all prompts, as if each model had answered all of them."""
-
-    quality: np.ndarray
-    tokens: np.ndarray
-
-    def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.quality, self.tokens
-
-
-@dataclass(frozen=True, slots=True)
 class Index:
     """Training prompts: `vectors` (I, D) of length 1; `quality` and `log_tokens` (I, H) as codes; `levels` and
     `log_levels` (I,) of the prompts."""

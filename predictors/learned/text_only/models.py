@@ -19,7 +19,6 @@ from predictors.learned.text_only.estimators import (
     Factorised,
     Index,
     Linear,
-    Mean,
     Neighbours,
     TwoHeads,
 )
@@ -115,9 +114,10 @@ def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
         real["length_low"],
         real["length_high"],
     )
+    means = real["mean_quality"], lengths(real["mean_tokens"])  # as if each model had answered all prompts
     bucket_tokens = np.where(without[:, None], np.nan, real["bucket_tokens"])
     return {
-        "mean": Mean(real["mean_quality"], lengths(real["mean_tokens"])),
+        "mean": lambda _: means,
         "knn": Neighbours(index, effects, int(count), sharpness, leaning),
         "clusters": Clusters(
             real["centres"],
@@ -138,43 +138,17 @@ def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, X = D + counts + 1, H models, I prompts
 #: of the index, K clusters, N hidden units, B buckets, O = H x (1 + B), R rank).
 _ARRAYS: Arrays = {
-    "gram_ids": ("iu", "G"),
-    "gram_idf": ("f", "G"),
-    "gram_table": ("i", "GD"),
-    "gram_step": ("f", "G"),
-    "unknown_idf": ("f", ""),
-    "head_names": ("U", "H"),
-    "head_rows": ("iu", "H"),
-    "head_lengths": ("iu", "H"),
-    "effect_quality": ("f", "H"),
-    "effect_log_tokens": ("f", "H"),
-    "spread": ("f", "H"),
-    "mean_quality": ("f", "H"),
-    "mean_tokens": ("f", "H"),
-    "index": ("i", "ID"),
-    "index_quality": ("u", "IH"),
-    "index_log_tokens": ("u", "IH"),
-    "index_levels": ("f", "I"),
-    "index_log_levels": ("f", "I"),
-    "knn": ("f", (3,)),
-    "centres": ("f", "KD"),
-    "cluster_quality": ("f", "KH"),
-    "cluster_tokens": ("f", "KH"),
-    "logistic": ("f", "XH"),
-    "logistic_bias": ("f", "H"),
-    "ridge": ("f", "XH"),
-    "ridge_bias": ("f", "H"),
-    "length_low": ("f", "H"),
-    "length_high": ("f", "H"),
-    "hidden": ("f", "XN"),
-    "hidden_bias": ("f", "N"),
-    "two_heads": ("f", "NO"),
-    "two_heads_bias": ("f", "O"),
-    "bucket_tokens": ("f", "HB"),
-    "mf_projection": ("f", "XR"),
-    "mf_models": ("f", "HR"),
-    "mf_bias": ("f", "H"),
-}
+    "gram_ids": ("iu", "G"), "gram_idf": ("f", "G"), "gram_table": ("i", "GD"), "gram_step": ("f", "G"),
+    "unknown_idf": ("f", ""), "head_names": ("U", "H"), "head_rows": ("iu", "H"), "head_lengths": ("iu", "H"),
+    "effect_quality": ("f", "H"), "effect_log_tokens": ("f", "H"), "spread": ("f", "H"), "mean_quality": ("f", "H"),
+    "mean_tokens": ("f", "H"), "index": ("i", "ID"), "index_quality": ("u", "IH"), "index_log_tokens": ("u", "IH"),
+    "index_levels": ("f", "I"), "index_log_levels": ("f", "I"), "knn": ("f", (3,)),
+    "centres": ("f", "KD"), "cluster_quality": ("f", "KH"), "cluster_tokens": ("f", "KH"),
+    "logistic": ("f", "XH"), "logistic_bias": ("f", "H"), "ridge": ("f", "XH"), "ridge_bias": ("f", "H"),
+    "length_low": ("f", "H"), "length_high": ("f", "H"), "hidden": ("f", "XN"), "hidden_bias": ("f", "N"),
+    "two_heads": ("f", "NO"), "two_heads_bias": ("f", "O"), "bucket_tokens": ("f", "HB"),
+    "mf_projection": ("f", "XR"), "mf_models": ("f", "HR"), "mf_bias": ("f", "H"),
+}  # fmt: skip
 
 
 def check(artifact: Artifact) -> None:
