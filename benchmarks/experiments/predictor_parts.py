@@ -98,18 +98,7 @@ class PartialPredictor(OnlinePredictor):
         if not self._parts.calibrated:
             of.group.offsets = Offsets(), Offsets()
         if not self._parts.corrected:
-            new = CandidateStats(
-                of.key,
-                of.instance,
-                of.profile,
-                of.lengths,
-                of.prefills,
-                of.coverage,
-                of.history,
-                of.group_key,
-                of.group,
-            )
-            of.ttft, of.tpot, of.shrinkage = new.ttft, new.tpot, new.shrinkage
+            of.forget_errors()
             self.stats.changed()
 
 

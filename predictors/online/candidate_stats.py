@@ -92,11 +92,15 @@ class CandidateStats:
         self.prefills = prefills
         self.coverage = coverage
         self.history = history  # None without a latency model
-        bias_sd = _GENERIC_SD if profile is None else _PROFILED_SD
-        self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
-        self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
-        self.shrinkage = Shrinkage()
+        self.forget_errors()
         self.weights = ModelWeight(), ModelWeight()  # of the latency model, for TTFT and for TPOT
         self.group_key = group_key  # model and hardware
         self.group = group
         self.pending: deque[PendingTtft] = deque()  # in order of dispatch
+
+    def forget_errors(self) -> None:
+        """Nothing is known of the physical estimate's errors, as at the start."""
+        bias_sd = _GENERIC_SD if self.profile is None else _PROFILED_SD
+        self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
+        self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
+        self.shrinkage = Shrinkage()
