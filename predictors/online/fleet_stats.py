@@ -156,7 +156,8 @@ class FleetStats:
 
     def length_weights(self) -> dict[str, float]:
         """By model: the weight of the length model against the model's own histogram, 0 to 1."""
-        return self.lengths.weights() if self.models.length is not None else {}
+        found = self.lengths.models if self.models.length is not None else {}
+        return {model: entry.learned.weight for model, entry in found.items()}
 
     def latency_weights(self) -> dict[tuple[str, str], dict[str, float]]:
         """By (model, hardware): the weights of the latency model against the physical estimate, for `ttft` and `tpot`, 0 to 1.
@@ -187,7 +188,7 @@ class FleetStats:
             stats.history = None if models.latency is None else self.history(instance)
             stats.group = self._groups.setdefault(stats.group_key, GroupCalibration())
             stats.weights = ModelWeight(), ModelWeight()
-        for lengths in self.lengths.all():
+        for lengths in self.lengths.models.values():
             lengths.learned = LearnedLengths()
         self.changed()
 

@@ -4,7 +4,7 @@ counts prompts.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from math import exp, log
 
 import numpy as np
@@ -89,21 +89,13 @@ class Lengths:
     """`ModelLengths` by model name. Models of one family share."""
 
     def __init__(self) -> None:
-        self._models: dict[str, ModelLengths] = {}
+        self.models: dict[str, ModelLengths] = {}
         self._families: dict[str, LengthDistribution] = {}
 
     def of(self, model: str, family: str | None = None) -> ModelLengths:
         """The entry of a model, created on first use."""
-        entry = self._models.get(model)
+        entry = self.models.get(model)
         if entry is None:
             shared = None if family is None else self._families.setdefault(family, LengthDistribution())
-            entry = self._models[model] = ModelLengths(shared)
+            entry = self.models[model] = ModelLengths(shared)
         return entry
-
-    def all(self) -> Iterable[ModelLengths]:
-        """Every entry."""
-        return self._models.values()
-
-    def weights(self) -> dict[str, float]:
-        """By model: the trained model's share."""
-        return {model: entry.learned.weight for model, entry in self._models.items()}
