@@ -26,7 +26,7 @@ from predictors.learned.models import Models, load_models
 from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, PoolConfig, Problem
-from router.config.secrets import secret, state_url, store_url
+from router.config.secrets import engine_secrets, secret, state_url, store_url
 from router.core.events import FleetChanged, TargetsChanged
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.scheduler import Scheduler
@@ -447,14 +447,7 @@ def create_backend(
     environment: Mapping[str, str],
 ) -> Backend:
     """The adapter of one instance, with its secrets from the environment."""
-    place = f"instances.{instance.name}"
-    api_key = None
-    if instance.api_key_env is not None:
-        api_key = secret(instance.api_key_env, environment, f"{place}.api_key_env")
-    headers = {
-        name: secret(variable, environment, f"{place}.headers_env")
-        for name, variable in instance.headers_env.items()
-    }
+    api_key, headers = engine_secrets(instance, environment)
     limits = fleet.limits
     try:
         return backends.create(
@@ -469,4 +462,4 @@ def create_backend(
             idle_timeout_s=limits.idle_timeout_s,
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(place, [Problem((), str(error))]) from error
+        raise ConfigError(f"instances.{instance.name}", [Problem((), str(error))]) from error

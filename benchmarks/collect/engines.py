@@ -17,7 +17,7 @@ from benchmarks.collect.clients import Client, OllamaClient, OpenAIClient
 from benchmarks.replay.client import check_url
 from predictors.learned.names import family_of
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, loads
-from router.config.secrets import secret
+from router.config.secrets import engine_secrets
 from router.core.interfaces import Backend
 from router.core.types import Candidate
 from router.emulated import EmulatedEngines
@@ -93,14 +93,7 @@ async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> A
 
 
 def _client(instance: InstanceConfig, url: str, environment: Mapping[str, str]) -> Client:
-    place = f"instances.{instance.name}"
-    key = None
-    if instance.api_key_env is not None:
-        key = secret(instance.api_key_env, environment, f"{place}.api_key_env")
-    headers = {
-        name: secret(variable, environment, f"{place}.headers_env")
-        for name, variable in instance.headers_env.items()
-    }
+    key, headers = engine_secrets(instance, environment)
     tls = tls_context(instance.ca_file) if instance.ca_file is not None else None
     kind = KINDS[instance.protocol]
     if kind is OLLAMA:

@@ -8,6 +8,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from router.config.errors import ConfigError, Problem
+from router.config.instances import InstanceConfig
 from router.config.masking import masked
 from router.config.models import FleetConfig
 
@@ -18,6 +19,16 @@ def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
     if not value:
         raise ConfigError(place, [Problem((), f"the environment variable {variable} is not set")])
     return value
+
+
+def engine_secrets(
+    instance: InstanceConfig, environment: Mapping[str, str]
+) -> tuple[str | None, dict[str, str]]:
+    """An instance's API key (None without one) and its headers. Raises ConfigError."""
+    place, variable = f"instances.{instance.name}", instance.api_key_env
+    key = None if variable is None else secret(variable, environment, f"{place}.api_key_env")
+    headers = instance.headers_env.items()
+    return key, {name: secret(each, environment, f"{place}.headers_env") for name, each in headers}
 
 
 def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
