@@ -197,9 +197,9 @@ class Ranked:
         return float((good * (below + bad / 2)).sum() / pairs) if pairs > 0 else float("nan")
 
 
-def equal_bins(values: np.ndarray, count: int) -> list[np.ndarray]:
-    """The rows in order of their values, in so many bins of equal size, without those that are empty."""
-    return [part for part in np.array_split(np.argsort(values, kind="stable"), count) if len(part)]
+def equal_bins(values: np.ndarray) -> list[np.ndarray]:
+    """The rows in order of their values, in ten bins of equal size, without those that are empty."""
+    return [part for part in np.array_split(np.argsort(values, kind="stable"), 10) if len(part)]
 
 
 def pinball(actual: np.ndarray, predicted: np.ndarray, probability: float | np.ndarray) -> np.ndarray:

@@ -26,7 +26,6 @@ LAST_REPORT = "last report"
 TARGET_GAIN = 0.15
 _GAIN = "part of the closed form's MAE saved"
 _REPORTING, _NOT_REPORTING = "engines that report", "the same without reports"
-_BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,8 @@ def _predicted(model: MemoryModel, found: Sequence[MemoryRows]) -> _Rows:
         LAST_REPORT: np.where(kv_known, np.concatenate([each.reported for each in found]), np.nan),
     }
     errors = {of: np.abs(guess - actual) for of, guess in guesses.items()}
-    return _Rows(
-        column(lambda each: each.run.id),
-        column(lambda each: each.run.source),
-        kv_known,
-        actual,
-        errors,
-        predicted,
-    )
+    runs, sources = column(lambda each: each.run.id), column(lambda each: each.run.source)
+    return _Rows(runs, sources, kv_known, actual, errors, predicted)
 
 
 def _parts(rows: _Rows) -> Iterator[tuple[str, np.ndarray]]:
@@ -107,7 +100,7 @@ def _figures(rows: _Rows, part: str, which: np.ndarray, seed: int) -> Iterator[F
 def _curves(rows: _Rows) -> Iterator[Curve]:
     """Mean actual use by tenths of the predicted."""
     predicted, actual = rows.predicted[rows.kv_known], rows.actual[rows.kv_known]
-    parts = equal_bins(predicted, _BINS)
+    parts = equal_bins(predicted)
     xs, ys = ([float(values[part].mean()) for part in parts] for values in (predicted, actual))
     title, x_name, y_name = "KV use over a request's life", "predicted", "measured"
     yield Curve(title, MODEL, x_name, y_name, tuple(xs), tuple(ys))

@@ -105,17 +105,25 @@ def picked_by_means(
 
 
 def pick_figures(
-    part: str,
-    quality: np.ndarray,
-    groups: np.ndarray,
-    found: Mapping[str, np.ndarray],
+    rated: Rated,
+    scores: Mapping[str, np.ndarray],
+    train: Labels | None,
     *,
     minus: Mapping[str, Sequence[str]],
+    least: int,
     resamples: int,
     seed: int,
 ) -> list[Figure]:
-    """Mean quality of what each of `found` picked (P,), of random picks and of an oracle, then the shares of the gap between
-    those two, also of one less each of others (`minus`, by its name)."""
+    """Mean quality of what `scores` (P, M) pick, of the models that were best in training, of random picks and of an oracle,
+    then the shares of the gap between those two, also of one less each of others (`minus`, by its name). They are of the
+    prompts that at least two of the models have answered; nothing where these are fewer than `least`."""
+    several = (~np.isnan(rated.quality)).sum(axis=1) > 1
+    if several.sum() < least:
+        return []
+    part, quality, groups = rated.name, rated.quality[several], rated.groups[several]
+    found = {who: picked(quality, score[several]) for who, score in scores.items()}
+    if train is not None:
+        found |= picked_by_means(quality, rated.tasks[several], train, part, rated.models)
     random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
     means = {"random model": random, **found, "oracle": best}
     figures = [

@@ -1,11 +1,8 @@
-"""How good the relevance predictor is on prompts that it was not trained on, beside TF-IDF + logistic regression.
+"""How good the relevance predictor is on prompts that it was not trained on, beside TF-IDF + logistic regression
+(docs/evaluation.md has the figures).
 
-- *AUC* with soft labels: an answer of quality q counts as q of a good one and 1 - q of a bad one (for correct or
-  not that is the usual AUC). "within models" is the mean over models of each one's own AUC: what is left when
-  knowing which model is the better one does not count.
-- *Share of the gap*: (mean quality of what is picked - of random picks) / (of an oracle - of random picks).
-  "Best model per task" knows each prompt's task; the predictor does not.
-- Intervals are from resamples of whole groups of near copies.
+AUC has soft labels: an answer of quality q counts as q of a good one and 1 - q of a bad one. "within models" is the mean over
+models of each one's own AUC: what is left when knowing which model is the better one does not count.
 """
 
 from __future__ import annotations
@@ -32,8 +29,6 @@ from benchmarks.evaluate.picks import (
     check_apart,
     known_parts,
     pick_figures,
-    picked,
-    picked_by_means,
 )
 from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline
 from benchmarks.workloads.published import grouped
@@ -44,7 +39,6 @@ from predictors.training.relevance_labels import Labels, labels_of
 
 OURS = "relevance"
 DIFFERENCE = f"{OURS} - {BASELINE}"
-_BINS = 10
 _LEAST_GROUPS = 5
 #: Rows that a task must have to be a point of a curve.
 _LEAST_OF_TASK = 30
@@ -74,8 +68,10 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     figures: list[Figure] = []
     for part, members in [("all", judged), *sorted(grouped(judged, attrgetter("source")).items())]:
         figures += _accuracy(part, members, seed)
+    minus = {OURS: (BEST_SINGLE, BEST_PER_TASK)}
     for each in judged:
-        figures += _picks(each, known, seed)
+        scores = {OURS: each.predicted} | ({} if each.baseline is None else {BASELINE: each.baseline})
+        figures += pick_figures(each, scores, known, minus=minus, least=1, resamples=_RESAMPLES, seed=seed)
     return Evaluation("relevance", tuple(figures), tuple(_curves(judged)), tuple(_notes(labels, judged)))
 
 
@@ -88,7 +84,7 @@ def _judge(model: RelevanceModel, rated: Rated, train: Labels | None, seed: int)
 # --- accuracy -------------------------------------------------------------------------------------------
 def expected_calibration_error(quality: np.ndarray, predicted: np.ndarray) -> float:
     """Mean distance of predicted from actual means over ten bins of equal size, in units of quality."""
-    bins = equal_bins(predicted, _BINS)
+    bins = equal_bins(predicted)
     gaps = [abs(quality[each].mean() - predicted[each].mean()) * len(each) for each in bins]
     return float(np.sum(gaps) / len(quality))
 
@@ -146,29 +142,13 @@ def auc_within_models(quality: np.ndarray, predicted: np.ndarray, of_model: np.n
     return float(np.average(auc[known], weights=rows_of[known])) if known.any() else float("nan")
 
 
-# --- picks ----------------------------------------------------------------------------------------------
-def _picks(judged: Judged, train: Labels | None, seed: int) -> list[Figure]:
-    """Shares of the gap of those prompts that at least two of the models have answered."""
-    several = (~np.isnan(judged.quality)).sum(axis=1) > 1
-    quality, groups = judged.quality[several], judged.groups[several]
-    if not len(quality):
-        return []
-    found = {OURS: picked(quality, judged.predicted[several])}
-    if judged.baseline is not None:
-        found[BASELINE] = picked(quality, judged.baseline[several])
-    if train is not None:
-        found |= picked_by_means(quality, judged.tasks[several], train, judged.name, judged.models)
-    minus = {OURS: (BEST_SINGLE, BEST_PER_TASK)}
-    return pick_figures(judged.name, quality, groups, found, minus=minus, resamples=_RESAMPLES, seed=seed)
-
-
 # --- curves and words -----------------------------------------------------------------------------------
 def _curves(judged: list[Judged]) -> list[Curve]:
     curves = []
     for source, members in sorted(grouped(judged, attrgetter("source")).items()):
         quality = _flat(members, lambda each: each.quality)
         predicted = _flat(members, lambda each: each.predicted)
-        bins = equal_bins(predicted, _BINS)
+        bins = equal_bins(predicted)
         curves.append(_curve("Reliability", source, [(predicted[part], quality[part]) for part in bins]))
         tasks = _flat(members, lambda each: each.tasks[:, None])
         by_task = [tasks == task for task in np.unique(tasks)]

@@ -1,12 +1,7 @@
-"""How good the text-only estimators are on prompts that they were not trained on.
+"""How good the text-only estimators are on prompts that they were not trained on (docs/evaluation.md has the figures).
 
-- *AUC within models* (soft labels, see `benchmarks.evaluate.relevance`) and *Brier score* of quality; *log error* is
-  the mean distance of predicted from actual log length.
-- *Share of the gap*: (mean quality of what each estimator's best model scores - random) / (oracle - random).
-- *APGR* (RouteLLM, arXiv 2406.18665): of the best and the worst model of a scale, the share of the gap between them
-  that is recovered, averaged over all shares of calls to the better one; 0.5 is random. *CPT(x)* is the least
-  share of calls to the better one that recovers x of the gap.
-- Intervals are from resamples of whole groups of near copies.
+APGR is RouteLLM's (arXiv 2406.18665), of the best and the worst model of a scale. *CPT(x)* is the least share of calls to the
+better one that recovers x of the gap between them. *log error* is the mean distance of predicted from actual log length.
 """
 
 from __future__ import annotations
@@ -16,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_figure
-from benchmarks.evaluate.picks import Rated, check_apart, known_parts, pick_figures, picked, picked_by_means
+from benchmarks.evaluate.picks import Rated, check_apart, known_parts, pick_figures
 from benchmarks.evaluate.relevance import auc_within_models
 from predictors.learned.artifact import Artifact
+from predictors.learned.relevance import exact_name
 from predictors.learned.text_only.models import TextModels
 from predictors.training.dataset import Dataset
-from predictors.training.relevance_labels import Labels, labels_of
+from predictors.training.relevance_labels import labels_of
 
 _LEAST_GROUPS = 5
 _RESAMPLES = 300
@@ -47,7 +43,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     model = TextModels.load(artifact)
     labels = labels_of(test, least_groups=_LEAST_GROUPS)
     tokens = {
-        (answer.prompt, answer.model.rsplit("/", 1)[-1].lower()): float(answer.output_tokens)
+        (answer.prompt, exact_name(answer.model)): float(answer.output_tokens)
         for answer in test.answers
         if answer.output_tokens
     }
@@ -57,7 +53,10 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     curves: list[Curve] = []
     for scale in scales:
         figures += _accuracy(scale)
-        figures += _picks(scale, known, seed)
+        scores = {who: quality for who, (quality, _) in scale.estimates.items() if who != "mean"}
+        figures += pick_figures(
+            scale, scores, known, minus={}, least=_LEAST_ROWS, resamples=_RESAMPLES, seed=seed
+        )
         found, drawn = _deferral(scale, seed)
         figures += found
         curves += drawn
@@ -95,23 +94,6 @@ def _accuracy(scale: Scale) -> list[Figure]:
             error = float(np.mean(np.abs(np.log(tokens[both] / scale.tokens[both]))))
             figures.append(Figure("log error", who, scale.name, error, rows=int(both.sum())))
     return figures
-
-
-# --- picks ----------------------------------------------------------------------------------------------
-def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
-    """Of those prompts that at least two of the models have answered."""
-    several = (~np.isnan(scale.quality)).sum(axis=1) > 1
-    if several.sum() < _LEAST_ROWS:
-        return []
-    quality, groups = scale.quality[several], scale.groups[several]
-    found = {
-        who: picked(quality, predicted[several])
-        for who, (predicted, _) in scale.estimates.items()
-        if who != "mean"
-    }
-    if train is not None:
-        found |= picked_by_means(quality, scale.tasks[several], train, scale.name, scale.models)
-    return pick_figures(scale.name, quality, groups, found, minus={}, resamples=_RESAMPLES, seed=seed)
 
 
 # --- two models -----------------------------------------------------------------------------------------
