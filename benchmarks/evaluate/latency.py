@@ -2,16 +2,9 @@
 
 A run is replayed through the predictor that serves, so what is judged is what would have been served at each
 dispatch, with what was known then: the model and the physical estimate together, weighed and calibrated online
-("combined"). Beside it:
-
-- the model alone ("LSTM"), and the physical estimate with its online correction, which is what serves without a model,
-- gradient-boosted trees (scikit-learn's HistGradientBoostingRegressor, one for each quantile) and a linear model
-  (ridge, with the quantiles of its residuals), both on the same target features, lags included, and fitted to the
-  same runs. They correct the same estimate, and have no calibration of their own.
-
-Errors are |predicted median / actual - 1|, pinball losses of log seconds (mean over five quantiles), coverage the share
-of actual values at or below a quantile. A request that was given up before its first token counts as longer than it
-was waited for. Intervals are from resamples of blocks of neighbours in time.
+("combined"). Beside it are the model alone ("LSTM"), the physical estimate with its online correction, which is what serves
+without a model, and baselines that correct the same estimate (`latency_baselines`). docs/evaluation.md has the figures. A
+request that was given up before its first token counts as longer than it was waited for.
 """
 
 from __future__ import annotations
@@ -169,14 +162,8 @@ def _by_load(source: str, judged: Judged, time: int, name: str) -> Iterator[Curv
         errors = relative_errors(judged.actual[:, time], predicted[:, time, P50])
         medians = tuple(float(np.median(errors[known & (bins == each)])) for each in wanted)
         loads = tuple(float(2.0**each) for each in wanted)
-        yield Curve(
-            f"{name} error by load, {source}",
-            of,
-            "requests in flight, + 1",
-            "median relative error",
-            loads,
-            medians,
-        )
+        axes = "requests in flight, + 1", "median relative error"
+        yield Curve(f"{name} error by load, {source}", of, *axes, loads, medians)
 
 
 def _notes(judged: Judged) -> tuple[str, ...]:

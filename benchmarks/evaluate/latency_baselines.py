@@ -1,4 +1,5 @@
-"""What the latency model has to beat, fitted to the same target rows: gradient-boosted trees and a linear model."""
+"""What the latency model has to beat, fitted to the same target rows, lags included: gradient-boosted trees (one for each
+quantile) and a linear model. They have no calibration of their own."""
 
 from __future__ import annotations
 

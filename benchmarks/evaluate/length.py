@@ -1,16 +1,10 @@
-"""How good the length predictor is on prompts that it was not trained on, beside simple ones.
+"""How good the length predictor is on prompts that it was not trained on, beside simple ones (docs/evaluation.md has the
+figures).
 
-- *MAE* of the median in tokens. An answer that was cut at its cap is missed by what the prediction is below it,
-  and not at all by one above it; the same for all predictors.
-- *Spearman* within model and task: whether a model's longer answers are ranked above its shorter ones when knowing
-  model and task does not count. A predictor that gives one number for all of them has 0.
-- *pinball loss* of the median and of the 90 % quantile, over answers that were not cut.
-- *coverage* of 80 % intervals, p10 to p90. A cut answer counts as far as it was seen (`share_up_to`).
-- *MAE served*: what the gateway predicts after 50 answers of a model, beside the histogram of that model's answers.
-- Intervals are from resamples of whole groups of near copies.
-
-"llama and qwen" are the families that the predictor is made for. Baselines know each prompt's task, and each
-model has its own fit; the predictor never sees the task.
+An answer that was cut at its cap is missed by what the median is below it, and not at all by one above it; pinball losses
+are over answers that were not cut, and coverage counts a cut answer as far as it was seen (`share_up_to`). "llama and qwen"
+are the families that the predictor is made for. Baselines know each prompt's task, and each model has its own fit; the
+predictor never sees the task.
 """
 
 from __future__ import annotations
@@ -194,16 +188,8 @@ class _Part:
     def _figure(self, name: str, who: str, unit: str, found: np.ndarray, rows: int | None = None) -> Figure:
         value, resampled = float(found[0]), found[1:][~np.isnan(found[1:])]
         low, high = map(float, np.quantile(resampled, (0.025, 0.975))) if len(resampled) else (None, None)
-        return Figure(
-            name,
-            who,
-            self._name,
-            value,
-            unit,
-            low,
-            high,
-            len(self._resampled.group) if rows is None else rows,
-        )
+        rows = len(self._resampled.group) if rows is None else rows
+        return Figure(name, who, self._name, value, unit, low, high, rows)
 
     def _spearman(self, predicted: dict[str, np.ndarray]) -> list[Figure]:
         """Mean over cells of model and task, weighted by rows. Resamples weigh the ranks of all rows."""

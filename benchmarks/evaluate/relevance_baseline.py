@@ -50,12 +50,12 @@ def _fitted(
         sublinear_tf=True,
         token_pattern=r"(?u)\b\w+\b",  # noqa: S106 - no password: words of one character count too
     )
+    found = [np.tile(_means(quality), (len(test_texts), 1)) for _ in penalties]
     try:
         given = vectorizer.fit_transform(texts)
     except ValueError:  # not one word in all texts
-        return [np.tile(_means(quality), (len(test_texts), 1)) for _ in penalties]
+        return found
     wanted = vectorizer.transform(test_texts)
-    found = [np.tile(_means(quality), (len(test_texts), 1)) for _ in penalties]
     for model in range(quality.shape[1]):
         there = ~np.isnan(quality[:, model])
         actual = quality[there, model]
