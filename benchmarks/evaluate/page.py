@@ -23,34 +23,22 @@ class Group:
     table: Table
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """What the page shows of one evaluation."""
-
-    title: str
-    subtitle: str
-    notes: Sequence[str]
-    curves: list[tuple[str, Drawing]]
-    groups: list[Group]
-
-
 def page(results: Sequence[tuple[str, str, Evaluation]]) -> str:
     """The page of (title, subtitle, evaluation)."""
-    return render("evaluate/page.html", sections=[_section(*each) for each in results], colours=plots.COLOURS)
+    sections = [
+        (title[:1].upper() + title[1:], subtitle, found.notes, *_drawn(found))
+        for title, subtitle, found in results
+    ]
+    return render("evaluate/page.html", sections=sections, colours=plots.COLOURS)
 
 
-def _section(title: str, subtitle: str, found: Evaluation) -> Section:
+def _drawn(found: Evaluation) -> tuple[list[tuple[str, Drawing]], list[Group]]:
+    """(curves with their titles, figures)."""
     classes = plots.classes_of(found)
     by_name: dict[tuple[str, str, bool], list[Figure]] = {}
     for each in found.figures:  # differences apart
         by_name.setdefault((each.name, each.unit, each.is_difference), []).append(each)
-    return Section(
-        title[:1].upper() + title[1:],
-        subtitle,
-        found.notes,
-        plots.curves(found.curves, classes),
-        [_group(figures, classes) for figures in by_name.values()],
-    )
+    return plots.curves(found.curves, classes), [_group(figures, classes) for figures in by_name.values()]
 
 
 def _group(figures: Sequence[Figure], classes: Mapping[str, str]) -> Group:
