@@ -8,10 +8,10 @@ length beside the predictions, learned from other prompts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
@@ -24,7 +24,6 @@ from benchmarks.simulator.checks import drawn_score
 from benchmarks.terminal import Progress
 from router.core.types import AnswerCheck, Price, Targets
 
-_NORMAL = NormalDist()
 #: (d' of the check, d' that `cost` is told, price in answers of the best single model)
 _SIMULATED = (
     *((d, d, price) for price in (0.0, 0.1, 0.3) for d in (1.0, 1.5, 2.0, 3.0)),
@@ -79,7 +78,7 @@ def second_looks(case: Case, folds: Sequence[Fold], seeds: int, progress: Progre
 
 def auc_of(dprime: float) -> float:
     """The probability that a check rates a good answer above a poor one."""
-    return _NORMAL.cdf(dprime / 2**0.5)
+    return float(ndtr(dprime / 2**0.5))
 
 
 def _checks(
@@ -99,7 +98,7 @@ def _checks(
         ratios = _length_ratios(folds)
         measured = _measured_dprime(folds, ratios)
         checks = [
-            SimulatedCheck(_priced(measured, 0.0), _known(np.array(_cdf(each / measured), dtype=float)))
+            SimulatedCheck(_priced(measured, 0.0), _known(np.asarray(ndtr(each / measured))))
             for each in ratios
         ]
         found.append(("its length", measured, 0.0, checks))
@@ -167,6 +166,3 @@ def _measured_dprime(folds: Sequence[Fold], ratios: Sequence[np.ndarray]) -> flo
 def _logit(p: np.ndarray) -> np.ndarray:
     inside = np.clip(p, _EDGE, 1.0 - _EDGE)
     return np.asarray(np.log(inside / (1.0 - inside)))
-
-
-_cdf = np.vectorize(_NORMAL.cdf)

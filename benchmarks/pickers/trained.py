@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -135,7 +136,7 @@ def predict(folder: Path, known: Table, table: Table) -> Predicted | None:
     text: dict[str, TextEstimator] = {}
     if path_of(folder, "text").is_file():
         estimators = TextModels.load(load(path_of(folder, "text"), "text")).estimators
-        text = {name: _CachedEstimator(each, case.tokens) for name, each in estimators.items()}
+        text = {name: _cached(each, case.tokens) for name, each in estimators.items()}
     return Predicted(predictions, text)
 
 
@@ -151,17 +152,10 @@ def _warm_up(predictor: OnlinePredictor, table: Table) -> None:
         request = request_of(table, row, "", 0.0)
         predictor.predict_all(request, options, 0.0)
         for at, option in enumerate(options):
-            if option.prediction is not None:
-                predictor.observe_end(
-                    request,
-                    option.candidate,
-                    option.instance,
-                    option.prediction,
-                    int(table.output_tokens[row, at]),
-                    None,
-                    None,
-                    0.0,
-                )
+            of, predicted = (option.candidate, option.instance), option.prediction
+            if predicted is not None:
+                tokens = int(table.output_tokens[row, at])
+                predictor.observe_end(request, *of, predicted, tokens, None, None, 0.0)
 
 
 def _served_prediction(option: Option, prompt_tokens: int, case: Case) -> Prediction:
@@ -181,21 +175,13 @@ def _served_prediction(option: Option, prompt_tokens: int, case: Case) -> Predic
     )
 
 
-class _CachedEstimator:
-    """A cache of an estimator: one call for each prompt, whatever the order and the policies; `tokens` stands for lengths that
+def _cached(estimator: TextEstimator, tokens: float | None) -> TextEstimator:
+    """One call of the estimator for each prompt, whatever the order and the policies; `tokens` stands for lengths that
     nobody knows."""
 
-    def __init__(self, estimator: TextEstimator, tokens: float | None) -> None:
-        self._estimator = estimator
-        self._tokens = tokens
-        self._estimates: dict[tuple[PromptFeatures, tuple[str, ...]], TextEstimates] = {}
+    @cache
+    def estimates(features: PromptFeatures, models: tuple[str, ...]) -> TextEstimates:
+        found = estimator(features, models)
+        return found if tokens is None else TextEstimates(found.quality, [tokens] * len(models))
 
-    def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
-        key = features, tuple(models)
-        found = self._estimates.get(key)
-        if found is None:
-            found = self._estimator(features, models)
-            if self._tokens is not None:
-                found = TextEstimates(found.quality, [self._tokens] * len(models))
-            self._estimates[key] = found
-        return found
+    return lambda features, models: estimates(features, tuple(models))
