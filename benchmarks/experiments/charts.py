@@ -97,10 +97,10 @@ def lanes(
 def of_figures(
     file: str, caption: str, x_name: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]
 ) -> Chart:
-    """`lanes` of measured figures, by their names."""
+    """`lanes` of measured figures, by their names, with their intervals."""
     return lanes(
         file,
-        caption,
+        f"{caption}, with 95 % intervals",
         x_name,
         {row: [(name, each.value, *ends(each)) for name, each in found] for row, found in rows.items()},
     )
@@ -139,10 +139,9 @@ def points(
     series: Mapping[str, Sequence[tuple[float, float, str]]],
     *,
     named: Iterable[str] = (),
-    log_x: bool = False,
     log_y: bool = False,
 ) -> Chart:
-    """Points (x, y, name); those whose names are in `named` are written beside them."""
+    """Points (x, y, name); those whose names are in `named` are written beside them. The x axis is logarithmic if it can be."""
     names = list(series)
     wanted = set(named)
     found = [(*point, _css(names, name)) for name, each in series.items() for point in each]
@@ -151,7 +150,7 @@ def points(
     )
     axes = drawing.axes[0]
     xs, ys, _, _ = zip(*found, strict=True)
-    for axis, values, wanted_log in ((axes.xaxis, xs, log_x), (axes.yaxis, ys, log_y)):
+    for axis, values, wanted_log in ((axes.xaxis, xs, True), (axes.yaxis, ys, log_y)):
         low, high, log = _ends(values, log=wanted_log)
         scale(axis, low, high, 6, log=log)
     axes.set_xlabel(x_name)

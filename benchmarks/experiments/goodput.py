@@ -59,10 +59,6 @@ class Trial:
     seed: int
     requests: int
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.case.name, self.policy, self.predictor
-
 
 #: Shares and rates of one run: attainment, goodput (requests/s), median relative error of TTFT, share of TTFTs within p95.
 Outcome = Mapping[str, float | None]
@@ -157,7 +153,7 @@ def play(
     outcomes: dict[int, Outcome] = dict(pool.run_local(run, trials, pool.cores()))
     found: dict[tuple[str, str, str], list[Outcome]] = {}
     for at, trial in enumerate(trials):
-        found.setdefault(trial.key, []).append(outcomes[at])
+        found.setdefault((trial.case.name, trial.policy, trial.predictor), []).append(outcomes[at])
     return found
 
 

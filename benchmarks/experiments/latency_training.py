@@ -93,7 +93,7 @@ def _cells(each: Judged) -> Iterator[Value]:
 
 
 def chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Judged]]]) -> list[Chart]:
-    """Losses of TTFT: (lane, predictor) by row. None if nothing has one."""
+    """Losses of TTFT: (lane, predictor) by row. Empty if nothing has one."""
     known = {
         row: [(lane, each.times[0][1]) for lane, each in found if each.times[0] is not None]
         for row, found in rows.items()
@@ -101,11 +101,7 @@ def chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Judged
     known = {row: found for row, found in known.items() if found}
     if not known:
         return []
-    return [
-        charts.of_figures(
-            name, f"{caption}, with 95 % intervals", "pinball loss of log TTFT (less is better)", known
-        )
-    ]
+    return [charts.of_figures(name, caption, "pinball loss of log TTFT (less is better)", known)]
 
 
 def _replayed(name: str) -> Predict:

@@ -186,11 +186,7 @@ def over_folds(figures: Sequence[Figure | None]) -> Figure | None:
 
 
 def _chart(name: str, caption: str, rows: Mapping[str, Sequence[tuple[str, Figure]]]) -> list[Chart]:
-    return [
-        charts.of_figures(
-            name, f"{caption}, with 95 % intervals", "mean absolute error (tokens, less is better)", rows
-        )
-    ]
+    return [charts.of_figures(name, caption, "mean absolute error (tokens, less is better)", rows)]
 
 
 def _figure(found: Evaluation, name: str, of: str, part: str) -> Figure | None:

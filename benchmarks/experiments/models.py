@@ -60,7 +60,6 @@ def _speed() -> Section:
                 "weights (GB)",
                 "tokens/s of one sequence",
                 series,
-                log_x=True,
                 log_y=True,
             )
         ],
@@ -131,7 +130,6 @@ def _answers(data: Path) -> Section:
                 "right answers (%)",
                 quality,
                 named=[str(row[0]) for row in rows],
-                log_x=True,
             ),
             charts.points(
                 "models_length",
@@ -140,7 +138,6 @@ def _answers(data: Path) -> Section:
                 "mean output tokens",
                 length,
                 named=[str(row[0]) for row in rows],
-                log_x=True,
             ),
         ],
     )

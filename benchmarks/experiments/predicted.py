@@ -24,6 +24,7 @@ from benchmarks.datasets.public import present, read_public
 from benchmarks.datasets.splits import split
 from benchmarks.evaluate.latency_baselines import grown, target_rows
 from benchmarks.evaluate.length import answers_of, shares_of
+from benchmarks.evaluate.plots import ends
 from benchmarks.evaluate.times import TIMES, blocks_of, known_times
 from benchmarks.experiments import charts
 from benchmarks.experiments.report import Results, Section, interval
@@ -121,7 +122,7 @@ def _lanes(found: Sequence[Explained], *, inside: bool) -> Mapping[str, Sequence
     for each in found:
         share = each.inside if inside else each.whole
         # An axis that reaches to what is useless shows nothing of what is useful.
-        values = (max(-1.0, value) for value in (share.value, share.low, share.high))
+        values = (max(-1.0, value) for value in (share.value, *ends(share)))
         lane: charts.Lane = (each.of, *values)  # type: ignore[assignment]
         rows.setdefault(f"{each.what}, {each.source}", []).append(lane)
     return rows

@@ -149,7 +149,6 @@ def _section(title: str, text: list[str], name: str, offers: list[Offer]) -> Sec
                 "USD for 1,000 answers",
                 series,
                 named=[each.name for each in named],
-                log_x=True,
                 log_y=True,
             )
         ],
@@ -183,18 +182,9 @@ def _of_scenario(seed: int) -> list[Offer]:
         for model, candidate in scenario.fleet.candidates(instance).items():
             lengths = [each.output_tokens for each in requests[:_REQUESTS]]
             outputs = float(np.mean([of[model] for of in lengths if isinstance(of, Mapping)]))
-            price = candidate.price
-            usd = (price.input_usd_per_mtok * inputs + price.output_usd_per_mtok * outputs) / 1e6
-            offers.append(
-                Offer(
-                    model,
-                    instance.name,
-                    price.input_usd_per_mtok,
-                    price.output_usd_per_mtok,
-                    float(usd),
-                    outputs,
-                )
-            )
+            input_usd, output_usd = candidate.price.input_usd_per_mtok, candidate.price.output_usd_per_mtok
+            usd = float((input_usd * inputs + output_usd * outputs) / 1e6)
+            offers.append(Offer(model, instance.name, input_usd, output_usd, usd, outputs))
     return offers
 
 

@@ -89,7 +89,7 @@ def section(repeats: int, seed: int) -> Section:
                 {
                     name: {
                         instance: [
-                            (each.load, _variation(each.seconds[name]))
+                            (each.load, coefficient_of_variation(each.seconds[name]) or 0.0)
                             for each in found
                             if each.instance == instance
                         ]
@@ -148,9 +148,6 @@ def _row(each: Probed) -> dict[str, Value]:
     for name, seconds in each.seconds.items():
         found = Summary.of(seconds)
         ratio = None if not found.p50 or found.p95 is None else found.p95 / found.p50
-        row |= {f"{name} mean (s)": found.mean, f"{name} CV": _variation(seconds), f"{name} p95 / p50": ratio}
+        variation = coefficient_of_variation(seconds) or 0.0
+        row |= {f"{name} mean (s)": found.mean, f"{name} CV": variation, f"{name} p95 / p50": ratio}
     return row
-
-
-def _variation(values: npt.NDArray[np.float64]) -> float:
-    return coefficient_of_variation(values) or 0.0

@@ -8,21 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.evaluate.figures import block_bootstrap
+from benchmarks.evaluate.figures import Figure, resampled_figure
 
 Values = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64]
 _RESAMPLES = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share of a variance with the 95 % interval over resampled blocks, of so many `rows`."""
-
-    value: float
-    low: float
-    high: float
-    rows: int
 
 
 def places(*columns: npt.ArrayLike) -> Groups:
@@ -62,7 +52,7 @@ def explained_by_prediction(actual: Values, predicted: Values, within: Groups | 
 
 def with_interval(
     values: Values, predicted: Values, blocks: npt.ArrayLike, within: Groups | None, seed: int
-) -> Share:
+) -> Figure:
     """`explained_by_prediction` with its interval over resampled blocks."""
 
     def share(rows: npt.NDArray[np.int64]) -> float:
@@ -70,8 +60,7 @@ def with_interval(
             values[rows], predicted[rows], None if within is None else within[rows]
         )
 
-    found = block_bootstrap(np.asarray(blocks), share, resamples=_RESAMPLES, seed=seed)
-    return Share(*found, len(values))
+    return resampled_figure("R²", "", "", np.asarray(blocks), share, resamples=_RESAMPLES, seed=seed)
 
 
 def crossed(table: Values, noise: float) -> Mapping[str, float]:
@@ -102,8 +91,8 @@ class Explained:
     what: str
     source: str
     of: str
-    whole: Share
-    inside: Share
+    whole: Figure
+    inside: Figure
     seen: bool
 
     @classmethod
