@@ -9,9 +9,9 @@ caches. A user's prompt is taken as that user's alone; a later one begins with a
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 
@@ -20,7 +20,7 @@ from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study
 from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.published import Count, Number, Record, table
+from benchmarks.workloads.published import Count, Number, Record, grouped, table
 
 FOLDER = "aibrix_vllm_llama31_8b"
 REPLICAS = 8
@@ -78,9 +78,7 @@ CONFIGURATIONS = (
 def read(data: Path, split: Splitter) -> list[Study]:
     """A study for each configuration whose routing is known from its name."""
     path = data / FOLDER / "requests.csv.gz"
-    runs: dict[tuple[str, str], dict[float, list[Request]]] = defaultdict(lambda: defaultdict(list))
-    for row in table(path, Request):
-        runs[row.release, row.config][row.qps].append(row)
+    runs = grouped(table(path, Request), attrgetter("release", "config"))
     studies = [
         _study(each, runs[each.release, each.config], split)
         for each in CONFIGURATIONS
@@ -91,9 +89,10 @@ def read(data: Path, split: Splitter) -> list[Study]:
     return studies
 
 
-def _study(configuration: _Configuration, runs: dict[float, list[Request]], split: Splitter) -> Study:
+def _study(configuration: _Configuration, rows: Iterable[Request], split: Splitter) -> Study:
     release = configuration.release
     route = _router(by_user=configuration.by_user)
+    runs = grouped(rows, attrgetter("qps"))
     levels: list[Level] = []
     before: list[Measured] = []
     for qps, run in sorted(runs.items()):

@@ -9,7 +9,6 @@ the run, and is not compared. Requests cut off by the end of a run count with th
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.published import Count, Number, Record, table
+from benchmarks.workloads.published import Count, Number, Record, grouped, table
 
 FOLDER = "helix_llama_gpu"
 #: Limits are not published: the fit chooses. Each stage of a pipeline takes prompts whole (llm_sys/engine/
@@ -48,13 +47,11 @@ class Request(Record):
 def read(data: Path, split: Splitter) -> list[Study]:
     """A study for each model and GPU kind that was measured at two levels or more."""
     path = data / FOLDER / "requests.csv.gz"
-    runs: dict[str, dict[str, list[Request]]] = defaultdict(lambda: defaultdict(list))
-    for row in table(path, Request):
-        if row.gpu != "mixed":
-            runs[f"{row.model}@{row.gpu}"][f"{row.policy}-{row.mode}"].append(row)
+    rows = (row for row in table(path, Request) if row.gpu != "mixed")
     studies = []
-    for engine, found in sorted(runs.items()):
-        levels = by_load([_level(name, run) for name, run in found.items() if len(run) >= LEAST_REQUESTS])
+    for engine, found in sorted(grouped(rows, lambda row: f"{row.model}@{row.gpu}").items()):
+        runs = grouped(found, lambda row: f"{row.policy}-{row.mode}").items()
+        levels = by_load([_level(name, run) for name, run in runs if len(run) >= LEAST_REQUESTS])
         if len(levels) >= 2:
             names = [level.name for level in levels]
             missing = sum(each.e2e_s is None for level in levels for each in level.requests)
