@@ -32,7 +32,6 @@ _LEAST_ROWS = 256
 _MOST_LOG = 8.0
 #: No row is beyond it: padding of trees goes left.
 _BEYOND = np.finfo(np.float64).max
-_COLUMN = {name: at for at, name in enumerate(TREE_FEATURES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +98,12 @@ def rows_of(found: Sequence[Episode]) -> TreeRows:
 
 def by_load(features: np.ndarray, per_bucket: int, seed: int) -> np.ndarray:
     """The positions, in order, of at most `per_bucket` rows of each bucket, drawn at random."""
-    waiting = np.maximum(features[:, _COLUMN["waiting"]], features[:, _COLUMN["awaiting"]])
+    of = dict(zip(TREE_FEATURES, features.T, strict=True))
+    waiting = np.maximum(of["waiting"], of["awaiting"])
     queue = np.searchsorted(_QUEUE_CLASSES, np.rint(np.expm1(waiting)), side="left")
-    kv_usage = np.where(
-        features[:, _COLUMN["kv_reported"]] > 0.0,
-        features[:, _COLUMN["kv_usage"]],
-        features[:, _COLUMN["kv_held"]],
-    )
+    kv_usage = np.where(of["kv_reported"] > 0.0, of["kv_usage"], of["kv_held"])
     kv = np.clip(kv_usage * _KV_CLASSES, 0, _KV_CLASSES - 1).astype(int)
-    match = np.clip(features[:, _COLUMN["prefix_match"]] * _PREFIX_CLASSES, 0, _PREFIX_CLASSES - 1).astype(
-        int
-    )
+    match = np.clip(of["prefix_match"] * _PREFIX_CLASSES, 0, _PREFIX_CLASSES - 1).astype(int)
     buckets: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for at, bucket in enumerate(zip(queue.tolist(), kv.tolist(), match.tolist(), strict=True)):
         buckets[bucket].append(at)
