@@ -1,9 +1,7 @@
-"""The emulator's texts: token counts, prefix blocks, answers and their lengths.
+"""The emulator's texts: token counts, prefix blocks, answers and their lengths (docs/emulator.md).
 
-The tokenizer is arithmetic, so that a caller can predict every count: a text has one token for four bytes of UTF-8,
-rounded up, at least one. A chat has no overhead: its tokens are those of all its message texts joined. The length of an
-answer comes from the request (`emulate_output_tokens`), or else is drawn from a log-normal distribution by a hash of
-prompt and model. So the same prompt gets the same answer.
+The tokenizer is arithmetic, so that a caller can predict every count. A chat has no overhead: its tokens are those of all its
+message texts joined.
 """
 
 from __future__ import annotations

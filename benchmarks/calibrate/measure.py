@@ -1,12 +1,8 @@
-"""Measures a real engine at several loads, for `headway calibrate`.
+"""Measures a real engine at several loads, for `headway calibrate` (docs/calibration.md).
 
-    python -m benchmarks.calibrate.measure --url http://127.0.0.1:8000 --model NAME --rates 0.5,1,2,4 --out DIR
-
-sends Poisson arrivals at each rate for `--seconds`, with prompts and answers of known lengths drawn evenly on a
-logarithmic scale, waits for all answers, and writes DIR/measurement.jsonl. Answers have the requested length
-(`ignore_eos`, `min_tokens`: vLLM and servers that know its fields). The engine's gauges are read from /metrics
-twice a second where it has them. The last rates should be more than the engine can serve: only then does a
-measurement show how a queue grows. Prompts differ between levels, so that no cache is warmed.
+Lengths of prompts and answers are drawn evenly on a logarithmic scale. Answers have the requested length (`ignore_eos`,
+`min_tokens`: vLLM and servers that know its fields). The engine's gauges are read from /metrics twice a second where it has
+them. Prompts differ between levels, so that no cache is warmed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Published sets, from a folder like the one that HEADWAY_DATA names: one subfolder a set.
-
-They are for training and tests on the spot: nothing of them comes with Headway (docs/datasets.md has where each
-is from and its licence).
-"""
+"""Published sets, from a folder like the one that HEADWAY_DATA names: one subfolder a set. None comes with Headway
+(docs/datasets.md)."""
 
 from __future__ import annotations
 
@@ -42,9 +39,7 @@ def read_public(folder: Path, names: Sequence[str] | None = None) -> Dataset:
     try:
         prompts = {name: folder / name for name in wanted if name in PROMPT_SETS}
         parts = [read_prompt_sets(prompts)] if prompts else []
-        parts += [
-            ENGINE_LOGS[name][1](folder / ENGINE_LOGS[name][0]) for name in wanted if name in ENGINE_LOGS
-        ]
+        parts += [ENGINE_LOGS[name][1](folder / folder_of(name)) for name in wanted if name in ENGINE_LOGS]
     except WorkloadError as error:
         raise DatasetError(str(error)) from error
     return joined(parts)

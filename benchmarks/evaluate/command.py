@@ -1,8 +1,4 @@
-"""`headway evaluate`: the figures of trained predictors on any data set, beside baselines.
-
-headway evaluate --data DIR [--train-data DIR] --out REPORT
-headway evaluate --artifact FILE_OR_DIR --data DIR --held-out --json
-"""
+"""`headway evaluate`: the figures of trained predictors on any data set, beside baselines (docs/evaluation.md)."""
 
 from __future__ import annotations
 

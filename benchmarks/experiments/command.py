@@ -1,9 +1,4 @@
-"""`headway experiment`: measurements for a paper, each by one command.
-
-headway experiment unpredictability --out DIR [--data DIR] [--url URL --model NAME]
-headway experiment heterogeneity --out DIR [--data DIR]
-headway experiment training --out DIR [--data DIR]
-"""
+"""`headway experiment`: measurements for a paper, each by one command (docs/experiments.md)."""
 
 from __future__ import annotations
 

@@ -8,10 +8,8 @@ mixed fleet. A forest predicts the logarithm of a time over what the profile alo
     TTFT   over the prefill of this prompt and of the prompts ahead, on an otherwise idle engine
     TPOT   over one decode step of the batch with the request in it
 
-llm-d retrains the forests now and then. Here they stay fixed, and `predictors.online.tree_times` corrects them online.
-
-Evaluation is plain NumPy: every tree is padded to one depth, so that the children of node n are at 2n + 1 and 2n + 2. All
-trees take all rows one level down at a time. Training: `predictors.training.trees`.
+llm-d retrains the forests now and then. Here they stay fixed, and `predictors.online.tree_times` corrects them online. Every
+tree is padded to one depth, so that the children of node n are at 2n + 1 and 2n + 2.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The distribution of one model's output lengths, learned online.
+"""The distribution of one model's output lengths, learned online (docs/predictions.md).
 
-Lengths are counted in the bins of `predictors.kernels.length_bins`. A model with few observations borrows from its
-family, and a family from the prior: each counts as `_BORROWED_WEIGHT` pseudo-observations. Old observations fade: all
-counts are halved at `_MAX_WEIGHT`.
-
-An answer that stopped at its cap shows only that it would have been at least that long. Its weight is spread over the
-bins above the cap, in proportion to what the distribution expects there (the self-consistent estimate of Efron, 1967).
+Counts in the bins of `predictors.kernels.length_bins` begin with those of the family, or of the prior, and are halved at
+`_MAX_WEIGHT`. The weight of an answer that stopped at its cap is spread over the bins above, in proportion to what the
+distribution expects there (the self-consistent estimate of Efron, 1967).
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ import numpy as np
 from predictors.kernels import LengthTable
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES, bin_of
 
+#: The pseudo-observations that a family, or the prior, counts as.
 _BORROWED_WEIGHT = 8.0
 _MAX_WEIGHT = 1024.0
 #: Derived tables may lag behind by this share of the observations, and by at most this number.

@@ -1,11 +1,9 @@
 """Training of the relevance model: the expected quality of (prompt, model) from the prompt's text.
 
 1. An encoder of prompts, without labels (`prompt_vectors`).
-2. Four experts (`EXPERTS`). The last one learns to recognise a prompt's task, where the data has tasks, and has the
-   quality of each model at each task, partially pooled (`relevance_pooling`). Serving does not need the task. Of the
-   other experts only what they say beyond their own mean at the task counts, so that the tasks are not counted twice.
-   They are fitted several times on all but one part of the groups of prompts, so that each prompt is judged by experts
-   that saw no near copy of it.
+2. Four experts (`predictors.learned.relevance`), fitted several times on all but one part of the groups of prompts, so that
+   each prompt is judged by experts that saw no near copy of it. Of the experts other than the tasks, only what they say
+   beyond their own mean at the task counts, so that the tasks are not counted twice.
 3. From those judgements: how much each expert counts (`relevance_stack`).
 4. The experts once more on everything, with these weights folded into their last layers, and their means at the tasks
    into those of the last expert.
