@@ -39,23 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whom.add_argument(
         "--config", metavar="FLEET", help="all instances of this fleet file; emulated ones are started"
     )
-    whom.add_argument(
-        "--vllm",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="a vLLM or other OpenAI-compatible server; may be repeated",
-    )
-    whom.add_argument(
-        "--ollama", action="append", default=[], metavar="URL", help="an Ollama server; may be repeated"
-    )
-    whom.add_argument(
-        "--model",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="with URLs: a model that they serve; may be repeated",
-    )
+    for name, metavar, meaning in (
+        ("--vllm", "URL", "a vLLM or other OpenAI-compatible server"),
+        ("--ollama", "URL", "an Ollama server"),
+        ("--model", "NAME", "with URLs: a model that they serve"),
+    ):
+        several = f"{meaning}; may be repeated"
+        whom.add_argument(name, action="append", default=[], metavar=metavar, help=several)
     whom.add_argument(
         "--api-key-env", metavar="NAME", help="with URLs: the environment variable with their key"
     )
