@@ -17,10 +17,6 @@ class Prompt:
     data: bytes
     tokens: int
 
-    def truncate(self, tokens: int) -> None:
-        """Keep at most the first `tokens`."""
-        self.data, self.tokens = self.data[: tokens * BYTES_PER_TOKEN], min(self.tokens, tokens)
-
 
 @dataclass(slots=True)
 class Job:
@@ -200,8 +196,9 @@ def truncate(prompts: list[Prompt], tokens: int | None, max_model_len: int) -> N
         )
     if tokens == 0:
         raise fields.invalid("The decoder prompt cannot be empty", "prompt")
+    most = tokens if tokens >= 0 else max_model_len - 1
     for prompt in prompts:
-        prompt.truncate(tokens if tokens >= 0 else max_model_len - 1)
+        prompt.data, prompt.tokens = prompt.data[: most * BYTES_PER_TOKEN], min(prompt.tokens, most)
 
 
 def check_context(job: Job, max_model_len: int) -> None:

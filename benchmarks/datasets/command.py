@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
         )
     rows = released.rows()
     if args.json:
-        shown = {"out": str(args.out), "rows": rows, "left_out": released.left_out}
-        print_json(shown)
+        print_json({"out": str(args.out), "rows": rows, "left_out": released.left_out})
         return 0
     table = [("source", "part", *_COUNTED)]
     table += [

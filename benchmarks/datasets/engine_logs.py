@@ -177,15 +177,9 @@ def read_helix(folder: Path) -> Dataset:
     for (setup, model, gpu, policy, mode), found in sorted(setups.items()):
         if len(found) < helix.LEAST_REQUESTS:
             continue
-        run = Run(
-            f"helix/{setup}",
-            "helix",
-            f"{model}@{gpu}",
-            model,
-            family="llama",
-            hardware=gpu,
-            level=f"{model}@{gpu}/{policy}-{mode}",
-        )
+        engine = f"{model}@{gpu}"
+        level = f"{engine}/{policy}-{mode}"
+        run = Run(f"helix/{setup}", "helix", engine, model, family="llama", hardware=gpu, level=level)
         runs.append(run)
         for row in sorted(found, key=attrgetter("dispatch_s")):
             tokens = max(1, row.out_tokens)

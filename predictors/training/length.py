@@ -284,7 +284,6 @@ def _log_edges(table: _Table) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _weights(net: LengthNet) -> dict[str, np.ndarray]:
     """Weights by the names of `predictors.learned.length_model`, as (in, out)."""
-
     found = {name: value.detach().numpy().copy() for name, value in net.state_dict().items()}
     arrays = {
         "word_table": found["words.weight"],
