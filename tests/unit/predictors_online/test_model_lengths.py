@@ -110,6 +110,6 @@ def test_what_a_trained_model_said_is_learned_with_the_answer() -> None:
     entry = lengths.of("m", "f")
     entry.observe_output(100, None, 1, about(100))
     entry.observe_output(300, 300, 1, about(100))
-    assert lengths.weights() == {"m": entry.learned.weight}
+    assert lengths.models == {"m": entry}
     assert entry.learned.evidence != 0.0
     assert entry.output.observed == 2
