@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     if args.pairwise and not pairs(answers):
         raise WorkloadError(f"{args.answers}: no prompt has two answers")
     if args.out is not None:  # before any call is paid for
+        if args.out.resolve() == args.answers.resolve():
+            raise WorkloadError(f"--out {args.out}: these are the answers")
         with writing(args.out), args.out.open("ab"):
             pass
     verdicts: Verdicts[Any] = Verdicts()

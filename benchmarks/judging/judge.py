@@ -16,7 +16,8 @@ from router.judging import body_of, pair_question, preference_of, quality_of, qu
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 120.0  # of one read
+_CALL_TIMEOUT_S = 3 * _TIMEOUT_S  # of one call with its retries
 _AT_ONCE = 4
 #: So many answers in a row without a verdict end it: the judge is gone, refuses all, or cannot follow the form.
 _MOST_WITHOUT = 32
@@ -153,7 +154,8 @@ class Judge:
         """The judge's answer; None if there was none: `verdicts` get the reason."""
         reasons = verdicts.reasons
         try:
-            answer = await client.chat.completions.create(**body_of(self._model, message))
+            async with asyncio.timeout(_CALL_TIMEOUT_S):
+                answer = await client.chat.completions.create(**body_of(self._model, message))
             content = answer.choices[0].message.content or ""
             if not isinstance(content, str):  # the library does not check what a server sends
                 raise TypeError
@@ -162,7 +164,7 @@ class Judge:
             reasons[f"status {error.status_code}"] += 1
             said = error.body.get("message") if isinstance(error.body, dict) else None
             verdicts.error = verdicts.error or _shown(hidden(str(said or ""), self._secrets), message)
-        except openai.APITimeoutError:
+        except (openai.APITimeoutError, TimeoutError):
             reasons["no answer in time"] += 1
         except (openai.OpenAIError, httpx2.HTTPError):
             reasons["no connection"] += 1

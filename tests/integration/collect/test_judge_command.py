@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.judging import judge as asking
 from router import cli
 from tests.commands import refusal_of
 from tests.data_files import put
@@ -68,6 +72,39 @@ def test_a_file_that_cannot_be_written_costs_no_call(
         assert judge(server.url, answers, "--out", str(tmp_path / "no" / "such" / "file")) == 2
     assert "cannot write" in capsys.readouterr().err
     assert asked == []
+
+
+def test_the_verdicts_do_not_replace_the_answers(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = answers.read_bytes()
+    assert judge("http://127.0.0.1:1", answers, "--out", str(answers)) == 2
+    assert "these are the answers" in capsys.readouterr().err
+    assert answers.read_bytes() == before
+
+
+def test_a_judge_that_never_ends_its_answer(
+    answers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while not over.wait(0.02):
+                    self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(asking, "_CALL_TIMEOUT_S", 0.3)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert judge(f"http://127.0.0.1:{server.server_port}", answers, "--limit", "1") == 1
+        over.set()
+        server.shutdown()
+    assert "failed: no answer in time (3)" in capsys.readouterr().out
 
 
 def test_why_calls_failed_is_told(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
