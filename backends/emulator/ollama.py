@@ -44,6 +44,7 @@ from backends.emulator.text import (
     drawn_output_tokens,
     embedding,
     encoded,
+    model_names,
     seed_of,
 )
 from backends.engine.profiles import find, known_memory_bytes, quantization_of, weights_bytes
@@ -139,7 +140,7 @@ class OllamaServer:
         entry = Entry(name, min(131_072, profile.kv_capacity_tokens), datetime.now(UTC))
         if find(of) is not None:
             entry = replace(entry, weights_bytes=weights_bytes(of), quantization=quantization_of(of))
-        names = [name, full_name(name), name.removesuffix(":latest"), of, of.partition("@")[0]]
+        names = model_names(profile, name, full_name(name), name.removesuffix(":latest"))
         return Model(entry, profile, names, slots, min(most, self.options.num_ctx or 32_768))
 
     # --- service ---

@@ -254,3 +254,14 @@ async def test_openai_endpoints(ollama_server: EmulatedInstance) -> None:
     assert json.loads(events[0])["usage"] == zero
     assert json.loads(events[-2])["usage"]["completion_tokens"] > 0
     assert events[-1] == "[DONE]"
+
+
+async def test_a_quantised_model_draws_the_answers_of_the_same_model_on_vllm() -> None:
+    instances = (
+        emulated("o", "ollama", {"tiny": replace(QUICK, name="quick-1b-q4@bench")}),
+        emulated("v", "vllm", {"tiny": QUICK}),
+    )
+    async with serve(*instances) as (one, other):
+        *_, last = (await ask(one, "/api/chat", chat())).lines
+        answer = await ask(other, CHAT, {"model": "tiny", "messages": MESSAGES})
+    assert last["eval_count"] == answer.json["usage"]["completion_tokens"]
