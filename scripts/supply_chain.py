@@ -48,6 +48,7 @@ LICENCES = frozenset(
 # Older metadata says the licence in free words.
 _SPDX_OF = {
     "3-clause bsd license": "BSD-3-Clause",
+    "apache 2": "Apache-2.0",
     "apache 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
     "mit license": "MIT",
