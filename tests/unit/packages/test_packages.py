@@ -11,7 +11,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from packaging.markers import Marker
 
 import router
 
@@ -124,7 +123,7 @@ def test_pins_cover_what_the_project_asks_for(name: str) -> None:
 def test_both_pin_files_agree() -> None:
     everywhere = _pins("dev")
     for name, (version, marker) in _pins("runtime").items():
-        if not marker or Marker(marker).evaluate():
+        if not marker or name in everywhere:  # `make lock` writes dev.txt on one release of Python
             assert everywhere[name][0] == version, name
 
 
