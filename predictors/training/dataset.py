@@ -1,8 +1,9 @@
 """The one form of training data (docs/datasets.md): live engines, the gateway's records, published sets and emulated fleets
 are all read into it.
 
-A data set is a folder with dataset.json, {"format": 1, "sources": [{"name", "licence", "rows", ...}], ...}, and a file for each of
-`TABLES`. Attempts and states are in order of time within a run; times within a run are seconds on one clock. Splits are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
+A data set is a folder with dataset.json, {"format": 1, "sources": [{"name", "licence", "rows", ...}], ...}, and a file for
+each of `TABLES`. Attempts and states are in order of time within a run; times within a run are seconds on one clock. Splits
+are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
 (`benchmarks.datasets.splits`), never by row.
 """
 

@@ -78,8 +78,9 @@ class Scale:
         return plain, bias - self.mean @ plain
 
 
-class Fit(NamedTuple):
-    """How a network is fitted. There are at least so many `epochs` and steps."""
+class Settings(NamedTuple):
+    """`epochs` over all rows, and more until there are `least_steps`, in batches of `batch` rows, by AdamW with the highest
+    learning `rate` of a one-cycle schedule and the weight `decay`."""
 
     epochs: int
     batch: int
@@ -94,19 +95,19 @@ def train_network(
     rows: torch.Tensor,
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     seed: int,
-    fit: Fit,
+    settings: Settings,
 ) -> None:
     """Fit in place to the `rows` of the inputs. `loss` takes the rows of a batch and what the network gives for them."""
-    optimizer = torch.optim.AdamW(network.parameters(), lr=fit.rate, weight_decay=fit.decay)
-    batches = -(-len(rows) // fit.batch)
-    epochs = max(fit.epochs, fit.least_steps // max(batches, 1))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, weight_decay=settings.decay)
+    batches = -(-len(rows) // settings.batch)
+    epochs = max(settings.epochs, settings.least_steps // max(batches, 1))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, fit.rate, total_steps=epochs * batches, pct_start=0.1
+        optimizer, settings.rate, total_steps=epochs * batches, pct_start=0.1
     )
     order = np.random.default_rng(seed)
     network.train()
     for _ in range(epochs):
-        for chosen in torch.split(rows[torch.from_numpy(order.permutation(len(rows)))], fit.batch):
+        for chosen in torch.split(rows[torch.from_numpy(order.permutation(len(rows)))], settings.batch):
             value = loss(chosen, network(inputs[chosen]))
             optimizer.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]

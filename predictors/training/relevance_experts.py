@@ -16,14 +16,14 @@ from torch import nn
 
 from predictors.kernels.reference.relevance_network import Prototypes
 from predictors.learned.text import COUNTS
-from predictors.training.prompt_vectors import Fit, Scale, train_network
+from predictors.training.prompt_vectors import Scale, Settings, train_network
 from predictors.training.relevance_labels import Labels, priors
 from predictors.training.relevance_pooling import pooled_departures
 
 # --- the network ----------------------------------------------------------------------------------------
 _HIDDEN = 256
 _MEMBERS = 2
-_FIT = Fit(epochs=30, batch=256, rate=3e-3, decay=1e-2)
+_SETTINGS = Settings(epochs=30, batch=256, rate=3e-3, decay=1e-2)
 _DROPPED = 0.5
 
 
@@ -75,7 +75,7 @@ def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
         total: torch.Tensor = (loss_of(prior + found, actual[rows]) * weight[rows]).sum() / weight[rows].sum()
         return total
 
-    train_network(network, given, torch.arange(len(given)), loss, seed, _FIT)
+    train_network(network, given, torch.arange(len(given)), loss, seed, _SETTINGS)
     first, bias = scale.folded(hidden.weight.detach().numpy().T, hidden.bias.detach().numpy())
     return Network(first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy())
 

@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
-from predictors.training.prompt_vectors import Fit, Scale, train_network
+from predictors.training.prompt_vectors import Scale, Settings, train_network
 
 Arrays = dict[str, np.ndarray]
 
@@ -106,7 +106,7 @@ def fit_ridge(vectors: np.ndarray, log_tokens: np.ndarray, guess: np.ndarray) ->
 BUCKETS = 10
 _HIDDEN = 64
 _RANK = 16
-_FIT = Fit(epochs=25, batch=128, rate=3e-3, decay=3e-2, least_steps=600)
+_SETTINGS = Settings(epochs=25, batch=128, rate=3e-3, decay=3e-2, least_steps=600)
 _DROPPED = 0.4
 _LENGTH_SHARE = 0.3
 
@@ -208,7 +208,7 @@ def _train(
     seed: int,
 ) -> None:
     inputs, rows = torch.from_numpy(given).float(), torch.nonzero(used).flatten()
-    train_network(network, inputs, rows, loss, seed, _FIT)
+    train_network(network, inputs, rows, loss, seed, _SETTINGS)
 
 
 def _of(tensor: torch.Tensor) -> np.ndarray:
