@@ -17,7 +17,7 @@ from typing import Any
 from backends import KINDS
 from backends.engine import profile, profiles
 from benchmarks.datasets.contents import with_source
-from benchmarks.datasets.recording import RecordingPredictor
+from benchmarks.datasets.recording import Recorder
 from benchmarks.simulator import Simulation, arrivals, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.sources.generators import Lengths, Process, conversations, generate
@@ -146,17 +146,17 @@ def _draw(random: Random, name: str, level: str, requests: int) -> World:
     )
 
 
-def _play(world: World, random: Random) -> tuple[RecordingPredictor, list[Run]]:
+def _play(world: World, random: Random) -> tuple[Recorder, list[Run]]:
     fleet = open_fleet(
         _config(world), {each.name: true_engine(random, each) for each in world.engines.values()}
     )
     played = [_run(random, world, instance, engine) for instance, engine in world.engines.items()]
     # Without trained models: the data that they are made of must not depend on those that are shipped.
-    inner = OnlinePredictor()
-    simulation = Simulation(fleet, seed=random.randrange(2**31), predictor=inner)
-    runs = {instance: run.id for instance, run in zip(world.engines, played, strict=True)}
-    recorder = RecordingPredictor(inner, runs)
-    simulation.scheduler.predictor = recorder
+    predictor = OnlinePredictor()
+    recorder = Recorder(
+        predictor, {instance: run.id for instance, run in zip(world.engines, played, strict=True)}
+    )
+    simulation = Simulation(fleet, seed=random.randrange(2**31), predictor=predictor)
     simulation.run(arrivals(_traffic(world, random.randrange(2**31)), fleet, policy=world.policy))
     return recorder, played
 

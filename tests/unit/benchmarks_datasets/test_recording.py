@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks.datasets.recording import RecordingPredictor
+from benchmarks.datasets.recording import Recorder
 from predictors.online.predictor import OnlinePredictor
-from router.core.interfaces import Predictor
 from router.core.state import Instance
 from router.core.types import Candidate, Request
 
 
 def test_two_attempts_of_one_request_are_kept_apart() -> None:
-    recorder = RecordingPredictor(OnlinePredictor(), {"a": "run-a", "b": "run-b"})
-    predictor: Predictor = recorder
+    predictor = OnlinePredictor()
+    recorder = Recorder(predictor, {"a": "run-a", "b": "run-b"})
     request = Request("r", 0.0, "slo", ("m",), prompt_tokens=100)
-    fleet = {name: Instance(name, "vllm", {"m": Candidate(name, "m", "m", quality=0.4)}) for name in "ab"}
+    fleet = {name: Instance(name, "vllm", {"m": Candidate(name, "m", "m")}) for name in "ab"}
     of = {name: instance.candidates["m"] for name, instance in fleet.items()}
-    assert list(predictor.qualities(request, [of["a"], of["b"]])) == [0.4, 0.4]
     told = {name: predictor.predict(request, of[name], fleet[name], 0.0) for name in "ab"}
     for name, now in (("a", 0.0), ("b", 0.5)):
         predictor.observe_dispatch(request, of[name], fleet[name], told[name], now)
