@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(report.report(results))
         return 0
     for each in results:
-        report.show(each, each.found.figures, sys.stdout)
+        print(report.text(each, each.found.figures))
     if written is not None:
         print(f"written to {written}")
     return 0

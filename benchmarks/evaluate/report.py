@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import orjson
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.evaluate.page import page
 from benchmarks.evaluate.plots import figure_text
+from benchmarks.terminal import aligned_table
 from predictors.learned.artifact import Artifact
 
 REPORT_KEY = "headway_evaluation"
-#: Columns where the output is no terminal, so that nothing is cut off in a file.
-_FILE_COLUMNS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +56,25 @@ def write(folder: Path, results: Sequence[Evaluated]) -> Path:
     return shown
 
 
-def show(each: Evaluated, figures: Sequence[Figure], out: TextIO) -> None:
-    """Print figures of an evaluation and its notes: a line a figure, equal names and parts printed once."""
-    console = Console(
-        file=out,
-        width=None if out.isatty() else _FILE_COLUMNS,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=True,
-    )
-    table = Table(
-        box=SIMPLE_HEAD, title=f"{_title(each)}: {_subtitle(each)}", title_justify="left", pad_edge=False
-    )
-    for heading in ("figure", "on", "of"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("value [95 % interval]", "rows"):
-        table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("verdict by the interval", overflow="fold")
-    before: Figure | None = None
-    names, parts = ([getattr(each, of) for each in figures] for of in ("name", "part"))
+def text(each: Evaluated, figures: Sequence[Figure]) -> str:
+    """Figures of an evaluation and its notes: a line a figure, equal names and parts told once."""
+    names, parts = ([getattr(figure, of) for figure in figures] for of in ("name", "part"))
+    rows: list[dict[str, str]] = []
+    before: tuple[str, ...] = ("", "")
     for figure in sorted(figures, key=lambda one: (names.index(one.name), parts.index(one.part))):
-        same_name = before is not None and before.name == figure.name
-        same_part = same_name and before is not None and before.part == figure.part
-        table.add_row(
-            "" if same_name else figure.name,
-            "" if same_part else figure.part,
-            figure.of,
-            figure_text(figure),
-            f"{figure.rows:,}" if figure.rows else "",
-            figure.verdict,
+        place = figure.name, figure.part
+        rows.append(
+            {
+                "figure": "" if figure.name == before[0] else figure.name,
+                "on": "" if place == before else figure.part,
+                "of": figure.of,
+                "verdict by the interval": figure.verdict,
+                "value [95 % interval]": figure_text(figure),
+                "rows": f"{figure.rows:,}" if figure.rows else "",
+            }
         )
-        before = figure
-    console.print(table)
-    for note in each.found.notes:
-        console.print(note, soft_wrap=True)
+        before = place
+    return "\n".join([f"{_title(each)}: {_subtitle(each)}", *aligned_table(rows, left=4), *each.found.notes])
 
 
 def _title(each: Evaluated) -> str:

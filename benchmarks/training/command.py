@@ -7,7 +7,6 @@ headway train latency --from-store headway.db --config FLEET [--data emulated] -
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,7 @@ from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.groups import join_and_group
 from benchmarks.evaluate.arguments import add_data, add_output, check_data_options, read_data
 from benchmarks.evaluate.kinds import evaluator
-from benchmarks.evaluate.report import Evaluated, show
+from benchmarks.evaluate.report import Evaluated, text
 from benchmarks.terminal import print_json, shown_progress
 from benchmarks.training.replay import replayed
 from benchmarks.training.train import train_and_evaluate, trainer
@@ -128,7 +127,7 @@ def read_and_prepare(
 
 
 def _show(made: Evaluated, *, final: bool) -> None:
-    show(made, made.found.headline(), sys.stdout)
+    print(text(made, made.found.headline()))
     if final:
         print("The figures are of the held-out part; then it was trained once more on everything.")
     print(f"{made.path} ({made.path.stat().st_size / 1000:,.0f} kB)")

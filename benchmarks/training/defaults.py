@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.public import present, read_public
-from benchmarks.evaluate.report import show
+from benchmarks.evaluate.report import text
 from benchmarks.terminal import shown_progress, status_of
 from benchmarks.training.originals import MIXTRAL, read_originals
 from benchmarks.training.train import train_and_evaluate
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 made = train_and_evaluate(
                     KINDS[name], data, args.out, seed=SEED, held_out=HELD_OUT, final=True, progress=progress
                 )
-            show(made, made.found.headline(), sys.stdout)
+            print(text(made, made.found.headline()))
             size += made.path.stat().st_size
             print(f"{made.path} ({made.path.stat().st_size / 1000:,.0f} kB)", flush=True)
     except (DatasetError, ArtifactError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections import Counter
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-import pytest
 
 from benchmarks.evaluate import plots
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.evaluate.page import page
-from benchmarks.evaluate.report import REPORT_KEY, Evaluated, report, show, write
+from benchmarks.evaluate.report import REPORT_KEY, Evaluated, report, text, write
 from benchmarks.pages.drawing import Drawing
 from predictors.learned.artifact import Artifact
 from tests.unit.benchmarks.parsed import assert_stands_alone, words
@@ -121,26 +119,16 @@ def test_differences_are_drawn_and_told_apart() -> None:
     assert [each.is_difference for each in (*FIGURES, *less)] == [False] * 4 + [True] * 2
 
 
-def test_the_table_is_not_cut_off_in_a_file() -> None:
-    out = io.StringIO()
-    show(MADE, FIGURES, out)
-    text = out.getvalue()
-    assert text.splitlines()[0].startswith("length predictor 0123456789ab: evaluated on made (1,200 answers)")
-    (line,) = [line for line in text.splitlines() if THEIRS in line]
+def test_the_table_says_what_the_figures_say() -> None:
+    told = text(MADE, FIGURES)
+    assert told.splitlines()[0].startswith("length predictor 0123456789ab: evaluated on made (1,200 answers)")
+    (line,) = [line for line in told.splitlines() if THEIRS in line]
     assert "90.5 tokens [87.0, 94.0]" in line
     assert "12,345" in line
     # Of a part all figures stand together, and what is the same as above is not told again.
-    assert text.index(THEIRS) < text.index("family llama")
-    assert text.count("MAE") == 1
-    assert "Capped answers count as <long>." in text
-    assert "…" not in text
-
-
-@pytest.mark.parametrize("odd", ["[bold]part", "part [1/2]"])
-def test_names_are_no_markup(odd: str) -> None:
-    out = io.StringIO()
-    show(MADE, (Figure("MAE", OURS, odd, 1.0),), out)
-    assert odd in out.getvalue()
+    assert told.index(THEIRS) < told.index("family llama")
+    assert told.count("MAE") == 1
+    assert "Capped answers count as <long>." in told
 
 
 def test_the_report_is_written(tmp_path: Path) -> None:
