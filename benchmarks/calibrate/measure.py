@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -120,16 +120,10 @@ def exact_body(one: WorkloadRequest, target: Target) -> bytes:
 
 async def _level(name: str, requests: Sequence[WorkloadRequest], wire: Wire, target: Target) -> Level:
     """Send each at its own time and wait for all. A WorkloadError if nothing was answered in full."""
-    states: list[State] = []
     rows: list[Row] = []
     start_at = time.perf_counter() + LEAD_S
-    watcher = asyncio.create_task(_watch(target, start_at, states))
-    try:
+    async with watched(target, start_at, _SAMPLE_S) as states:
         await Pacer(wire, target, rows.append, body=exact_body).run(requests, start_at)
-    finally:
-        watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watcher
     return Level(name, _answered(name, rows), tuple(states))
 
 
@@ -144,8 +138,20 @@ def _answered(name: str, rows: Sequence[Row]) -> tuple[Measured, ...]:
     )
 
 
-async def _watch(target: Target, start_at: float, states: list[State]) -> None:
-    """Append a state twice a second until cancelled; an engine without such metrics adds none."""
+@contextlib.asynccontextmanager
+async def watched(target: Target, start_at: float, every_s: float) -> AsyncIterator[list[State]]:
+    """The states that an engine reports meanwhile; one without such metrics reports none."""
+    states: list[State] = []
+    watcher = asyncio.create_task(_watch(target, start_at, every_s, states))
+    try:
+        yield states
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher
+
+
+async def _watch(target: Target, start_at: float, every_s: float, states: list[State]) -> None:
     reader = MetricsReader()
     async with aiohttp.ClientSession(headers=target.headers, timeout=aiohttp.ClientTimeout(2)) as session:
         while True:
@@ -155,7 +161,7 @@ async def _watch(target: Target, start_at: float, states: list[State]) -> None:
                 if load.running is not None and load.waiting is not None:
                     at_s = max(0.0, time.perf_counter() - start_at)
                     states.append(State(at_s, load.running, load.waiting, kv_usage=load.kv_usage))
-            await asyncio.sleep(_SAMPLE_S)
+            await asyncio.sleep(every_s)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,15 @@ it may have to compile, load or fill a cache.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
 
 import numpy as np
-import yaml
 
+from benchmarks.calibrate.measure import watched
 from benchmarks.experiments import charts, replays
 from benchmarks.experiments.report import Results, Section, Value
 from benchmarks.experiments.traffic import LATENCIES, Seen, background, together
@@ -33,10 +31,6 @@ from benchmarks.workloads.sources.generators import Lengths
 from benchmarks.workloads.text import prompt_text
 from predictors.training.dataset import Attempt, State
 from predictors.training.memory_rows import mean_use
-from router.config import loads
-from router.core.errors import UpstreamError
-from router.core.interfaces import Backend
-from router.wiring import create_backend
 
 PROMPT_TOKENS, MAX_TOKENS = 200, 64
 #: Requests under way in the background while the same request is sent, if they did not slow each other down.
@@ -88,9 +82,6 @@ class _Engine:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        name = target.model
-        instance = {"name": "engine", "kind": "vllm", "url": target.base_url, "serves": {name: name}}
-        self._config = loads(yaml.safe_dump({"models": [{"name": name}], "instances": [instance]}), "--url")
 
     def answers(
         self,
@@ -101,9 +92,8 @@ class _Engine:
         """Send the requests; the answers to the `wanted` ones (None: to all). KeyboardInterrupt if it was interrupted,
         WorkloadError for a request without an answer."""
         rows: dict[str, Row] = {}
-        reports: list[State] = []
-        finished = run_until_interrupted(
-            lambda stop: self._send(requests, max_in_flight, rows, reports, stop)
+        finished, reports = run_until_interrupted(
+            lambda stop: self._send(requests, max_in_flight, rows, stop)
         )
         if not finished:
             raise KeyboardInterrupt
@@ -129,34 +119,19 @@ class _Engine:
         requests: Sequence[WorkloadRequest],
         max_in_flight: int | None,
         rows: dict[str, Row],
-        reports: list[State],
         stop: asyncio.Event,
-    ) -> bool:
-        backend = create_backend(self._config.instances[0], self._config, self._target.base_url, os.environ)
-        watch = asyncio.create_task(_look(backend, reports))
-        try:
-            return await replay(
+    ) -> tuple[bool, list[State]]:
+        async with watched(self._target, perf_counter(), _LOOK_S) as states:
+            finished = await replay(
                 requests,
                 self._target,
                 max_in_flight=max_in_flight,
                 on_row=lambda row: rows.__setitem__(row.id, row),
                 stop=stop,
             )
-        finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
-            await backend.aclose()
-
-
-async def _look(backend: Backend, reports: list[State]) -> None:
-    """Note the use of KV memory until cancelled."""
-    began = perf_counter()
-    while True:
-        with suppress(UpstreamError):
-            kv_usage = (await backend.load()).kv_usage
-            if kv_usage is not None:
-                reports.append(State("", perf_counter() - began, kv_usage=kv_usage))
-        await asyncio.sleep(_LOOK_S)
+        return finished, [
+            State("", each.t_s, kv_usage=each.kv_usage) for each in states if each.kv_usage is not None
+        ]
 
 
 def _repeated(arms: Mapping[str, Seen], repeats: int) -> Section:
