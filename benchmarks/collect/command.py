@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.progress import Progress as ProgressBar
 from rich.progress import TimeElapsedColumn
 
 from benchmarks.checks import add_number, check_out, positive_numbers, whole_numbers
@@ -166,11 +165,22 @@ async def _collect(
     settings = Settings(
         args.requests, args.max_tokens, args.timeout_s, args.report_s, args.seed, args.emulate_lengths
     )
-    with progress_bar("{task.fields[note]}", TimeElapsedColumn()) as shown:
-        bar = _Bar(shown)
+    with progress_bar("{task.fields[note]}", TimeElapsedColumn()) as bar:
+        task = bar.add_task("collecting", total=None, note="")
+
+        def show(line: str) -> None:
+            bar.console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)
+
+        def update(standing: Standing) -> None:
+            note = f"{standing.sent - standing.ended} in flight, {standing.failed} failed"
+            bar.update(task, completed=standing.ended, total=standing.planned, note=note)
+
+        def judged(done: int, total: int) -> None:
+            bar.update(task, description="judging", completed=done, total=total, note="")
+
         async with open_engines(fleet, os.environ) as engines:
             collection = await collect(
-                engines, levels, questions.every, settings, stop=stop, show=bar.show, on_progress=bar.update
+                engines, levels, questions.every, settings, stop=stop, show=show, on_progress=update
             )
         verdicts = Verdicts[AnswerKey]()
         if judge is not None and collection.finished:
@@ -178,27 +188,9 @@ async def _collect(
                 key: (sent.question.text, sent.reply.text)
                 for key, (_, sent) in first_answers(collection).items()
             }
-            judging = judge.score(answers, verdicts, bar.judged)
+            judging = judge.score(answers, verdicts, judged)
             collection.finished = await until_stopped(stop, judging)
     return collection, verdicts
-
-
-class _Bar:
-    """A progress bar on a terminal; elsewhere only what must be shown."""
-
-    def __init__(self, bar: ProgressBar) -> None:
-        self._bar = bar
-        self._task = bar.add_task("collecting", total=None, note="")
-
-    def show(self, line: str) -> None:
-        self._bar.console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)
-
-    def update(self, standing: Standing) -> None:
-        note = f"{standing.sent - standing.ended} in flight, {standing.failed} failed"
-        self._bar.update(self._task, completed=standing.ended, total=standing.planned, note=note)
-
-    def judged(self, done: int, total: int) -> None:
-        self._bar.update(self._task, description="judging", completed=done, total=total, note="")
 
 
 def _print_summary(

@@ -124,20 +124,11 @@ def _answers(data: Path) -> Section:
         ],
         [
             charts.points(
-                "models_quality",
-                "Right answers by size of the model",
-                "parameters (billions)",
-                "right answers (%)",
-                quality,
-                named=[str(row[0]) for row in rows],
-            ),
-            charts.points(
-                "models_length",
-                "Length of answers by size of the model",
-                "parameters (billions)",
-                "mean output tokens",
-                length,
-                named=[str(row[0]) for row in rows],
-            ),
+                name, caption, "parameters (billions)", y_name, series, named=[str(row[0]) for row in rows]
+            )
+            for name, caption, y_name, series in (
+                ("models_quality", "Right answers by size of the model", "right answers (%)", quality),
+                ("models_length", "Length of answers by size of the model", "mean output tokens", length),
+            )
         ],
     )
