@@ -16,7 +16,7 @@ from benchmarks.pickers.figures import percent_of, points_of
 from benchmarks.pickers.judge import folds_of, judge
 from benchmarks.pickers.second_look import auc_of, second_looks
 from benchmarks.pickers.trained import ARTIFACTS, splits
-from benchmarks.terminal import status_of
+from benchmarks.terminal import aligned, status_of
 from benchmarks.workloads.format import WorkloadError, writing
 from predictors.training.dataset import DatasetError
 
@@ -138,12 +138,12 @@ def _progress(line: str) -> None:
 
 def text_of(report: Mapping[str, Any]) -> str:
     """The report of one case as a table."""
-    lines = [
+    about = (
         f"\n{report['case']}, artifacts {report['artifacts']}: {report['prompts']} prompts, {report['groups']} groups; "
         f"quality random {report['random']:.3f}, best of each {report['best_of_each']:.3f}; slack "
-        f"{report['quality_slack']:g}",
-        f"{'':44}" + "".join(f"{name:>24}" for name in _COLUMNS),
-    ]
+        f"{report['quality_slack']:g}"
+    )
+    rows: list[Sequence[str]] = [("", *_COLUMNS)]
     oracle = report["bounds"]["oracle"]["saving_at_equal_quality"]
     for name, row in (report["policies"] | report["fixed"]).items():
         saving = row["saving_at_equal_quality"]
@@ -156,10 +156,11 @@ def text_of(report: Mapping[str, Any]) -> str:
             f"{saving[0] / oracle:.0%}" if oracle > 0.0 else "",
             f"{row['area']:.4f}",
         ]
-        lines.append(f"{name:44}" + "".join(f"{cell:>24}" for cell in cells))
+        rows.append((name, *cells))
     for name, row in report["bounds"].items():
-        lines.append(f"{name:44}{'':72}{row['saving_at_equal_quality']:>24.1%}{'':48}{row['area']:>24.4f}")
-    lines.append(_AFTER_LOOKING)
+        cells = ["", "", "", f"{row['saving_at_equal_quality']:.1%}", "", "", f"{row['area']:.4f}"]
+        rows.append((name, *cells))
+    lines = [about, *aligned(rows), _AFTER_LOOKING]
     for name, found in report["relevance"].items():
         lines.append(f"quality of relevance - {name}: {points_of(found['difference'])}, {found['verdict']}")
     for name, (value, low, high) in (report["price"] or {}).items():
@@ -171,11 +172,11 @@ def looks_of(report: Mapping[str, Any]) -> str:
     """The report of one case with second looks, as a table."""
     columns = ("at equal quality *", "more than without *", "above best", "saving", "checked, replaced")
     low, median, high = report["correlation"]
-    lines = [
+    about = (
         f"\n{report['case']}, artifacts {report['artifacts']}: {report['prompts']} prompts; slack "
-        f"{report['quality_slack']:g}; correlation {median:.2f} ({low:.2f} to {high:.2f})",
-        f"{'':60}" + "".join(f"{name:>26}" for name in columns),
-    ]
+        f"{report['quality_slack']:g}; correlation {median:.2f} ({low:.2f} to {high:.2f})"
+    )
+    rows: list[Sequence[str]] = [("", *columns)]
     for row in ({"check": "none"} | report["without"], *report["checks"]):
         name = row["check"]
         if "told" in row:
@@ -187,8 +188,8 @@ def looks_of(report: Mapping[str, Any]) -> str:
             percent_of(row["saving"]),
             f"{row['checked']:.0%}, {row['replaced']:.0%}",
         ]
-        lines.append(f"{name:60}" + "".join(f"{cell:>26}" for cell in cells))
-    return "\n".join(lines)
+        rows.append((name, *cells))
+    return "\n".join([about, *aligned(rows)])
 
 
 if __name__ == "__main__":
