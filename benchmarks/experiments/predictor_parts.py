@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from benchmarks.experiments.latency_fits import LatencyFit
 from benchmarks.simulator import Arrival
 from predictors.kernels import ModelWeight, Offsets
 from predictors.kernels.length_bins import BINS, bin_of
@@ -26,6 +25,9 @@ from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.interfaces import Option
 from router.core.types import PromptFeatures, Request
+
+if TYPE_CHECKING:
+    from benchmarks.experiments.latency_fits import LatencyFit  # imports torch
 
 #: Observations after which the latency model has 99.6 % of the weight, which does not grow much further.
 _RIGHT = 50

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.checks import add_number
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
 from benchmarks.datasets.public import present
 from benchmarks.experiments import goodput
 from benchmarks.experiments.goodput import Case
-from benchmarks.experiments.latency_training import ALL, LSTM, TREES, LatencyTraining
-from benchmarks.experiments.length_training import SETS, LengthTraining
 from benchmarks.experiments.predictor_parts import Parts
 from benchmarks.experiments.report import Section
 from benchmarks.terminal import Progress
 from benchmarks.workloads.format import WorkloadError
+
+# Both import torch, which takes seconds; the help of `headway experiment` does without.
+if TYPE_CHECKING:
+    from benchmarks.experiments.latency_training import LatencyTraining
+    from benchmarks.experiments.length_training import LengthTraining
 
 TITLE = "What predictors learn, and what it is worth"
 SERVES = "what serves"
@@ -43,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def sections(args: argparse.Namespace, data: Path | None, progress: Progress) -> Iterator[Section]:
     """Each section as soon as it is done. Raises WorkloadError."""
+    from benchmarks.experiments.latency_training import LatencyTraining
+    from benchmarks.experiments.length_training import SETS, LengthTraining
+
     if args.draws < 2:
         raise WorkloadError("--draws: must be at least 2, since one value has no interval")
     progress("latency: fitting to emulated instances")
@@ -67,6 +74,8 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
 
 
 def _parts(latency: LatencyTraining, args: argparse.Namespace) -> Section:
+    from benchmarks.experiments.latency_training import ALL, LSTM, TREES
+
     predictors = {
         SERVES: Parts(),
         "physical estimate, not corrected online": Parts(None, corrected=False),
@@ -88,6 +97,8 @@ def _parts(latency: LatencyTraining, args: argparse.Namespace) -> Section:
 
 
 def _data(latency: LatencyTraining, args: argparse.Namespace) -> Section:
+    from benchmarks.experiments.latency_training import ALL, LSTM
+
     baseline = "LSTM fitted to all"
     predictors = {baseline: Parts(latency.fits[LSTM, ALL])}
     for (predictor, to), fitted in latency.fits.items():

@@ -55,6 +55,8 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
     for name in ("model", "api_key_env"):
         if args.url is None and getattr(args, name) is not None:
             raise WorkloadError(f"{option(name)} goes with --url")
+    if args.url is None:
+        from benchmarks.experiments import predicted  # scikit-learn: missed before anything takes its time
     noise = lengths = None
     if data is not None and (data / answer_lengths.SET).is_dir():
         progress("lengths of answers")
@@ -73,8 +75,6 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
     if lengths is not None:
         yield lengths
     if args.url is None:
-        from benchmarks.experiments import predicted
-
         progress("predictors")
         yield predicted.section(args.worlds, args.seed, data)
 

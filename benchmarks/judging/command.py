@@ -15,7 +15,6 @@ import orjson
 
 from benchmarks.checks import names, whole_number
 from benchmarks.evaluate.figures import Evaluation, Figure
-from benchmarks.judging.agreement import pair_agreement, score_agreement
 from benchmarks.judging.answers import Answered, pairs, read_answers
 from benchmarks.judging.judge import Judge, Verdicts
 from benchmarks.replay.client import check_url, key_from
@@ -57,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, 1 if the judge gave no verdict that can be read or none for many answers in a row, 130 after Ctrl-C (the
     verdicts so far are kept). Without a verdict a file that was there stays."""
+    from benchmarks.judging.agreement import pair_agreement, score_agreement  # SciPy: missed before any call
+
     check_url(args.url)
     judge = Judge(args.url, args.model, key_from(os.environ, args.api_key_env, "--api-key-env"))
     answers = read_answers(args.answers, args.models, args.limit)

@@ -21,7 +21,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from scipy.optimize import isotonic_regression
 
 #: Placeholders that no one else draws with, and what the page has in their place.
 INK, SOFT, ACCENT = "#010203", "#010204", "#010205"
@@ -231,6 +230,8 @@ def _rounded(number: re.Match[str]) -> str:
 def spread(places: Sequence[float], gap: float, most: float) -> list[float]:
     """Rising places moved apart to `gap` at least, as little as possible (in the mean square), and within [0, `most`]
     where there is room."""
+    from scipy.optimize import isotonic_regression  # half a second of import
+
     # Less `gap` for each place before it, places need only rise.
     before = gap * np.arange(len(places))
     rising = isotonic_regression(places - before).x

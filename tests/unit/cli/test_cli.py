@@ -204,6 +204,21 @@ def test_only_the_chosen_command_is_imported() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_no_help_waits_for_packages_that_train() -> None:
+    program = (
+        "import sys; from router import cli\n"
+        "for name in cli.COMMANDS:\n"
+        "    try:\n        cli.main([name, '--help'])\n"
+        "    except SystemExit: pass\n"
+        "bad = {'torch', 'sklearn', 'scipy'} & set(sys.modules); "
+        "sys.exit(str(sorted(bad)) if bad else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m router.cli check --schema | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
