@@ -70,7 +70,9 @@ class AnswerChecks:
         result, quality = "failed", None
         try:
             prompt, text = asked_text(exchange.api, exchange.body), answer_text(exchange.api, answer)
-            if not prompt or not text or max(len(prompt), len(text)) > MOST_TEXT:
+            if not text.strip():
+                result, quality = "judged", 0.0  # no judge need read it
+            elif not prompt or max(len(prompt), len(text)) > MOST_TEXT:
                 result = "dropped"
             else:
                 async with asyncio.timeout(self._limit_s):

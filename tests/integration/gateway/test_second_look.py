@@ -33,11 +33,17 @@ def price(usd: float) -> dict[str, float]:
 
 @asynccontextmanager
 async def looking(
-    tmp_path, *verdicts: Script, dear: Sequence[Script] = (DEAR,) * 9, of_judge=None, look=None, **sections
+    tmp_path,
+    *verdicts: Script,
+    cheap: Script = CHEAP,
+    dear: Sequence[Script] = (DEAR,) * 9,
+    of_judge=None,
+    look=None,
+    **sections,
 ):
     """A gateway over a cheap model, a dear one, and a judge that gives these verdicts. Also the bodies that each got."""
     asked: dict[str, list[dict[str, Any]]] = {"cheap": [], "dear": [], "judge": []}
-    scripts = {"cheap": (CHEAP,) * 9, "dear": dear, "judge": verdicts}
+    scripts = {"cheap": (cheap,) * 9, "dear": dear, "judge": verdicts}
 
     async def play(name: str, exchange: Exchange) -> None:
         if await watched(exchange):
@@ -113,6 +119,19 @@ async def test_a_good_answer_is_delivered_and_a_poor_one_is_replaced(tmp_path):
             assert "<output>\n<response>\nA guess.\n</response>\n</output>" in message["content"]
         assert counts(gw) == {"judged": 2}
         assert 'headway_checked_answers_total{result="judged"} 2' in await gw.metrics()
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [answer(""), answer(" \n"), says("", end=event(finish="content_filter") + final(8, 1) + DONE)],
+    ids=["empty", "space", "refused"],
+)
+async def test_an_answer_without_text_is_replaced_without_a_verdict(tmp_path, empty):
+    async with looking(tmp_path, cheap=empty) as (gw, asked):
+        text, row = await ask(gw)
+        assert (text, row["model"], row["attempts"], row["outcome"]) == ("Well thought.", "dear", 2, "ok")
+        assert [len(each) for each in asked.values()] == [1, 1, 0]
+        assert counts(gw) == {"judged": 1}
 
 
 @pytest.mark.parametrize(
