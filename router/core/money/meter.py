@@ -120,7 +120,11 @@ class TokenMeter:
         """Decide about the event that was counted last. `complete`: it ends all choices, so no further event must be
         covered. `finished`: the engine itself ends the answer with it."""
         limit = self._limit()
-        if self.tokens > limit or self._certain_tokens > self._wanted_tokens:
+        if self.tokens > limit:
+            # Of what the event has beyond the cap, one token counts, if it has surely come.
+            self.tokens = int(limit) + (self._certain_tokens > limit)
+            return Verdict.STOP
+        if self._certain_tokens > self._wanted_tokens:
             return Verdict.STOP
         if self.allowance is not None:
             verdict = self._afford(self._cost_usd(self.tokens + (0 if complete else self._widest)))

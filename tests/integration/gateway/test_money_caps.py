@@ -1,5 +1,5 @@
-"""`max_cost_usd` against engines that keep to nothing: it is passed by no more than one token's price, unless one
-event held more, and then the overrun is told."""
+"""`max_cost_usd` against engines that keep to nothing: it is passed by no more than one token's price, unless the engine
+says at its end that there was more, and then the overrun is told."""
 
 from __future__ import annotations
 
@@ -81,12 +81,13 @@ async def test_an_engine_that_ignores_its_bound(tmp_path, kind):
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_several_tokens_an_event_by_what_they_say(tmp_path, stream):
-    """The event that is not paid for in full is not passed on, but counted."""
+    """The event that is not paid for in full is not passed on. Its estimate counts up to the cap."""
     async with staged(tmp_path, endless(each="one two six "), kind="openai") as (gw, _):
         text, headers, finish = await chat(gw, stream=stream, routing=cap_for(10))
         assert (text, finish) == ("one two six " * 3, "length")
         row = await gw.row(headers["x-request-id"])
-        assert (row["outcome"], row["output_tokens"]) == ("budget_exhausted_mid_decode", 12)
+        assert (row["outcome"], row["output_tokens"]) == ("budget_exhausted_mid_decode", 10)
+        assert row["budget_overrun_usd"] == 0.0
 
 
 async def test_several_tokens_an_event_by_the_engines_count(tmp_path):
@@ -98,9 +99,9 @@ async def test_several_tokens_an_event_by_the_engines_count(tmp_path):
         assert (text, finish) == ("xx", "length")
         assert stage.bodies[0]["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
         row = await gw.row(headers["x-request-id"])
-        assert (row["outcome"], row["output_tokens"]) == ("budget_exhausted_mid_decode", 12)
+        assert (row["outcome"], row["output_tokens"]) == ("budget_exhausted_mid_decode", 11)
         assert row["prompt_tokens"] == PROMPT_BOUND
-        assert row["budget_overrun_usd"] == pytest.approx(1.99 * OUTPUT_USD)
+        assert row["budget_overrun_usd"] == pytest.approx(0.99 * OUTPUT_USD)
         assert await overruns(gw) == 1
 
 

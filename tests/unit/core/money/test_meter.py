@@ -116,6 +116,15 @@ def test_an_estimate_above_the_cap_ends_the_answer() -> None:
     assert meter.by_money
 
 
+@pytest.mark.parametrize(("certain", "billed"), [(None, 6), (6, 6), (5, 5), (2, 5)])
+def test_at_most_one_token_beyond_the_cap_is_billed(certain: int | None, billed: int) -> None:
+    """Only if it has surely come."""
+    meter = capped(5)
+    meter.count(9, None, certain)
+    assert meter.judge(complete=False, finished=False) is Verdict.STOP
+    assert meter.tokens == billed
+
+
 # --- what the key's budgets allow ---------------------------------------------------------------------
 def test_an_event_waits_for_money_and_passes_when_it_is_there() -> None:
     meter = budgeted(allowed(10))
