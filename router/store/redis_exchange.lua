@@ -12,8 +12,7 @@
 --   bucket:NAME      string: level and its time; expires when full
 --   counter, changes a counter, and a sorted set: changed item -> the counter at its last change. A replica reads the
 --                    changes since its last exchange. b:RUN:BUDGET money, v:RUN a view, t:GROUP a turn, d:NAME a document
---   turns (round-robin positions, TURNS_KEPT at most), lessons (a stream of
---                    observations), versions, documents
+--   turns (round-robin positions, TURNS_KEPT at most), observations (a stream), versions, documents
 local prefix, message = ARGV[1], cjson.decode(ARGV[2])
 local run, call = message.run, redis.call
 local time = call('TIME')
@@ -221,10 +220,10 @@ end
 
 local function read_observations()
   if message.last_message == '' then  -- a new replica gets only later observations
-    local last = call('XREVRANGE', key('lessons'), '+', '-', 'COUNT', 1)
+    local last = call('XREVRANGE', key('observations'), '+', '-', 'COUNT', 1)
     return {}, last[1] and last[1][1] or '0-0', false
   end
-  local rows = call('XRANGE', key('lessons'), '(' .. message.last_message, '+', 'COUNT', OBSERVATIONS)
+  local rows = call('XRANGE', key('observations'), '(' .. message.last_message, '+', 'COUNT', OBSERVATIONS)
   local observations, last_message = {}, message.last_message
   for _, row in ipairs(rows) do
     last_message = row[1]
@@ -282,7 +281,7 @@ for _, row in ipairs(message.documents) do
   end
 end
 for _, observation in ipairs(message.observations) do
-  call('XADD', key('lessons'), 'MAXLEN', '~', OBSERVATIONS_KEPT, '*', 'run', run, 'lesson', observation)
+  call('XADD', key('observations'), 'MAXLEN', '~', OBSERVATIONS_KEPT, '*', 'run', run, 'observation', observation)
 end
 
 local answer = {grants = {}}

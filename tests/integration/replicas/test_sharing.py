@@ -12,7 +12,7 @@ from tests.integration.gateway.live import fault, vllm
 from tests.integration.replicas.replicas import replicas
 
 
-async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
+async def test_load_turns_observations_and_rows_are_one_truth(tmp_path, redis):
     async with replicas(tmp_path, redis, 2, vllm("a"), vllm("b"), vllm("c")) as fleet:
         one, two = fleet.gateways
         # Load: what one has under way the other counts, and both want as many replicas.
