@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import tempfile
@@ -20,7 +19,6 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-from backends.sse_events import DONE, carries_token, data_of
 from policies import POLICIES
 from router.config import FleetConfig, loads
 from router.core.refusals import draining
@@ -169,7 +167,7 @@ class Answer:
 
 
 async def ask_each(url: str, policies: Sequence[str]) -> list[Answer]:
-    """Request a streamed answer from any model, one policy after the other. A failure is in its Answer. There are no more
+    """Request an answer from any model, one policy after the other. A failure is in its Answer. There are no more
     answers when the gateway stops."""
     answers = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)) as session:
@@ -189,17 +187,13 @@ async def _ask(session: aiohttp.ClientSession, url: str, policy: str) -> Answer:
         "model": "auto",
         "messages": [{"role": "user", "content": QUESTION}],
         "max_tokens": MAX_TOKENS,
-        "stream": True,
         "routing": {"policy": policy},
     }
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body) as response:
-            request_id = response.headers.get("x-request-id", "")
-            if response.status != 200:
-                return Answer(policy, error=f"HTTP {response.status}: {(await response.text())[:200]}")
-            error = await _read(response)
-        if error is not None:
-            return Answer(policy, error=error)
+            request_id, answer = response.headers.get("x-request-id", ""), await response.text()
+        if response.status != 200:
+            return Answer(policy, error=f"HTTP {response.status}: {answer[:200]}")
         row = await _recorded(session, url, request_id)
     except TimeoutError:
         return Answer(policy, error="no answer in time")
@@ -211,22 +205,6 @@ async def _ask(session: aiohttp.ClientSession, url: str, policy: str) -> Answer:
         return Answer(policy, error=f"no row was recorded for request {request_id!r}")
     outcome = row.get("outcome")
     return Answer(policy, row, None if outcome in {"ok", "late"} else f"outcome {outcome}")
-
-
-async def _read(response: aiohttp.ClientResponse) -> str | None:
-    """Read a stream of events to its end; the error, or None."""
-    tokens = 0
-    async for line in response.content:
-        data = data_of(line)
-        if not data:
-            continue
-        if data == DONE:
-            return None if tokens else "the stream had no content"
-        event = json.loads(data)
-        if "error" in event:
-            return str(event["error"].get("message"))
-        tokens += sum(map(carries_token, event.get("choices", ())))
-    return "the stream ended without [DONE]"
 
 
 async def _recorded(session: aiohttp.ClientSession, url: str, request_id: str) -> Mapping[str, Any] | None:
