@@ -18,6 +18,8 @@ from backends.engine.weights import VLLM_NAMES
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
+from predictors.learned.artifact import SHIPPED, load, path_of
+from predictors.learned.models import KINDS as ARTIFACTS
 from router.config import FleetConfig
 from router.config.instances import EMULATED
 from router.core.types import EndedHow, Outcome
@@ -126,3 +128,18 @@ def test_import_rules() -> None:
 def test_formats_of_weights() -> None:
     page = set(inline_code(DOCS / "fleet.md"))
     assert {name for names in VLLM_NAMES for name in names} | set(QUANTIZATIONS) <= page
+
+
+def test_the_data_of_the_shipped_artifacts() -> None:
+    rows = [
+        row for row in prose(DOCS / "evaluation.md").splitlines() if re.match(r"\| `(latency|length)`", row)
+    ]
+    said = set()
+    for row in rows:
+        kinds, data, licences = row.strip("| ").replace(", outputs", "; outputs").split(" | ")
+        for kind in re.findall(r"`(\w+)`", kinds):
+            said.add(kind)
+            found = {each["name"]: each["licence"] for each in load(path_of(SHIPPED, kind)).about["data"]}
+            assert found.keys() == set(re.findall(r"`(\w+)`", data))
+            assert [licence for licence in found.values() if licence not in licences] == []
+    assert said == ARTIFACTS.keys()
