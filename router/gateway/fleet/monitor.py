@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from router.background import Tasks, failed, surviving
@@ -21,6 +21,9 @@ _Answer = TypeVar("_Answer")
 #: After this time a report no longer limits its engine's queue, so a waiting request may go there. (A sleep may end a
 #: millisecond early.)
 _EXPIRED_S = REPORT_HOLDS_S + 0.01
+#: So many instances are first probed at once, and the next ones so much later, if the interval is long enough for all.
+#: Thousands at once would hold up the event loop until they miss their own time limit, and do so again in each interval.
+_AT_ONCE, _APART_S = 50, 0.05
 
 
 class Monitor:
@@ -35,15 +38,20 @@ class Monitor:
 
     async def probe_all(self, backends: Mapping[str, Backend]) -> None:
         """Probe all instances once, so that the scheduler starts with their true state."""
-        await asyncio.gather(*(self._round(name, backend) for name, backend in backends.items()))
+
+        async def probe(name: str, backend: Backend, after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            await self._round(name, backend)
+
+        await asyncio.gather(*(probe(*each) for each in self._in_turn(backends)))
 
     def watch(self, backends: Mapping[str, Backend]) -> None:
         """Watch exactly these instances from now on."""
         for name in [name for name in self._watching if name not in backends]:
             self._watching.pop(name).cancel()
-        for name, backend in backends.items():
-            if name not in self._watching:
-                self._watching[name] = self._tasks.start(self._watch(name, backend), f"monitor {name}")
+        new = {name: backend for name, backend in backends.items() if name not in self._watching}
+        for name, backend, after_s in self._in_turn(new):
+            self._watching[name] = self._tasks.start(self._watch(name, backend, after_s), f"monitor {name}")
 
     def forget(self, name: str) -> None:
         """Forget an instance whose adapter has changed; the next `watch` watches it again."""
@@ -54,8 +62,15 @@ class Monitor:
         self._watching.clear()
         await self._tasks.stop()
 
-    async def _watch(self, name: str, backend: Backend) -> None:
+    def _in_turn(self, backends: Mapping[str, Backend]) -> Iterator[tuple[str, Backend, float]]:
+        """Each instance, and after how many seconds it is first probed."""
+        apart_s = min(_APART_S, self.interval_s / max(len(backends) / _AT_ONCE, 1))
+        for at, (name, backend) in enumerate(backends.items()):
+            yield name, backend, at // _AT_ONCE * apart_s
+
+    async def _watch(self, name: str, backend: Backend, after_s: float) -> None:
         was_healthy: bool | None = None
+        await asyncio.sleep(after_s)
         while True:
             with surviving("monitor"):
                 fault = await self._round(name, backend)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from router import background
@@ -13,6 +14,7 @@ from router.core.events import LoadReported, Probed, Tick
 from router.core.types import LoadReport
 from router.gateway.fleet import monitor as monitor_module
 from router.gateway.fleet.monitor import Monitor
+from tests.virtual_time import loop_time, run
 
 
 class Events:
@@ -105,3 +107,26 @@ async def test_an_engine_that_is_away_is_no_fault_of_ours() -> None:
     await monitor.probe_all({"a": backend})  # type: ignore[dict-item]
     assert events.seen == [Probed("a", False)]
     assert not background.failures()
+
+
+@pytest.mark.parametrize(("interval_s", "count", "apart_s"), [(2.0, 120, 0.05), (0.4, 800, 0.025)])
+def test_many_instances_are_not_probed_at_once(interval_s: float, count: int, apart_s: float) -> None:
+    probed_s: list[float] = []
+
+    class Timed(Backend):
+        async def probe(self) -> Any:
+            probed_s.append(loop_time())
+            return True
+
+    async def main() -> None:
+        monitor = Monitor(Events(), interval_s, 1.0)  # type: ignore[arg-type]
+        backends: dict[str, Any] = {str(at): Timed() for at in range(count)}
+        await monitor.probe_all(backends)
+        monitor.watch(backends)
+        await asyncio.sleep(2 * interval_s)
+        await monitor.stop()
+
+    run(main())
+    for begin in (0, count, 2 * count):  # the round before the start, and two of the watch
+        turn = np.array(probed_s[begin : begin + count]) - probed_s[begin]
+        assert turn == pytest.approx(np.arange(count) // 50 * apart_s)
