@@ -248,12 +248,9 @@ def test_state_where_none_may_be(policy: type[Sound], check: Check, message: str
 
 
 # --- draws -----------------------------------------------------------------------------------------------
-class IgnoresTheSeed(Sound):
-    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        return taking(int(rng.random() * len(options)), options)
+class DrawsEvenly(Sound):
+    """By its generator, not by the seed of the request, and as if it were certain."""
 
-
-class DrawsButIsCertain(Sound):
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         return taking(int(rng.random() * len(options)), options)
 
@@ -277,12 +274,12 @@ class DoubtsALoneOption(Sound):
 
 def test_a_draw_that_a_seed_does_not_decide() -> None:
     with pytest.raises(AssertionError, match="the seed does not decide"):
-        check_seed(IgnoresTheSeed, cases(seed=7))
+        check_seed(DrawsEvenly, cases(seed=7))
 
 
 @pytest.mark.parametrize(
     ("policy", "message"),
-    [(DrawsButIsCertain, "no frequency"), (LeansToTheFirst, "no frequency"), (AddsUpToMore, "do not add up")],
+    [(DrawsEvenly, "no frequency"), (LeansToTheFirst, "no frequency"), (AddsUpToMore, "do not add up")],
 )
 def test_a_propensity_that_is_none(policy: type[Sound], message: str) -> None:
     with pytest.raises(AssertionError, match=message):

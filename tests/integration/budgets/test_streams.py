@@ -138,11 +138,8 @@ async def test_a_request_that_ends_while_it_waits_for_money(tmp_path, monkeypatc
 async def test_a_client_that_reads_slowly_while_money_is_short(tmp_path):
     """Two reasons to pause: the stream goes on when neither holds."""
     script = tokens(2500, at_once=500, each="t" * 400 + " ")
-    async with one_key(tmp_path, script, kind="openai", limit_usd=budget(200_000), delay_s=0.02) as (
-        gw,
-        _,
-        _,
-    ):
+    limit_usd = budget(200_000)
+    async with one_key(tmp_path, script, kind="openai", limit_usd=limit_usd, delay_s=0.02) as (gw, _, _):
         body = {"model": "small", "stream": True, "max_tokens": 100_000}
         body["messages"] = [{"role": "user", "content": "Hello"}]
         url = f"{gw.url}/v1/chat/completions"

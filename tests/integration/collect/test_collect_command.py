@@ -58,13 +58,8 @@ def test_a_fleet_file_with_an_instance_that_is_gone(
         (name, level, 6) for name in "ab" for level in ("100/s", "2 at once")
     }
     data = dataset.read(out)
-    assert {name: told[name] for name in ("prompts", "answers", "runs", "attempts", "states")} == {
-        "prompts": 12,
-        "answers": 24,
-        "runs": 4,
-        "attempts": 24,
-        "states": len(data.states),
-    }
+    found = {name: told[name] for name in ("prompts", "answers", "runs", "attempts", "states")}
+    assert found == {"prompts": 12, "answers": 24, "runs": 4, "attempts": 24, "states": len(data.states)}
     kinds = {run.instance: (run.kind, run.family, run.hardware, run.profile, run.speed) for run in data.runs}
     assert kinds == {
         "a": ("vllm", "llama", "a100-80g", "llama-3.1-8b@a100-80g", 20.0),

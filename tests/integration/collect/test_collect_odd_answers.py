@@ -24,9 +24,8 @@ async def asked(kind: type[OpenAIClient | OllamaClient], body: bytes) -> Reply:
     return reply
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+ODD = {
+    OpenAIClient: [
         b"",
         b"<html>no</html>",
         b"\xff\xfe\n\n",
@@ -40,17 +39,7 @@ async def asked(kind: type[OpenAIClient | OllamaClient], body: bytes) -> Reply:
         b'data: {"choices": [{"delta": {"content": "cut"}}]}\n\n',
         b'data: {"error": {"message": "lost", "code": 500}}\n\n',
     ],
-)
-async def test_openai(body: bytes) -> None:
-    reply = await asked(OpenAIClient, body)
-    assert reply.ended_how is EndedHow.FAILED
-    assert reply.error
-    assert reply.ended_at is not None
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
+    OllamaClient: [
         b"",
         b"\xff\n",
         b"garbage\n",
@@ -61,11 +50,15 @@ async def test_openai(body: bytes) -> None:
         b'{"message": 3}\n',
         b'{"error": "lost"}\n',
     ],
-)
-async def test_ollama(body: bytes) -> None:
-    reply = await asked(OllamaClient, body)
+}
+
+
+@pytest.mark.parametrize(("kind", "body"), [(kind, body) for kind, bodies in ODD.items() for body in bodies])
+async def test_an_odd_answer_is_a_failure(kind: type[OpenAIClient | OllamaClient], body: bytes) -> None:
+    reply = await asked(kind, body)
     assert reply.ended_how is EndedHow.FAILED
     assert reply.error
+    assert reply.ended_at is not None
 
 
 @pytest.mark.parametrize("kind", [OpenAIClient, OllamaClient])

@@ -49,16 +49,10 @@ def test_scores_agree_with_the_stored_grades(
         assert judge(server.url, answers, "--out", str(out), "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["judged"], shown["unreadable"], shown["failed"]) == (12, 0, 0)
-    assert {model: each["quality"] for model, each in shown["models"].items()} == {
-        "good": 1.0,
-        "fair": 0.5,
-        "poor": 0.0,
-    }
-    assert [(each["name"], round(each["value"], 3), each["rows"]) for each in shown["agreement"]] == [
-        ("Spearman", 1.0, 12),
-        ("mean absolute difference", 0.1, 12),
-        ("AUC", 1.0, 12),
-    ]
+    found = {model: each["quality"] for model, each in shown["models"].items()}
+    assert found == {"good": 1.0, "fair": 0.5, "poor": 0.0}
+    seen = [(each["name"], round(each["value"], 3), each["rows"]) for each in shown["agreement"]]
+    assert seen == [("Spearman", 1.0, 12), ("mean absolute difference", 0.1, 12), ("AUC", 1.0, 12)]
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 12
     assert {(row["model"], row["quality"]) for row in rows} == {("good", 1.0), ("fair", 0.5), ("poor", 0.0)}
@@ -203,11 +197,8 @@ def test_pairs_are_asked_in_both_orders(answers: Path, capsys: pytest.CaptureFix
         assert judge(server.url, answers, "--pairwise", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["judged"], shown["swayed"]) == (12, 0)
-    assert {model: each["wins"] for model, each in shown["models"].items()} == {
-        "good": 1.0,
-        "fair": 0.5,
-        "poor": 0.0,
-    }
+    found = {model: each["wins"] for model, each in shown["models"].items()}
+    assert found == {"good": 1.0, "fair": 0.5, "poor": 0.0}
     assert [(each["name"], each["value"]) for each in shown["agreement"]] == [("share that agrees", 1.0)]
     asked = [tuple(worths(body["messages"][0]["content"])) for body in server.asked]
     assert len(asked) == 24

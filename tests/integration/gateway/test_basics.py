@@ -14,12 +14,8 @@ async def test_each_policy_answers_and_is_recorded(tmp_path):
             assert answer["choices"][0]["message"]["content"]
             assert answer["headway"]["policy"] == headers["x-headway-policy"] == name
             row = await gw.row(headers["x-request-id"])
-            assert (row["outcome"], row["policy"], row["output_tokens"], row["decoded"]) == (
-                "ok",
-                name,
-                4,
-                True,
-            )
+            assert (row["outcome"], row["policy"]) == ("ok", name)
+            assert (row["output_tokens"], row["decoded"]) == (4, True)
             assert 0 < row["ttft_s"] <= row["e2e_s"]
             assert row["cost_usd"] > 0
         assert len(await gw.rows()) == len(policies.POLICIES)

@@ -58,12 +58,8 @@ async def test_what_was_spent_is_known_after_a_restart(tmp_path):
 
 async def test_while_no_record_can_be_kept_nothing_is_taken(tmp_path, monkeypatch):
     auth = {"keys": [key("k", requests_per_minute=1)]}
-    async with live(
-        tmp_path,
-        vllm("a"),
-        auth=auth,
-        store={"url": f"sqlite+aiosqlite:///{tmp_path}/x.db", "when_full": "refuse"},
-    ) as gw:
+    store = {"url": f"sqlite+aiosqlite:///{tmp_path}/x.db", "when_full": "refuse"}
+    async with live(tmp_path, vllm("a"), auth=auth, store=store) as gw:
         with monkeypatch.context() as patched:
             patched.setattr(type(gw.gateway.store), "full", property(lambda _: True))
             status, headers, answer = await gw.chat(headers=bearer("k"))

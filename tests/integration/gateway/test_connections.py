@@ -128,9 +128,8 @@ async def test_who_leaves_after_a_long_body_is_noticed_at_once(slow, stream, beh
     ]
     clients = [await opened(slow, head + end) for head, end, _ in requests]
     await slow.until(lambda: slow.server_connections() >= 6)
-    await asyncio.sleep(
-        0.05
-    )  # the gateway waits for the bodies; how much comes at once decides what it pauses
+    # The gateway waits for the bodies; how much comes at once decides what it pauses.
+    await asyncio.sleep(0.05)
     for client, (_, _, sent) in zip(clients, requests, strict=True):
         await asyncio.get_running_loop().sock_sendall(client, sent + behind)
     await slow.until(lambda: len(app.live) == 6)
@@ -476,9 +475,8 @@ async def test_a_body_is_not_asked_for_before_a_key(closed, method, path, status
     head = (
         f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n"
     )
-    answer = await closed.raw(
-        head.encode()
-    )  # read until the connection is closed: what comes next would be ambiguous
+    # Read until the connection is closed: what comes next would be ambiguous.
+    answer = await closed.raw(head.encode())
     assert statuses(answer) == [status], answer[:200]
 
 

@@ -52,11 +52,8 @@ async def test_a_hedge_wins(tmp_path, monkeypatch, hung, stream):
         assert (row["outcome"], row["hedged"], row["attempts"]) == ("ok", True, 2)
         assert (row["instance"], row["output_tokens"]) == (stage.engines[1], 3)
         assert row["ttft_s"] >= LATE_S
-        assert (first["ended_how"], first["output_tokens"], first["first_token_at"]) == (
-            "hedge_lost",
-            0,
-            None,
-        )
+        assert first["ended_how"] == "hedge_lost"
+        assert (first["output_tokens"], first["first_token_at"]) == (0, None)
         assert (second["ended_how"], second["output_tokens"]) == ("ok", 3)
         assert first["cost_usd"] > 0  # its prompt
         assert second["cost_usd"] == pytest.approx(9 * INPUT_USD + 3 * OUTPUT_USD)

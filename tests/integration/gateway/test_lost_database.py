@@ -14,10 +14,8 @@ async def test_readiness_says_that_the_file_is_lost_and_keys_are_refused_until_i
     async with live(tmp_path, vllm("a"), auth=auth, environment={"HEADWAY_ADMIN_KEY": "root"}) as gw:
         path = tmp_path / "headway.db"
         path.rename(tmp_path / "aside.db")
-        assert await gw.get("/readyz") == (
-            503,
-            {"status": "store fault", "reason": "the database's file was moved or removed"},
-        )
+        found = await gw.get("/readyz")
+        assert found == (503, {"status": "store fault", "reason": "the database's file was moved or removed"})
         status, headers, _ = await gw.chat(model="small")
         assert status == 200  # serving goes on
         status, refused = await gw.post("/admin/keys", {"name": "team-b"}, **ADMIN)

@@ -288,12 +288,8 @@ async def test_three_a_minute_are_three_at_once(tmp_path):
 
 @pytest.mark.parametrize("max_queue", [0, 1])
 async def test_a_full_queue(tmp_path, max_queue):
-    async with live(
-        tmp_path,
-        vllm("a", speed=1.0),
-        instance={"a": {"max_concurrency": 1}},
-        limits={"max_queue": max_queue},
-    ) as gw:
+    instance = {"a": {"max_concurrency": 1}}
+    async with live(tmp_path, vllm("a", speed=1.0), instance=instance, limits={"max_queue": max_queue}) as gw:
         async with gw.stream(model="small"):
             waiting = [asyncio.create_task(gw.chat(model="small")) for _ in range(max_queue)]
             await gw.until(lambda: gw.gateway.runner.scheduler.queue_depth == max_queue)
@@ -334,13 +330,8 @@ async def test_while_draining(tmp_path):
 
 async def test_fallbacks_are_tried_in_order(tmp_path):
     models = [MODELS[0] | {"fallbacks": ["qwen2.5-7b"]}, MODELS[1]]
-    async with live(
-        tmp_path,
-        vllm("a"),
-        ollama("b", "qwen2.5-7b"),
-        models=models,
-        probes={"interval_s": 0.05, "eject_after": 1},
-    ) as gw:
+    probes = {"interval_s": 0.05, "eject_after": 1}
+    async with live(tmp_path, vllm("a"), ollama("b", "qwen2.5-7b"), models=models, probes=probes) as gw:
         assert (await gw.chat(model="small"))[2]["model"] == "llama-3.1-8b"
         gw.engines["a"].kill()
         await gw.until(lambda: not gw.instances["a"].healthy)

@@ -24,12 +24,8 @@ async def test_a_hard_ttft_that_passes_at_an_engine(tmp_path):
                 assert (status, answer["error"]["code"]) == (504, "ttft_timeout")
                 assert headers["x-should-retry"] == "false"
                 row = await gw.row(headers["x-request-id"])
-                assert (row["outcome"], row["decoded"], row["slo_met"], row["attempts"]) == (
-                    "expired_before_first_token",
-                    False,
-                    False,
-                    1,
-                )
+                assert row["outcome"] == "expired_before_first_token"
+                assert (row["decoded"], row["slo_met"], row["attempts"]) == (False, False, 1)
                 assert row["ttft_s"] is None
                 (attempt,) = await gw.gateway.store.attempts(row["id"])
                 assert attempt["ended_how"] == "cancelled"
@@ -63,12 +59,9 @@ async def test_a_soft_ttft_waits_in_the_queue_and_is_late(tmp_path):
 
 
 async def test_the_requests_own_time(tmp_path):
-    async with live(
-        tmp_path,
-        vllm("a", speed=1.0),
-        instance={"a": {"max_concurrency": 1}},
-        limits={"request_timeout_s": 0.4},
-    ) as gw:
+    instance = {"a": {"max_concurrency": 1}}
+    limits = {"request_timeout_s": 0.4}
+    async with live(tmp_path, vllm("a", speed=1.0), instance=instance, limits=limits) as gw:
         gw.engines["a"].arm(fault("hang_before_first_token"))
         first = asyncio.create_task(gw.chat(model="small"))
         await gw.until(lambda: gw.instances["a"].in_flight == 1)

@@ -44,9 +44,8 @@ class LiveEngine:
         wanted = full if call.max_output_tokens is None else min(full, call.max_output_tokens)
         reason = "length" if wanted < full else "stop"
         stream = LiveStream(self, call, sink, reason, wanted, request.arrived_at)
-        self._loop.call_soon(
-            stream.open
-        )  # a connection takes a turn of the loop, whether it is made or refused
+        # A connection takes a turn of the loop, whether it is made or refused.
+        self._loop.call_soon(stream.open)
         return stream
 
     def submit(self, stream: LiveStream) -> None:

@@ -83,6 +83,17 @@ async def in_redis(url: str, replica: Replica, key: str, period: str) -> tuple[f
     return float(fields.get("spent", 0)), float(fields.get("held", 0)), by_run
 
 
+async def spent_is_exact(server, started, spenders, *periods):
+    """All replicas and Redis come to know what was spent of these budgets."""
+    truth_usd = sum(each.spent_usd for each in spenders)
+    for each in started:
+        await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
+    await until(lambda: not any(each.state._ledger.unsent for each in started))
+    for period in periods:
+        found = await in_redis(server.url, started[0], "k", period)
+        assert found == pytest.approx((truth_usd, 0, truth_usd), abs=EXACT)
+
+
 @pytest.mark.parametrize("keep", [True, False], ids=["with its data", "empty"])
 async def test_what_was_spent_is_exact_when_redis_is_killed_under_load(server, keep):
     budgets = [Budget("k", DAY, 1e6), Budget("k", TOTAL, 1e6)]
@@ -96,14 +107,7 @@ async def test_what_was_spent_is_exact_when_redis_is_killed_under_load(server, k
                 await lasts(spenders)
             await back(started)
             await lasts(spenders)
-        truth_usd = sum(each.spent_usd for each in spenders)
-        for each in started:
-            await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
-        await until(lambda: not any(each.state._ledger.unsent for each in started))
-        for period in (DAY, TOTAL):
-            spent_usd, held_usd, by_run_usd = await in_redis(server.url, started[0], "k", period)
-            assert (spent_usd, by_run_usd) == (pytest.approx(truth_usd, abs=EXACT),) * 2
-            assert held_usd == pytest.approx(0, abs=EXACT)
+        await spent_is_exact(server, started, spenders, DAY, TOTAL)
         assert all(each.state.health.failures > 0 for each in started)
 
 
@@ -244,12 +248,7 @@ async def test_nobody_waits_for_a_redis_that_hangs(server):
             server.go_on()  # and reads what was sent to it meanwhile
             await back(started)
             await lasts(spenders)
-        truth_usd = sum(each.spent_usd for each in spenders)
-        for each in started:
-            await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
-        await until(lambda: not any(each.state._ledger.unsent for each in started))
-        spent_usd, held_usd, _ = await in_redis(server.url, started[0], "k", DAY)
-        assert (spent_usd, held_usd) == (pytest.approx(truth_usd, abs=EXACT), pytest.approx(0, abs=EXACT))
+        await spent_is_exact(server, started, spenders, DAY)
 
 
 async def test_a_redis_that_forgot_gets_documents_back_the_latest_of_each(server):

@@ -117,9 +117,8 @@ def test_a_postgres_that_cannot_be_written_is_an_error(
 
     reader = f"reader_{url.database}"
     asyncio.run(execute(f"CREATE ROLE {reader} LOGIN PASSWORD 'swordfish'"))
-    assert "permission denied for schema public" in told(
-        reader, "swordfish"
-    )  # no tables yet, and none can be made
+    # No tables yet, and none can be made.
+    assert "permission denied for schema public" in told(reader, "swordfish")
     asyncio.run(tables())
     asyncio.run(execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {reader}"))
     assert "permission denied for table" in told(reader, "swordfish")

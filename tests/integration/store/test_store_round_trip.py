@@ -50,11 +50,8 @@ async def test_every_column_comes_back(store: Store) -> None:
     ]
     explanation = await store.explanation("req_00000001")
     assert explanation["prefix"] == [11, 2**63 + 5]
-    assert {each["instance"] for each in explanation["decisions"][0]["candidates"]} == {
-        "gpu-0",
-        "gpu-1",
-        "gpu-2",
-    }
+    found = {each["instance"] for each in explanation["decisions"][0]["candidates"]}
+    assert found == {"gpu-0", "gpu-1", "gpu-2"}
 
 
 async def test_unknown_stays_unknown(store: Store) -> None:
@@ -86,11 +83,8 @@ async def test_attempts_come_in_order(store: Store) -> None:
     ]
     put(store, make_record(1, attempt_records=made, attempts=3))
     read = await store.attempts("req_00000001")
-    assert [(row["number"], row["ended_how"], row["error"]) for row in read] == [
-        (1, "failed", "connection reset"),
-        (2, "hedge_lost", None),
-        (3, "cancelled", None),
-    ]
+    found = [(row["number"], row["ended_how"], row["error"]) for row in read]
+    assert found == [(1, "failed", "connection reset"), (2, "hedge_lost", None), (3, "cancelled", None)]
 
 
 async def test_filters_and_pages(store: Store) -> None:

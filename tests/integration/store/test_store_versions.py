@@ -197,15 +197,11 @@ def test_operators_upgrade_by_hand(
         assert (code, told) == (2, f"headway db: no database at {tmp_path / 'headway.db'}")
         (tmp_path / "headway.db").touch()
     due = "are at no version, the newest is 0003"
-    assert headway("db", "version") == (
-        0,
-        "the tables are at no version; the newest is 0003: run headway db upgrade",
-    )
+    found = headway("db", "version")
+    assert found == (0, "the tables are at no version; the newest is 0003: run headway db upgrade")
     assert due in headway("check")[1]
     assert headway("db", "upgrade") == (0, "the tables were created at version 0003")
     assert headway("db", "upgrade") == (0, "the tables are at version 0003, the newest")
-    assert headway("db", "version", "--json") == (
-        0,
-        '{"version": "0003", "before": "0003", "newest": "0003"}',
-    )
+    seen = headway("db", "version", "--json")
+    assert seen == (0, '{"version": "0003", "before": "0003", "newest": "0003"}')
     assert due not in headway("check")[1]

@@ -52,11 +52,8 @@ def scan(
 def test_a_chat() -> None:
     pieces = [message(thinking="hm"), message(content="a"), done(prompt_eval_count=4, eval_count=2)]
     choices, tokens, usage, finish, scanner = scan(pieces)
-    assert [choice["delta"] for choice in choices] == [
-        {"role": "assistant", "reasoning": "hm"},
-        {"content": "a"},
-        {},
-    ]
+    found = [choice["delta"] for choice in choices]
+    assert found == [{"role": "assistant", "reasoning": "hm"}, {"content": "a"}, {}]
     assert [choice["finish_reason"] for choice in choices] == [None, None, "stop"]
     assert (tokens, finish, scanner.done) == (2, "stop", True)
     assert usage == {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}

@@ -136,9 +136,8 @@ async def test_after_an_answer_with_a_long_rest_the_next_one_is_read() -> None:
             await asyncio.sleep(0.05)
             await exchange.chunk(rest)
         await asyncio.sleep(0.05)
-        await exchange.raw(
-            b"c8\r\n%b\r\n0\r\n\r\n" % (b"x" * 200)
-        )  # it ends in the read that passes the mark
+        # It ends in the read that passes the mark.
+        await exchange.raw(b"c8\r\n%b\r\n0\r\n\r\n" % (b"x" * 200))
 
     async with pooled(script) as (engine, pool, head):
         (await post(pool, head)).release()

@@ -68,10 +68,8 @@ async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
         assert [len(vector) for vector in embedded.embeddings] == [16, 16]
         assert embedded.prompt_eval_count == 2
         assert len((await client.embeddings(model="tiny", prompt="a")).embedding) == 256
-        assert sorted(model.model or "" for model in (await client.list()).models) == [
-            "other:1b",
-            "tiny:latest",
-        ]
+        found = sorted(model.model or "" for model in (await client.list()).models)
+        assert found == ["other:1b", "tiny:latest"]
         assert [model.model for model in (await client.ps()).models] == ["tiny:latest"]
         assert "completion" in (await client.show("tiny")).capabilities
         probable = {"model": "tiny", "prompt": "hello", "options": {"num_predict": 5}, "logprobs": True}
@@ -212,10 +210,8 @@ async def test_a_full_queue_is_busy() -> None:
         first = asyncio.create_task(post(instance, "/api/chat", body))
         await until(lambda: instance.app.state()["waiting"] == 1)
         status, (error,) = await post(instance, "/api/chat", body)
-        assert (status, error["error"]) == (
-            503,
-            "server busy, please try again.  maximum pending requests exceeded",
-        )
+        assert status == 503
+        assert error["error"] == "server busy, please try again.  maximum pending requests exceeded"
         status, (error,) = await post(instance, "/v1/chat/completions", body)
         assert (status, error["error"]["type"], error["error"]["code"]) == (503, "api_error", None)
         first.cancel()

@@ -53,11 +53,8 @@ def test_step_times_of_one_sequence() -> None:
     second = first + 0.002 + 0.010 + 201e-6
     third = second + 0.002 + 0.010 + 202e-6
     assert [one.at_s for one in out] == pytest.approx([first, second, third])
-    assert [(one.seq_id, one.new_tokens, one.finished) for one in out] == [
-        ("a", 1, None),
-        ("a", 1, None),
-        ("a", 1, "stop"),
-    ]
+    found = [(one.seq_id, one.new_tokens, one.finished) for one in out]
+    assert found == [("a", 1, None), ("a", 1, None), ("a", 1, "stop")]
     assert engine.next_at() is None
     assert (engine.running, engine.waiting, engine.kv_usage) == (0, 0, 0.0)
     assert (engine.prompt_tokens_total, engine.generation_tokens_total) == (200, 3)

@@ -196,19 +196,15 @@ def test_a_set_without_lengths_takes_those_of_another(data: Mapping[str, str]) -
     assert {request.prompt: request.prompt_tokens for request in requests} == {
         request.prompt: request.prompt_tokens for request in bare
     }
-    assert (
-        header.length_wins
-        == "llmrouter: its own prompt lengths are kept, answer lengths are those of sharegpt"
-    )
+    found = header.length_wins
+    assert found == "llmrouter: its own prompt lengths are kept, answer lengths are those of sharegpt"
     _, cut = build("llmrouter", BuildOptions(lengths="sharegpt"), data)
     assert {request.prompt_tokens for request in cut} == {900}
     options = BuildOptions(prompts="llmrouter", length_wins="prompts", choices=choices)
     header, worded = build("azure_conv", options, data)
     assert {request.output_tokens for request in worded} == {20}
-    assert (
-        header.length_wins
-        == "llmrouter: its own prompt lengths are kept, answer lengths are those of azure_conv"
-    )
+    seen = header.length_wins
+    assert seen == "llmrouter: its own prompt lengths are kept, answer lengths are those of azure_conv"
 
 
 # --- budgets in words ---------------------------------------------------------------------------------

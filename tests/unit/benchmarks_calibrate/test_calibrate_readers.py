@@ -23,6 +23,7 @@ from benchmarks.workloads.format import WorkloadError
 from tests.data_files import put
 from tests.unit.benchmarks_calibrate.made import TRUTH
 
+HEAD = {"headway_measurement": 1}
 ROW = {"level": "a", "arrival_s": 0.5, "prompt_tokens": 10, "output_tokens": 7, "ttft_s": 0.1, "e2e_s": 0.7}
 
 
@@ -51,42 +52,25 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_a_request_without_output_tokens_loads_the_engine_with_the_median(tmp_path: Path) -> None:
     unknown = {**ROW, "arrival_s": 0.1, "output_tokens": None}
-    (level,) = read_file(
-        lines(tmp_path / "m", {"headway_measurement": 1}, ROW, unknown, {**ROW, "output_tokens": 9})
-    )
-    assert [(each.arrival_s, each.output_tokens, each.e2e_s) for each in level.requests] == [
-        (0.1, 8, None),
-        (0.5, 7, 0.7),
-        (0.5, 9, 0.7),
-    ]
+    (level,) = read_file(lines(tmp_path / "m", HEAD, ROW, unknown, {**ROW, "output_tokens": 9}))
+    found = [(each.arrival_s, each.output_tokens, each.e2e_s) for each in level.requests]
+    assert found == [(0.1, 8, None), (0.5, 7, 0.7), (0.5, 9, 0.7)]
 
 
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
         (({"a": 1},), "line 1: expected"),
-        (({"headway_measurement": 1},), "holds no request"),
-        (({"headway_measurement": 1}, b"{"), "line 2: not valid JSON"),
-        (({"headway_measurement": 1}, ROW, b"[]"), "line 3: must be a JSON object"),
-        (
-            ({"headway_measurement": 1}, {**ROW, "level": 1}),
-            "line 2: level: must be a text that is not empty",
-        ),
-        (
-            ({"headway_measurement": 1}, {**ROW, "arrival_s": None}),
-            r"line 2: arrival_s: must be a number \(given: null\)",
-        ),
-        (({"headway_measurement": 1}, {**ROW, "ttft_s": "x"}), "line 2: ttft_s: must be a number"),
-        (({"headway_measurement": 1}, {**ROW, "e2e_s": 0.05}), "line 2: expected 0 < ttft_s <= e2e_s"),
-        (
-            ({"headway_measurement": 1}, {**ROW, "prompt_tokens": 0}),
-            "line 2: prompt_tokens: must be at least 1",
-        ),
-        (({"headway_measurement": 1}, {"level": "a", "t_s": 1, "running": 2}), "line 2: waiting: is missing"),
-        (
-            ({"headway_measurement": 1}, {**ROW, "output_tokens": None}),
-            "level a: output_tokens is null in every",
-        ),
+        ((HEAD,), "holds no request"),
+        ((HEAD, b"{"), "line 2: not valid JSON"),
+        ((HEAD, ROW, b"[]"), "line 3: must be a JSON object"),
+        ((HEAD, {**ROW, "level": 1}), "line 2: level: must be a text that is not empty"),
+        ((HEAD, {**ROW, "arrival_s": None}), r"line 2: arrival_s: must be a number \(given: null\)"),
+        ((HEAD, {**ROW, "ttft_s": "x"}), "line 2: ttft_s: must be a number"),
+        ((HEAD, {**ROW, "e2e_s": 0.05}), "line 2: expected 0 < ttft_s <= e2e_s"),
+        ((HEAD, {**ROW, "prompt_tokens": 0}), "line 2: prompt_tokens: must be at least 1"),
+        ((HEAD, {"level": "a", "t_s": 1, "running": 2}), "line 2: waiting: is missing"),
+        ((HEAD, {**ROW, "output_tokens": None}), "level a: output_tokens is null in every"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, rows: Any, told: str) -> None:

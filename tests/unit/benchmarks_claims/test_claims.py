@@ -111,10 +111,8 @@ def test_figures_become_rows() -> None:
     )
     alone = measured(report(0.7))
     rows = all_policies({"made": both, "other:full": alone}, {**shown, "other:full": (40,)}).splitlines()
-    assert rows[2:4] == [
-        "| `latency` | 84.0 / 0.840 | - |",
-        "| `slo` | **85.0** / 0.850 | **70.0** / 0.700 |",
-    ]
+    found = rows[2:4]
+    assert found == ["| `latency` | 84.0 / 0.840 | - |", "| `slo` | **85.0** / 0.850 | **70.0** / 0.700 |"]
     assert rows[-1].endswith("at most: 1.0 on `made`, 40/s, 1.0 on `other`, 40/s.")
     priced = end_to_end({"made": measured(report(0.85), PRICED)}, shown, detailed).splitlines()
     assert priced[2].endswith("| 0.850 / 0.850 | 0.850 | 850 | 1.50 |")
@@ -132,10 +130,8 @@ def test_figures_become_rows() -> None:
 
 def test_figures_are_listed_by_their_commits() -> None:
     old, new = ({"policies": {"slo": {"commit": commit}}} for commit in ("abc1234", "def5678"))
-    assert provenance({"one": old, "two": new, "three": old}).splitlines() == [
-        "- commit `abc1234`: `one`, `three`",
-        "- commit `def5678`: `two`",
-    ]
+    found = provenance({"one": old, "two": new, "three": old}).splitlines()
+    assert found == ["- commit `abc1234`: `one`, `three`", "- commit `def5678`: `two`"]
 
 
 def test_a_draw_that_differs_is_reported() -> None:

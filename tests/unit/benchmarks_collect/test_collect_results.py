@@ -58,10 +58,8 @@ def test_times_are_of_the_run_and_attempts_in_order_of_dispatch() -> None:
     one = run(sent("b", 103.0), sent("a", 101.5))
     one.reports = [(100.5, LoadReport(running=1, waiting=0, kv_usage=0.25))]
     data = made(one)
-    assert [(a.dispatched_s, a.first_token_s, a.ended_s) for a in data.attempts] == [
-        (1.5, 1.75, 2.5),
-        (3.0, 3.25, 4.0),
-    ]
+    seen = [(a.dispatched_s, a.first_token_s, a.ended_s) for a in data.attempts]
+    assert seen == [(1.5, 1.75, 2.5), (3.0, 3.25, 4.0)]
     (found,) = data.runs
     assert (found.instance, found.model, found.level) == ("e", "m", "2/s")
     assert (found.hardware, found.speed, found.profile, found.family) == ("l4", 2.0, "m@l4", "llama")

@@ -232,12 +232,8 @@ def test_requests_that_are_to_be_kept_are_run_again_for_them(fleet: Fleet, tmp_p
     assert not list(out.glob("*.npz"))
     _, ran = run(plan(draws, rates=None, keep_requests=True), out)
     assert len(ran) == 4
-    assert sorted(file.stem for file in out.glob("*.npz")) == [
-        "least_load@own#0",
-        "least_load@own#1",
-        "random@own#0",
-        "random@own#1",
-    ]
+    found = sorted(file.stem for file in out.glob("*.npz"))
+    assert found == ["least_load@own#0", "least_load@own#1", "random@own#0", "random@own#1"]
 
 
 def test_oracles_are_asked_again_when_a_policy_is_added(fleet: Fleet, tmp_path: Path) -> None:

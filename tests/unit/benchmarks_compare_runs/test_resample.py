@@ -80,12 +80,8 @@ def test_blocks_cover_the_trace_and_the_last_request_is_in_the_last_block() -> N
     assert resampler.sizes == [1] * 19 + [2]
     last_alone = [0] * 19 + [2]
     found = list(resampler.put_together(requests, last_alone))
-    assert [(each.id, each.arrival_s) for each in found] == [
-        ("r19~0", 0.0),
-        ("r20~0", 1.0),
-        ("r19~1", 1.0),
-        ("r20~1", 2.0),
-    ]
+    seen = [(each.id, each.arrival_s) for each in found]
+    assert seen == [("r19~0", 0.0), ("r20~0", 1.0), ("r19~1", 1.0), ("r20~1", 2.0)]
 
 
 def test_a_block_drawn_twice_brings_its_own_prefixes_and_sessions() -> None:

@@ -62,11 +62,8 @@ def test_requests_are_those_of_the_records(store: Path, fleet: FleetConfig) -> N
     header, requests = recorded_requests(f"sqlite+aiosqlite:///{store}", fleet, 100)
     assert len(requests) == 61
     assert [each.arrival_s for each in requests[:3]] == [0.0, 0.5, 1.0]
-    assert [(each.routing or {}).get("models") for each in requests[:3]] == [
-        ["llama-3.2-1b"],
-        ["llama-3.2-3b"],
-        None,
-    ]
+    found = [(each.routing or {}).get("models") for each in requests[:3]]
+    assert found == [["llama-3.2-1b"], ["llama-3.2-3b"], None]
     assert requests[0].routing["slo"] == {"ttft_ms": 1500.0}
     # Without an answer: the median of the others.
     assert requests[60].output_tokens == 60
@@ -99,16 +96,12 @@ def test_cluster_and_models_of_a_fleet_file(fleet: FleetConfig) -> None:
     (pool,) = cluster_of(fleet).pools
     assert (pool.gpu, pool.gpus, pool.node_gpus, pool.usd_per_hour) == ("l4", 3, 2, pytest.approx(0.7))
     models = models_of(fleet).models
-    assert [(each.name, each.weights) for each in models] == [
-        ("llama-3.2-1b", "fp8"),
-        ("llama-3.2-3b", "fp16"),
-    ]
+    found = [(each.name, each.weights) for each in models]
+    assert found == [("llama-3.2-1b", "fp8"), ("llama-3.2-3b", "fp16")]
     problem = PlanningProblem(cluster_of(fleet), models, {})
     placement = present(problem, fleet)
-    assert [(str(group.shape), group.models) for group in placement] == [
-        ("l4 tp1 pp1", (0,)),
-        ("l4 tp2 pp1", (1,)),
-    ]
+    seen = [(str(group.shape), group.models) for group in placement]
+    assert seen == [("l4 tp1 pp1", (0,)), ("l4 tp2 pp1", (1,))]
 
 
 def test_gpus_of_two_prices_are_those_of_their_instances(fleet: FleetConfig) -> None:
@@ -146,11 +139,8 @@ def test_unlike_gpus_whose_prices_are_unknown_share_that_of_their_instance(fleet
     cheap = fleet.model_copy(
         update={"instances": (a.model_copy(update={"usd_per_hour": 1.2}), fleet.instances[1])}
     )
-    assert [(each.gpu, each.usd_per_hour) for each in cluster_of(cheap).pools] == [
-        ("l4", 0.7),
-        ("a100-80g", 0.4),
-        ("l4", 0.4),
-    ]
+    found = [(each.gpu, each.usd_per_hour) for each in cluster_of(cheap).pools]
+    assert found == [("l4", 0.7), ("a100-80g", 0.4), ("l4", 0.4)]
     none = fleet.model_copy(update={"instances": (a.model_copy(update={"usd_per_hour": None}),)})
     assert {each.usd_per_hour for each in cluster_of(none).pools} == {None}
 

@@ -36,11 +36,8 @@ def test_windows_tell_the_worst_of_their_time() -> None:
     states = list(data.states)
     states[70] = replace(states[70], waiting=40, kv_usage=0.95)
     found = windows(replace(data, states=tuple(states)))
-    assert [(each.place, each.at_s, each.attempts) for each in found] == [
-        (0, 1000.0, 60),
-        (1, 1060.0, 60),
-        (2, 1120.0, 30),
-    ]
+    seen = [(each.place, each.at_s, each.attempts) for each in found]
+    assert seen == [(0, 1000.0, 60), (1, 1060.0, 60), (2, 1120.0, 30)]
     assert [each.stratum for each in found] == [(0, 0), (3, 4), (0, 0)]
 
 

@@ -175,12 +175,8 @@ def test_the_fleet_is_as_wide_as_the_demo_promises() -> None:
     fleet = demo.fleet()
     assert len(fleet.instances) >= 7
     assert {model.family for model in fleet.models} == {"llama", "qwen"}
-    assert {model.name for model in fleet.models} == {
-        "llama-3.1-8b",
-        "llama-3.1-70b",
-        "qwen2.5-7b",
-        "qwen2.5-72b",
-    }
+    found = {model.name for model in fleet.models}
+    assert found == {"llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen2.5-72b"}
     assert len({each.hardware_name for each in fleet.instances}) >= 3
     assert {each.protocol for each in fleet.instances} == {"vllm", "ollama"}
     assert all(each.kind == "emulated" for each in fleet.instances)

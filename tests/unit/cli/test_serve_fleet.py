@@ -25,10 +25,8 @@ def test_a_fleet_reaches_another_process_unchanged(path):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (
-            {"host": ""},
-            "host: must have at least 1 character (given: '')",
-        ),  # the system takes it for all addresses
+        # The system takes it for all addresses.
+        ({"host": ""}, "host: must have at least 1 character (given: '')"),
         ({"host": "http://gate:80"}, "host: must be a name or an address, without scheme and port"),
         ({"port": 65536}, "port: must be less than or equal to 65535 (given: 65536)"),
     ],

@@ -47,6 +47,7 @@ def test_a_good_file_has_no_error() -> None:
     assert [each.name for each in config.instances] == ["a100-0", "sim-0"]
 
 
+IDLE, PROFILE = "idle_timeout_s: 0.5", "profile: llama-3.1-8b@l4"
 # What is replaced in the good file, by what, the line of the problem, its path, and (part of) the reason.
 MISTAKES = [
     ("port: 8080", "prt: 8080", 1, "server.prt", "unknown key (did you mean 'port'?)"),
@@ -63,16 +64,10 @@ MISTAKES = [
     ("policy: price", "key: sk-1", 7, "auth.keys[0].key", "use sha256"),
     ("policy: latency", "policy: fast", 11, "defaults.policy", "known: best_single, budget_online"),
     ("policy: latency", "on_miss: later", 11, "defaults.on_miss", "'best_effort' or 'reject'"),
-    ("idle_timeout_s: 0.5", "idle_timeout_s: 0", 13, "limits.idle_timeout_s", "greater than 0"),
-    ("idle_timeout_s: 0.5", "idle_timeout_s: .inf", 13, "limits.idle_timeout_s", "finite"),
-    (
-        "idle_timeout_s: 0.5",
-        "idle_timeout_s: 1.0e+308",
-        13,
-        "limits.idle_timeout_s",
-        "less than or equal to 1000",
-    ),
-    ("idle_timeout_s: 0.5", "max_queue: 1.5", 13, "limits.max_queue", "must be a whole number"),
+    (IDLE, "idle_timeout_s: 0", 13, "limits.idle_timeout_s", "greater than 0"),
+    (IDLE, "idle_timeout_s: .inf", 13, "limits.idle_timeout_s", "finite"),
+    (IDLE, "idle_timeout_s: 1.0e+308", 13, "limits.idle_timeout_s", "less than or equal to 1000"),
+    (IDLE, "max_queue: 1.5", 13, "limits.max_queue", "must be a whole number"),
     ("sqlite+aiosqlite:///", "sqlite:///", 9, "store.url", "must begin with sqlite+aiosqlite"),
     ("memory://", "memcached://x", 10, "state.url", "redis://"),
     ("aliases: [small]", "aliases: [qwen]", 16, "models[0].aliases[0]", "is the name of a model"),
@@ -138,34 +133,16 @@ MISTAKES = [
     ("name: sim-0", "name: a100-0", 27, "instances[1].name", "another instance is named 'a100-0'"),
     ("name: sim-0", "name: a/b", 27, "instances[1].name", "must match pattern"),
     ("    profile: llama-3.1-8b@l4\n", "", 27, "instances[1]", "needs a profile"),
-    ("profile: llama-3.1-8b@l4", "profile: qwen", 29, "instances[1].profile", "MODEL@HARDWARE"),
-    (
-        "profile: llama-3.1-8b@l4",
-        "profile: llama-3.1-8b@l4\n    url: http://a",
-        27,
-        "instances[1]",
-        "has no url",
-    ),
-    (
-        "profile: llama-3.1-8b@l4",
-        "profile: llama-3.1-8b@l4\n    speed: 0",
-        30,
-        "instances[1].speed",
-        "greater than 0",
-    ),
+    (PROFILE, "profile: qwen", 29, "instances[1].profile", "MODEL@HARDWARE"),
+    (PROFILE, f"{PROFILE}\n    url: http://a", 27, "instances[1]", "has no url"),
+    (PROFILE, f"{PROFILE}\n    speed: 0", 30, "instances[1].speed", "greater than 0"),
     ("limits:", "limits: &a\n  max_queue: 1\n  max_queue: 2", 14, "limits.max_queue", "first on line 13"),
     ("{port: 8080}", "{workers: 2}", 1, "server.workers", "state.url must be redis://"),
     ("port: 8080", "host: 'http://foo'", 1, "server.host", "without scheme and port (given: 'http://foo')"),
     ("port: 8080", "host: 'foo:80'", 1, "server.host", "without scheme and port"),
     ("port: 8080", "host: 10.0.0.300", 1, "server.host", "must be a name or an address"),
     ("port: 8080", "host: a..b", 1, "server.host", "must be a name or an address"),
-    (
-        "idle_timeout_s: 0.5",
-        "forbidden_fields: [x, model]",
-        13,
-        "limits.forbidden_fields[1]",
-        "given: 'model'",
-    ),
+    (IDLE, "forbidden_fields: [x, model]", 13, "limits.forbidden_fields[1]", "given: 'model'"),
     ("    url: http://10.0.0.3:8000\n", "", 22, "instances[0]", "(name: 'a100-0')"),
     ("limits:", "judge: {model: big, key: team-a}\nlimits:", 12, "judge.model", "unknown model 'big'"),
     ("limits:", "judge: {model: small, key: team}\nlimits:", 12, "judge.key", "did you mean 'team-a'?"),

@@ -62,12 +62,8 @@ def test_defaults_are_the_documented_ones() -> None:
     assert (config.scheduling.confidence, config.scheduling.explore) == (0.9, 0.01)
     assert (config.scheduling.hedge.enabled, config.scheduling.hedge.max_share) == (False, 0.03)
     cost = config.scheduling.cost
-    assert (cost.quality, cost.quality_slack, cost.attainment, cost.window_requests) == (
-        None,
-        0.01,
-        0.95,
-        500,
-    )
+    assert (cost.quality, cost.quality_slack) == (None, 0.01)
+    assert (cost.attainment, cost.window_requests) == (0.95, 500)
     probes = config.probes
     assert (probes.interval_s, probes.timeout_s, probes.eject_after, probes.return_after) == (2, 2, 3, 2)
 
@@ -89,11 +85,8 @@ def test_slo_is_in_seconds() -> None:
 
 def test_profiles_and_protocols() -> None:
     real, sim = loads(SMALL).instances
-    assert (real.protocol, real.hardware_name, real.profile_name("qwen")) == (
-        "vllm",
-        "a100-80g",
-        "qwen@a100-80g",
-    )
+    assert (real.protocol, real.hardware_name) == ("vllm", "a100-80g")
+    assert real.profile_name("qwen") == "qwen@a100-80g"
     assert (sim.protocol, sim.hardware_name, sim.profile_name("llama")) == ("ollama", "l4", "llama-3.1-8b@l4")
     assert sim.speed == 2.5
     assert real.url == "https://host:8000"

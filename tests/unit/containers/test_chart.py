@@ -149,9 +149,8 @@ def test_a_pod_runs_without_rights_and_drains(tmp_path: Path) -> None:
     }
     assert probes == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
     pause_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert (
-        pod["terminationGracePeriodSeconds"] >= pause_s + 30 + 5
-    )  # the gateway's own drain, and its records
+    # The gateway's own drain, and its records.
+    assert pod["terminationGracePeriodSeconds"] >= pause_s + 30 + 5
 
 
 @pytest.mark.parametrize(
@@ -210,11 +209,8 @@ def test_engines_scale_by_what_headway_says(via: str, tmp_path: Path) -> None:
     name = "prod-headway-vllm-llama"
     if via == "keda":
         spec = found["ScaledObject", name]["spec"]
-        assert (spec["scaleTargetRef"]["name"], spec["minReplicaCount"], spec["maxReplicaCount"]) == (
-            "vllm-llama",
-            1,
-            4,
-        )
+        assert spec["scaleTargetRef"]["name"] == "vllm-llama"
+        assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 4)
         trigger = spec["triggers"][0]["metadata"]
         assert trigger["query"] == 'max(headway_desired_replicas{model="llama-3.1-8b"})'
         assert trigger["ignoreNullValues"] == "false"
@@ -260,10 +256,8 @@ def test_rules_and_dashboard_are_those_of_the_repository(tmp_path: Path) -> None
     rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
     assert found["PrometheusRule", "prod-headway"]["spec"] == rules
     dashboard = found["ConfigMap", "prod-headway-dashboard"]["data"]["headway.json"]
-    assert (
-        dashboard.strip()
-        == (ROOT / "deploy/grafana/dashboards/headway.json").read_text(encoding="utf-8").strip()
-    )
+    seen = dashboard.strip()
+    assert seen == (ROOT / "deploy/grafana/dashboards/headway.json").read_text(encoding="utf-8").strip()
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,8 @@ def test_clients_need_keys(name: str) -> None:
 def test_the_proxy_says_who_asked_and_believes_nobody() -> None:
     text = (ROOT / "deploy" / "nginx" / "headway.conf").read_text(encoding="utf-8")
     told = dict(re.findall(r"^proxy_set_header (\S+) (.+?);", text, re.MULTILINE))
-    assert (
-        told["X-Forwarded-For"] == told["X-Real-IP"] == "$remote_addr"
-    )  # what a client says itself is replaced
+    # What a client says itself is replaced.
+    assert told["X-Forwarded-For"] == told["X-Real-IP"] == "$remote_addr"
     assert (told["Host"], told["X-Forwarded-Host"], told["Forwarded"]) == ("$http_host", "$http_host", '""')
 
 

@@ -211,10 +211,8 @@ class Ledger:
     def _dispatched(self, entry: Entry, sent: Dispatch, event: Event) -> None:
         scheduler, request, candidate = self.scheduler, entry.request, sent.candidate
         beside = [each.sent for each in entry.under_way.values() if not each.cancelled]
-        funded = (
-            request.id,
-            sent.attempt,
-        ) in self._funding  # it was placed before, when things were otherwise
+        # It was placed before, when things were otherwise.
+        funded = (request.id, sent.attempt) in self._funding
         assert len(beside) <= sent.hedge, f"{request.id} is dispatched twice"
         assert len(beside) == sent.hedge or funded
         assert all(other.candidate.instance != candidate.instance for other in beside)

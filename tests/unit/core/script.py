@@ -217,9 +217,8 @@ class Script:
         told = []
         for event, now, _, text in self.log:
             here: Event = event
-            if isinstance(
-                event, FleetChanged
-            ):  # instances hold what is under way, so each scheduler has its own
+            # Instances hold what is under way, so each scheduler has its own.
+            if isinstance(event, FleetChanged):
                 here = event._replace(instances=tuple(instances[each.name] for each in event.instances))
             told.append((here, now, text))
         return self.build(list(instances.values())), told

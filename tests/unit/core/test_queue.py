@@ -56,11 +56,6 @@ def test_who_cannot_be_in_time_any_more_goes_behind_those_who_can():
     assert queue.shed(3.5) == []  # once
 
 
-def test_a_late_one_of_a_higher_priority_still_comes_first():
-    queue = of(waiting("fine"), waiting("late vip", priority=1, late=True))
-    assert order(queue) == ["late vip", "fine"]
-
-
 def test_keys_take_turns_by_the_work_that_they_were_given():
     queue = of(*(waiting(f"heavy{n}", key="heavy", seq=n) for n in range(6)))
     queue.add(waiting("light0", key="light", seq=6, due=99.0))
@@ -181,9 +176,8 @@ def test_everyone_is_served_once_and_no_lower_priority_before_a_higher_one(entri
         assert first.late or first.doomed_at > now
         queue.remove(first.id, served=True)
     assert priorities == sorted(priorities)
-    for (
-        told
-    ) in by_key.values():  # inside a key each kind by slack, and those in time first but for one in eight
+    # Inside a key each kind by slack, and those in time first but for one in eight.
+    for told in by_key.values():
         for late in (False, True):
             due = [at for is_late, at in told if is_late is late]
             assert due == sorted(due)

@@ -62,9 +62,8 @@ def test_a_light_key_waits_for_a_turn_of_each_heavy_one(
             assert turns <= 2 * heavy + 2, f"{name} waits for {turns} slots"
             serve_one(s, running, now)
             arrive(f"heavy{rng.randrange(heavy)}", rng.randint(1, longest))
-        while any(
-            each.request_id == name for each in running
-        ):  # its answer ends before the next one is asked for
+        # Its answer ends before the next one is asked for.
+        while any(each.request_id == name for each in running):
             now += 0.01
             serve_one(s, running, now)
 

@@ -84,9 +84,10 @@ class Cluster:
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
+        ends_at = asyncio.get_running_loop().time() + int(request.query["timeoutSeconds"])
         try:
             while True:
-                async with self._news:
+                async with asyncio.timeout_at(ends_at), self._news:
                     await self._news.wait_for(lambda: self.version > at)  # noqa: B023
                 await asyncio.sleep(self.late_s)
                 for change in self.changes[at:]:
@@ -94,6 +95,8 @@ class Cluster:
                     await stream.write(line[:20])  # a line in two pieces
                     await stream.write(line[20:])
                 at = self.version
+        except TimeoutError:
+            return stream
         finally:
             self._watches.discard(task)
 

@@ -17,7 +17,7 @@ import trustme
 
 from router import discovery
 from router.config import ConfigError, DiscoveryConfig, InstanceConfig
-from router.discovery import ANNOTATION, PAGE_PODS, KubernetesPods
+from router.discovery import ANNOTATION, PAGE_PODS, WATCH_S, KubernetesPods
 from tests.unit.discovery.cluster import Cluster, cluster, pod
 
 SERVES = {"llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct"}
@@ -52,8 +52,9 @@ class Heard:
 
 @asynccontextmanager
 async def following(
-    tmp_path: Path, tls: ssl.SSLContext | None = None, **more: Any
+    tmp_path: Path, *names: str, tls: ssl.SSLContext | None = None, **more: Any
 ) -> AsyncIterator[tuple[Cluster, Heard]]:
+    """Discovery that knows the pods of these names."""
     async with cluster(tls) as (state, url), aiohttp.ClientSession() as session:
         (tmp_path / "token").write_text("the-token")
         heard = Heard()
@@ -61,6 +62,10 @@ async def following(
             KubernetesPods(entry(url, **more), session, {}, tmp_path).follow(heard.hear)
         )
         try:
+            for name in names:
+                await state.put(pod(name))
+            if names:
+                await heard.until(set(names))
             yield state, heard
         finally:
             task.cancel()
@@ -121,13 +126,12 @@ async def test_a_change_of_a_pod_looks_at_no_other(tmp_path: Path, monkeypatch: 
         assert len(pods._pods) == 19
 
 
-async def test_a_watch_that_breaks_off_loses_nothing(tmp_path: Path) -> None:
-    async with following(tmp_path) as (state, heard):
-        await state.put(pod("vllm-0"))
-        await heard.until({"vllm-0"})
-        state.hang_up()
+async def test_after_a_watch_that_ends_in_time_the_next_one_goes_on_from_its_version(tmp_path: Path) -> None:
+    async with following(tmp_path, "vllm-0") as (state, heard):
+        await asyncio.sleep(WATCH_S + 10)
         await state.put(pod("vllm-1"))
         await heard.until({"vllm-0", "vllm-1"})
+        assert state.lists == 1
 
 
 async def test_after_each_watch_that_breaks_off_late_the_next_one_begins_soon(tmp_path: Path) -> None:
@@ -150,9 +154,7 @@ async def test_the_cluster_renews_its_authority(tmp_path: Path) -> None:
         authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
 
     renew()
-    async with following(tmp_path, tls) as (state, heard):
-        await state.put(pod("vllm-0"))
-        await heard.until({"vllm-0"})
+    async with following(tmp_path, "vllm-0", tls=tls) as (state, heard):
         renew()
         state.hang_up()
         await state.put(pod("vllm-1"))
@@ -160,9 +162,7 @@ async def test_the_cluster_renews_its_authority(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_is_dead_is_noticed(tmp_path: Path) -> None:
-    async with following(tmp_path) as (state, heard):
-        await state.put(pod("vllm-0"))
-        await heard.until({"vllm-0"})
+    async with following(tmp_path, "vllm-0") as (state, heard):
         state.late_s, asked = 1e6, len(state.asked)
         await state.put(pod("vllm-1"))
         await asyncio.sleep(80)
@@ -172,10 +172,7 @@ async def test_a_connection_that_is_dead_is_noticed(tmp_path: Path) -> None:
 
 async def test_a_pod_that_has_ended_is_no_instance(tmp_path: Path) -> None:
     """An evicted pod may keep the condition that it was ready."""
-    async with following(tmp_path) as (state, heard):
-        await state.put(pod("vllm-0"))
-        await state.put(pod("vllm-1"))
-        await heard.until({"vllm-0", "vllm-1"})
+    async with following(tmp_path, "vllm-0", "vllm-1") as (state, heard):
         evicted = pod("vllm-0")
         evicted["status"]["phase"] = "Failed"
         await state.put(evicted)
@@ -185,9 +182,7 @@ async def test_a_pod_that_has_ended_is_no_instance(tmp_path: Path) -> None:
 async def test_the_log_says_what_the_api_server_refuses(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with following(tmp_path) as (state, heard):
-        await state.put(pod("vllm-0"))
-        await heard.until({"vllm-0"})
+    async with following(tmp_path, "vllm-0") as (state, heard):
         state.forbidden = True
         state.hang_up()
         await asyncio.sleep(300)
@@ -201,9 +196,7 @@ async def test_the_log_says_what_the_api_server_refuses(
 
 
 async def test_a_watch_that_is_too_far_behind_lists_again(tmp_path: Path) -> None:
-    async with following(tmp_path) as (state, heard):
-        await state.put(pod("vllm-0"))
-        await heard.until({"vllm-0"})
+    async with following(tmp_path, "vllm-0") as (state, heard):
         lists = state.lists
         state.changes.append({"type": "ERROR", "object": {"code": 410, "metadata": {}}})
         state.oldest = state.version + 1
@@ -215,9 +208,7 @@ async def test_a_watch_that_is_too_far_behind_lists_again(tmp_path: Path) -> Non
 async def test_an_api_server_that_is_away_takes_no_instance_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with following(tmp_path) as (state, heard):
-        await state.put(pod("vllm-0"))
-        await heard.until({"vllm-0"})
+    async with following(tmp_path, "vllm-0") as (state, heard):
         state.broken = True
         state.hang_up()
         await state.put(pod("vllm-1"))

@@ -145,10 +145,8 @@ def test_tool_calls_interleave_by_index() -> None:
         chunk({"tool_calls": [piece(0, "a2", id="A"), piece(1, "b2", id="B")]}),
     )
     assert said["content"] == "Let me see."
-    assert [(call["id"], call["function"]["arguments"]) for call in said["tool_calls"]] == [
-        ("A", "a1a2"),
-        ("B", "b1b2"),
-    ]
+    found = [(call["id"], call["function"]["arguments"]) for call in said["tool_calls"]]
+    assert found == [("A", "a1a2"), ("B", "b1b2")]
 
 
 def test_tool_calls_without_an_index() -> None:
@@ -157,10 +155,8 @@ def test_tool_calls_without_an_index() -> None:
         chunk({"tool_calls": [{"function": {"arguments": "2"}}]}),
         chunk({"tool_calls": [{"id": "B", "function": {"name": "g", "arguments": {"x": 1}}}]}),
     )
-    assert [call["function"] for call in said["tool_calls"]] == [
-        {"name": "f", "arguments": "12"},
-        {"name": "g", "arguments": '{"x":1}'},
-    ]
+    found = [call["function"] for call in said["tool_calls"]]
+    assert found == [{"name": "f", "arguments": "12"}, {"name": "g", "arguments": '{"x":1}'}]
 
 
 def test_tool_calls_that_all_have_the_same_index() -> None:
@@ -168,10 +164,8 @@ def test_tool_calls_that_all_have_the_same_index() -> None:
     pieces = (("A", "f", "{"), ("other", None, "}"), ("B", "g", "["), (None, None, "]"))
     deltas = [{"index": 0, "id": a, "function": {"name": b, "arguments": c}} for a, b, c in pieces]
     said = message(*[chunk({"tool_calls": [delta]}) for delta in deltas])
-    assert [(one["id"], one["function"]) for one in said["tool_calls"]] == [
-        ("A", {"name": "f", "arguments": "{}"}),
-        ("B", {"name": "g", "arguments": "[]"}),
-    ]
+    found = [(one["id"], one["function"]) for one in said["tool_calls"]]
+    assert found == [("A", {"name": "f", "arguments": "{}"}), ("B", {"name": "g", "arguments": "[]"})]
 
 
 def test_content_in_parts_keeps_the_text_beside_it() -> None:
@@ -181,11 +175,8 @@ def test_content_in_parts_keeps_the_text_beside_it() -> None:
     assembler = Assembler("chat")
     for event in (chunk({"content": "a"}), chunk({"content": [thought]}), *texts):
         assembler.feed(event)
-    assert assembler.result()["choices"][0]["message"]["content"] == [
-        {"type": "text", "text": "a"},
-        thought,
-        {"type": "text", "text": "bc"},
-    ]
+    found = assembler.result()["choices"][0]["message"]["content"]
+    assert found == [{"type": "text", "text": "a"}, thought, {"type": "text", "text": "bc"}]
 
 
 def test_custom_tool_calls_keep_their_type() -> None:

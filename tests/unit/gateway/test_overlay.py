@@ -102,10 +102,8 @@ def test_targets_are_kept_by_key() -> None:
         targeting(None, {"attainment": 0.8}),
         targeting("k", {"quality": None}),
     )
-    assert overlay.targets == {
-        None: {"quality": 0.5, "attainment": 0.8},
-        "k": {"attainment": 0.9, "quality": None},
-    }
+    found = overlay.targets
+    assert found == {None: {"quality": 0.5, "attainment": 0.8}, "k": {"attainment": 0.9, "quality": None}}
 
 
 def test_it_comes_back_from_its_document() -> None:

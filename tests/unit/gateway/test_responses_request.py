@@ -22,10 +22,8 @@ def messages(given: Any, **more: Any) -> list[dict[str, Any]]:
 
 
 def test_a_text_with_instructions() -> None:
-    assert messages("Hi", instructions="Be brief.") == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hi"},
-    ]
+    found = messages("Hi", instructions="Be brief.")
+    assert found == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 
 
 def test_messages_and_their_parts() -> None:

@@ -91,11 +91,7 @@ def test_a_long_name_is_cut_in_the_error() -> None:
 
 
 def test_a_name_in_another_case_is_spelled_as_the_known_one() -> None:
-    assert (NAMES.spelled("QWEN:7b"), NAMES.spelled("qwen:7b"), NAMES.spelled("none")) == (
-        "qwen:7b",
-        "qwen:7b",
-        "none",
-    )
+    assert [NAMES.spelled(name) for name in ("QWEN:7b", "qwen:7b", "none")] == ["qwen:7b", "qwen:7b", "none"]
     assert NAMES.spelled("Small:LATEST") == "small:latest"
     assert ModelNames(["m", "M"], {}, POLICIES).spelled("M") == "M"
 
@@ -133,6 +129,9 @@ def policy(name: str) -> RoutingInput:
     return RoutingInput(policy=name)
 
 
+LOCKED = KeyTerms(policy="random", locked=True)
+
+
 @pytest.mark.parametrize(
     ("asked", "key", "body", "headers", "model_default", "expected"),
     [
@@ -142,14 +141,7 @@ def policy(name: str) -> RoutingInput:
         ("llama:latency", KeyTerms(policy="slo"), None, None, "price", "latency"),  # the suffix
         ("llama:latency", None, None, policy("price"), None, "price"),  # a header
         ("llama:latency", None, policy("slo"), policy("price"), None, "slo"),  # the body
-        (
-            "llama:latency",
-            KeyTerms(policy="random", locked=True),
-            policy("slo"),
-            policy("price"),
-            None,
-            "random",
-        ),
+        ("llama:latency", LOCKED, policy("slo"), policy("price"), None, "random"),
         ("llama", KeyTerms(locked=True), policy("slo"), None, "price", "price"),  # locked to the default
         ("llama", KeyTerms(policy="price"), policy("slo"), None, None, "slo"),
     ],
@@ -218,40 +210,44 @@ def test_without_a_target_nothing_is_hard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "cap", "expected"),
+    ("of_key", "name", "cases"),
     [
-        (None, None, None),
-        (0.5, None, 0.5),
-        (None, 0.2, 0.2),
-        (0.5, 0.2, 0.2),
-        (0.1, 0.2, 0.1),
-        (0.0, 0.2, 0.0),
+        (
+            "max_cost_usd",
+            "max_cost_usd",
+            [
+                (None, None, None),
+                (0.5, None, 0.5),
+                (None, 0.2, 0.2),
+                (0.5, 0.2, 0.2),
+                (0.1, 0.2, 0.1),
+                (0.0, 0.2, 0.0),
+            ],
+        ),
+        (
+            "min_quality",
+            "min_quality",
+            [
+                (None, None, None),
+                (0.5, None, 0.5),
+                (None, 0.6, 0.6),
+                (0.5, 0.6, 0.6),
+                (0.7, 0.6, 0.7),
+                (0.0, 0.6, 0.6),
+            ],
+        ),
+        (
+            "max_priority",
+            "priority",
+            [(None, None, 0), (9, None, 9), (9, 5, 5), (3, 5, 3), (-4, 5, -4), (None, -1, -1), (9, 0, 0)],
+        ),
     ],
 )
-def test_a_keys_cost_cap_is_tightened_never_loosened(
-    asked: float | None, cap: float | None, expected: float | None
-) -> None:
-    params = merged(key=KeyTerms(max_cost_usd=cap), body=RoutingInput(max_cost_usd=asked))
-    assert params.max_cost_usd == expected
-    assert merged(key=KeyTerms(max_cost_usd=cap), headers=RoutingInput(max_cost_usd=asked)) == params
-
-
-@pytest.mark.parametrize(
-    ("asked", "floor", "expected"),
-    [
-        (None, None, None),
-        (0.5, None, 0.5),
-        (None, 0.6, 0.6),
-        (0.5, 0.6, 0.6),
-        (0.7, 0.6, 0.7),
-        (0.0, 0.6, 0.6),
-    ],
-)
-def test_a_keys_quality_floor_is_raised_never_lowered(
-    asked: float | None, floor: float | None, expected: float | None
-) -> None:
-    params = merged(key=KeyTerms(min_quality=floor), body=RoutingInput(min_quality=asked))
-    assert params.min_quality == expected
+def test_a_key_s_bounds_are_tightened_never_loosened(of_key: str, name: str, cases: Any) -> None:
+    for asked, bound, expected in cases:
+        key, asking = KeyTerms(**{of_key: bound}), RoutingInput(**{name: asked})
+        assert getattr(merged(key=key, body=asking), name) == expected
+        assert merged(key=key, headers=asking) == merged(key=key, body=asking)
 
 
 def test_the_body_outranks_headers_under_the_keys_caps() -> None:
@@ -261,15 +257,6 @@ def test_the_body_outranks_headers_under_the_keys_caps() -> None:
         headers=RoutingInput(max_cost_usd=0.1, min_quality=0.9, priority=2),
     )
     assert (params.max_cost_usd, params.min_quality, params.priority, params.seed) == (0.2, 0.1, 1, 7)
-
-
-@pytest.mark.parametrize(
-    ("asked", "cap", "expected"),
-    [(None, None, 0), (9, None, 9), (9, 5, 5), (3, 5, 3), (-4, 5, -4), (None, -1, -1), (9, 0, 0)],
-)
-def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -> None:
-    params = merged(key=KeyTerms(max_priority=cap), headers=RoutingInput(priority=asked))
-    assert params.priority == expected
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,8 @@ def test_a_request_is_a_span_with_its_wait_and_its_attempts(exporter: InMemorySp
     }
     assert (f"{root.parent.span_id:016x}", root.parent.is_remote) == (CALLER[36:52].decode(), True)
     assert [each.parent.span_id for each in (queue, failed, answered)] == [trace.span_id] * 3
-    assert (root.name, root.kind, root.status.status_code) == (
-        "chat llama-3.1-8b",
-        SpanKind.SERVER,
-        StatusCode.UNSET,
-    )
+    assert (root.name, root.kind) == ("chat llama-3.1-8b", SpanKind.SERVER)
+    assert root.status.status_code == StatusCode.UNSET
     assert (root.start_time, root.end_time) == (1_000_000_000_000, 1_003_000_000_000)
     assert root.attributes["gen_ai.usage.output_tokens"] == 34
     assert root.attributes["headway.request_id"] == "req_1"

@@ -170,9 +170,8 @@ async def test_limits_and_budgets_are_taken_together(world: World) -> None:
     headers: Headers = []
     first = await world.open(account, 70, QUOTE, headers)
     assert dict(headers)[b"x-ratelimit-remaining-requests"] == b"3"
-    assert (
-        dict(headers)[b"x-ratelimit-remaining-tokens"] == b"0"
-    )  # an estimate beyond the bucket takes all of it
+    # An estimate beyond the bucket takes all of it.
+    assert dict(headers)[b"x-ratelimit-remaining-tokens"] == b"0"
     assert world.state.reserved == {
         (key, period): 4.0 for key in ("k", "m") for period in ("2027-01-15", TOTAL)
     }
@@ -264,9 +263,8 @@ async def test_only_so_many_are_under_way_at_once(world: World) -> None:
         )
     with pytest.raises(Refusal, match=r"^A key that made this key has"):
         await world.budget_admission.enter(account, NOW, [])
-    with pytest.raises(
-        Refusal, match=r"^A key that made this key has"
-    ):  # nor with a bound of its maker's alone
+    # Nor with a bound of its maker's alone.
+    with pytest.raises(Refusal, match=r"^A key that made this key has"):
         await world.budget_admission.enter(Account("j", slots=slots[1:]), NOW, [])
     assert world.state.reserved == {("k/slots", TOTAL): 1.0, ("m/slots", TOTAL): 3.0}
     world.state.settle(slots[1:], 1.0, 0.0)

@@ -100,11 +100,8 @@ def test_whatever_a_key_takes_is_taken_from_all_above_it_its_own_first() -> None
     assert [(bucket.name, bucket.capacity, bucket.refill_per_s) for bucket in account.tokens] == [
         ("mid/tokens", 600, 10.0)
     ]
-    assert account.key_budgets == (
-        KeyBudget("low", 1.0, None),
-        KeyBudget("mid", None, None),
-        KeyBudget("top", None, 9.0),
-    )
+    found = account.key_budgets
+    assert found == (KeyBudget("low", 1.0, None), KeyBudget("mid", None, None), KeyBudget("top", None, 9.0))
 
 
 # --- who lives ----------------------------------------------------------------------------------------
@@ -428,11 +425,8 @@ def test_a_change_counts_for_its_key_and_those_below_it_alone() -> None:
     assert after.effective == anew.effective
     assert str(after.terms) == str(anew.terms)
     assert after.accounts == anew.accounts
-    assert [after.keys.authenticate(b"Bearer " + name) for name in (b"top", b"low", b"new")] == [
-        "top",
-        "low",
-        "new",
-    ]
+    found = [after.keys.authenticate(b"Bearer " + name) for name in (b"top", b"low", b"new")]
+    assert found == ["top", "low", "new"]
     same = {name for name, key in after.effective.items() if key is before.effective.get(name)}
     assert same == {"top", "other"}
 

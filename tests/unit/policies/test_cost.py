@@ -79,9 +79,8 @@ def test_price_buys_the_target_quality_at_the_least_cost() -> None:
     assert offer.price_usd(0.5) == 0.0
     assert offer.price_usd(0.52) == pytest.approx(2.0, rel=0.1)
     assert offer.price_usd(0.58) == pytest.approx(20.0, rel=0.1)
-    assert offer.price_usd(0.99) == pytest.approx(
-        20.0, rel=0.1
-    )  # out of reach: the price of the most expensive step
+    # Out of reach: the price of the most expensive step.
+    assert offer.price_usd(0.99) == pytest.approx(20.0, rel=0.1)
     assert offer.reachable == pytest.approx(0.6)
 
 

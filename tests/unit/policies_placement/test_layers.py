@@ -125,12 +125,8 @@ def test_petals_takes_the_window_that_is_served_least() -> None:
 def test_swarm_gives_the_fastest_to_the_weakest_stage() -> None:
     rates = {0: (9.0, 1.0), 1: (9.0, 5.0), 2: (9.0, 2.0), 3: (9.0, 3.0)}
     assert least_stages(rates, 4) == 2
-    assert swarm(rates, 4, 2) == {
-        0: LayerRange(0, 2),
-        1: LayerRange(0, 2),
-        2: LayerRange(2, 4),
-        3: LayerRange(2, 4),
-    }
+    found = swarm(rates, 4, 2)
+    assert found == {0: LayerRange(0, 2), 1: LayerRange(0, 2), 2: LayerRange(2, 4), 3: LayerRange(2, 4)}
 
 
 @pytest.mark.parametrize(("layers", "stages", "why"), [(5, 2, "not 2 equal"), (6, 2, "cannot hold")])

@@ -131,10 +131,8 @@ def test_split_by_size() -> None:
     plan = split_by_size(pool, LARGE, evaluate)
     assert all(len({LARGE[model].name for model in group.models}) <= 1 for group in plan.placement)
     alike = [Model("a", 10.0), Model("b", 11.0)]
-    assert (
-        split_by_size(pool, alike, Evaluator(requests([5, 5], 1.0, 9.0), lambda model, _: 1 + model / 9))
-        is None
-    )
+    found = split_by_size(pool, alike, Evaluator(requests([5, 5], 1.0, 9.0), lambda model, _: 1 + model / 9))
+    assert found is None
 
 
 def test_many_gpus_are_split_in_parts_of_several() -> None:

@@ -528,11 +528,8 @@ def test_objects_made_by_column() -> None:
         for each_with in (estimates.each_with, estimates_in_python.each_with):
             made: list[Any] = each_with(kind, ("one", "two"), columns, 4, 7)
             assert [type(each) for each in made] == [kind] * 3
-            assert [(each._at, each.one, each.two) for each in made] == [
-                (4, 1, 2.5),
-                (5, "a", []),
-                (6, None, ()),
-            ]
+            found = [(each._at, each.one, each.two) for each in made]
+            assert found == [(4, 1, 2.5), (5, "a", []), (6, None, ())]
     with pytest.raises(TypeError):
         estimates.each_with(_OfAnother, ("one", "two"), columns, 0, 3)
     with pytest.raises(TypeError):

@@ -105,10 +105,8 @@ def test_a_fleet_is_judged_on_the_scale_that_knows_most_of_it() -> None:
     assert odds(model.quality(far, ["adder", "poet-7b"])[0]) == [0.0, 0.5]
     assert odds(model.quality(far, ["adder", "judge-3"])[0]) == [-1.0, -1.5]
     # judge-3 is moved from the scale of wins to that of correct answers
-    assert odds(model.quality(far, ["judge-3", "poet-7b", "adder"])[0]) in (
-        [-0.5, 0.5, 0.0],
-        [-1.5, -0.5, -1.0],
-    )
+    found = odds(model.quality(far, ["judge-3", "poet-7b", "adder"])[0])
+    assert found in ([-0.5, 0.5, 0.0], [-1.5, -0.5, -1.0])
 
 
 def test_of_two_versions_the_one_of_the_very_name_answers() -> None:

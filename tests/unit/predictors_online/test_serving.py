@@ -244,9 +244,8 @@ def test_embeddings_end_with_their_first_answer() -> None:
     assert without.p_miss == 0.0
     lost = predictor.predict(request, CANDIDATE, an_instance(), 101.0)
     assert lost.p_miss == 1.0
-    tiny = replace(
-        request, slo=Slo(ttft_s=5e-324), prompt_tokens=100_000
-    )  # a share of its TTFT that rounds to 0
+    # A share of its TTFT that rounds to 0.
+    tiny = replace(request, slo=Slo(ttft_s=5e-324), prompt_tokens=100_000)
     assert predictor.predict(tiny, CANDIDATE, an_instance(), 100.0).p_miss == 1.0
     predictor.observe_end(request, CANDIDATE, an_instance(), prediction, 0, 500, None, 101.0)
     assert predictor.stats.lengths.of("m", "f").output.observed == 0

@@ -147,9 +147,8 @@ def test_a_session_reaches_beyond_the_hashes() -> None:
     served(predictor, first, 500)
     longer = replace(first, id="2", prompt_tokens=31_000)
     assert predictor.cached_tokens(longer, "i") == pytest.approx(30_500)
-    assert (
-        predictor.cached_tokens(replace(longer, prompt_tokens=30_200), "i") == 30_199
-    )  # some are always new
+    # Some are always new.
+    assert predictor.cached_tokens(replace(longer, prompt_tokens=30_200), "i") == 30_199
     assert predictor.cached_tokens(replace(longer, session="other"), "i") == pytest.approx(16_384)
     assert predictor.cached_tokens(replace(longer, session=None), "i") == pytest.approx(16_384)
     # Another beginning is another conversation, whatever it calls itself.

@@ -314,9 +314,8 @@ def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() ->
     again = predictor.predict(replace(request, forecast=None), candidate("i"), instance, 100.0)
     assert value(again.quality) == pytest.approx(0.2, abs=0.1)
     predicted = predictor.predict(replace(request, forecast=None), candidate("i", "n"), instance, 100.0)
-    assert value(predicted.quality) == pytest.approx(
-        0.3, abs=0.1
-    )  # the fleet file's quality is corrected too
+    # The fleet file's quality is corrected too.
+    assert value(predicted.quality) == pytest.approx(0.3, abs=0.1)
     assert predicted.quality_sd is None
     assert predictor.feedback_counts() == {"m": 50, "n": 50}
 

@@ -34,6 +34,8 @@ def prompt(name: str, group: str | None = None) -> Prompt:
     )
 
 
+ANSWER = {"prompt": "p0", "model": "m"}
+PROFILE_ROW = asdict(PROFILE)
 ATTEMPT = {"run": "r0", "model": "m", "dispatched_s": 0, "prompt_tokens": 1}
 RUN = {"id": "r", "source": "s", "instance": "i", "model": "m"}
 NO_TIME = {"overhead_s": 0, "floor_s": 0, "per_token_s": 0}
@@ -47,7 +49,7 @@ def made(prompts: int = 40, runs: int = 12) -> Dataset:
             Answer(f"p{i}", "llama-3.1-8b", "llama", 10 + i, i % 7 == 0, 0.5, "score") for i in range(prompts)
         ),
         tuple(
-            Run(f"r{i}", "made", f"i{i}", "m", level=str(i % 4), profile_values=asdict(PROFILE))
+            Run(f"r{i}", "made", f"i{i}", "m", level=str(i % 4), profile_values=PROFILE_ROW)
             for i in range(runs)
         ),
         tuple(Attempt(f"r{i}", "m", 0.5 * k, 100, 0.5 * k + 0.1) for i in range(runs) for k in range(3)),
@@ -73,8 +75,8 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     ("table", "line", "message"),
     [
         ("answers", {"prompt": "p0"}, "answers.jsonl.gz, line 1: model is missing"),
-        ("answers", {"prompt": "p0", "model": "m", "output_tokens": "7"}, "output_tokens must be int"),
-        ("answers", {"prompt": "p0", "model": "m", "output_tokens": True}, "output_tokens must be int"),
+        ("answers", ANSWER | {"output_tokens": "7"}, "output_tokens must be int"),
+        ("answers", ANSWER | {"output_tokens": True}, "output_tokens must be int"),
         ("answers", {"prompt": "nobody", "model": "m"}, "the prompt nobody, which is not there"),
         (
             "attempts",
@@ -83,19 +85,11 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ),
         ("states", [1, 2], "states.jsonl.gz, line 1: not an object"),
         ("prompts", {"id": "p", "group": "p", "source": "s", "features": [[1], [2]]}, "three lists"),
-        ("answers", {"prompt": "p0", "model": "m", "output_tokens": -50}, "line 1: output_tokens is -50"),
-        (
-            "answers",
-            {"prompt": "p0", "model": "m", "output_tokens": 10**12},
-            "it must be at most 100,000,000",
-        ),
-        (
-            "answers",
-            {"prompt": "p0", "model": "m", "quality": 5.0},
-            "quality is 5.0: it must be at most 1",
-        ),
-        ("answers", {"prompt": "p0", "model": "m", "quality_kind": "nonsense"}, "one of correct, score"),
-        ("answers", {"prompt": "p0", "model": "m", "at_s": 1.7e12}, "it must be at most 253,402,214,400"),
+        ("answers", ANSWER | {"output_tokens": -50}, "line 1: output_tokens is -50"),
+        ("answers", ANSWER | {"output_tokens": 10**12}, "it must be at most 100,000,000"),
+        ("answers", ANSWER | {"quality": 5.0}, "quality is 5.0: it must be at most 1"),
+        ("answers", ANSWER | {"quality_kind": "nonsense"}, "one of correct, score"),
+        ("answers", ANSWER | {"at_s": 1.7e12}, "it must be at most 253,402,214,400"),
         ("runs", RUN | {"started_at_s": -1.0}, "started_at_s is -1.0"),
         ("attempts", ATTEMPT | {"prompt_tokens": -7}, "line 1: prompt_tokens is -7"),
         ("attempts", ATTEMPT | {"max_tokens": -4}, "max_tokens is -4"),
@@ -105,18 +99,14 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ("runs", RUN | {"speed": -1.0}, "speed is -1.0"),
         ("runs", RUN | {"replicas": 0}, "replicas is 0"),
         ("runs", RUN | {"profile_values": {"overhead_s": 1}}, "line 1: profile_values: name is missing"),
+        ("runs", RUN | {"profile_values": PROFILE_ROW | {"slots": "x"}}, "profile_values: slots must be int"),
         (
             "runs",
-            RUN | {"profile_values": asdict(PROFILE) | {"slots": "x"}},
-            "profile_values: slots must be int",
-        ),
-        (
-            "runs",
-            RUN | {"profile_values": asdict(PROFILE) | {"floor_s": -1}},
+            RUN | {"profile_values": PROFILE_ROW | {"floor_s": -1}},
             "floor_s is -1.0: it must be at least 0",
         ),
-        ("runs", RUN | {"profile_values": asdict(PROFILE) | {"colour": 1}}, "colour is unknown"),
-        ("runs", RUN | {"profile_values": asdict(PROFILE) | NO_TIME}, "a step takes no time"),
+        ("runs", RUN | {"profile_values": PROFILE_ROW | {"colour": 1}}, "colour is unknown"),
+        ("runs", RUN | {"profile_values": PROFILE_ROW | NO_TIME}, "a step takes no time"),
         ("states", {"run": "r0", "at_s": 1.0, "kv_usage": -5.0}, "kv_usage is -5.0"),
         ("states", {"run": "r0", "at_s": 1.0, "running": -3}, "running is -3"),
         ("prompts", PROMPT | {"features": [[-1], [5], [1] * 8]}, "words from 0 to 65,535"),

@@ -114,9 +114,8 @@ def test_a_bad_row_is_corrected_or_refused_and_takes_no_other_with_it(
     batch = entries(range(20))
     (good,) = entries([20])
     batch[7] = good._replace(request=(good.id, ["not bound"], *good.request[2:]))  # becomes NULL
-    batch[9] = batch[9]._replace(
-        request=(batch[9].id, *[None] * (len(good.request) - 1))
-    )  # outcome may not be NULL
+    # Outcome may not be NULL.
+    batch[9] = batch[9]._replace(request=(batch[9].id, *[None] * (len(good.request) - 1)))
     assert Commits(database).write(RUN, batch) == Written(new=19, refused=1)
     ids = [row[0] for row in read(tmp_path, "SELECT id FROM requests ORDER BY id")]
     assert ids == [f"req_{number:08d}" for number in range(21) if number not in {7, 9}]

@@ -12,9 +12,8 @@ from router.core.types import Candidate, Price
 from tests.unit.core.worlds import request
 
 USD = 1e-6
-PRICE = Price(
-    1.0, 2.0
-)  # the prompt's bound is 400 tokens: 400 USD millionths, and 2 for each token of the answer
+# The prompt's bound is 400 tokens: 400 USD millionths, and 2 for each token of the answer.
+PRICE = Price(1.0, 2.0)
 
 
 def candidate(name: str = "a", context_tokens: int | None = None, price: Price = PRICE) -> Candidate:
@@ -58,11 +57,8 @@ def test_the_bound_of_an_answer(
         (OutputBound(), False, None),
         (OutputBound(30), False, 30),
         (OutputBound(30, True, 30), False, 30),
-        (
-            OutputBound(None, False, 40),
-            True,
-            40,
-        ),  # the engine knows no bound: the answer is cut where its money ends
+        # The engine knows no bound: the answer is cut where its money ends.
+        (OutputBound(None, False, 40), True, 40),
         (OutputBound(60, True, 40), True, 40),
         (OutputBound(30, False, 40), False, 30),
     ],
@@ -171,9 +167,8 @@ def test_two_attempts_share_one_reservation() -> None:
         assert allowance.covered_usd == pytest.approx((900 - 402) * USD, rel=1e-3)
     assert not money.metered(1, 600 * USD)
     money.request_more()
-    money.end(
-        2, candidate("b"), 0.0, None, 0
-    )  # it failed, and costs nothing: what it held pays the other one
+    # It failed, and costs nothing: what it held pays the other one.
+    money.end(2, candidate("b"), 0.0, None, 0)
     money.granted(0.0, 0.0)
     assert money.wait_of(1) is Wait.OVER
     allowance = money.allowance(1)

@@ -55,12 +55,8 @@ def one_by_one(meter: TokenMeter, to: int) -> Verdict:
 # --- the request's own cap ----------------------------------------------------------------------------
 def test_the_last_token_that_is_paid_for_ends_the_answer() -> None:
     meter = capped(5, 50)  # the engine's bound is larger, so it would go on
-    assert [verdict(meter, tokens) for tokens in (3, 4, 5, 6)] == [
-        Verdict.PASS,
-        Verdict.PASS,
-        Verdict.PASS_LAST,
-        Verdict.STOP,
-    ]
+    found = [verdict(meter, tokens) for tokens in (3, 4, 5, 6)]
+    assert found == [Verdict.PASS, Verdict.PASS, Verdict.PASS_LAST, Verdict.STOP]
 
 
 def test_an_engine_that_knows_its_bound_ends_by_itself() -> None:
