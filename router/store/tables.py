@@ -6,6 +6,9 @@ seconds since the epoch, money is in USD, unknown is NULL.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, get_args, get_type_hints
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -20,59 +23,33 @@ from sqlalchemy import (
     Text,
 )
 
+from router.core.types import Outcome
+from router.store.entries import REQUEST_COLUMNS
+from router.store.records import RequestRecord
+
 metadata = MetaData()
 
 # Otherwise PostgreSQL compares ids by the database's locale, which may not be byte order.
 _ID = String().with_variant(String(collation="C"), "postgresql")
+
+#: The type of a column by that of the record's field.
+_KINDS = {bool: Boolean, int: BigInteger, float: Double, str: Text, Outcome: Text}
+
+
+def _columns(record: type, names: Sequence[str], needed: Collection[str] = ()) -> Iterator[Column[Any]]:
+    """Columns for the fields of a record. Those that are `needed` are never NULL."""
+    hints = get_type_hints(record)
+    for name in names:
+        (kind,) = set(get_args(hints[name]) or (hints[name],)) - {type(None)}
+        yield Column(name, _KINDS[kind], nullable=name not in needed)
+
 
 #: One row for each request that reached the router.
 requests = Table(
     "requests",
     metadata,
     Column("id", _ID, primary_key=True),
-    Column("client_request_id", Text),
-    Column("retry_count", BigInteger),
-    Column("received_at", Double, nullable=False),
-    Column("api", Text),
-    Column("key_name", Text),
-    Column("policy", Text),
-    Column("model_requested", Text),
-    Column("model", Text),
-    Column("instance", Text),
-    Column("attempts", BigInteger),
-    Column("hedged", Boolean),
-    Column("prompt_tokens", BigInteger),
-    Column("max_tokens", BigInteger),
-    Column("output_tokens", BigInteger),
-    Column("finish_reason", Text),
-    Column("decoded", Boolean),
-    Column("predicted_output_tokens_p50", Double),
-    Column("predicted_output_tokens_p90", Double),
-    Column("predicted_ttft_s_p50", Double),
-    Column("predicted_ttft_s_p95", Double),
-    Column("predicted_e2e_s_p50", Double),
-    Column("predicted_e2e_s_p95", Double),
-    Column("predicted_quality", Double),
-    Column("predicted_cost_usd", Double),
-    Column("artifact", Text),
-    Column("propensity", Double),
-    Column("queue_wait_s", Double),
-    Column("ttft_s", Double),
-    Column("tpot_s", Double),
-    Column("itl_max_s", Double),
-    Column("e2e_s", Double),
-    Column("cost_usd", Double),
-    Column("slo_ttft_s", Double),
-    Column("slo_tpot_s", Double),
-    Column("slo_e2e_s", Double),
-    Column("slo_met", Boolean),
-    Column("max_cost_usd", Double),
-    Column("budget_overrun_usd", Double),
-    Column("outcome", Text, nullable=False),
-    Column("error_code", Text),
-    Column("min_quality", Double),
-    Column("on_miss", Text),
-    Column("priority", BigInteger),
+    *_columns(RequestRecord, REQUEST_COLUMNS[1:], {"received_at", "outcome"}),
     # Clustered by id: one tree to append to instead of two.
     sqlite_with_rowid=False,
 )
