@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from router.core.deciding import Decided
+from router.core.interfaces import Choice, Option
+from router.core.money.account import OutputBound
+from router.core.request_state import AttemptState
+from router.core.state import Instance
 from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
 from router.store.entries import Entry, from_line
 from router.store.queries import Store
-from router.store.records import AttemptRecord, RequestRecord
+from router.store.records import RequestRecord
 from router.store.writer import record_line
 
 
@@ -28,10 +33,21 @@ def make_decision(candidates: int = 3, chosen: int = 1, at_s: float = 12.5) -> D
     return Decision("latency", at_s, chosen, considered, 0.75, loads)
 
 
+def make_attempt(number: int, instance: str, model: str, dispatched_at: float, **fields: Any) -> AttemptState:
+    """An attempt, with times on the clock of its record's `arrived_at`."""
+    candidate, at = Candidate(instance, model, model), Instance(instance, "vllm", {})
+    decided = Decided(
+        "latency", dispatched_at, [Option(candidate, at)], Choice(0, (1.0,), (None,), 1.0), (), ()
+    )
+    attempt = AttemptState(number, candidate, at, decided, OutputBound(), False, dispatched_at, 0)
+    for name, value in fields.items():
+        setattr(attempt, name, value)
+    return attempt
+
+
 def make_record(number: int = 0, **fields: Any) -> RequestRecord:
     """A request with one attempt and one decision over three candidates; the number tells when it came too."""
     received_at = fields.pop("received_at", 1_700_000_000.0 + number)
-    first_at, ended_at = received_at + 0.125, received_at + 2.5
     record = RequestRecord(
         id=f"req_{number:08d}",
         received_at=received_at,
@@ -52,9 +68,14 @@ def make_record(number: int = 0, **fields: Any) -> RequestRecord:
         slo_ttft_s=0.5,
         slo_met=True,
         arrived_at=12.0,
-        attempt_records=[
-            AttemptRecord(
-                1, "gpu-1", "llama", received_at + 0.01, first_at, ended_at, 80, 0.0005, EndedHow.OK
+        attempt_states=[
+            make_attempt(
+                *(1, "gpu-1", "llama", 12.01),
+                first_token_at=12.125,
+                ended_at=14.5,
+                output_tokens=80,
+                cost_usd=0.0005,
+                ended_how=EndedHow.OK,
             )
         ],
         decisions=[make_decision()],

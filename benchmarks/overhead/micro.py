@@ -33,7 +33,7 @@ from router.core.types import Candidate, EndedHow, LoadReport, Outcome, Price, R
 from router.gateway.telemetry.metrics import Metrics
 from router.store import explanations
 from router.store.queries import Store
-from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
+from router.store.records import RequestRecord, attempt_row, request_row
 
 _PROFILE = "llama-3.1-8b@a100-80g"
 _MODEL = "llama-3.1-8b"
@@ -191,16 +191,16 @@ def finished_record(request_id: str = "req_0") -> RequestRecord:
         arrived_at=0.0,
     )
     record.set_prediction(dispatch.prediction)
-    record.attempt_records.append(
-        AttemptRecord(1, "engine-0", _MODEL, 1.0, 1.1, 2.1, 100, 0.00003, EndedHow.OK)
-    )
+    state = dispatch.state
+    state.first_token_at, state.ended_at, state.ended_how = 0.1, 1.1, EndedHow.OK
+    record.attempt_states = [state]
     record.decisions.append(dispatch.decision)
     return record
 
 
 def encode(record: RequestRecord) -> object:
     """What the writer makes of a record before it goes to the database."""
-    rows = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
+    rows = [attempt_row(record, attempt) for attempt in record.attempt_states]
     return request_row(record), rows, explanations.encode(record)
 
 

@@ -61,30 +61,11 @@ _predicted_columns = prediction_picker(*PREDICTED_COLUMNS)
 
 @compiled_init
 @dataclass(slots=True)
-class AttemptRecord:
-    """One row of `attempts`. Times are seconds since the epoch; `error` holds no prompt text."""
-
-    number: int
-    instance: str
-    model: str
-    started_at: float
-    first_token_at: float | None = None
-    ended_at: float | None = None
-    output_tokens: int | None = None
-    cost_usd: float | None = None
-    ended_how: EndedHow | None = None
-    error: str | None = None
-    # beside the row
-    span_id: int | None = None  # in a trace
-
-
-@compiled_init
-@dataclass(slots=True)
 class RequestRecord:
     """One row of `requests` (fields up to `priority` are its columns), with its attempts and decisions.
 
-    `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s`, so
-    that decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks,
+    `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s` and of
+    `attempt_states`. Decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks,
     `features` the inputs of predictors from its text. `prompt` is written only by a store that keeps prompts.
     """
 
@@ -134,7 +115,7 @@ class RequestRecord:
     priority: int | None = None
     # beside the row
     arrived_at: float | None = None
-    attempt_records: list[AttemptRecord] = field(default_factory=list)
+    attempt_states: Sequence[AttemptState] = ()
     decisions: list[Decision] = field(default_factory=list)
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None
@@ -154,7 +135,7 @@ class RequestRecord:
             return
         self.settlement = None
         answer, attempts = settlement.answer, settlement.attempts
-        self.undescribed = attempts
+        self.attempt_states = self.undescribed = attempts
         if settlement.refusal is not None:
             self.refused = settlement.refusal.decision
         self.outcome = settlement.outcome
@@ -167,24 +148,6 @@ class RequestRecord:
         self.attempts = len(attempts)
         self.cost_usd = settlement.cost_usd
         self.budget_overrun_usd = settlement.overrun_usd
-        since = self.received_at - (self.arrived_at or 0.0)
-        for state in attempts:
-            candidate, first_at, ended_at = state.candidate, state.first_token_at, state.ended_at
-            self.attempt_records.append(
-                AttemptRecord(
-                    state.number,
-                    candidate.instance,
-                    candidate.model,
-                    since + state.dispatched_at,
-                    None if first_at is None else since + first_at,
-                    None if ended_at is None else since + ended_at,
-                    state.output_tokens,
-                    state.cost_usd,
-                    state.ended_how,
-                    state.error,
-                    None if self.span_ids is None else self.span_ids.get(state.number),
-                )
-            )
         if answer is None:
             return
         self.model, self.instance = answer.candidate.model, answer.candidate.instance
@@ -247,16 +210,18 @@ def request_row(record: RequestRecord) -> Row:
     return tuple(values)
 
 
-def attempt_row(request_id: str, attempt: AttemptRecord) -> Row:
-    """The values of `ATTEMPT_COLUMNS`."""
+def attempt_row(record: RequestRecord, attempt: AttemptState) -> Row:
+    """The values of `ATTEMPT_COLUMNS` for one of the record's attempts."""
+    since = record.received_at - (record.arrived_at or 0.0)
+    candidate, first_at, ended_at = attempt.candidate, attempt.first_token_at, attempt.ended_at
     return (
-        request_id,
+        record.id,
         attempt.number,
-        attempt.instance,
-        attempt.model,
-        attempt.started_at,
-        attempt.first_token_at,
-        attempt.ended_at,
+        candidate.instance,
+        candidate.model,
+        since + attempt.dispatched_at,
+        None if first_at is None else since + first_at,
+        None if ended_at is None else since + ended_at,
         attempt.output_tokens,
         attempt.cost_usd,
         _HOW_TEXT[attempt.ended_how],

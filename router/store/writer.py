@@ -364,7 +364,7 @@ def record_line(record: RequestRecord, *, keep_prompts: bool) -> bytes | None:
             failed("explanation", error)
             blob = None
         request = request_row(record)
-        attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
+        attempts = [attempt_row(record, attempt) for attempt in record.attempt_states]
         prompt = clean_prompt(record.prompt) if keep_prompts else None
         try:
             return to_line(request, attempts, blob, prompt)

@@ -20,7 +20,8 @@ from router.gateway.telemetry.metrics import OPERATIONS, SUCCESS
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from router.store.records import AttemptRecord, RequestRecord
+    from router.core.request_state import AttemptState
+    from router.store.records import RequestRecord
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
@@ -107,29 +108,30 @@ class Tracing:
                 began + record.queue_wait_s,
                 {"headway.policy": record.policy},
             )
-        for attempt in record.attempt_records:
-            self._attempt(trace, attempt, operation)
+        for attempt in record.attempt_states:
+            self._attempt(trace, record, attempt, operation)
 
-    def _attempt(self, trace: Trace, attempt: AttemptRecord, operation: str) -> None:
-        how = attempt.ended_how
+    def _attempt(self, trace: Trace, record: RequestRecord, attempt: AttemptState, operation: str) -> None:
+        how, candidate, first_at = attempt.ended_how, attempt.candidate, attempt.first_token_at
+        since = record.received_at - (record.arrived_at or 0.0)
         self._send(
             trace,
-            attempt.span_id or new_span_id(),
+            (record.span_ids or {}).get(attempt.number) or new_span_id(),
             trace.span_id,
-            f"attempt {attempt.instance}",
+            f"attempt {candidate.instance}",
             "CLIENT",
-            attempt.started_at,
-            attempt.ended_at or attempt.started_at,
+            since + attempt.dispatched_at,
+            since + (attempt.ended_at or attempt.dispatched_at),
             {
                 "gen_ai.operation.name": operation,
-                "gen_ai.request.model": attempt.model,
-                "server.address": attempt.instance,
+                "gen_ai.request.model": candidate.model,
+                "server.address": candidate.instance,
                 "headway.attempt": attempt.number,
                 "headway.ended_how": None if how is None else how.value,
                 "gen_ai.usage.output_tokens": attempt.output_tokens,
                 "headway.cost_usd": attempt.cost_usd,
             },
-            first_token_at=attempt.first_token_at,
+            first_token_at=None if first_at is None else since + first_at,
             failed="upstream_error" if how is EndedHow.FAILED else None,
         )
 

@@ -10,10 +10,10 @@ import pytest
 from router.core.types import EndedHow, Outcome
 from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
-from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
+from router.store.records import RequestRecord, attempt_row, request_row
 from router.store.runs import Lost
 from router.store.spend_report import spend_report
-from tests.records import make_record, put
+from tests.records import make_attempt, make_record, put
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_every_column_comes_back(store: Store) -> None:
         zip(REQUEST_COLUMNS, request_row(record), strict=True)
     )
     assert await store.attempts("req_00000001") == [
-        dict(zip(ATTEMPT_COLUMNS, attempt_row(record.id, record.attempt_records[0]), strict=True))
+        dict(zip(ATTEMPT_COLUMNS, attempt_row(record, record.attempt_states[0]), strict=True))
     ]
     explanation = await store.explanation("req_00000001")
     assert explanation["prefix"] == [11, 2**63 + 5]
@@ -74,14 +74,14 @@ async def test_another_keys_request_is_not_seen(store: Store) -> None:
 
 async def test_attempts_come_in_order(store: Store) -> None:
     made = [
-        AttemptRecord(n, "gpu-0", "llama", float(n), ended_how=how, error=error)
+        make_attempt(n, "gpu-0", "llama", float(n), ended_how=how, error=error)
         for n, how, error in (
             (2, EndedHow.HEDGE_LOST, None),
             (1, EndedHow.FAILED, "connection reset"),
             (3, EndedHow.CANCELLED, None),
         )
     ]
-    put(store, make_record(1, attempt_records=made, attempts=3))
+    put(store, make_record(1, attempt_states=made, attempts=3))
     read = await store.attempts("req_00000001")
     found = [(row["number"], row["ended_how"], row["error"]) for row in read]
     assert found == [(1, "failed", "connection reset"), (2, "hedge_lost", None), (3, "cancelled", None)]
@@ -132,7 +132,7 @@ async def test_hostile_text_is_only_ever_a_value(store: Store) -> None:
             model_requested=hostile,
             client_request_id='"); DELETE FROM attempts; --',
             key_name=hostile,
-            attempt_records=[AttemptRecord(1, hostile, "m", 1.0, error="'; DROP TABLE attempts; --")],
+            attempt_states=[make_attempt(1, hostile, "m", 1.0, error="'; DROP TABLE attempts; --")],
         ),
     )
     put(store, make_record(2))

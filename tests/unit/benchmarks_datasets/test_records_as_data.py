@@ -13,8 +13,8 @@ from predictors.learned.text import prompt_features
 from predictors.training.dataset import DatasetError, State
 from router.config import FleetConfig
 from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome
-from router.store.records import AttemptRecord, RequestRecord
-from tests.records import keep, make_record
+from router.store.records import RequestRecord
+from tests.records import keep, make_attempt, make_record
 
 NOON = 1_700_000_000.0
 ATTEMPT = "req-{:03}"
@@ -28,10 +28,15 @@ def record(number: int, at_s: float = 0.0, **fields: Any) -> RequestRecord:
         Considered(Candidate(f"gpu-{i}", "llama-3.1-8b", "up"), None, None, None) for i in range(2)
     )
     at = {"received_at": received, "arrived_at": 50.0}
-    times = received + 0.1, received + 0.3, received + 2.1
-    attempt = AttemptRecord(1, "gpu-0", "llama-3.1-8b", *times, 80, 0.0, EndedHow.OK)
+    attempt = make_attempt(
+        *(1, "gpu-0", "llama-3.1-8b", 50.1),
+        first_token_at=50.3,
+        ended_at=52.1,
+        output_tokens=80,
+        ended_how=EndedHow.OK,
+    )
     decision = Decision("latency", 50.1, 0, considered, 1.0, loads)
-    made = {"attempt_records": [attempt], "decisions": [decision], "prefix": ()}
+    made = {"attempt_states": [attempt], "decisions": [decision], "prefix": ()}
     names = {"id": ATTEMPT.format(number), "model": "llama-3.1-8b", "instance": "gpu-0"}
     return make_record(number, **(at | made | names | fields))
 
@@ -72,8 +77,8 @@ def test_a_report_that_many_decisions_saw_is_one_state(path: Path) -> None:
 
 def test_losses_stay_as_what_took_longer(path: Path) -> None:
     lost = record(0, outcome=Outcome.EXPIRED_BEFORE_FIRST_TOKEN, output_tokens=0)
-    lost.attempt_records = [
-        AttemptRecord(1, "gpu-0", "llama-3.1-8b", NOON, None, NOON + 3.0, 0, 0.0, EndedHow.CANCELLED)
+    lost.attempt_states = [
+        make_attempt(1, "gpu-0", "llama-3.1-8b", 50.0, ended_at=53.0, ended_how=EndedHow.CANCELLED)
     ]
     keep(path, [lost])
     (attempt,) = read_store(path).attempts
@@ -93,7 +98,7 @@ def test_prompts_without_text_and_feedback(path: Path) -> None:
         record(0),
         record(1, finish_reason="length"),
         record(2, outcome=Outcome.EXPIRED_MID_DECODE),
-        record(3, outcome=Outcome.REJECTED_SLO, output_tokens=None, attempt_records=[]),
+        record(3, outcome=Outcome.REJECTED_SLO, output_tokens=None, attempt_states=()),
     ]
     for each in records:
         each.features = features

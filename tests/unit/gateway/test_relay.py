@@ -63,7 +63,7 @@ def test_an_answer_is_passed_on_as_it_comes_and_recorded() -> None:
     assert (record.ttft_s, record.e2e_s, record.output_tokens) == (0.5, 2.5, 3)
     assert (record.itl_max_s, record.finish_reason, record.attempts) == (1.0, "stop", 1)
     assert record.cost_usd == pytest.approx(PRICE.cost_usd(100, 3))
-    (attempt,) = record.attempt_records
+    (attempt,) = record.attempt_states
     assert (attempt.ended_how, attempt.output_tokens) == (EndedHow.OK, 3)
     assert idle(s)
 
@@ -92,7 +92,7 @@ def test_a_loser_that_waits_for_its_engine_is_given_up_at_once() -> None:
     engines = {"a": Engine(*saying(b"a"), opens=None), "b": Engine(*saying(b"b"))}
     found = relayed(s, engines, request(**HEDGED))
     assert (found.record.instance, found.client.words()) == ("b", [b"b"])
-    assert found.record.attempt_records[0].cost_usd == 0.0
+    assert found.record.attempt_states[0].cost_usd == 0.0
     assert idle(s)
 
 

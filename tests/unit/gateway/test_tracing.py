@@ -17,7 +17,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from router.core.types import EndedHow, Outcome
 from router.gateway.telemetry.span_exporter import ReportedExporter
 from router.gateway.telemetry.tracing import Tracing
-from router.store.records import AttemptRecord, RequestRecord
+from router.store.records import RequestRecord
+from tests.records import make_attempt
 
 CALLER = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -27,12 +28,14 @@ def record() -> RequestRecord:
     made.model, made.instance, made.e2e_s, made.queue_wait_s = "llama-3.1-8b", "b", 3.0, 0.5
     made.finish_reason, made.prompt_tokens, made.output_tokens = "stop", 12, 34
     made.prompt = "the secret prompt"
-    failed = AttemptRecord(
-        1, "a", "llama-3.1-8b", 1000.5, ended_at=1001.0, ended_how=EndedHow.FAILED, error="503"
+    made.arrived_at, made.span_ids = 10.0, {1: None, 2: 7}
+    failed = make_attempt(
+        *(1, "a", "llama-3.1-8b", 10.5), ended_at=11.0, ended_how=EndedHow.FAILED, error="503"
     )
-    answered = AttemptRecord(2, "b", "llama-3.1-8b", 1001.0, 1001.2, 1003.0, 34, 1e-6, EndedHow.OK)
-    answered.span_id = 7
-    made.attempt_records = [failed, answered]
+    answered = make_attempt(
+        *(2, "b", "llama-3.1-8b", 11.0), first_token_at=11.25, ended_at=13.0, ended_how=EndedHow.OK
+    )
+    made.attempt_states = [failed, answered]
     return made
 
 
@@ -68,7 +71,7 @@ def test_a_request_is_a_span_with_its_wait_and_its_attempts(exporter: InMemorySp
     assert failed.attributes["error.type"] == "upstream_error"
     assert answered.context.span_id == 7
     assert [(event.name, event.timestamp) for event in answered.events] == [
-        ("first_token", 1_001_200_000_000)
+        ("first_token", 1_001_250_000_000)
     ]
     assert root.resource.attributes["service.name"] == "headway"
     assert "secret" not in "".join(each.to_json() for each in (root, queue, failed, answered))

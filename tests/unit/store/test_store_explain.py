@@ -14,8 +14,7 @@ from router.cli import main
 from router.core.types import EndedHow
 from router.store.database import location, parse_url, sqlite_path
 from router.store.queries import Store
-from router.store.records import AttemptRecord
-from tests.records import make_record
+from tests.records import make_attempt, make_record
 
 
 @pytest.fixture
@@ -24,9 +23,17 @@ async def url(tmp_path: Path) -> str:
     url = f"sqlite+aiosqlite:///{tmp_path / 'records.db'}"
     store = await Store.open(url)
     record = make_record(7, attempts=2)
-    record.attempt_records = [
-        AttemptRecord(1, "gpu-0", "llama", 5.0, None, 5.5, 0, 0.0, EndedHow.FAILED, "connection reset"),
-        AttemptRecord(2, "gpu-1", "llama", 6.0, 6.125, 8.5, 80, 0.0005, EndedHow.OK),
+    record.attempt_states = [
+        make_attempt(
+            *(1, "gpu-0", "llama", 15.0), ended_at=15.5, ended_how=EndedHow.FAILED, error="connection reset"
+        ),
+        make_attempt(
+            *(2, "gpu-1", "llama", 16.0),
+            first_token_at=16.125,
+            ended_at=18.5,
+            output_tokens=80,
+            ended_how=EndedHow.OK,
+        ),
     ]
     store.writer.put(record)
     await store.add_feedback(record.id, 0.75, "team-a")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from typing import Any, cast
 
 import pytest
@@ -30,8 +29,8 @@ from router.store.entries import (
     from_line,
     to_line,
 )
-from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
-from tests.records import entry_of, make_record
+from router.store.records import RequestRecord, attempt_row, request_row
+from tests.records import entry_of, make_attempt, make_record
 
 # Section 6 of the contract, spelled out.
 CONTRACT_COLUMNS = re.findall(
@@ -75,11 +74,15 @@ def test_an_outcome_that_is_none_makes_no_row() -> None:
 
 
 def test_an_attempt_row_holds_each_field_at_its_column() -> None:
-    attempt = AttemptRecord(2, "gpu-0", "llama", 1.0, error="connection reset")
-    row = dict(zip(ATTEMPT_COLUMNS, attempt_row("req", attempt), strict=True))
-    assert row.pop("request_id") == "req"
-    assert row == {field.name: getattr(attempt, field.name) for field in fields(attempt) if field.name in row}
-    assert len(row) == len(ATTEMPT_COLUMNS) - 1
+    attempt = make_attempt(2, "gpu-0", "llama", 11.0, ended_at=12.5, error="connection reset")
+    row = dict(
+        zip(ATTEMPT_COLUMNS, attempt_row(RequestRecord("req", 1000.0, arrived_at=10.0), attempt), strict=True)
+    )
+    assert row == {
+        **{"request_id": "req", "number": 2, "instance": "gpu-0", "model": "llama"},
+        **{"started_at": 1001.0, "first_token_at": None, "ended_at": 1002.5},
+        **{"output_tokens": 0, "cost_usd": 0.0, "ended_how": None, "error": "connection reset"},
+    }
 
 
 def test_predictions_and_targets_are_copied() -> None:
@@ -135,7 +138,7 @@ def settled(reasons: Sequence[str | None] = (None,)) -> tuple[RequestRecord, Dec
     attempt = AttemptState(1, candidate, instance, decided, OutputBound(), False, 10.5, 5, prediction, 20)
     attempt.first_token_at, attempt.ended_at, attempt.ended_how = 11.0, 12.0, EndedHow.OK
     attempt.output_tokens, attempt.cost_usd = 7, 0.25
-    record = RequestRecord("req", 1000.0, arrived_at=10.0, prompt_tokens=5, span_ids={1: 77})
+    record = RequestRecord("req", 1000.0, arrived_at=10.0, prompt_tokens=5)
     record.settlement = Settlement(
         Outcome.LATE, None, None, False, attempt, (attempt,), 2.0, 1.0, 0.1, 0.5, True, 0.25, None, 0.0, 12
     )
@@ -150,8 +153,8 @@ def test_a_settlement_is_copied_once() -> None:
     assert (record.outcome, record.attempts, record.e2e_s, record.ttft_s) == (Outcome.LATE, 1, 2.0, 1.0)
     assert (record.model, record.instance, record.prompt_tokens, record.output_tokens) == ("m", "a", 5, 7)
     assert (record.predicted_ttft_s_p50, record.propensity, record.decisions) == (0.5, 0.25, [decision])
-    assert record.attempt_records == [
-        AttemptRecord(1, "a", "m", 1000.5, 1001.0, 1002.0, 7, 0.25, EndedHow.OK, None, 77)
+    assert [attempt_row(record, attempt) for attempt in record.attempt_states] == [
+        ("req", 1, "a", "m", 1000.5, 1001.0, 1002.0, 7, 0.25, "ok", None)
     ]
 
 
@@ -166,7 +169,7 @@ def test_a_line_of_an_older_version_lacks_the_newest_columns() -> None:
 def test_a_line_of_a_newer_version_loses_the_columns_that_are_unknown() -> None:
     """PostgreSQL would refuse it in words that do not tell it from a server that is away."""
     record = make_record(3)
-    row, attempt = request_row(record), attempt_row(record.id, record.attempt_records[0])
+    row, attempt = request_row(record), attempt_row(record, record.attempt_states[0])
     entry = from_line(to_line((*row, "new"), [(*attempt, 1, 2)], None, None))
     assert (entry.request, entry.attempts) == (row, [attempt])
 

@@ -45,7 +45,7 @@ def test_an_entry_comes_back_as_it_was() -> None:
     record = make_record(1, model_requested='a "name"\nwith, signs', prompt="é\n\u2028 end")
     line = record_line(record, keep_prompts=True)
     assert line.count(b"\n") == 1
-    attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
+    attempts = [attempt_row(record, attempt) for attempt in record.attempt_states]
     entry = Entry(request_row(record), attempts, (record.id, encode(record), "é\n\u2028 end"))
     assert from_line(line) == from_line(checked(line)) == entry
 
