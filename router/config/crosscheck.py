@@ -29,8 +29,8 @@ _MOST_COMPARED = 200
 ANY_MODEL = "auto"
 
 
-def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
-    """All problems between the parts of the fleet file, in the file's order."""
+def crosscheck(data: Mapping[str, Any], *, any_profile: bool = False) -> list[Finding]:
+    """All problems between the parts of the fleet file. `any_profile`: engine profiles need not be in the catalog."""
     return [
         *_server(data),
         *_keys(data),
@@ -40,6 +40,8 @@ def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
         *_pools(data),
         *_judge(data, "judge"),
         *_judge(data, "second_look"),
+        *_policies(data),
+        *(() if any_profile else _profiles(data)),
     ]
 
 
@@ -48,15 +50,14 @@ def check_instances(data: Mapping[str, Any]) -> list[Finding]:
     return [*_instances(data), *_pools(data)]
 
 
-def check_policies(data: Mapping[str, Any]) -> list[Finding]:
-    """Unknown policies."""
+def _policies(data: Mapping[str, Any]) -> Iterator[Finding]:
     keys = (((*path, "policy"), key.get("policy")) for path, key in _rows(data, "auth", "keys"))
     named = [(("defaults", "policy"), _value(data, "defaults", "policy")), *keys]
     end = f"; known: {', '.join(sorted(POLICIES))}"
-    return [(path, reason + end) for path, reason in _unknown("policy", named, POLICIES)]
+    yield from ((path, reason + end) for path, reason in _unknown("policy", named, POLICIES))
 
 
-def check_profiles(data: Mapping[str, Any]) -> list[Finding]:
+def _profiles(data: Mapping[str, Any]) -> Iterator[Finding]:
     """Unknown engine profiles of emulated instances and of pools."""
     named: list[tuple[Path, object]] = []
     for path, instance in _rows(data, "instances"):
@@ -64,7 +65,7 @@ def check_profiles(data: Mapping[str, Any]) -> list[Finding]:
         for model, served in _mapping(instance.get("serves")).items():
             named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
     named += [((*path, "profile"), pool.get("profile")) for path, pool in _rows(data, "scaling", "pools")]
-    return list(_unknown("engine profile", named, profiles.names()))
+    yield from _unknown("engine profile", named, profiles.names())
 
 
 def _server(data: Mapping[str, Any]) -> Iterator[Finding]:

@@ -11,14 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from router.config.crosscheck import (
-    Finding,
-    Path,
-    check_instances,
-    check_policies,
-    check_profiles,
-    crosscheck,
-)
+from router.config.crosscheck import Finding, Path, check_instances, crosscheck
 from router.config.document import parse
 from router.config.errors import ConfigError, Problem
 from router.config.instances import InstanceConfig
@@ -65,17 +58,12 @@ def check(
         reason = f"must be a mapping of sections (given: {masked(data)})"
         raise ConfigError(source, [Problem((), reason, line_of(()))])
     findings: list[Finding] = []
-    config = None
     try:
         config = FleetConfig.model_validate(data)
     except ValidationError as error:
-        # `references` is the error of the cross-check, whose findings are added below with their paths.
-        findings += in_words((one for one in error.errors() if one["type"] != "references"), FleetConfig)
-        findings += crosscheck(data)
-    findings += check_policies(data)
-    if not any_profile:
-        findings += check_profiles(data)
-    if config is None or findings:
+        findings += in_words(error.errors(), FleetConfig)
+    findings += crosscheck(data, any_profile=any_profile)
+    if findings:
         problems = [Problem(path, reason, line_of(path)) for path, reason in dict.fromkeys(findings)]
         raise ConfigError(source, sorted(problems, key=lambda problem: problem.line or 0))
     return config

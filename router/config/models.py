@@ -7,12 +7,10 @@ environment variable that holds one, which is read when the gateway is built.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from router.config.crosscheck import crosscheck
 from router.config.fields import Count, Int, ModelName, PriceConfig, Section, Share, SloConfig, Text
 from router.config.instances import EngineConfig, EngineUrl, InstanceConfig, TemplateConfig
 from router.config.marks import Mark
@@ -69,7 +67,7 @@ class DiscoveryConfig(Section):
 
 
 class FleetConfig(Section):
-    """The whole file. Creating one checks every part and the references between parts.
+    """The whole file.
 
     `upstream_stream`: `always` has engines stream every answer that they can, so that its TTFT is known; `when_needed` asks
     for an answer in one piece where nothing needs the stream (`router.core.streaming`).
@@ -93,14 +91,6 @@ class FleetConfig(Section):
     second_look: Annotated[SecondLookConfig | None, Mark.AT_START] = None
     observability: ObservabilityConfig = ObservabilityConfig()
     ui: UiConfig = UiConfig()
-
-    @model_validator(mode="after")
-    def _references_hold(self) -> Self:
-        problems = crosscheck(self.model_dump())
-        if problems:
-            reasons = "; ".join(f"{'.'.join(map(str, path))}: {reason}" for path, reason in problems)
-            raise PydanticCustomError("references", "{reasons}", {"reasons": reasons})
-        return self
 
     def model(self, name: str) -> ModelConfig | None:
         """The model with this name or alias."""
