@@ -49,7 +49,6 @@ _NUMBERS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headway keys`."""
     actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
     fleet = argparse.ArgumentParser(add_help=False)
     fleet.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
@@ -99,7 +98,7 @@ async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants
 def lost_keys(config: FleetConfig, url: str) -> Path | None:
     """The marker file of a database that had keys, if it exists."""
     mark = runs.keyed_path(runs.file_prefix(parse_url(url), _spool_directory(config)))
-    return mark if mark is not None and mark.exists() else None
+    return mark if mark.exists() else None
 
 
 def _spool_directory(config: FleetConfig) -> Path | None:

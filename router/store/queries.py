@@ -139,9 +139,7 @@ class Store:
             store._file = None if path is None else SqliteFile(path, engine)
             prefix = runs.file_prefix(parsed, spool_directory)
             store._keyed = runs.keyed_path(prefix)
-            process = await store._begin_run(
-                prefix, spool_mb, keep_prompts, spool_directory is not None, wait_s
-            )
+            process = await store._begin_run(prefix, spool_mb, keep_prompts, wait_s)
             await store._take_up(process, prefix)
             if spool_directory is not None:  # it may have been missing, or another, at the last start
                 await store._take_up(process, runs.file_prefix(parsed, None))
@@ -158,15 +156,10 @@ class Store:
         return cls(await open_engine(parse_url(url), create=False))
 
     async def _begin_run(
-        self,
-        prefix: Path | None,
-        spool_mb: float,
-        keep_prompts: bool,
-        make_directory: bool,
-        wait_s: float,
+        self, prefix: Path, spool_mb: float, keep_prompts: bool, wait_s: float
     ) -> WriterProcess:
         now = time.time()
-        counts = runs.create_counts(prefix, runs.new_run_id(now), make_directory=make_directory)
+        counts = runs.create_counts(prefix, runs.new_run_id(now))
 
         async def begin(engine: AsyncEngine) -> None:
             await runs.begin(engine, counts.run_id, now)
@@ -177,9 +170,9 @@ class Store:
         except BaseException:
             counts.close(remove=True)
             raise
-        spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
+        spool = Spool(counts.path, spool_mb * 1024 * 1024)
         process = WriterProcess(writer_settings(self._engine, self._file, counts.path))
-        self._writer = Writer(process, counts, spool=spool, file=self._file, keep_prompts=keep_prompts)
+        self._writer = Writer(process, counts, spool, self._file, keep_prompts=keep_prompts)
         try:
             async with asyncio.timeout(WRITER_START_S):
                 await process.started()
@@ -188,10 +181,8 @@ class Store:
             raise StoreError(f"the process that writes records does not start: {how}") from None
         return process
 
-    async def _take_up(self, process: WriterProcess, prefix: Path | None) -> None:
+    async def _take_up(self, process: WriterProcess, prefix: Path) -> None:
         """Take over from killed runs. After `TAKE_UP_S` this continues in the background."""
-        if prefix is None:
-            return
 
         async def take_up() -> None:
             await take_over(self._engine, process, prefix)
@@ -221,7 +212,8 @@ class Store:
             if not writer.spooled[0]:
                 with contextlib.suppress(*self._errors):
                     async with asyncio.timeout(timeout_s), self._engine.begin() as connection:
-                        await runs.finish(connection, writer.counts, writer.recorded, time.time())
+                        counts = writer.counts
+                        await runs.end(connection, counts.run_id, counts.slots, writer.recorded, time.time())
                     accounted = True
             # Otherwise the file stays, and the next start counts the lost rows.
             writer.counts.close(remove=accounted)

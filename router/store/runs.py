@@ -16,7 +16,7 @@ import mmap
 import os
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,28 +49,24 @@ class Lost:
 class Counts:
     """The counters of this process. `slots` is written on the hot path: an 8-byte store, no call."""
 
-    def __init__(self, run_id: str, path: Path | None) -> None:
-        """Create the file (none for a database in memory, which does not survive anyway)."""
+    def __init__(self, run_id: str, path: Path) -> None:
+        """Create the file."""
         self.run_id = run_id
         self.path = path
-        self._fd: int | None = None
-        if path is None:
-            self._map = mmap.mmap(-1, _SIZE_BYTES)
-        else:
-            # Locked before it has its name: otherwise another process could take it for the file of a killed process.
-            unnamed = path.with_name(f".{path.name}.new")
-            self._fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
-                # Now, as an error: a later write into a page for which the disk has no room is a SIGBUS.
-                os.write(self._fd, bytes(_SIZE_BYTES))
-                self._map = mmap.mmap(self._fd, _SIZE_BYTES)
-                os.rename(unnamed, path)
-            except OSError:
-                os.close(self._fd)
-                with suppress(OSError):
-                    unnamed.unlink()
-                raise
+        # Locked before it has its name: otherwise another process could take it for the file of a killed process.
+        unnamed = path.with_name(f".{path.name}.new")
+        self._fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            # Now, as an error: a later write into a page for which the disk has no room is a SIGBUS.
+            os.write(self._fd, bytes(_SIZE_BYTES))
+            self._map = mmap.mmap(self._fd, _SIZE_BYTES)
+            os.rename(unnamed, path)
+        except OSError:
+            os.close(self._fd)
+            with suppress(OSError):
+                unnamed.unlink()
+            raise
         self.slots = memoryview(self._map).cast("Q")
         self.slots[0] = _MAGIC
 
@@ -88,14 +84,12 @@ class Counts:
 
     def close(self, *, remove: bool) -> None:
         """Close the file. It stays if its run could not be accounted for."""
-        if remove and self.path is not None:
+        if remove:
             with suppress(OSError):  # the next start finds that it is accounted for
                 self.path.unlink()
         self.slots.release()
         self._map.close()
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        os.close(self._fd)
 
 
 def new_run_id(now: float) -> str:
@@ -103,12 +97,10 @@ def new_run_id(now: float) -> str:
     return f"{int(now * 1e6):016x}{secrets.token_hex(4)}"
 
 
-def file_prefix(url: URL, directory: Path | None) -> Path | None:
+def file_prefix(url: URL, directory: Path | None) -> Path:
     """The path that begins the names of counter files and of the spool: in `directory`, else beside a SQLite file, else in
-    the working directory. None for a database in memory."""
+    the working directory."""
     path = sqlite_path(url)
-    if url.get_backend_name() == "sqlite" and path is None:
-        return None
     if directory is None and path is not None:
         return path.with_name(f"{path.name}-run-")
     # The hosts of a query may come in another order at the next start.
@@ -117,15 +109,15 @@ def file_prefix(url: URL, directory: Path | None) -> Path | None:
     return (directory or Path.cwd()) / f"headway-{digest:08x}-run-"
 
 
-def keyed_path(prefix: Path | None) -> Path | None:
+def keyed_path(prefix: Path) -> Path:
     """The file that says that the database had keys, beside the files of `file_prefix`."""
-    return None if prefix is None else prefix.with_name(prefix.name.removesuffix("run-") + "keyed")
+    return prefix.with_name(prefix.name.removesuffix("run-") + "keyed")
 
 
 def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
     """The files that gateways left beside a SQLite file, which prove that the database existed: its keys, counts of runs."""
     prefix = file_prefix(url, directory)
-    if prefix is None or not prefix.parent.is_dir():
+    if not prefix.parent.is_dir():
         return []
     keyed = keyed_path(prefix)
     return sorted(
@@ -143,15 +135,16 @@ def takes_files(directory: Path) -> bool:
         return False
 
 
-def create_counts(prefix: Path | None, run_id: str, *, make_directory: bool) -> Counts:
-    """The counter file of a new run, and its directory if wanted. Raises StoreError if it cannot be made."""
+def create_counts(prefix: Path, run_id: str) -> Counts:
+    """The counter file of a new run, and its directory if it is missing. Raises StoreError if it cannot be made."""
     try:
-        if prefix is not None and not prefix.parent.exists() and make_directory:
+        if not prefix.parent.exists():
             prefix.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Counts(run_id, None if prefix is None else prefix.with_name(prefix.name + run_id))
+        return Counts(run_id, prefix.with_name(prefix.name + run_id))
     except OSError as error:
-        where = prefix.parent if prefix is not None else "memory"
-        raise StoreError(f"cannot create the store's counter file in {where}: {error.strerror}") from None
+        raise StoreError(
+            f"cannot create the store's counter file in {prefix.parent}: {error.strerror}"
+        ) from None
 
 
 async def begin(engine: AsyncEngine, run_id: str, now: float) -> None:
@@ -191,13 +184,12 @@ async def account(engine: AsyncEngine, run_id: str, fd: int) -> None:
     slots = memoryview(content).cast("Q")
     if slots[0] != _MAGIC:
         return
-    arrived, finished, dropped = slots[_AT_ARRIVED], slots[_AT_FINISHED], slots[_AT_DROPPED]
     runs = tables.runs
     async with engine.begin() as connection:
         row = (await connection.execute(select(runs).where(runs.c.id == run_id))).first()
         if row is None or row.clean is not None:
             return
-        lost = await _end(connection, run_id, arrived, finished, row.recorded, dropped, None)
+        lost = await end(connection, run_id, slots, row.recorded, None)
     if lost.finished or lost.in_flight:
         log.warning(
             "the run %s was killed: %d finished requests were not recorded, %d were in flight",
@@ -207,20 +199,12 @@ async def account(engine: AsyncEngine, run_id: str, fd: int) -> None:
         )
 
 
-async def finish(connection: AsyncConnection, counts: Counts, recorded: int, now: float) -> None:
-    """Close the row of this run. Clean: every finished request was recorded or counted as dropped."""
-    await _end(connection, counts.run_id, counts.arrived, counts.finished, recorded, counts.dropped, now)
-
-
-async def _end(
-    connection: AsyncConnection,
-    run_id: str,
-    arrived: int,
-    finished: int,
-    recorded: int,
-    dropped: int,
-    ended_at: float | None,
+async def end(
+    connection: AsyncConnection, run_id: str, slots: Sequence[int], recorded: int, ended_at: float | None
 ) -> Lost:
+    """Close the row of a run with these counters; `ended_at` is None if it was killed. Clean: every finished request was
+    recorded or counted as dropped. Returns what it lost."""
+    arrived, finished, dropped = slots[_AT_ARRIVED], slots[_AT_FINISHED], slots[_AT_DROPPED]
     lost = Lost(max(0, finished - recorded - dropped), max(0, arrived - finished))
     runs = tables.runs
     await connection.execute(

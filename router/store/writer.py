@@ -57,17 +57,16 @@ class Writer:
     """Records of finished requests on their way to the database. One a process; used from the event loop's thread only.
 
     `recorded` counts committed records, `retries` failed commits. `away`: the last commit failed; `fault`: what is wrong
-    with the SQLite file, if that is the reason. Without a `spool`, records that cannot be committed wait in memory. Closing
-    it closes `process`.
+    with the SQLite file, if that is the reason. Closing it closes `process`.
     """
 
     def __init__(
         self,
         process: WriterProcess,
         counts: Counts,
-        *,
-        spool: Spool | None = None,
+        spool: Spool,
         file: SqliteFile | None = None,
+        *,
         keep_prompts: bool = False,
     ) -> None:
         self._process = process
@@ -155,14 +154,12 @@ class Writer:
     @property
     def spooled(self) -> tuple[int, int]:
         """Records in the spool, and its bytes."""
-        return (0, 0) if self._spool is None else (self._spool.rows, self._spool.bytes)
+        return self._spool.rows, self._spool.bytes
 
     @property
     def full(self) -> bool:
-        """Whether no more records can be kept: the spool (without one: the buffer) is full."""
-        if len(self._buffer) >= MAX_PENDING_RECORDS:
-            return True
-        return self.pending > 0 and self._spool is not None and self._spool.full
+        """Whether no more records can be kept: the spool or the buffer is full."""
+        return len(self._buffer) >= MAX_PENDING_RECORDS or (self.pending > 0 and self._spool.full)
 
     @property
     def away(self) -> bool:
@@ -205,7 +202,7 @@ class Writer:
             async with asyncio.timeout(timeout_s), self._changed:
                 # Nothing is lost by ending while the database is away and everything is in the spool.
                 await self._changed.wait_for(
-                    lambda: not self.pending or (self.away and self.pending == self._spool_rows)
+                    lambda: not self.pending or (self.away and self.pending == self._spool.rows)
                 )
         self._ending.set()
         await self._process.aclose(_END_TIMEOUT_S)  # it still writes what it has received
@@ -214,15 +211,14 @@ class Writer:
         await asyncio.wait({self._ticker, self._committer})
         self._make_lines()
         self._to_spool()
-        left, spooled = self.pending, self._spool_rows
+        left, spooled = self.pending, self._spool.rows
         if spooled:
             log.warning("%d records wait on disk for the next start", spooled)
         if left > spooled:
             log.error(
                 "%d records could not be written: the database did not accept them in time", left - spooled
             )
-        if self._spool is not None:
-            self._spool.close()
+        self._spool.close()
         return left
 
     # --- the tick -----------------------------------------------------------------------------------
@@ -238,10 +234,10 @@ class Writer:
     def _tick(self, hand_over: bool) -> None:
         if self._file is not None:
             self._file.check()
-        if hand_over or self._spool_rows:
+        if hand_over or self._spool.rows:
             self._make_lines()
         now = time.monotonic()
-        if self._spool_rows:
+        if self._spool.rows:
             self._to_spool()
         elif self._committing and now - self._oldest_at > SPOOL_AFTER_S:
             self._batch_to_spool()
@@ -251,17 +247,12 @@ class Writer:
         elif not self._records:
             self._taken_at = now
 
-    @property
-    def _spool_rows(self) -> int:
-        return 0 if self._spool is None else self._spool.rows
-
     def _batch_to_spool(self) -> bool:
         """Write the batch that is being committed to the spool; whether it is there."""
-        spool = self._spool
-        if spool is None or spool.full:
+        if self._spool.full:
             return False
         if self._committing and not self._spooled:
-            if not spool.append(list(map(checked, self._committing))):
+            if not self._spool.append(list(map(checked, self._committing))):
                 return False
             self._spooled = True
             self._recent.extend(self._committing)
@@ -270,12 +261,11 @@ class Writer:
     def _to_spool(self) -> None:
         """Write the batch that is being committed to the spool, and the buffer after it. What the spool does not take stays
         in memory."""
-        spool = self._spool
-        if spool is None or not self._batch_to_spool():
+        if not self._batch_to_spool():
             return
         for _ in range(_MAX_BATCH // _SPOOL_BATCH):
             part = self._buffer[:_SPOOL_BATCH]
-            if not part or not spool.append(list(map(checked, part))):
+            if not part or not self._spool.append(list(map(checked, part))):
                 return
             self._recent.extend(part)
             del self._buffer[:_SPOOL_BATCH]
@@ -319,14 +309,14 @@ class Writer:
 
     async def _take(self) -> None:
         """Take the next batch: from the spool, else from the buffer when it is handed over."""
-        if self._spool is not None and self._spool.rows:
+        if self._spool.rows:
             self._committing, self._spooled = self._spool.read(_SPOOL_BATCH), True
             self._refuse(self._spool.take_lost())
             return
         await self._work.wait()
         self._work.clear()
         self._make_lines()
-        if not self._spool_rows:
+        if not self._spool.rows:
             self._oldest_at, self._taken_at = self._taken_at, time.monotonic()
             self._spooled = False
             self._committing, self._buffer = self._buffer[:_MAX_BATCH], self._buffer[_MAX_BATCH:]
@@ -338,7 +328,7 @@ class Writer:
             self._refuse(refused)
         done, self._committing = len(self._committing), []
         self.recorded += done - refused
-        if self._spooled and self._spool is not None:
+        if self._spooled:
             self._spool.remove(done)
             self._refuse(self._spool.take_lost())
             if not self._spool.rows:

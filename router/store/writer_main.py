@@ -56,10 +56,9 @@ def main(end: int) -> None:
                     answers.write(orjson.dumps(answer) + b"\n")
 
 
-def _open(backend: str, run_file: str | None, **settings: Any) -> Commits:
-    if run_file is not None:
-        with suppress(OSError):  # it was moved, or some network file systems know one kind of lock only
-            fcntl.lockf(os.open(run_file, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _open(backend: str, run_file: str, **settings: Any) -> Commits:
+    with suppress(OSError):  # it was moved, or some network file systems know one kind of lock only
+        fcntl.lockf(os.open(run_file, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
     if backend == "postgresql":
         from router.store.postgres_commits import PostgresDatabase
 

@@ -21,14 +21,14 @@ from router.store.totals import Amounts
 COMMIT_TIMEOUT_S = 15.0
 
 
-def writer_settings(engine: AsyncEngine, file: SqliteFile | None, run_file: Path | None) -> dict[str, Any]:
+def writer_settings(engine: AsyncEngine, file: SqliteFile | None, run_file: Path) -> dict[str, Any]:
     """The settings for an engine. `file` is that of a SQLite store, `run_file` the run's counter file."""
     places, given = engine.dialect.create_connect_args(engine.url)
     connect = dict(given)
     settings: dict[str, Any] = {
         "backend": engine.dialect.name,
         "sql": statements(engine.dialect),
-        "run_file": None if run_file is None else str(run_file.absolute()),
+        "run_file": str(run_file.absolute()),
         "connect": connect,
     }
     if file is not None:

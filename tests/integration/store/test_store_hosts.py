@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from pathlib import Path
 
 import pytest
 from sqlalchemy.engine import URL
@@ -60,7 +61,7 @@ def test_a_value_too_large_for_an_index_is_refused_alone(postgres_url: str) -> N
     async def prepared() -> dict[str, object]:
         store = await Store.open(postgres_url)
         await store.close()
-        return writer_settings(create_engine(parse_url(postgres_url)), None, None)
+        return writer_settings(create_engine(parse_url(postgres_url)), None, Path("run"))
 
     settings = asyncio.run(prepared())
     server = PostgresDatabase(settings["sql"], settings["connect"])  # type: ignore[arg-type]

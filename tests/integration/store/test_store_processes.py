@@ -226,7 +226,7 @@ async def test_a_writer_process_whose_answer_nobody_reads_ends_without_an_error(
     url = parse_url(f"sqlite:///{tmp_path / 'headway.db'}")
     await (await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")).close()
     engine = create_engine(url)
-    settings = writer_settings(engine, SqliteFile(tmp_path / "headway.db", engine), None)
+    settings = writer_settings(engine, SqliteFile(tmp_path / "headway.db", engine), tmp_path / "run")
     await engine.dispose()
     line = record_line(make_record(1), keep_prompts=False)
     ours, theirs = socket.socketpair()

@@ -16,6 +16,7 @@ from router.store.database import StoreError, create_engine, parse_url
 from router.store.queries import Store
 from router.store.retention import Retention
 from router.store.runs import Counts, Lost
+from router.store.spool import Spool
 from router.store.writer import Writer
 from router.store.writer_process import WriterProcess
 from router.store.writer_settings import writer_settings
@@ -95,11 +96,11 @@ async def test_a_full_buffer_drops_and_counts(tmp_path: Path, monkeypatch: pytes
     url = parse_url(f"sqlite:///{tmp_path / 'headway.db'}")
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
     engine = create_engine(url)
-    counts = Counts("other", None)
+    counts = Counts("other", tmp_path / "other")
     assert store._file is not None
-    process = WriterProcess(writer_settings(engine, store._file, None))
+    process = WriterProcess(writer_settings(engine, store._file, counts.path))
     async with locked(tmp_path / "headway.db"):
-        writer = Writer(process, counts)
+        writer = Writer(process, counts, Spool(counts.path, 0))
         for number in range(130):
             writer.put(make_record(number))
         assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)

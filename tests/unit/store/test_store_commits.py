@@ -39,7 +39,7 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
             " VALUES ('run', 1, 1, 2, 100, 3, 0, 0)"
         )
     engine = create_engine(url)
-    settings = writer_settings(engine, SqliteFile(tmp_path / "headway.db", engine), None)
+    settings = writer_settings(engine, SqliteFile(tmp_path / "headway.db", engine), tmp_path / "run")
     settings = {name: value for name, value in settings.items() if name not in {"backend", "run_file"}}
     opened = SqliteDatabase(**settings)
     yield opened

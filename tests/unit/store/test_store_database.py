@@ -88,7 +88,7 @@ def test_a_disk_without_room_for_the_counters_gets_no_file(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
         with pytest.raises(StoreError, match="cannot create the store's counter file"):
-            create_counts(tmp_path / "run-", "1", make_directory=False)
+            create_counts(tmp_path / "run-", "1")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
