@@ -18,19 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import sqlalchemy as sa
 from rich.progress import TimeRemainingColumn
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Double,
-    Integer,
-    Select,
-    Table,
-    func,
-    select,
-    tuple_,
-)
 
 from benchmarks.terminal import progress_bar
 from router.store import tables
@@ -42,12 +31,12 @@ from router.store_arguments import add_store_arguments, store_of
 Rows = list[tuple[Any, ...]]
 #: What can be exported.
 TABLES = {table.name: table for table in (tables.requests, tables.attempts, tables.feedback, tables.spend)}
-BATCH_ROWS = 2000
+#: Rows of one query, and of one row group in Parquet.
+BATCH_ROWS = 10_000
 ERRORS = (StoreError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headway export`."""
     add_store_arguments(parser, "--url")
     parser.add_argument(
         "--table", choices=TABLES, default="requests", help="what to export (default: requests)"
@@ -136,14 +125,14 @@ class Extract:
     """Selects rows of a table: of requests received from `since` until before `until` (seconds since the epoch; for `spend`:
     days that overlap), and of some policies."""
 
-    table: Table
+    table: sa.Table
     since: float | None = None
     until: float | None = None
     policies: Sequence[str] = ()
 
     async def count(self, engine: AsyncEngine) -> int:
         """The current number of rows."""
-        query = self._filtered(select(func.count()).select_from(self.table))
+        query = self._filtered(sa.select(sa.func.count()).select_from(self.table))
         async with engine.connect() as connection:
             return int(await connection.scalar(query) or 0)
 
@@ -155,9 +144,9 @@ class Extract:
         at = [list(self.table.columns).index(column) for column in key]
         after: tuple[Any, ...] = ()
         while True:
-            query = self._filtered(select(self.table)).order_by(*key).limit(BATCH_ROWS)
+            query = self._filtered(sa.select(self.table)).order_by(*key).limit(BATCH_ROWS)
             if after:
-                query = query.where(key[0] > after[0] if len(key) == 1 else tuple_(*key) > after)
+                query = query.where(key[0] > after[0] if len(key) == 1 else sa.tuple_(*key) > after)
             async with engine.connect() as connection:
                 found = [tuple(row) for row in await connection.execute(query)]
             if found:
@@ -166,9 +155,9 @@ class Extract:
             if len(found) < BATCH_ROWS:
                 return
 
-    def _filtered(self, query: Select[Any]) -> Select[Any]:
+    def _filtered(self, query: sa.Select[Any]) -> sa.Select[Any]:
         table, requests = self.table, tables.requests
-        conditions: list[ColumnElement[bool]] = []
+        conditions: list[sa.ColumnElement[bool]] = []
         if table is tables.spend:
             if self.since is not None:
                 conditions.append(table.c.day >= today(self.since))
@@ -192,12 +181,17 @@ class Extract:
 class Parquet:
     """Columns with the tables' types, compressed. Needs pyarrow (the extra `export`)."""
 
-    def __init__(self, table: Table, out: BinaryIO) -> None:
+    def __init__(self, table: sa.Table, out: BinaryIO) -> None:
         import pyarrow as pa  # type: ignore[import-untyped]
         from pyarrow import parquet
 
         self._pa = pa
-        types = {BigInteger: pa.int64(), Integer: pa.int64(), Double: pa.float64(), Boolean: pa.bool_()}
+        types = {
+            sa.BigInteger: pa.int64(),
+            sa.Integer: pa.int64(),
+            sa.Double: pa.float64(),
+            sa.Boolean: pa.bool_(),
+        }
         self._schema = pa.schema(
             [
                 pa.field(column.name, types.get(type(column.type), pa.string()), bool(column.nullable))
@@ -205,19 +199,13 @@ class Parquet:
             ]
         )
         self._writer = parquet.ParquetWriter(out, self._schema, compression="zstd")
-        self._waiting: Rows = []
+        self.close = self._writer.close
 
     def write(self, rows: Rows) -> None:
-        """Add rows, and write a row group when there are enough."""
-        self._waiting += rows
-        if len(self._waiting) >= _ROW_GROUP:
-            self._write_group()
-
-    def _write_group(self) -> None:
-        columns = list(zip(*self._waiting, strict=True)) or [()] * len(self._schema)
+        """Write rows as a row group."""
+        columns = zip(*rows, strict=True)
         arrays = [self._array(values, field) for values, field in zip(columns, self._schema, strict=True)]
         self._writer.write_batch(self._pa.record_batch(arrays, schema=self._schema))
-        self._waiting = []
 
     def _array(self, values: Sequence[Any], field: Any) -> Any:
         try:
@@ -227,22 +215,11 @@ class Parquet:
                 f"the column {field.name} has a value of another type: is the database damaged?"
             ) from None
 
-    def close(self) -> None:
-        """Write the last rows and the footer."""
-        try:
-            if self._waiting:
-                self._write_group()
-        finally:
-            self._writer.close()
-
-
-_ROW_GROUP = 20_000
-
 
 class Csv:
     """Comma-separated values with a header line."""
 
-    def __init__(self, table: Table, out: BinaryIO) -> None:
+    def __init__(self, table: sa.Table, out: BinaryIO) -> None:
         self._out = out
         self.write([tuple(column.name for column in table.columns)])
 
@@ -256,8 +233,6 @@ class Csv:
 
 #: A spreadsheet reads a text with such a beginning as a formula, and clients choose some of the texts.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
 #: A text that must be quoted.
 _QUOTED = re.compile('[,"\r\n]|^$')
 

@@ -144,9 +144,9 @@ def test_a_name_that_is_no_text_is_one_line(
 def test_a_value_of_another_type_is_told() -> None:
     """SQLite holds any type in any column, so a damaged file may."""
     rows = Parquet(tables.spend, io.BytesIO())
-    rows.write([("2026-11-22", "run", "key", "latency", 7.5, 1, 2, 3, 0.5)])
     with pytest.raises(StoreError, match="the column model has a value of another type"):
-        rows.close()
+        rows.write([("2026-11-22", "run", "key", "latency", 7.5, 1, 2, 3, 0.5)])
+    rows.close()
 
 
 def test_what_cannot_be_done_is_one_line(
