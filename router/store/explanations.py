@@ -1,7 +1,7 @@
 """The data of a request's decisions as one compact blob: for people ("why there?") and for training.
 
-The blob is JSON without names: rows in the order of the tuples below. The tuples are spelled out, not derived from the
-classes, because old blobs must stay readable. When they change, `VERSION` must change.
+The blob is JSON without names: rows in the order of `PREDICTION_FIELDS` and `LOAD_FEATURES`. Old blobs must stay readable:
+when these change, `VERSION` must change (a test has them as they are).
 
     {"v": 2, "prefix": [hash, ...], "f": [head and tail, how many are head, counts] | null,
      "d": [[policy, after_s, chosen, propensity, left_out,
@@ -19,23 +19,13 @@ from typing import Any, TypedDict
 import orjson
 
 from predictors.kernels import ids_as_base64
-from router.core.state import load_features
+from router.core.state import LOAD_FEATURES, load_features
 from router.core.types import Considered, Decision, PromptFeatures
 from router.store.records import PREDICTION_FIELDS, RequestRecord, prediction_values
 
 VERSION = 2
 #: The number of `PREDICTION_FIELDS` in blobs of each version.
 _FIELDS_OF = {1: 13, 2: 15}
-LOAD_FIELDS = (
-    "in_flight",
-    "awaiting_first_token",
-    "pending_prefill_tokens",
-    "context_tokens",
-    "running",
-    "waiting",
-    "kv_usage",
-    "report_age_s",
-)
 MAX_BLOB_BYTES = 16_384
 MAX_PREFIX_HASHES = 128
 # Encoding hundreds of candidates to drop most of them would cost more than the request.
@@ -208,7 +198,7 @@ def _kept_decision(row: Sequence[Any], fields: int) -> KeptDecision:
             "chosen": place == chosen,
             "reason": reason,
             "predicted": None if prediction is None else _predicted(prediction, fields),
-            "load": None if load is None else dict(zip(LOAD_FIELDS, load, strict=True)),
+            "load": None if load is None else dict(zip(LOAD_FEATURES, load, strict=True)),
         }
         for place, (instance, model, score, reason, prediction, load) in enumerate(rows)
     ]

@@ -8,7 +8,7 @@ caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -19,23 +19,7 @@ from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFea
 from router.store.entries import REQUEST_COLUMNS, Row, clean
 
 #: The stored fields of a prediction, in order. Old explanations have the same order.
-PREDICTION_FIELDS = (
-    "output_tokens_p50",
-    "output_tokens_p90",
-    "output_tokens_mean",
-    "ttft_s_p50",
-    "ttft_s_p95",
-    "tpot_s",
-    "e2e_s_mean",
-    "e2e_s_p50",
-    "e2e_s_p95",
-    "quality",
-    "cost_usd",
-    "p_miss",
-    "engine_ttft_s",
-    "quality_sd",
-    "memory_ratio",
-)
+PREDICTION_FIELDS = tuple(each.name for each in fields(Prediction))
 PredictionValues = tuple[float | None, ...]
 prediction_values: Callable[[Prediction], PredictionValues] = attrgetter(*PREDICTION_FIELDS)
 
@@ -46,15 +30,8 @@ def prediction_picker(*names: str) -> Callable[[PredictionValues], PredictionVal
 
 
 #: The values that have a column of their own (`predicted_...`), in this order.
-PREDICTED_COLUMNS = (
-    "output_tokens_p50",
-    "output_tokens_p90",
-    "ttft_s_p50",
-    "ttft_s_p95",
-    "e2e_s_p50",
-    "e2e_s_p95",
-    "quality",
-    "cost_usd",
+PREDICTED_COLUMNS = tuple(
+    name.removeprefix("predicted_") for name in REQUEST_COLUMNS if name.startswith("predicted_")
 )
 _predicted_columns = prediction_picker(*PREDICTED_COLUMNS)
 
