@@ -35,17 +35,21 @@ from router.core.events import (
     PeerObserved,
     PredictorsChanged,
 )
-from router.core.profile import EngineProfile
 from router.core.request_state import AttemptState
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
-from router.core.types import Candidate, Capability, Request, Targets
+from router.core.types import Candidate, Request, Targets
 
 logger = logging.getLogger("headway")
 
 FORMAT = 1
 #: Fields of a request that are left out: they change no decision.
 _NOT_LOGGED = frozenset({"cache_salt", "forecast", "outlook"})
+#: The fields of an instance that a fleet file sets.
+_SETTINGS = (
+    *("name", "kind", "candidates", "max_concurrency", "hardware", "speed", "profiles", "usd_per_hour"),
+    *("unsupported", "tokenizes", "fixed_slots", "starting"),
+)
 _EVENTS: Mapping[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 
 
@@ -167,34 +171,15 @@ def _read_event(path: Path, number: int, kind: Any, values: Any, instances: Mapp
 
 def _instance(path: Path, number: int, spec: Any, instances: Mapping[str, Instance]) -> Instance:
     """An instance with the settings of the fleet file. An existing one is changed and keeps its counters."""
-    given: _InstanceSpec = _decoded(path, number, _InstanceSpec, spec)
-    instance = instances.get(given.name) or Instance(
-        given.name, given.kind, given.candidates, healthy=not given.starting
-    )
-    for field in fields(given):
-        value = getattr(given, field.name)
+    given: Instance = _decoded(path, number, Instance, spec)
+    given.healthy = not given.starting
+    instance = instances.get(given.name, given)
+    for name in _SETTINGS:
+        value = getattr(given, name)
         # An equal object is not replaced: what was learned from the old one stays with it.
-        if value != getattr(instance, field.name):
-            setattr(instance, field.name, value)
+        if value != getattr(instance, name):
+            setattr(instance, name, value)
     return instance
-
-
-@dataclass(frozen=True, slots=True)
-class _InstanceSpec:
-    """The settings of an instance in the fleet file; see `Instance`."""
-
-    name: str
-    kind: str
-    candidates: dict[str, Candidate]
-    max_concurrency: int | None
-    hardware: str | None
-    speed: float
-    profiles: dict[str, EngineProfile]
-    usd_per_hour: float | None
-    unsupported: frozenset[Capability]
-    tokenizes: bool
-    fixed_slots: bool
-    starting: bool = False
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:
@@ -230,8 +215,7 @@ def _line(value: Any) -> str:
 
 def _event(event: Event) -> Any:
     if isinstance(event, FleetChanged):
-        names = [field.name for field in fields(_InstanceSpec)]
-        specs = [{name: _plain(getattr(each, name)) for name in names} for each in event.instances]
+        specs = [{name: _plain(getattr(each, name)) for name in _SETTINGS} for each in event.instances]
         return [specs, _plain(event.settings)]
     if isinstance(event, PeerObserved):
         return [base64.b64encode(event.message).decode()]
