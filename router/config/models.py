@@ -11,25 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from router.config import sections
 from router.config.fields import Count, Int, ModelName, PriceConfig, Section, Share, SloConfig, Text
 from router.config.instances import EngineConfig, EngineUrl, InstanceConfig, TemplateConfig
 from router.config.marks import Mark
 from router.config.scaling import PoolConfig, ScalingConfig
-from router.config.sections import (
-    AuthConfig,
-    DefaultsConfig,
-    JudgeConfig,
-    LimitsConfig,
-    ObservabilityConfig,
-    PredictorsConfig,
-    ProbesConfig,
-    SchedulingConfig,
-    SecondLookConfig,
-    ServerConfig,
-    StateConfig,
-    StoreConfig,
-    UiConfig,
-)
 from router.core.types import Candidate, Price
 
 
@@ -73,24 +59,24 @@ class FleetConfig(Section):
     for an answer in one piece where nothing needs the stream (`router.core.streaming`).
     """
 
-    server: ServerConfig = ServerConfig()
-    auth: AuthConfig = AuthConfig()
-    store: StoreConfig = StoreConfig()
-    state: StateConfig = StateConfig()
-    defaults: DefaultsConfig = DefaultsConfig()
-    limits: LimitsConfig = LimitsConfig()
-    scheduling: SchedulingConfig = SchedulingConfig()
+    server: sections.ServerConfig = sections.ServerConfig()
+    auth: sections.AuthConfig = sections.AuthConfig()
+    store: sections.StoreConfig = sections.StoreConfig()
+    state: sections.StateConfig = sections.StateConfig()
+    defaults: sections.DefaultsConfig = sections.DefaultsConfig()
+    limits: sections.LimitsConfig = sections.LimitsConfig()
+    scheduling: sections.SchedulingConfig = sections.SchedulingConfig()
     upstream_stream: Literal["always", "when_needed"] = "always"
-    probes: ProbesConfig = ProbesConfig()
+    probes: sections.ProbesConfig = sections.ProbesConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     instances: tuple[InstanceConfig, ...] = ()
     discovery: Annotated[tuple[DiscoveryConfig, ...], Mark.AT_START] = ()
     scaling: ScalingConfig = ScalingConfig()
-    predictors: PredictorsConfig = PredictorsConfig()
-    judge: Annotated[JudgeConfig | None, Mark.AT_START] = None
-    second_look: Annotated[SecondLookConfig | None, Mark.AT_START] = None
-    observability: ObservabilityConfig = ObservabilityConfig()
-    ui: UiConfig = UiConfig()
+    predictors: sections.PredictorsConfig = sections.PredictorsConfig()
+    judge: Annotated[sections.JudgeConfig | None, Mark.AT_START] = None
+    second_look: Annotated[sections.SecondLookConfig | None, Mark.AT_START] = None
+    observability: sections.ObservabilityConfig = sections.ObservabilityConfig()
+    ui: sections.UiConfig = sections.UiConfig()
 
     def model(self, name: str) -> ModelConfig | None:
         """The model with this name or alias."""

@@ -12,18 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    ProgrammingError,
-    SQLAlchemyError,
-)
 
 from router.store import schema
 from router.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
@@ -70,7 +60,7 @@ def parse_url(url: str) -> URL:
     """The URL with its async driver. Raises StoreError for a URL that Headway cannot use."""
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):
+    except (exc.ArgumentError, ValueError):
         raise StoreError("store.url is not a database URL (sqlite+aiosqlite:///FILE)") from None
     parsed = parsed.set(drivername=_SHORT_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _DRIVERS:
@@ -132,7 +122,7 @@ def create_engine(
         }
     try:
         engine = create_async_engine(url, **options)
-    except (ArgumentError, ValueError) as error:
+    except (exc.ArgumentError, ValueError) as error:
         raise StoreError(f"the URL of the store has a wrong option: {error}") from None
     except ModuleNotFoundError as error:
         extra = "postgres" if url.get_backend_name() == "postgresql" else "store"
@@ -153,7 +143,7 @@ def _leave_read_only(context: Any) -> None:
 
 
 async def _connect_postgres(**settings: Any) -> Any:
-    from router.store.postgres_connection import connect  # the driver may be missing
+    from router.store.postgres_commits import connect  # the driver may be missing
 
     return await connect(**settings)
 
@@ -213,7 +203,7 @@ def driver_errors(engine: AsyncEngine) -> tuple[type[Exception], ...]:
     """The errors of using a database: SQLAlchemy's, the network's, and the driver's own where SQLAlchemy does not
     translate them: while connecting, and for a text that is not valid Unicode (of a damaged file also in a message)."""
     errors: tuple[type[Exception], ...] = (
-        SQLAlchemyError,
+        exc.SQLAlchemyError,
         OSError,
         TimeoutError,
         sqlite3.Error,
@@ -232,16 +222,16 @@ _VALUE_ERRORS = (ValueError, TypeError, OverflowError)
 
 def is_bad_value(error: BaseException) -> bool:
     """Whether the same rows would fail again (unlike with a slow, locked or unreachable database)."""
-    if isinstance(error, (DataError, IntegrityError)):
+    if isinstance(error, (exc.DataError, exc.IntegrityError)):
         return True
-    if isinstance(error, DBAPIError):
-        if error.connection_invalidated or isinstance(error, OperationalError):
+    if isinstance(error, exc.DBAPIError):
+        if error.connection_invalidated or isinstance(error, exc.OperationalError):
             return False
         state: str | None = getattr(error.orig, "sqlstate", None)
         if state is not None:
             return state[:2] in BAD_VALUE_STATES
         # sqlite3's words for a value of a type that it cannot bind
-        return isinstance(error, (InterfaceError, ProgrammingError)) and "bind" in str(error.orig)
+        return isinstance(error, (exc.InterfaceError, exc.ProgrammingError)) and "bind" in str(error.orig)
     return isinstance(error, _VALUE_ERRORS)
 
 
@@ -360,7 +350,7 @@ _NO_PRIMARY = "TargetServerAttributeNotMatched"
 
 def _cause(error: BaseException) -> BaseException:
     """The driver's own error."""
-    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
 
 
 def safe_reason(error: Exception) -> str:

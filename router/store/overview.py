@@ -9,22 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    FromClause,
-    Integer,
-    Select,
-    String,
-    and_,
-    case,
-    cast,
-    func,
-    literal,
-    null,
-    select,
-    union_all,
-)
+import sqlalchemy as sa
+from sqlalchemy import func
 
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
 from router.store.bins import tree
@@ -50,7 +36,7 @@ async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> di
     """All figures of a window. Counts and amounts are scaled up if rows were sampled (`sampled_share` below 1); quantiles
     come from bins. Raises StoreError."""
     await store.flush()
-    count = select(func.count().label("n")).select_from(requests).where(_inside(requests, window))
+    count = sa.select(func.count().label("n")).select_from(requests).where(_inside(requests, window))
     counted = (await store.rows(count))[0]["n"]
     share, chosen = _sample(window, counted, max_rows)
     picked = _picked(window, chosen)
@@ -73,17 +59,17 @@ async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, An
     """By instance, over the last `window_s` seconds: answers, mean actual and predicted TTFT of those that have both, and
     the share within the predicted 95 % quantile."""
     columns = requests.c
-    both = and_(columns.ttft_s.is_not(None), columns.predicted_ttft_s_p50.is_not(None))
+    both = sa.and_(columns.ttft_s.is_not(None), columns.predicted_ttft_s_p50.is_not(None))
     query = (
-        select(
+        sa.select(
             columns.instance,
             func.count().label("requests"),
-            func.avg(case((both, columns.ttft_s))).label("ttft_s"),
-            func.avg(case((both, columns.predicted_ttft_s_p50))).label("predicted_ttft_s"),
+            func.avg(sa.case((both, columns.ttft_s))).label("ttft_s"),
+            func.avg(sa.case((both, columns.predicted_ttft_s_p50))).label("predicted_ttft_s"),
             func.avg(
-                case(
-                    (and_(both, columns.ttft_s <= columns.predicted_ttft_s_p95), 1.0),
-                    (and_(both, columns.predicted_ttft_s_p95.is_not(None)), 0.0),
+                sa.case(
+                    (sa.and_(both, columns.ttft_s <= columns.predicted_ttft_s_p95), 1.0),
+                    (sa.and_(both, columns.predicted_ttft_s_p95.is_not(None)), 0.0),
                 )
             ).label("within_p95"),
             func.coalesce(func.sum(columns.output_tokens), 0).label("output_tokens"),
@@ -100,7 +86,7 @@ async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, An
 _HEX = 256
 
 
-def _sample(window: Window, counted: int, max_rows: int) -> tuple[float, ColumnElement[bool]]:
+def _sample(window: Window, counted: int, max_rows: int) -> tuple[float, sa.ColumnElement[bool]]:
     """The share of rows to read and the condition that selects them: by the last two digits of the id, which are random
     (`Gateway.new_request_id`)."""
     if counted <= max_rows:
@@ -109,15 +95,15 @@ def _sample(window: Window, counted: int, max_rows: int) -> tuple[float, ColumnE
     # This select needs only the index on `received_at`, which has the ids too: no other row is read.
     every = requests.alias("every")
     end = func.substr(every.c.id, func.length(every.c.id) - 1)
-    picked = select(every.c.id).where(_inside(every, window), end < f"{kept:02x}")
+    picked = sa.select(every.c.id).where(_inside(every, window), end < f"{kept:02x}")
     return kept / _HEX, requests.c.id.in_(picked)
 
 
-def _inside(table: FromClause, window: Window) -> ColumnElement[bool]:
-    return and_(table.c.received_at >= window.since, table.c.received_at <= window.until)
+def _inside(table: sa.FromClause, window: Window) -> sa.ColumnElement[bool]:
+    return sa.and_(table.c.received_at >= window.since, table.c.received_at <= window.until)
 
 
-def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
+def _picked(window: Window, where: sa.ColumnElement[bool]) -> sa.CTE:
     """One narrow row for each request: its time bucket, its names, bins and amounts."""
     columns = requests.c
     has_slo = (
@@ -126,25 +112,25 @@ def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
     offered = has_slo & columns.outcome.not_in([outcome.value for outcome in OUTSIDE_ATTAINMENT])
     whole = columns.outcome.in_([Outcome.OK.value, Outcome.LATE.value])
     # How soon a request was refused says nothing about latency.
-    times = {name: case((whole, columns[name])) if name == "e2e_s" else columns[name] for name in TIMES}
+    times = {name: sa.case((whole, columns[name])) if name == "e2e_s" else columns[name] for name in TIMES}
     # An answer that was cut short says nothing about predicted lengths.
     valid = {"ttft": columns.ttft_s.is_not(None), "e2e": whole, "output_tokens": whole}
     ratios = {
         f"ratio_{name}": RATIO_BINS.index(
-            case((and_(valid[name], columns[predicted] > 0), columns[actual] / columns[predicted]))
+            sa.case((sa.and_(valid[name], columns[predicted] > 0), columns[actual] / columns[predicted]))
         )
         for name, (actual, predicted) in PREDICTED.items()
     }
     return (
-        select(
+        sa.select(
             tree(columns.received_at, window.starts()[1:]).label("at"),
             columns.outcome,
-            case((columns.decoded.is_(True), 1), else_=0).label("decoded"),
+            sa.case((columns.decoded.is_(True), 1), else_=0).label("decoded"),
             *(func.coalesce(columns[column], "").label(name) for name, column in SPLITS.items()),
             *(TIME_BINS.index(column).label(name) for name, column in times.items()),
             *(bins.label(name) for name, bins in ratios.items()),
-            case((offered, 1), else_=0).label("offered"),
-            case((offered & columns.slo_met.is_(True), 1), else_=0).label("met"),
+            sa.case((offered, 1), else_=0).label("offered"),
+            sa.case((offered & columns.slo_met.is_(True), 1), else_=0).label("met"),
             func.coalesce(columns.prompt_tokens, 0).label("prompt_tokens"),
             func.coalesce(columns.output_tokens, 0).label("output_tokens"),
             func.coalesce(columns.cost_usd, 0.0).label("cost_usd"),
@@ -155,35 +141,42 @@ def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
     )
 
 
-def _everything(picked: CTE) -> Any:
+def _everything(picked: sa.CTE) -> Any:
     """All groupings in one statement, so that all figures are from the same moment. Columns: `part` (the grouping), `at`
     (time bucket), `name`, `bin`, `n`, and sums."""
     columns = picked.c
     sums = [func.sum(columns[name]).label(name) for name in SUMS]
-    nothing = [literal(0).label(name) for name in SUMS]
-    parts: list[Select[Any]] = [
-        select(
-            literal("outcome").label("part"),
+    nothing = [sa.literal(0).label(name) for name in SUMS]
+    parts: list[sa.Select[Any]] = [
+        sa.select(
+            sa.literal("outcome").label("part"),
             columns.at.label("at"),
-            cast(columns.outcome, String).label("name"),
+            sa.cast(columns.outcome, sa.String).label("name"),
             columns.decoded.label("bin"),
             func.count().label("n"),
             *sums,
         ).group_by(columns.at, columns.outcome, columns.decoded)
     ]
     parts += [
-        select(literal(name), columns.at, literal(""), columns[name], func.count(), *nothing)
+        sa.select(sa.literal(name), columns.at, sa.literal(""), columns[name], func.count(), *nothing)
         .where(columns[name].is_not(None))
         .group_by(columns.at, columns[name])
         for name in (*TIMES, *(f"ratio_{each}" for each in PREDICTED))
     ]
     for name in SPLITS:
         dearest = (
-            select(literal(name), cast(null(), Integer), columns[name], literal(0), func.count(), *sums)
+            sa.select(
+                sa.literal(name),
+                sa.cast(sa.null(), sa.Integer),
+                columns[name],
+                sa.literal(0),
+                func.count(),
+                *sums,
+            )
             .group_by(columns[name])
             .order_by(func.sum(columns.cost_usd).desc(), func.count().desc(), columns[name])
             .limit(MAX_NAMES)
             .subquery()
         )
-        parts.append(select(dearest))
-    return union_all(*parts)
+        parts.append(sa.select(dearest))
+    return sa.union_all(*parts)

@@ -11,21 +11,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    delete,
-    false,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 
 from router.store.async_engine import AsyncEngine
 from router.store.tables import metadata
@@ -37,11 +23,11 @@ VERSIONS = ("0001", "0002", "0003")
 NEWEST = VERSIONS[-1]
 
 # As Alembic makes it.
-_VERSION_TABLE = Table(
+_VERSION_TABLE = sa.Table(
     "alembic_version",
-    MetaData(),
-    Column("version_num", String(32), nullable=False),
-    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 _FOLDER = Path(__file__).with_name("migrations")
 # Any number that nothing else in the database uses: "headway" in ASCII.
@@ -63,8 +49,8 @@ async def upgrade(engine: AsyncEngine) -> None:
         await connection.rollback()
         # Our turn: the first process may have done everything.
         if engine.dialect.name == "postgresql":
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            await connection.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_WAIT_S}s'"))
+            await connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            await connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_TABLE_WAIT_S}s'"))
         else:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
         await connection.run_sync(_upgrade)
@@ -82,11 +68,11 @@ async def check(engine: AsyncEngine) -> None:
             )
 
 
-def version(connection: Connection) -> str | None:
+def version(connection: sa.Connection) -> str | None:
     """The version of the tables; None if there is none. Raises SchemaError for an unknown version."""
-    if not inspect(connection).has_table("alembic_version"):
+    if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
     if found is not None and found not in VERSIONS:
         raise SchemaError(
             f"was made by a newer version of Headway (its tables are at {found}, this program supports {NEWEST})"
@@ -94,45 +80,45 @@ def version(connection: Connection) -> str | None:
     return found
 
 
-def _ready(connection: Connection) -> bool:
+def _ready(connection: sa.Connection) -> bool:
     if version(connection) != NEWEST:
         return False
     _refuse_missing(connection)
     return True
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(connection: sa.Connection) -> None:
     before = version(connection)
     if before == NEWEST:
         return
     if is_empty(connection):
         metadata.create_all(connection)
         _VERSION_TABLE.create(connection)
-        connection.execute(insert(_VERSION_TABLE).values(version_num=NEWEST))
+        connection.execute(sa.insert(_VERSION_TABLE).values(version_num=NEWEST))
         log.info("the store's tables were created at version %s", NEWEST)
     else:
         _migrate(connection)
         log.info("the store's tables were upgraded from %s to version %s", before or "no version", NEWEST)
 
 
-def is_empty(connection: Connection) -> bool:
+def is_empty(connection: sa.Connection) -> bool:
     """Whether the database has none of our tables."""
-    return not {*metadata.tables, _VERSION_TABLE.name}.intersection(inspect(connection).get_table_names())
+    return not {*metadata.tables, _VERSION_TABLE.name}.intersection(sa.inspect(connection).get_table_names())
 
 
-def write_nothing(connection: Connection) -> None:
+def write_nothing(connection: sa.Connection) -> None:
     """Raise what the first write would, if the database is read-only or its user may not write our tables. The caller rolls
     back."""
     if is_empty(connection):
         _VERSION_TABLE.create(connection)
     for table in metadata.sorted_tables if version(connection) == NEWEST else [_VERSION_TABLE]:
         column = next(iter(table.columns))
-        connection.execute(insert(table).from_select([column], select(column).where(false())))
-        connection.execute(update(table).where(false()).values({column: column}))
-        connection.execute(delete(table).where(false()))
+        connection.execute(sa.insert(table).from_select([column], sa.select(column).where(sa.false())))
+        connection.execute(sa.update(table).where(sa.false()).values({column: column}))
+        connection.execute(sa.delete(table).where(sa.false()))
 
 
-def _migrate(connection: Connection) -> None:
+def _migrate(connection: sa.Connection) -> None:
     # Its own message has a dozen lines.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
@@ -145,9 +131,9 @@ def _migrate(connection: Connection) -> None:
     _refuse_missing(connection)
 
 
-def _refuse_missing(connection: Connection) -> None:
+def _refuse_missing(connection: sa.Connection) -> None:
     """Raise SchemaError for tables with our names but other columns."""
-    inspector = inspect(connection)
+    inspector = sa.inspect(connection)
     present = set(inspector.get_table_names())
     missing = []
     for table in metadata.sorted_tables:

@@ -6,139 +6,126 @@ seconds since the epoch, money is in USD, unknown is NULL.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Double,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-)
+import sqlalchemy as sa
 
 from router.core.types import Outcome
 from router.store.entries import REQUEST_COLUMNS
 from router.store.records import RequestRecord
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 # Otherwise PostgreSQL compares ids by the database's locale, which may not be byte order.
-_ID = String().with_variant(String(collation="C"), "postgresql")
+_ID = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
+_FIELDS = get_type_hints(RequestRecord)
 #: The type of a column by that of the record's field.
-_KINDS = {bool: Boolean, int: BigInteger, float: Double, str: Text, Outcome: Text}
+_KINDS = {bool: sa.Boolean, int: sa.BigInteger, float: sa.Double, str: sa.Text, Outcome: sa.Text}
 
 
-def _columns(record: type, names: Sequence[str], needed: Collection[str] = ()) -> Iterator[Column[Any]]:
-    """Columns for the fields of a record. Those that are `needed` are never NULL."""
-    hints = get_type_hints(record)
-    for name in names:
-        (kind,) = set(get_args(hints[name]) or (hints[name],)) - {type(None)}
-        yield Column(name, _KINDS[kind], nullable=name not in needed)
+def _column(name: str) -> sa.Column[Any]:
+    """A column for a field of the record."""
+    (kind,) = {*(get_args(_FIELDS[name]) or [_FIELDS[name]])} - {NoneType}
+    return sa.Column(name, _KINDS[kind], nullable=name not in ("received_at", "outcome"))
 
 
 #: One row for each request that reached the router.
-requests = Table(
+requests = sa.Table(
     "requests",
     metadata,
-    Column("id", _ID, primary_key=True),
-    *_columns(RequestRecord, REQUEST_COLUMNS[1:], {"received_at", "outcome"}),
+    sa.Column("id", _ID, primary_key=True),
+    *map(_column, REQUEST_COLUMNS[1:]),
     # Clustered by id: one tree to append to instead of two.
     sqlite_with_rowid=False,
 )
 
 #: One row for each time a request was sent to an instance.
-attempts = Table(
+attempts = sa.Table(
     "attempts",
     metadata,
-    Column("request_id", _ID, primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("instance", Text),
-    Column("model", Text),
-    Column("started_at", Double),
-    Column("first_token_at", Double),
-    Column("ended_at", Double),
-    Column("output_tokens", BigInteger),
-    Column("cost_usd", Double),
-    Column("ended_how", Text),
-    Column("error", Text),
+    sa.Column("request_id", _ID, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("instance", sa.Text),
+    sa.Column("model", sa.Text),
+    sa.Column("started_at", sa.Double),
+    sa.Column("first_token_at", sa.Double),
+    sa.Column("ended_at", sa.Double),
+    sa.Column("output_tokens", sa.BigInteger),
+    sa.Column("cost_usd", sa.Double),
+    sa.Column("ended_how", sa.Text),
+    sa.Column("error", sa.Text),
     sqlite_with_rowid=False,
 )
 
 #: The data of decisions, compact (`router.store.explanations`). `prompt` is NULL unless prompts are kept.
-explanations = Table(
+explanations = sa.Table(
     "explanations",
     metadata,
-    Column("request_id", _ID, primary_key=True),
-    Column("blob", LargeBinary, nullable=False),
-    Column("prompt", Text),
+    sa.Column("request_id", _ID, primary_key=True),
+    sa.Column("blob", sa.LargeBinary, nullable=False),
+    sa.Column("prompt", sa.Text),
 )
 
 #: Feedback: quality of an answer in [0, 1] by its caller. A request may have several.
-feedback = Table(
+feedback = sa.Table(
     "feedback",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("request_id", _ID, nullable=False, index=True),
-    Column("received_at", Double, nullable=False),
-    Column("key_name", Text),
-    Column("quality", Double, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("request_id", _ID, nullable=False, index=True),
+    sa.Column("received_at", sa.Double, nullable=False),
+    sa.Column("key_name", sa.Text),
+    sa.Column("quality", sa.Double, nullable=False),
 )
 
 #: One row for each process that recorded. `clean` is NULL while it runs (or until its end is accounted for), and false if
 #: rows were lost; `lost_*` count them.
-runs = Table(
+runs = sa.Table(
     "runs",
     metadata,
-    Column("id", _ID, primary_key=True),
-    Column("started_at", Double, nullable=False),
-    Column("ended_at", Double),
-    Column("clean", Boolean),
-    Column("arrived", BigInteger, nullable=False, default=0),
-    Column("finished", BigInteger, nullable=False, default=0),
-    Column("recorded", BigInteger, nullable=False, default=0),
-    Column("dropped", BigInteger, nullable=False, default=0),
-    Column("lost_finished", BigInteger, nullable=False, default=0),
-    Column("lost_in_flight", BigInteger, nullable=False, default=0),
+    sa.Column("id", _ID, primary_key=True),
+    sa.Column("started_at", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double),
+    sa.Column("clean", sa.Boolean),
+    sa.Column("arrived", sa.BigInteger, nullable=False, default=0),
+    sa.Column("finished", sa.BigInteger, nullable=False, default=0),
+    sa.Column("recorded", sa.BigInteger, nullable=False, default=0),
+    sa.Column("dropped", sa.BigInteger, nullable=False, default=0),
+    sa.Column("lost_finished", sa.BigInteger, nullable=False, default=0),
+    sa.Column("lost_in_flight", sa.BigInteger, nullable=False, default=0),
 )
 
 #: The spending of each run by day (UTC, `2026-11-22`), key, policy and model ("" for none). Totals of a run only grow and
 #: are written with the rows that they count. They stay when the rows are pruned: budgets and spend reports come from here.
-spend = Table(
+spend = sa.Table(
     "spend",
     metadata,
-    Column("day", String(10), primary_key=True),
-    Column("run_id", _ID, primary_key=True),
-    Column("key_name", Text, primary_key=True),
-    Column("policy", Text, primary_key=True),
-    Column("model", Text, primary_key=True),
-    Column("requests", BigInteger, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("output_tokens", BigInteger, nullable=False),
-    Column("cost_usd", Double, nullable=False),
+    sa.Column("day", sa.String(10), primary_key=True),
+    sa.Column("run_id", _ID, primary_key=True),
+    sa.Column("key_name", sa.Text, primary_key=True),
+    sa.Column("policy", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cost_usd", sa.Double, nullable=False),
 )
 
 #: Clients' keys that were made at run time, beside those of the fleet file. Of a key only its SHA-256 is stored. `maker` is
 #: the key that made it (NULL: an operator), `settings` the caps as JSON, named as in the fleet file. A revoked key stays, so
 #: that no other key gets its name.
-keys = Table(
+keys = sa.Table(
     "keys",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("sha256", String(64), nullable=False, unique=True),
-    Column("maker", Text),
-    Column("settings", Text, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("revoked_at", Double),
-    Column("changed_at", Double, nullable=False, index=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("sha256", sa.String(64), nullable=False, unique=True),
+    sa.Column("maker", sa.Text),
+    sa.Column("settings", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("revoked_at", sa.Double),
+    sa.Column("changed_at", sa.Double, nullable=False, index=True),
 )
 
 # For `since` and retention, which select by time.
-Index("requests_received_at", requests.c.received_at)
+sa.Index("requests_received_at", requests.c.received_at)
