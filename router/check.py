@@ -31,7 +31,6 @@ _STATE_TIMEOUT_S = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headway check`."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config", metavar="FLEET", help="fleet file to check")
     what.add_argument("--schema", action="store_true", help="print the fleet file's JSON schema and exit")
@@ -56,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
     config = load(args.config)
     try:
-        _check_secrets(config, args.config)
-        _check_files(config, args.config)
+        if problems := [*_unset_secrets(config), *_unwritable_files(config)]:
+            raise ConfigError(args.config, problems)
         _check_artifacts(config)
         _check_packages(config)
         for instance in config.instances:
@@ -99,36 +98,27 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_secrets(config: FleetConfig, source: str) -> None:
-    """Raise ConfigError for secrets of the gateway itself that are not set."""
-    problems = [
-        Problem(each.path, f"the environment variable {each.name} is not set")
-        for each in named(config)
-        if each.mark is Mark.VARIABLE
-        and each.path[0] not in _OF_ENGINES
-        and each.path[:2] != ("auth", "engine_env")
-        and not os.environ.get(each.name)
-    ]
-    if problems:
-        raise ConfigError(source, problems)
+def _unset_secrets(config: FleetConfig) -> Iterator[Problem]:
+    """Secrets of the gateway itself that are not set."""
+    for each in named(config):
+        of_engines = each.path[0] in _OF_ENGINES or each.path[:2] == ("auth", "engine_env")
+        if each.mark is Mark.VARIABLE and not of_engines and not os.environ.get(each.name):
+            yield Problem(each.path, f"the environment variable {each.name} is not set")
 
 
-def _check_files(config: FleetConfig, source: str) -> None:
-    """Raise ConfigError for files of the gateway itself that cannot be written."""
+def _unwritable_files(config: FleetConfig) -> Iterator[Problem]:
+    """Files of the gateway itself that cannot be written."""
     from router.store.runs import takes_files
 
-    problems = []
     log, spool = config.observability.decision_log, config.store.spool_directory
     if spool is None and config.store.url.startswith("postgresql"):
         spool = str(Path.cwd())
     if log is not None and not _can_be_written(Path(log)):
-        problems.append(Problem(("observability", "decision_log"), f"cannot write {log}"))
+        yield Problem(("observability", "decision_log"), f"cannot write {log}")
     if spool is not None:  # the start makes directories that are missing
         there = next(each for each in (Path(spool), *Path(spool).absolute().parents) if each.exists())
         if not takes_files(there):
-            problems.append(Problem(("store", "spool_directory"), f"cannot write in {spool}"))
-    if problems:
-        raise ConfigError(source, problems)
+            yield Problem(("store", "spool_directory"), f"cannot write in {spool}")
 
 
 def _can_be_written(file: Path) -> bool:

@@ -30,7 +30,6 @@ ERRORS = (StoreError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headway db`."""
     parser.add_argument(
         "action", choices=("version", "upgrade"), help="show the tables' version, or upgrade the tables"
     )

@@ -37,7 +37,6 @@ Serve = Callable[..., int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headway demo`."""
     parser.add_argument(
         "--port", type=int, help=f"port to listen on (default {DEFAULT_PORT}; with --once a free one)"
     )

@@ -133,23 +133,20 @@ class KubernetesPods:
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s, version = _FIRST_PAUSE_S, None
+        pause_s = _FIRST_PAUSE_S
+        version: str | None = None
         while True:
             began = loop.time()
+            last, version = version, None  # a watch that fails needs a new list
             try:
-                if version is None:
-                    version = await self._list()
-                version = await self._follow_from(version)
+                version = await self._follow_from(await self._list() if last is None else last)
             except _Behind:
-                version = None
+                pass
             except _Refused as error:
-                version = None
                 logger.warning("discovery: %s answers %s", self._url, error)
             except (aiohttp.ClientError, TimeoutError, OSError, *_NO_LIST) as error:
-                version = None
                 logger.warning("discovery: %s does not answer (%s)", self._url, type(error).__name__)
             except Exception as error:  # noqa: BLE001 (the task's root)
-                version = None
                 failed("discovery", error)
             if loop.time() - began > _LONGEST_PAUSE_S:  # a server may end every watch at once
                 pause_s = _FIRST_PAUSE_S

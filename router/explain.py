@@ -32,11 +32,7 @@ def described_candidates(decision: KeptDecision) -> list[dict[str, Any]]:
     values are null if the policy uses no predictions."""
     return [
         {
-            "instance": candidate["instance"],
-            "model": candidate["model"],
-            "score": candidate["score"],
-            "chosen": candidate["chosen"],
-            "reason": candidate["reason"],
+            **{name: value for name, value in candidate.items() if name != "load"},
             "predicted": {name: (candidate["predicted"] or {}).get(name) for name in PREDICTED},
         }
         for candidate in decision["candidates"]
@@ -49,14 +45,7 @@ async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
     request_id = row["id"]
     explanation = await store.explanation(request_id)
     decisions = [
-        {
-            "policy": decision["policy"],
-            "decided_after_s": decision["decided_after_s"],
-            "propensity": decision["propensity"],
-            "why": why(decision),
-            "candidates": described_candidates(decision),
-            "candidates_left_out": decision["candidates_left_out"],
-        }
+        {**decision, "why": why(decision), "candidates": described_candidates(decision)}
         for decision in (explanation["decisions"] if explanation else ())
     ]
     return {
@@ -217,7 +206,6 @@ ERRORS = (StoreError,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `headway explain`."""
     parser.add_argument("id", metavar="ID", help="request id (x-request-id of the answer)")
     add_store_arguments(parser, default=f"{DEFAULT_URL}, or the demo's if that does not exist")
     parser.add_argument("--json", action="store_true", help="machine-readable output")

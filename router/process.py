@@ -73,8 +73,8 @@ async def run_gateway(
     config: FleetConfig,
     listener: socket.socket,
     *,
+    on_ready: Callable[[str], None],
     reload: Callable[[], FleetConfig] | None = None,
-    on_ready: Callable[[str], None] | None = None,
     on_open: Callable[[Process], None] | None = None,
     engine_url: Callable[[InstanceConfig], Awaitable[str]] | None = None,
     scrape: Callable[[], Awaitable[Page]] | None = None,
@@ -90,13 +90,9 @@ async def run_gateway(
     loop = asyncio.get_running_loop()
     async with open_gateway(config, reload=reload, engine_url=engine_url) as gateway:
 
-        def ready() -> None:
-            if on_ready is not None:
-                on_ready(url_of(listener))
-
         async def started() -> None:
             # uvicorn accepts connections right after the lifespan's start.
-            loop.call_soon(ready)
+            loop.call_soon(on_ready, url_of(listener))
 
         app = Application(gateway, started, scrape)
         raise_open_files()

@@ -27,7 +27,6 @@ ERRORS = (LogError, ArtifactError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `headway replay-decisions`."""
     parser.add_argument(
         "file",
         metavar="FILE",

@@ -11,7 +11,6 @@ from router.listening import listen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headway serve`."""
     parser.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
     parser.add_argument("--host", help="address to listen on, instead of the file's")
     parser.add_argument("--port", type=int, help="port to listen on, instead of the file's")
@@ -45,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
 def serve(
     config: FleetConfig,
     *,
+    on_ready: Callable[[str], None],
     reload: Callable[[], FleetConfig] | None = None,
-    on_ready: Callable[[str], None] | None = None,
 ) -> int:
     """Serve in this process until SIGINT or SIGTERM; returns the exit code. `reload` reads the fleet file again (SIGHUP).
 

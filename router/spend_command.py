@@ -31,7 +31,6 @@ ERRORS = (BadReport, StoreError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headway spend`."""
     add_store_arguments(parser)
     parser.add_argument(
         "--by", default="day,key", metavar="A,B", help=f"any of {', '.join(DIMENSIONS)} (default: day,key)"

@@ -17,10 +17,6 @@ class Problem:
     reason: str
     line: int | None = None
 
-    def dotted(self) -> str:
-        """`instances[0].serves.NAME.price`; empty for the whole file."""
-        return dotted(self.path)
-
 
 class ConfigError(ValueError):
     """A fleet file (or one instance) is not valid. The text has one line for each problem: `FILE:LINE: path.to.key:
@@ -33,4 +29,4 @@ class ConfigError(ValueError):
 
     def _line(self, problem: Problem) -> str:
         place = self.source if problem.line is None else f"{self.source}:{problem.line}"
-        return ": ".join(part for part in (place, problem.dotted(), problem.reason) if part)
+        return ": ".join(part for part in (place, dotted(problem.path), problem.reason) if part)

@@ -40,27 +40,21 @@ class Database(Protocol):
 
     def is_bad_value(self, error: Exception) -> bool:
         """Whether the same rows would fail again."""
-        ...
 
     def begin(self, run_id: str) -> None:
         """Begin a transaction, which waits until no other writes rows of this run."""
-        ...
 
     def present(self, ids: Sequence[str]) -> set[str]:
         """The ids that have a row."""
-        ...
 
     def execute(self, sql: str, rows: Iterable[Row]) -> None:
         """Run a statement once for each row of parameters."""
-        ...
 
     def commit(self) -> None:
         """End the transaction."""
-        ...
 
     def abandon(self) -> None:
         """Give up the transaction, if there is one. Raises nothing."""
-        ...
 
 
 class Commits:

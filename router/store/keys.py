@@ -16,13 +16,7 @@ from sqlalchemy import ColumnElement, case, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from router.store.async_engine import AsyncEngine
-from router.store.database import (
-    answering,
-    connected,
-    dispose,
-    open_engine,
-    parse_url,
-)
+from router.store.database import answering, connected, dispose, open_engine, parse_url
 from router.store.tables import keys
 
 logger = logging.getLogger("headway")

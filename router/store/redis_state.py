@@ -31,7 +31,7 @@ from router.store.redis_claims import Claims
 from router.store.redis_link import Link, Script
 from router.store.redis_peers import PeerReports, report_text
 from router.store.redis_timer import RETRY_S, ExchangeTimer
-from router.store.state import Bucket, Budget, Claim, Grant, Listener, ReplicaReport, StateError, StateHealth
+from router.store.state import Bucket, Budget, Claim, Grant, Listener, StateError, StateHealth
 
 logger = logging.getLogger("headway")
 
@@ -72,7 +72,7 @@ class RedisState:
         self._documents = _Documents(Link(url, timeout_s), self._prefix, self._changed)
         self._timer = ExchangeTimer(interval_s)
         self._settle_s = 2 * (RETRY_S + timeout_s)  # the others come back within half of it
-        self._listener: Listener | None = None
+        self._listener: Listener  # set by `start`, before anything is received
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -158,8 +158,7 @@ class RedisState:
         return content
 
     def _changed(self, document: str, content: Mapping[str, Any]) -> None:
-        if self._listener is not None:
-            self._listener.document_changed(document, content)
+        self._listener.document_changed(document, content)
 
     @property
     def health(self) -> StateHealth:
@@ -204,7 +203,7 @@ class RedisState:
         hello = not self._joined
         if hello:
             self._ledger.resend_all()
-        report = ReplicaReport() if self._listener is None else self._listener.report()
+        report = self._listener.report()
         for what, (instance, model) in report.turns.items():
             self._turns[what] = json.dumps((self._run, instance, model))
         while len(self._turns) > _TURNS:  # Redis is away, and clients may name any set of models
@@ -250,13 +249,9 @@ class RedisState:
             self._receive_change(kind, name, values)
         self._peers.set_live(list(answer["live"]))
         self._since, self._last_message = int(answer["since"]), answer["last_message"]
-        if self._listener is not None:
-            if (peers := self._peers.drain()) is not None:
-                self._listener.receive_peers(peers)
-            if answer["observations"]:
-                self._listener.receive_observations(
-                    [base64.b64decode(each) for each in answer["observations"]]
-                )
+        self._report_peers()
+        if answer["observations"]:
+            self._listener.receive_observations([base64.b64decode(each) for each in answer["observations"]])
 
         if not self._joined:
             self._joined, self._warned = True, False
@@ -270,6 +265,10 @@ class RedisState:
         if more or self._claims.waiting:
             self._timer.at_once()
         return more
+
+    def _report_peers(self) -> None:
+        if (peers := self._peers.drain()) is not None:
+            self._listener.receive_peers(peers)
 
     def _receive_change(self, kind: str, name: str, values: Sequence[Any]) -> None:
         """A change in Redis, as `redis_exchange.lua` writes it."""
@@ -292,8 +291,7 @@ class RedisState:
         self._timer.failed()
         if time.monotonic() - self._answered_at > _LIVE_S:
             self._peers.forget_work()
-            if self._listener is not None and (peers := self._peers.drain()) is not None:
-                self._listener.receive_peers(peers)
+            self._report_peers()
 
 
 class _Documents:

@@ -140,19 +140,15 @@ class Listener(Protocol):
 
     def report(self) -> ReplicaReport:
         """This replica's report."""
-        ...
 
     def receive_peers(self, peers: Peers) -> None:
         """The other replicas' reports."""
-        ...
 
     def receive_observations(self, observations: Sequence[bytes]) -> None:
         """Observations of other replicas, in the order in which they reached the shared state."""
-        ...
 
     def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
         """A shared document has changed, here or elsewhere. Also called with each document at the start."""
-        ...
 
 
 class State(Protocol):
@@ -160,34 +156,27 @@ class State(Protocol):
 
     async def start(self, listener: Listener) -> None:
         """Begin to exchange."""
-        ...
 
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
         """Start with the store's amounts of other runs: USD by (key, period) and run. An amount of a run only grows, so a
         smaller one changes nothing."""
-        ...
 
     async def take(self, claim: Claim, now: float) -> Grant:
         """Take everything, or nothing. If the caller is cancelled while it waits, nothing is taken: a grant that
         arrives later is returned."""
-        ...
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
         """Return an amount to a bucket; a negative amount takes more, below zero if necessary. There is no answer, so a
         shared state may send it later."""
-        ...
 
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
         """Replace a reservation in each budget by what was spent. A cost without a reservation is added the same way."""
-        ...
 
     def spent_usd(self, key: str, period: str) -> float:
         """What is spent of a budget, as far as this replica knows."""
-        ...
 
     def send_observations(self, message: bytes) -> None:
         """Send encoded observations to the others. Best effort: nothing is kept for a replica that is away."""
-        ...
 
     async def change(
         self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -195,18 +184,15 @@ class State(Protocol):
         """Change a shared document (JSON; empty at first), atomically among replicas: `edit` is called again if another
         replica was faster. Calls every listener's `document_changed`. Raises StateError if the shared state does not
         answer."""
-        ...
 
     def wake(self) -> None:
         """Exchange soon: something changed that others should know (work, turns)."""
-        ...
 
     @property
     def health(self) -> StateHealth: ...
 
     async def aclose(self) -> None:
         """Leave the other replicas and close connections."""
-        ...
 
 
 class StateError(Exception):

@@ -7,6 +7,7 @@ import pytest
 
 from backends import KINDS
 from router.config import ConfigError, load, loads
+from router.config.masking import dotted
 
 FLEET = """\
 server: {port: 8080}
@@ -192,7 +193,9 @@ def test_a_mistake_is_told_with_line_path_and_reason(
     with pytest.raises(ConfigError) as caught:
         loads(FLEET.replace(old, new, 1), "fleet.yaml")
     first = next(
-        problem for problem in caught.value.problems if problem.dotted() == path and reason in problem.reason
+        problem
+        for problem in caught.value.problems
+        if dotted(problem.path) == path and reason in problem.reason
     )
     assert first.line == line
     assert f"fleet.yaml:{line}: {path}: {first.reason}" in str(caught.value).splitlines()

@@ -105,7 +105,7 @@ def test_a_value_of_the_wrong_type_is_shown_with_line_and_path(path: Path) -> No
     text = file_with(path, wrong)
     with pytest.raises(ConfigError) as caught:
         loads(text, "f")
-    found = [problem for problem in caught.value.problems if problem.dotted() == dotted(path)]
+    found = [problem for problem in caught.value.problems if dotted(problem.path) == dotted(path)]
     assert found, caught.value
     line = next(number for number, each in enumerate(text.splitlines(), 1) if str(wrong) in each)
     assert found[0].line == line
@@ -212,7 +212,7 @@ def test_what_the_parser_refuses_is_told_with_its_line(text: str, line: int, tol
 def test_a_list_with_a_wrong_item_is_not_called_empty() -> None:
     with pytest.raises(ConfigError) as caught:
         loads("models: [{name: 'a b'}]", "f")
-    assert [problem.dotted() for problem in caught.value.problems] == ["models[0].name"]
+    assert [dotted(problem.path) for problem in caught.value.problems] == ["models[0].name"]
     with pytest.raises(ConfigError, match=r"models: must have at least 1 item"):
         loads("models: []", "f")
 
