@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+
 from router.core.deciding import Decided
 from router.core.interfaces import Choice, Option
 from router.core.money.account import OutputBound
 from router.core.request_state import AttemptState
 from router.core.state import Instance
 from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
+from router.store import tables
 from router.store.entries import Entry, from_line
 from router.store.queries import Store
 from router.store.records import RequestRecord
@@ -97,6 +100,11 @@ def put(store: Store, record: RequestRecord) -> None:
     """A request arrives and has ended."""
     store.writer.arrived()
     store.writer.put(record)
+
+
+async def runs_of(store: Store) -> list[dict[str, Any]]:
+    """All runs of a store, oldest first."""
+    return await store.rows(select(tables.runs).order_by(tables.runs.c.id))
 
 
 def keep(

@@ -150,11 +150,13 @@ async def _connect_postgres(**settings: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A connection on which the server has answered within `CONNECT_TIMEOUT_S`; TimeoutError otherwise."""
-    async with contextlib.AsyncExitStack() as stack:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            connection = await stack.enter_async_context(engine.connect())
-        yield connection
+    """A connection to read. Raises StoreError if the server has not answered within `CONNECT_TIMEOUT_S`, or does not answer
+    later."""
+    with answering(engine):
+        async with contextlib.AsyncExitStack() as stack:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                connection = await stack.enter_async_context(engine.connect())
+            yield connection
 
 
 async def dispose(engine: AsyncEngine) -> None:

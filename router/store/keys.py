@@ -78,18 +78,16 @@ class KeyTable:
     async def version(self) -> Version:
         """A value that differs after every change, wherever it was made."""
         query = select(func.count(), func.count(keys.c.revoked_at), func.max(keys.c.changed_at))
-        with answering(self._engine):
-            async with connected(self._engine) as connection:
-                rows, revoked, changed_at = (await connection.execute(query)).one()
+        async with connected(self._engine) as connection:
+            rows, revoked, changed_at = (await connection.execute(query)).one()
         return rows, revoked, changed_at or 0.0
 
     async def rows(self) -> tuple[StoredKey, ...]:
         """All keys, revoked ones included, in the order in which they were made."""
         columns = (getattr(keys.c, name) for name in StoredKey.__dataclass_fields__)
         query = select(*columns).order_by(keys.c.created_at, keys.c.name)
-        with answering(self._engine):
-            async with connected(self._engine) as connection:
-                return tuple(StoredKey(*row) for row in await connection.execute(query))
+        async with connected(self._engine) as connection:
+            return tuple(StoredKey(*row) for row in await connection.execute(query))
 
     async def add(self, key: StoredKey) -> None:
         """Add a key. Raises NameTaken."""

@@ -457,10 +457,6 @@ class Store:
                     spent.setdefault((row["key_name"], period), {})[run] = float(row[period])
         return spent
 
-    async def runs(self) -> list[dict[str, Any]]:
-        """All runs, oldest first."""
-        return await self.rows(select(tables.runs).order_by(tables.runs.c.id))
-
     # --- how ----------------------------------------------------------------------------------------
     async def flush(self) -> bool:
         if self._writer is None:
@@ -475,13 +471,12 @@ class Store:
         return writer.find(request_id)
 
     async def rows(self, query: Select[Any]) -> list[dict[str, Any]]:
-        with answering(self._engine):
+        async with connected(self._engine) as connection:
             try:
-                async with connected(self._engine) as connection:
-                    result = await connection.execute(query)
-                    names = list(map(str, result.keys()))  # otherwise of SQLAlchemy's own string type
-                    return [dict(zip(names, row, strict=True)) for row in result]
+                result = await connection.execute(query)
             except self._errors as error:
                 if not is_bad_value(error):
                     raise
                 return []  # no row has a value that the database cannot hold, such as a NUL in a text
+            names = list(map(str, result.keys()))  # otherwise of SQLAlchemy's own string type
+            return [dict(zip(names, row, strict=True)) for row in result]

@@ -216,8 +216,11 @@ def test_a_file_that_a_start_cannot_write_is_an_error(
     for log in (inside, str(tmp_path), str(tmp_path / "no" / "log")):
         code, told = check(tmp_path, capsys, store=store, observability={"decision_log": log})
         assert (code, f"observability.decision_log: cannot write {log}" in told) == (2, True)
-    code, told = check(tmp_path, capsys, store={**store, "spool_directory": inside})
+    code, told = check(
+        tmp_path, capsys, store={**store, "spool_directory": inside}, auth={"admin_key_env": "NOT_SET"}
+    )
     assert (code, f"store.spool_directory: cannot write in {inside}" in told) == (2, True)
+    assert "auth.admin_key_env: the environment variable NOT_SET is not set" in told
     for name, sections in (  # nobody can make a file in /proc, not even root
         ("store.spool_directory", {"store": {**store, "spool_directory": "/proc/headway"}}),
         ("store.url", {"store": sqlite(Path("/proc/headway.db"))}),

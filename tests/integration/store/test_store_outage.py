@@ -28,7 +28,7 @@ from router.store.retention import _LOCK, Retention
 from router.store.runs import Counts, Lost
 from router.store.spend_report import spend_report
 from router.store.writer import record_line
-from tests.records import make_record, put
+from tests.records import make_record, put, runs_of
 from tests.servers.postgres import PostgresServer
 from tests.waiting import until
 
@@ -55,7 +55,7 @@ async def everything_is_there(url: str, ids: set[str], *, but: int = 0) -> list[
         sums = (await spend_report(store, [])).total
         assert sums["requests"] == len(rows)
         assert sums["cost_usd"] == pytest.approx(sum(row[1] or 0.0 for row in rows), rel=1e-12)
-        return await store.runs()
+        return await runs_of(store)
     finally:
         await engine.dispose()
         await store.close()
@@ -299,7 +299,7 @@ async def test_requests_without_a_key_push_out_no_other_rows(
     assert counts.recorded == len(rows)
     assert 1 <= len(rows - ids) <= writer.UNAUTHENTICATED_AT_ONCE + 10
     reader = await Store.open_readonly(url)
-    (run,) = await reader.runs()
+    (run,) = await runs_of(reader)
     assert (run["clean"], run["lost_finished"], run["lost_in_flight"]) == (True, 0, 0)
     await reader.close()
 
@@ -413,7 +413,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
     store = await Store.open(store_url)
     engine = create_engine(parse_url(store_url))
     rows = await rows_of(engine)
-    killed, running = await store.runs()
+    killed, running = await runs_of(store)
     last_at = seen[-1][1]
     safe = max(number for number, at in seen if at < last_at - SAFE_AFTER_S)
     found = Counter(row[0] for row in rows)
@@ -465,7 +465,7 @@ async def test_rows_that_were_committed_before_the_kill_count_once(store_url: st
     assert again.counts().lost == Lost(finished=1)  # the torn one
     sums = (await spend_report(again, [])).total
     assert (sums["requests"], sums["cost_usd"]) == (49, 49.0)
-    first, _ = await again.runs()
+    first, _ = await runs_of(again)
     assert (first["id"], first["recorded"], first["lost_finished"]) == (run_id, 49, 1)
     assert (await again.spent(by_run=True))["team-a", "total"] == {run_id: 49.0}
     await again.close()

@@ -24,7 +24,7 @@ from router.store.writer import record_line
 from router.store.writer_settings import writer_settings
 from tests.integration.store.test_store_outage import everything_is_there, locked
 from tests.processes import is_running
-from tests.records import make_record, put
+from tests.records import make_record, put, runs_of
 from tests.waiting import until
 
 
@@ -199,7 +199,7 @@ async def test_the_writer_process_of_a_killed_process_writes_what_it_has_and_end
     assert store.counts().lost == Lost(finished=1)  # it was never sent
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT COUNT(*) FROM requests").fetchone() == (1000,)
-    _, killed, _ = await store.runs()
+    _, killed, _ = await runs_of(store)
     assert (killed["finished"], killed["recorded"], killed["lost_finished"]) == (1001, 1000, 1)
     sums = (await spend_report(store, [])).total
     assert sums["requests"] == 1000

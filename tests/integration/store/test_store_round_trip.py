@@ -13,7 +13,7 @@ from router.store.queries import Store
 from router.store.records import RequestRecord, attempt_row, request_row
 from router.store.runs import Lost
 from router.store.spend_report import spend_report
-from tests.records import make_attempt, make_record, put
+from tests.records import make_attempt, make_record, put, runs_of
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path) -> Non
             put(store, make_record(number))
         await store.close()
     reader = await Store.open_readonly(store_url)
-    runs = await reader.runs()
+    runs = await runs_of(reader)
     assert [(run["clean"], run["arrived"], run["finished"], run["recorded"]) for run in runs] == [
         (True, 700, 700, 700)
     ] * 2

@@ -21,7 +21,7 @@ from router.store.writer import Writer
 from router.store.writer_process import WriterProcess
 from router.store.writer_settings import writer_settings
 from tests.integration.store.test_store_outage import locked
-from tests.records import make_record, put
+from tests.records import make_record, put, runs_of
 from tests.waiting import until
 
 
@@ -125,7 +125,7 @@ async def test_a_database_that_stays_away_does_not_hold_up_the_end(
     again = await Store.open(url)  # writes what the last run could not write down
     assert again.counts().lost == Lost()
     assert await again.request("req_00000001", "team-a") is not None
-    assert [(run["clean"], run["recorded"]) for run in await again.runs()] == [(False, 1), (None, 0)]
+    assert [(run["clean"], run["recorded"]) for run in await runs_of(again)] == [(False, 1), (None, 0)]
     await again.close()
     assert list(tmp_path.glob("*-run-*")) == []
 
@@ -151,7 +151,7 @@ async def test_a_process_that_lives_is_not_taken_for_dead(store_url: str) -> Non
     await second.close()
     await first.close()
     reader = await Store.open_readonly(store_url)
-    assert [(run["clean"], run["recorded"]) for run in await reader.runs()] == [(True, 1), (True, 1)]
+    assert [(run["clean"], run["recorded"]) for run in await runs_of(reader)] == [(True, 1), (True, 1)]
     await reader.close()
 
 

@@ -22,7 +22,7 @@ from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import request_row
 from router.store.spend_report import spend_report
-from tests.records import make_record
+from tests.records import make_record, runs_of
 
 FLEET = """
 store: {{url: "{url}", password_env: {variable}}}
@@ -153,7 +153,7 @@ async def test_processes_that_start_at_once_take_turns(store_url: str) -> None:
         (0, b"")
     ] * 2
     reader = await Store.open_readonly(store_url)
-    assert [run["clean"] for run in await reader.runs()] == [True] * 2
+    assert [run["clean"] for run in await runs_of(reader)] == [True] * 2
     await reader.close()
 
 
