@@ -34,7 +34,7 @@ from router.config import FleetConfig
 from router.core.types import PREFIX_TOKENS, EndedHow, Outcome, PromptFeatures
 from router.store import explanations, tables
 from router.store.database import StoreError, parse_url, reading
-from router.store.explanations import KeptDecision
+from router.store.explanations import Explanation, KeptDecision
 
 SOURCE = "records"
 #: Two views of one report may be this far apart: ages are rounded, and clocks differ.
@@ -115,11 +115,15 @@ class _Reading:
             return
         if self.started_at_s is None:
             self.started_at_s = received_at
-        decisions, prefix, features = self._explained(row["blob"])
-        for decision in decisions:
+        explained = self._explained(row["blob"])
+        for decision in explained["decisions"]:
             self._saw(decision, received_at - self.started_at_s)
-        prompt = self._prompt(features, row["prompt"])
-        for attempt in self.attempts.pop(row["id"], ()):
+        attempts = self.attempts.pop(row["id"], ())
+        if explained["choices"] != 1:  # only the sum of their tokens is known
+            self.skipped["requests for several choices"] += 1
+            return
+        prefix, prompt = explained["prefix"], self._prompt(explained["features"], row["prompt"])
+        for attempt in attempts:
             self._attempt(row, attempt, prefix, prompt, self.started_at_s)
         if prompt is not None:
             self._answer(row, prompt, received_at)
@@ -140,17 +144,13 @@ class _Reading:
         skipped = dict(sorted(self.skipped.items()))
         return with_source(data, SOURCE, "the operator's own", tables, skipped=skipped)
 
-    def _explained(
-        self, blob: bytes | None
-    ) -> tuple[Sequence[KeptDecision], Sequence[int], PromptFeatures | None]:
-        if blob is None:
-            return (), (), None
-        try:
-            found = explanations.decode(blob)
-            return found["decisions"], found["prefix"], found["features"]
-        except (ValueError, KeyError, TypeError):
-            self.skipped["explanations that cannot be read"] += 1
-            return (), (), None
+    def _explained(self, blob: bytes | None) -> Explanation:
+        if blob is not None:
+            try:
+                return explanations.decode(blob)
+            except (ValueError, KeyError, TypeError):
+                self.skipped["explanations that cannot be read"] += 1
+        return {"decisions": [], "prefix": [], "features": None, "choices": 1}
 
     def _saw(self, decision: KeptDecision, received_s: float) -> None:
         """The reports that a decision saw, at the moments at which they came."""

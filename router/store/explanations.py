@@ -3,7 +3,7 @@
 The blob is JSON without names: rows in the order of `PREDICTION_FIELDS` and `LOAD_FEATURES`. Old blobs must stay readable:
 when these change, `VERSION` must change (a test has them as they are).
 
-    {"v": 2, "prefix": [hash, ...], "f": [head and tail, how many are head, counts] | null,
+    {"v": 2, "prefix": [hash, ...], "f": [head and tail, how many are head, counts] | null, "n": choices,
      "d": [[policy, after_s, chosen, propensity, left_out,
             [[instance, model, score, reason, [prediction fields] | null, [load features] | null], ...]], ...]}
 """
@@ -63,6 +63,7 @@ class Explanation(TypedDict):
     decisions: list[KeptDecision]
     prefix: list[int]
     features: PromptFeatures | None
+    choices: int
 
 
 def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
@@ -79,7 +80,7 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
         prefix = [part & _UINT64 for part in prefix[:MAX_PREFIX_HASHES]]
     features = None if record.features is None else _packed(record.features)
     while True:
-        blob = orjson.dumps({"v": VERSION, "prefix": prefix, "f": features, "d": rows})
+        blob = orjson.dumps({"v": VERSION, "prefix": prefix, "f": features, "n": record.choices, "d": rows})
         if len(blob) <= max_bytes:
             return blob
         most = max(len(row[5]) for row in rows)
@@ -165,6 +166,7 @@ def decode(blob: bytes) -> Explanation:
             "decisions": [_kept_decision(row, fields) for row in document["d"]],
             "prefix": document["prefix"],
             "features": None if features is None else _unpacked(*features),
+            "choices": document.get("n", 1),
         }
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError("a damaged explanation") from error

@@ -89,6 +89,8 @@ def build_request(
     request.prompt_field = PROMPT_FIELDS[api]
     request.decodes = decodes
     request.choices = choices
+    if decodes:
+        record.choices = choices
     request.needs = needs_of(api, body, truncates=facts.truncates)
     request.client_streams = stream
     request.engine_streams = engine_streams

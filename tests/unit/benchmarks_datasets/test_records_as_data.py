@@ -86,6 +86,13 @@ def test_losses_stay_as_what_took_longer(path: Path) -> None:
     assert attempt.ended_how == "cancelled"
 
 
+def test_requests_for_several_choices_are_left_out(path: Path) -> None:
+    keep(path, [record(0), record(1, 1.0, choices=4)])
+    data = read_store(path)
+    assert len(data.attempts) == 1
+    assert data.about["sources"][0]["skipped"] == {"requests for several choices": 1}
+
+
 def test_a_span_of_time(path: Path) -> None:
     keep(path, [record(i, 10.0 * i) for i in range(5)])
     assert len(read_store(path, since=NOON + 10.0).attempts) == 4
