@@ -56,8 +56,9 @@ class Asked:
 
 
 def asked(arrivals: Sequence[Arrival], contexts: Mapping[str, int | None]) -> list[Asked]:
-    """The simulator's arrivals, with models as places in `contexts`, which has the context of each (None: any). A prompt that a
-    context does not hold is refused, and is not in attainment; an answer ends where it is full."""
+    """The simulator's arrivals, with models as places in `contexts`, which has the context of each (None: any). A prompt that no
+    context of its models holds goes to the first fallback that does; if none does it is refused, and is not in attainment. An
+    answer ends where the context is full."""
     places = {name: place for place, name in enumerate(contexts)}
     found = []
     seen: set[int] = set()
@@ -67,13 +68,15 @@ def asked(arrivals: Sequence[Arrival], contexts: Mapping[str, int | None]) -> li
         seen.update(each.prefix_hashes)
         prompt_tokens = request.prompt_tokens
         fresh_tokens = max(1, prompt_tokens - repeated * PREFIX_BLOCK_TOKENS)
-        output_tokens = {
-            places[name]: each.output_tokens[name]
-            if most is None
-            else min(each.output_tokens[name], most - prompt_tokens)
-            for name in request.models
-            if (most := contexts[name]) is None or prompt_tokens < most
-        }
+        output_tokens: dict[int, int] = {}
+        for models in (request.models, *((name,) for name in request.fallbacks)):
+            output_tokens = output_tokens or {
+                places[name]: each.output_tokens[name]
+                if most is None
+                else min(each.output_tokens[name], most - prompt_tokens)
+                for name in models
+                if (most := contexts[name]) is None or prompt_tokens < most
+            }
         if output_tokens:
             targets = (None, None, None) if slo is None else (slo.ttft_s, slo.tpot_s, slo.e2e_s)
             ttft_s, tpot_s, e2e_s = (inf if each is None else each for each in targets)

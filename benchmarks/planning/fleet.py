@@ -31,7 +31,7 @@ def fleet_data(problem: PlanningProblem, placement: Placement, base: Mapping[str
             counts[instance["name"]] += 1
             instances.append({**instance, "name": f"{instance['name']}-{place}"})
     models = [
-        each.fleet_entry().model_dump(mode="json", exclude_unset=True) for each in problem.model_configs
+        each.fleet_entry().model_dump(mode="json", exclude_defaults=True) for each in problem.model_configs
     ]
     return {**base, "models": models, "instances": instances}
 

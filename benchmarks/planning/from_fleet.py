@@ -74,8 +74,8 @@ def _usd_of_one(usd: float | None, stages: Stages, known: Mapping[str, float]) -
 
 
 def models_of(config: FleetConfig) -> ModelsConfig:
-    """A fleet file's models that an instance serves, in the format that most instances have, without fallbacks to others.
-    Raises WorkloadError."""
+    """A fleet file's models that an instance serves, in the format that most instances have, without fallbacks to others. The name
+    of a model without instances becomes an alias of its first fallback that has one. Raises WorkloadError."""
     formats: dict[str, Counter[str]] = {}
     for instance in config.instances:
         for model, served in instance.serves.items():
@@ -84,10 +84,18 @@ def models_of(config: FleetConfig) -> ModelsConfig:
     unknown = [model for model in formats if model not in MODELS]
     if unknown:
         raise WorkloadError(f"no engine profiles for {', '.join(unknown)}; give --models")
+    aliases = {each.name: [*each.aliases] for each in config.models}
+    for each in config.models:
+        served_by = next((one for one in each.fallbacks if one in formats), None)
+        if each.name not in formats and served_by is not None:
+            aliases[served_by] += [each.name, *each.aliases]
     rows = [
         each.model_dump(mode="json", exclude_unset=True)
-        | {"weights": formats[each.name].most_common(1)[0][0]}
-        | ({"fallbacks": [one for one in each.fallbacks if one in formats]} if each.fallbacks else {})
+        | {
+            "weights": formats[each.name].most_common(1)[0][0],
+            "aliases": aliases[each.name],
+            "fallbacks": [one for one in each.fallbacks if one in formats],
+        }
         for each in config.models
         if each.name in formats
     ]

@@ -86,7 +86,7 @@ def _inputs(args: argparse.Namespace, least_s: float) -> PlanningInputs:
     entries = [each.fleet_entry().model_dump(mode="json", exclude_unset=True) for each in models]
     files = " with ".join(str(each) for each in (args.models, args.config) if each)
     config = fleet_config({**base, "models": entries}, files)
-    demand = _demand(args, names, fleet or config, least_s)
+    demand = _demand(args, names, config, least_s)
     rules = Rules.of(config, tuple(policies.POLICIES))
     policy = config.defaults.policy
     drawn = arrivals(demand.requests(args.seed), Fleet(config, rules, {}, 1.0), policy=policy, slo=slo)
@@ -120,10 +120,10 @@ def _base(fleet: FleetConfig | None, policy: str | None, slo: dict[str, float] |
     return {**base, "defaults": defaults}
 
 
-def _demand(args: argparse.Namespace, names: Sequence[str], fleet: FleetConfig, least_s: float) -> Demand:
+def _demand(args: argparse.Namespace, names: Sequence[str], config: FleetConfig, least_s: float) -> Demand:
     if args.workload is not None:
         return RecordedDemand.read(Path(args.workload), args.limit, least_s)
     if args.rates is not None:
         return GeneratedDemand(rates(args.rates, names), args.arrivals, BuildOptions(), args.limit, least_s)
-    url = args.from_store or store_url(fleet, os.environ)
-    return RecordedDemand(*recorded_requests(url, fleet, args.limit or REQUESTS))
+    url = args.from_store or store_url(config, os.environ)
+    return RecordedDemand(*recorded_requests(url, config, args.limit or REQUESTS))

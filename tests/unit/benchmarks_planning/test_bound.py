@@ -109,3 +109,15 @@ def test_a_context_refuses_longer_prompts_and_ends_answers() -> None:
     assert (
         asked([Arrival(replace(request, models=("short",)), {"short": 500}, {}, ())], {"short": 1000}) == []
     )
+
+
+def test_a_prompt_beyond_the_contexts_goes_to_the_first_fallback_that_holds_it() -> None:
+    request = Request("r", 0.0, "latency", ("tiny",), ("short", "long", "any"), prompt_tokens=1000)
+    lengths = dict.fromkeys((*request.models, *request.fallbacks), 500)
+
+    def output_tokens(tiny: int) -> list[dict[int, int]]:
+        contexts = {"tiny": tiny, "short": 1000, "long": 1200, "any": None}
+        return [dict(each.output_tokens) for each in asked([Arrival(request, lengths, {}, ())], contexts)]
+
+    assert output_tokens(tiny=500) == [{2: 200}]
+    assert output_tokens(tiny=2000) == [{0: 500}]

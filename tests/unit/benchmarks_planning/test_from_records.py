@@ -154,6 +154,32 @@ def test_a_fallback_that_no_instance_serves_is_left_out() -> None:
     assert model.fallbacks == ()
 
 
+def test_requests_for_a_model_without_instances_count_for_its_fallback(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(
+        f"""
+store: {{url: "sqlite+aiosqlite:///{store}"}}
+models: [{{name: llama-3.2-3b, fallbacks: [qwen2.5-7b, llama-3.2-1b]}}, {{name: llama-3.2-1b, aliases: [small]}}, {{name: qwen2.5-7b}}]
+instances: [{{name: a, kind: vllm, url: "http://a", hardware: l4, serves: {{llama-3.2-1b: x}}}}]
+"""
+    )
+    line = [
+        "plan",
+        "--config",
+        str(tmp_path / "fleet.yaml"),
+        "--from-store",
+        "--time-s",
+        "0.5",
+        "--jobs",
+        "1",
+    ]
+    assert cli.main([*line, "--json"]) == 0
+    data = orjson.loads(capsys.readouterr().out)
+    assert data["workload"]["details"]["left_out_of_other_models"] == 0
+    assert data["plans"][0]["requests"] == data["present"]["requests"] == 61
+
+
 def test_hardware_without_profiles_needs_a_cluster_file(fleet: FleetConfig) -> None:
     text = FLEET.format(store="x.db").replace("hardware: 2xl4", "hardware: tpu")
     with pytest.raises(WorkloadError, match="instance a: no engine profiles for tpu; give --cluster"):
