@@ -46,7 +46,9 @@ def reasons(problem: PlanningProblem, *, pipelines: bool = True) -> list[str]:
             longest_tokens={
                 name: min(longest, most_tokens) for name, longest in equal.longest_tokens.items()
             },
-        ).with_unlike_groups()
+        )
+        if pipelines:
+            changed = changed.with_unlike_groups()
         return pack(changed.models, cluster_of(changed)) is not None
 
     def shorter(obstacle: Obstacle) -> Obstacle:

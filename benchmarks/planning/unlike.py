@@ -1,14 +1,15 @@
-"""Groups over unlike GPUs, for models that no group of equal GPUs holds: pipeline stages of unlike kinds, split by layers.
+"""Groups of unlike stages, for models that no group of equal ones holds: stages of two pools, or of another number than profiles have.
 
-The cheapest choices of stages from two pools are tried, each with its best split of the layers (`unlike_stages`). The group of
+The cheapest choices of stages from one pool or two are tried, each with its best split of the layers (`unlike_stages`). The group of
 the most steps a second for its price is taken out of the pools; the planner divides what is left.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations_with_replacement, product
 
 from backends.engine import profiles
 from backends.engine.hardware import HARDWARE
@@ -45,7 +46,7 @@ class UnlikeGroup:
 def unlike_group(
     pools: Sequence[PoolConfig], config: PlannedModelConfig, weights: str | None, tokens: int
 ) -> UnlikeGroup | None:
-    """The best group of two pools that holds the model and the keys and values of so many tokens; None if there is none.
+    """The best group of one pool or two that holds the model and the keys and values of so many tokens; None if there is none.
     A pool may have no GPU left."""
     priced = sorted(_choices(pools), key=lambda choice: choice[0])
     best: tuple[tuple[float, float], UnlikeGroup] | None = None
@@ -66,24 +67,21 @@ def unlike_group(
 
 
 def _choices(pools: Sequence[PoolConfig]) -> Iterator[tuple[float, list[tuple[int, int]]]]:
-    """The price (without prices: GPUs) and the pool and degree of each stage, for stages of two pools."""
-    for pair in combinations(enumerate(pools), 2):
-        options = [
-            [
-                (place, degree, count)
-                for degree in profiles.TENSOR_DEGREES
-                for count in profiles.PIPELINE_DEGREES
-                if degree <= pool.node_gpus and degree * count <= pool.gpus
-            ]
-            for place, pool in pair
-        ]
-        for chosen in product(*options):
-            if sum(count for _, _, count in chosen) <= _MOST_STAGES:
-                usd = sum(
-                    degree * count * (1.0 if (price := pools[place].usd_per_hour) is None else price)
-                    for place, degree, count in chosen
-                )
-                yield usd, [(place, degree) for place, degree, count in chosen for _ in range(count)]
+    """The price (without prices: GPUs) and the pool and degree of each stage, for stages of one pool or two. All have one degree:
+    vLLM has no others (github.com/vllm-project/vllm/issues/27239)."""
+    for degree in profiles.TENSOR_DEGREES:
+        options = product(
+            [place for place, pool in enumerate(pools) if degree <= pool.node_gpus],
+            profiles.PIPELINE_DEGREES,
+        )
+        for chosen in combinations_with_replacement(options, 2):
+            stages = [place for place, count in chosen for _ in range(count)]
+            counts = Counter(stages)
+            fit = all(degree * count <= pools[place].gpus for place, count in counts.items())
+            if fit and len(stages) <= _MOST_STAGES:
+                prices = (pools[place].usd_per_hour for place in stages)
+                usd = sum(degree * (1.0 if price is None else price) for price in prices)
+                yield usd, [(place, degree) for place in stages]
 
 
 def _split(

@@ -9,7 +9,10 @@ import pytest
 from backends.engine import profiles
 from backends.engine.hardware import HARDWARE
 from benchmarks.planning.files import ClusterConfig
+from benchmarks.planning.fleet import fleet_config, fleet_data
+from benchmarks.planning.from_fleet import cluster_of, models_of, present
 from benchmarks.planning.placing import placed
+from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.reasons import reasons
 from benchmarks.simulator import open_fleet
 from policies.placement.types import Group, Placement, Shape
@@ -45,14 +48,25 @@ def test_gpus_without_cost_are_compared_by_the_time_of_a_step() -> None:
     assert free.kind_of(group).usd_per_hour == 0.0
 
 
-def test_a_group_may_span_two_pools_of_a_kind() -> None:
-    found = problem("4xl4", LARGE)
+def test_a_group_may_span_two_pools_of_a_kind_and_its_fleet_file_is_planned_again() -> None:
+    found = problem("4xv100-32g", LARGE)
     pools = [pool.model_dump() for pool in found.cluster_config.pools]
-    pools.append({**pools[0], "usd_per_hour": 0.5})
+    pools.append({**pools[0], "gpus": 2, "usd_per_hour": 0.5})
     twice = replace(found, cluster_config=ClusterConfig.model_validate({"pools": pools})).with_unlike_groups()
     (group,) = twice.unlike
-    assert [twice.unlike[0].gpus_of(pool) for pool in (0, 1)] == [4, 4]
-    assert profiles.find(f"{LARGE}@{group.name}") is not None
+    assert [group.gpus_of(pool) for pool in (0, 1)] == [4, 2]
+    own = fleet_config(fleet_data(twice, Placement((Group(Shape(twice.kind_of(group)), (0,)),)), {}))
+    (pool,) = cluster_of(own).pools
+    assert pool.gpus == 6
+    again = PlanningProblem(cluster_of(own), models_of(own).models, {}).with_unlike_groups()
+    assert reasons(again) == []
+    assert present(again, own) is not None
+
+
+@pytest.mark.parametrize("pools", ["1xa100-80g 4xl4", "2xa40 4xl4", "6xv100-32g"])
+def test_all_stages_of_a_group_have_one_degree(pools: str) -> None:
+    (group,) = problem(pools, LARGE).with_unlike_groups().unlike
+    assert len({stage.gpus for stage in group.stages}) == 1
 
 
 def test_gpus_that_do_not_run_a_format_neither_hold_its_model_nor_join_a_group() -> None:
