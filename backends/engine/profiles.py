@@ -59,6 +59,12 @@ _VLLM_MEMORY_SHARE = 0.9  # vLLM's gpu_memory_utilization
 _VLLM_RESERVE_BYTES = 2.0e9  # activations and CUDA graphs on each GPU, assumed
 _OLLAMA_MEMORY_SHARE = 0.95
 _OLLAMA_RESERVE_BYTES = 0.8e9
+#: What `budget_bytes` and `llamacpp_budget_bytes` leave out, in words.
+USABLE = (
+    "usable is what an engine has for weights and KV cache: "
+    f"vLLM {_VLLM_MEMORY_SHARE:.0%} of a GPU's memory less {_VLLM_RESERVE_BYTES / 1e9:g} GB, "
+    f"Ollama {_OLLAMA_MEMORY_SHARE:.0%} less {_OLLAMA_RESERVE_BYTES / 1e9:g} GB"
+)
 # Start-up and loading of weights, assumed: from a local NVMe disk or the page cache.
 _VLLM_START_S = 20.0
 _OLLAMA_START_S = 1.0

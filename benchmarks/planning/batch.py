@@ -54,7 +54,7 @@ def plan_batch(
     whole = [width for width in widths if cost(max(tokens), width) < inf]
     if not whole or support(pool.kind, model.precision) is None:
         head = f"no group prefills a prompt of {max(tokens)} tokens"
-        raise Infeasible("\n  ".join([head, *reasons(problem, pipelines=False)]))
+        raise Infeasible(head, reasons(problem, pipelines=False))
     plan = unlike_groups(tokens, pool.gpus, widths, cost)
     groups = sorted(plan.groups, key=lambda each: -each.width.gpus)
     placement = Placement(tuple(Group(Shape(pool.kind, group.width.tensor), (0,)) for group in groups))

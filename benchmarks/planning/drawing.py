@@ -159,7 +159,7 @@ def _header(
     fills = [
         ("ink weights", "weights"),
         ("ink kv", "KV cache"),
-        ("cell edge", "free memory"),
+        ("cell edge", "other memory"),
         ("unused", "unused GPU"),
     ]
     y = _legend(root, width, y, fills)

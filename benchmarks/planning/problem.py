@@ -154,6 +154,7 @@ def gpu_kind(pool: PoolConfig) -> GpuKind:
         max_tensor=min(pool.node_gpus, max(profiles.TENSOR_DEGREES)),
         max_pipeline=max(profiles.PIPELINE_DEGREES),
         llamacpp_gb=_budget_gb(profiles.llamacpp_budget_bytes(hardware)),
+        memory_gb=hardware.memory_bytes / _GB,
     )
 
 

@@ -25,7 +25,11 @@ from benchmarks.planning.what_if import changed
 
 
 class Infeasible(Exception):
-    """No placement is possible; the reasons, one line each."""
+    """No placement is possible: what was asked for, and the reasons, one line each."""
+
+    def __init__(self, head: str, reasons: Sequence[str] = ()) -> None:
+        note = [profiles.USABLE] if any(" usable" in each for each in reasons) else []
+        super().__init__("\n  ".join([head, *reasons, *note]))
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Session:
         inputs = self.inputs
         problem = PlanningProblem(cluster, inputs.models, inputs.longest_tokens).with_unlike_groups()
         if found := reasons(problem):
-            raise Infeasible("\n  ".join(["no placement is possible", *found]))
+            raise Infeasible("no placement is possible", found)
         estimate = Estimate(problem, inputs.requests)
         scorer = Scorer(problem, self.draws, inputs.policy, inputs.slo, inputs.base, self.processes)
         known = [] if inputs.fleet is None else [present(problem, inputs.fleet)]

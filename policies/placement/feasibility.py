@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil
 
 from policies.placement.candidates import every_shape
@@ -78,7 +79,8 @@ def needed_gb(models: Sequence[Model], cluster: Cluster) -> float:
         for group in packed
         for each in group.models
     )
-    return share * high * _least_budget_gb(models, cluster)
+    kind, precision = _smallest(models, cluster)
+    return share * high * kind.budget_for(precision)
 
 
 def _alone(model: Model, cluster: Cluster, fits: Fits) -> Obstacle | None:
@@ -93,10 +95,10 @@ def _alone(model: Model, cluster: Cluster, fits: Fits) -> Obstacle | None:
         return None
     runs = [shape for shape in possible if Fit([model]).runs(shape, 0)] or possible
     shape = min(runs, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_for(model.precision))
-    needed, budget = gb_per_gpu(model, shape), shape.kind.budget_for(model.precision)
-    limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {budget:g}"
+    needed = gb_per_gpu(model, shape)
+    limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {_usable(shape.kind, model.precision)}"
     changes = (*_formats(model, cluster, fits), *_more_gpus([model], cluster, fits))
-    return Obstacle((model.name,), limit, (*changes, f"GPUs with {_gb(needed)} GB each"))
+    return Obstacle((model.name,), limit, (*changes, f"GPUs with {_gb(needed)} GB usable each"))
 
 
 def _together(models: Sequence[Model], cluster: Cluster, fits: Fits) -> Obstacle:
@@ -112,13 +114,20 @@ def _together(models: Sequence[Model], cluster: Cluster, fits: Fits) -> Obstacle
     except ValueError:  # more memory does not help: each takes GPUs for itself
         limit = f"need GPUs for themselves each, and the cluster has {cluster.gpus}"
         return Obstacle(names, limit, tuple(changes))
-    budget = _least_budget_gb(models, cluster)
-    limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {budget:g}"
-    return Obstacle(names, limit, (*changes, f"GPUs with {_gb(needed)} GB each"))
+    usable = _usable(*_smallest(models, cluster))
+    limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {usable}"
+    return Obstacle(names, limit, (*changes, f"GPUs with {_gb(needed)} GB usable each"))
 
 
-def _least_budget_gb(models: Sequence[Model], cluster: Cluster) -> float:
-    return min(pool.kind.budget_for(model.precision) for pool in cluster.pools for model in models)
+def _smallest(models: Sequence[Model], cluster: Cluster) -> tuple[GpuKind, Precision]:
+    """The kind of GPU and the format for which there is least memory."""
+    pairs = product((pool.kind for pool in cluster.pools), (model.precision for model in models))
+    return min(pairs, key=lambda pair: pair[0].budget_for(pair[1]))
+
+
+def _usable(kind: GpuKind, precision: Precision) -> str:
+    whole = "" if kind.memory_gb is None else f" of {kind.memory_gb:g}"
+    return f"{kind.budget_for(precision):g} usable{whole}"
 
 
 def _gb(needed: float) -> str:

@@ -25,7 +25,8 @@ class Precision(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GpuKind:
     """A kind of GPU. `budget_gb`: decimal gigabytes of each GPU that models may take, weights and KV cache together;
-    `llamacpp_gb`: those of models in llama.cpp's formats, None if they are the same.
+    `llamacpp_gb`: those of models in llama.cpp's formats, None if they are the same. `memory_gb`: all memory of each GPU, for
+    messages; None: not known.
     `compute_capability` is NVIDIA's. `max_tensor`: how many of them can share each layer, such as those of a node;
     `max_pipeline`: the most stages of a group."""
 
@@ -36,6 +37,7 @@ class GpuKind:
     max_tensor: int = 4
     max_pipeline: int = 8
     llamacpp_gb: float | None = None
+    memory_gb: float | None = None
 
     def budget_for(self, precision: Precision) -> float:
         """The gigabytes of each GPU for a model in this format."""

@@ -84,7 +84,10 @@ def test_a_workload_beyond_every_context_is_refused(
 @pytest.mark.parametrize(
     ("models", "limit"),
     [
-        ("models: [{name: llama-3.1-70b}]", "needs 71.4 GB of each GPU in a group of 2, l4 has 19.7"),
+        (
+            "models: [{name: llama-3.1-70b}]",
+            "needs 71.4 GB of each GPU in a group of 2, l4 has 19.7 usable of 24.15",
+        ),
         ("models: [{name: llama-3.2-1b, weights: bf16}]", "bf16 needs compute capability 8.0, t4 has 7.5"),
     ],
 )
@@ -99,6 +102,7 @@ def test_the_infeasible_is_explained(
     said = capsys.readouterr().err
     assert limit in said
     assert "enough would be" in said
+    assert ("vLLM 90% of a GPU's memory less 2 GB" in said) == ("usable" in limit)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +308,7 @@ def test_a_batch_that_no_group_holds_says_what_would_be_enough(
 ) -> None:
     def changes_of(pool: str, *more: str) -> list[str]:
         assert cli.main(["plan", *batch_files(tmp_path, pool, [10**6], *more)]) == 1
-        head, reason = capsys.readouterr().err.splitlines()
+        head, reason, *_ = capsys.readouterr().err.splitlines()
         assert head == "headway plan: no group prefills a prompt of 1000000 tokens"
         return reason.partition("; enough would be: ")[2].split("; or ")
 

@@ -93,10 +93,10 @@ def test_a_model_of_llamacpp_has_the_memory_that_its_engine_takes(pools: str, mo
 
 def test_a_reason_has_the_memory_of_llamacpp() -> None:
     limit, _ = changes_of("1xl4", "llama-3.1-70b:q4")
-    assert limit == "llama-3.1-70b: needs 44.3 GB of each GPU in a group of 1, l4 has 22.1"
+    assert limit == "llama-3.1-70b: needs 44.3 GB of each GPU in a group of 1, l4 has 22.1 usable of 24.15"
     limit, changes = changes_of("1xl4 1xt4", "qwen2.5-32b:q4 qwen2.5-14b:q8")
-    assert limit == "qwen2.5-32b, qwen2.5-14b: need 16.5 GB of each of 2 GPUs, which have 14.4"
-    assert changes[-1] == "GPUs with 16.5 GB each"
+    assert limit == "qwen2.5-32b, qwen2.5-14b: need 16.5 GB of each of 2 GPUs, which have 14.4 usable of 16.1"
+    assert changes[-1] == "GPUs with 16.5 GB usable each"
 
 
 def test_a_model_runs_only_on_as_many_gpus_as_divide_its_heads() -> None:

@@ -38,9 +38,11 @@ def test_twentyone_needs_151_gb_a_gpu() -> None:
         "int4 weights",
         "leave out 5 x llama-2-70b, 3 x falcon-40b",
         "23 more a100-40g",
-        "GPUs with 151.3 GB each",
+        "GPUs with 151.3 GB usable each",
     )
-    assert str(found).startswith("21 models together: need 151.3 GB of each of 8 GPUs, which have 40; enough")
+    assert str(found).startswith(
+        "21 models together: need 151.3 GB of each of 8 GPUs, which have 40 usable; enough"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,8 @@ def test_twentyone_needs_151_gb_a_gpu() -> None:
         (
             [Model("big", 90.0), Model("small", 10.0)],
             (Pool(GpuKind("a", 20.0), 4),),
-            "needs 22.5 GB of each GPU in a group of 4, a has 20",
-            ("fp8 weights", "q8 weights", "4 more a", "GPUs with 22.5 GB each"),
+            "needs 22.5 GB of each GPU in a group of 4, a has 20 usable",
+            ("fp8 weights", "q8 weights", "4 more a", "GPUs with 22.5 GB usable each"),
         ),
         (
             [Model("new", 10.0, precision=Precision.BF16)],
