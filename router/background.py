@@ -21,7 +21,7 @@ LOG_INTERVAL_S = 60.0
 _MAX_KINDS = 1000  # kinds of failures whose last log time is remembered
 
 _failures: Counter[str] = Counter()
-_logged_at: dict[tuple[str, str], float] = {}
+_logged_at: dict[tuple[str, str, str], float] = {}
 
 
 def failures() -> Mapping[str, int]:
@@ -29,27 +29,28 @@ def failures() -> Mapping[str, int]:
     return _failures
 
 
-def failed(task: str, error: BaseException) -> None:
-    """Count a failure of `task` (a name from the code, never a client's text). Log it unless the same kind was logged
-    within `LOG_INTERVAL_S`."""
+def failed(task: str, error: BaseException, at: str = "") -> None:
+    """Count a failure of `task` (a name from the code, never a client's text). Log it, with `at` (such as a server's URL without
+    a login), unless the same kind was logged within `LOG_INTERVAL_S`."""
     _failures[task] += 1
-    kind, now = (task, type(error).__name__), time.monotonic()
+    kind, now = (task, at, type(error).__name__), time.monotonic()
     last = _logged_at.get(kind)
     if last is not None and now - last < LOG_INTERVAL_S:
         return
     if len(_logged_at) >= _MAX_KINDS:
         _logged_at.clear()
     _logged_at[kind] = now
-    logger.error("%s failed (%s); it continues", task, type(error).__name__, exc_info=error)
+    where = f" at {at}" if at else ""
+    logger.error("%s failed%s (%s); it continues", task, where, type(error).__name__, exc_info=error)
 
 
 @contextmanager
-def surviving(task: str) -> Iterator[None]:
+def surviving(task: str, at: str = "") -> Iterator[None]:
     """Report an exception from the block by `failed` and continue after the block. A cancellation is not caught."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 (the root of what runs in the background)
-        failed(task, error)
+        failed(task, error, at)
 
 
 async def close_all(task: str, *steps: Callable[[], Awaitable[Any]]) -> None:

@@ -48,9 +48,10 @@ class _Pod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Deployment:
-    """A Deployment as last read, with its resource version. `pods` are those that are not being deleted. `rolls`: they are of
-    several revisions."""
+    """A Deployment as last read from the API server with this URL, with its resource version. `pods` are those that are not being
+    deleted. `rolls`: they are of several revisions."""
 
+    server: str
     replicas: int
     version: str
     pods: Mapping[str, _Pod]
@@ -74,7 +75,9 @@ class Deployments(Actuator):
 
     async def _look(self, pool: PoolConfig) -> None:
         with surviving("scaling"):
-            self._found[pool.name] = await self._read(pool)
+            server = self._server_of(pool).url
+            with surviving("scaling", server):
+                self._found[pool.name] = await self._read(pool)
 
     def starting(self, pool: str) -> int:
         """The number of a pool's pods that are not in the fleet yet, and have not left it."""
@@ -86,7 +89,7 @@ class Deployments(Actuator):
 
     async def scale(self, pools: Mapping[str, PoolConfig], wanted: Mapping[str, int]) -> None:
         for name, found in self._found.items():
-            with surviving("scaling"):
+            with surviving("scaling", found.server):
                 await self._scale(pools[name], wanted[name], found)
 
     async def aclose(self) -> None:
@@ -164,7 +167,8 @@ class Deployments(Actuator):
 
     # --- the cluster -----------------------------------------------------------------------------------
     async def _read(self, pool: PoolConfig) -> _Deployment:
-        namespace = self._server_of(pool).namespace
+        server = self._server_of(pool)
+        namespace = server.namespace
         apps, core = client.AppsV1Api(self._client(pool)), client.CoreV1Api(self._client(pool))
         deployment = await apps.read_namespaced_deployment(
             pool.deployment, namespace, _request_timeout=_TIMEOUT_S
@@ -193,7 +197,7 @@ class Deployments(Actuator):
             more = listed["metadata"].get("continue", "")
         replicas = deployment.spec.replicas
         version = deployment.metadata.resource_version
-        return _Deployment(1 if replicas is None else replicas, version, pods, len(revisions) > 1)
+        return _Deployment(server.url, 1 if replicas is None else replicas, version, pods, len(revisions) > 1)
 
     async def _set_replicas(self, pool: PoolConfig, replicas: int) -> None:
         found = self._found[pool.name]

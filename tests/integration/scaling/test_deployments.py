@@ -12,9 +12,11 @@ from typing import Any, cast
 import pytest
 import trustme
 
+from router import background
 from router.config import PoolConfig
 from router.discovery import ApiServer
 from router.gateway.service import Gateway
+from router.listening import free_port
 from tests.integration.gateway.live import Live, live
 from tests.integration.scaling.clients import Clients, serving
 from tests.integration.scaling.cluster import COST, NAME, NAMESPACE, OneDeployment, merged, one_deployment
@@ -226,6 +228,29 @@ async def test_a_deployment_that_cannot_be_read_stops_no_other_pool(tmp_path: Pa
     async with scaled(tmp_path, unknown) as (cluster, gw):
         await gw.until(lambda: len(serving(gw)) == 1)
         assert cluster.scaled == [1]
+
+
+async def test_an_api_server_that_cannot_be_reached_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from router.scaling.deployments import Deployments
+
+    monkeypatch.setattr(background, "_logged_at", {})
+    pools = {
+        name: PoolConfig.model_validate({"name": name, "instance": INSTANCE, "deployment": NAME})
+        for name in ("a", "b")
+    }
+    ports = {name: free_port() for name in pools}
+    deployments = Deployments(
+        cast(Gateway, None),
+        lambda pool: ApiServer(f"http://127.0.0.1:{ports[pool.name]}", NAMESPACE, tmp_path),
+    )
+    await deployments.look(pools)
+    await deployments.aclose()
+    assert sorted(record.getMessage() for record in caplog.records) == sorted(
+        f"scaling failed at http://127.0.0.1:{port} (ClientConnectorError); it continues"
+        for port in ports.values()
+    )
 
 
 async def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
