@@ -45,5 +45,5 @@ class Bounded:
         for model, load in observation.models.items():
             pools = [pool for pool in self._pools if pool.model == model]
             if load.queued and pools and not any(wanted[pool.name] for pool in pools):
-                first = min(pools, key=lambda pool: (pool.usd_per_hour, pool.name))
+                first = min(pools, key=lambda pool: (pool.usd_per_hour, pool.gpus, pool.name))
                 wanted[first.name] = 1

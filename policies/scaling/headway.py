@@ -149,7 +149,8 @@ class _Model:
         names = [pool.name for pool in self.pools]
         if not (under_way or load.queued) and self._idle(now_s):
             return dict.fromkeys(names, 0)
-        service_s = min(each.service_s for each in capacities)
+        # The requests are at the ready instances. Those of another kind may be many times as fast.
+        service_s = carried / rate_per_s if rate_per_s else min(each.service_s for each in capacities)
         present = (self.in_flight.mean + load.queued) / service_s
         soon = self._highest_rate(now_s, self._start_s + observation.seconds)
         demand = self._needed(max(present, soon), service_s)
@@ -200,8 +201,9 @@ class _Model:
         least: Sequence[int],
         most: Sequence[int],
     ) -> list[int]:
+        priced = any(pool.usd_per_hour for pool in self.pools)
         kinds = [
-            Kind(pool.usd_per_hour or pool.gpus, one.rate_per_s, low, max(low, high))
+            Kind(pool.usd_per_hour if priced else pool.gpus, one.rate_per_s, low, max(low, high))
             for pool, one, low, high in zip(self.pools, capacities, least, most, strict=True)
         ]
         return list(cheapest(kinds, demand_per_s))

@@ -61,12 +61,13 @@ def test_a_waiting_request_wakes_a_pool(name):
     assert create(name, [one]).desired(seen(0.0, 0, 0, 1))["p"] == 1
 
 
-def test_of_several_pools_the_cheapest_wakes():
+@pytest.mark.parametrize("dear", [{"usd_per_hour": 2.0}, {"usd_per_hour": 1.0, "gpus": 4}])
+def test_of_several_pools_the_cheapest_wakes(dear):
     class Nothing:
         def desired(self, observation):
             return {"p": 0, "q": 0}
 
-    pools = [pool("p", usd_per_hour=2.0), pool("q", usd_per_hour=1.0)]
+    pools = [pool("p", **dear), pool("q", usd_per_hour=1.0)]
     found = seen(0.0, 0, 0, 1)
     observation = type(found)(0, 15, {**found.pools, "q": found.pools["p"]}, found.models)
     assert Bounded(Nothing(), pools).desired(observation) == {"p": 0, "q": 1}

@@ -125,6 +125,32 @@ def test_it_adds_the_cheapest_kind():
     assert found["p"] * rates[0] + found["q"] * rates[1] > 10.0
 
 
+@pytest.mark.parametrize("usd_per_hour", [0.7, 0.0])
+def test_requests_at_slow_instances_are_no_load_of_fast_ones(usd_per_hour):
+    slow = pool("p", usd_per_hour=usd_per_hour, max_instances=60)
+    fast = pool("q", "llama-3.1-8b@h100-80g", usd_per_hour=4.0, max_instances=9, concurrency=64)
+    under_way = round(4.0 * slo_capacity(slow, 1000, 200).service_s)
+    assert under_way > 3 * 4.0 * slo_capacity(fast, 1000, 200).service_s
+    scaler = create("headway", [slow, fast])
+    for step in range(1, 100):
+        load = ModelLoad(60, 60_000, 60, 12_000)
+        loads = {"p": PoolLoad(12, in_flight=under_way), "q": PoolLoad(0)}
+        wanted = scaler.desired(Observation(step * 15.0, 15.0, loads, {"m": load}))
+    assert wanted == {"p": steady(create("headway", [slow]), 4.0, ready=12, in_flight=under_way), "q": 0}
+
+
+def test_instances_that_cost_nothing_come_first():
+    own, rented = pool("p", max_instances=3), pool("q", usd_per_hour=0.7)
+    scaler = create("headway", [own, rented], {"miss_step": 0.0})
+    found = {"p": 0, "q": 0}
+    for step in range(1, 100):
+        loads = {name: PoolLoad(number) for name, number in found.items()}
+        load = ModelLoad(30, 30_000, 30, 6_000)
+        found = dict(scaler.desired(Observation(step * 15.0, 15.0, loads, {"m": load})))
+    assert found["p"] == 3
+    assert found["q"] >= 1
+
+
 def test_what_was_needed_lately_is_kept():
     scaler = create("headway", [pool(cold_start_s=15.0)], {"miss_step": 0.0, "hold_s": 120.0, "keep_s": 15.0})
     before = steady(scaler, 1.0)
