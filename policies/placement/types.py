@@ -135,15 +135,16 @@ class Placement:
         return Placement((*self.groups[:place], *groups, *self.groups[place + 1 :]))
 
     def sorted(self) -> Placement:
-        """The form that equal placements share: groups by models, then by shape."""
+        """The form that equal placements share: groups by models, then by kind and shape. Two kinds may have one name."""
         return Placement(tuple(sorted(self.groups, key=_order)))
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self.groups)
 
 
-def _order(group: Group) -> tuple[tuple[int, ...], str, int, int]:
-    return group.models, group.shape.kind.name, group.shape.tensor, group.shape.pipeline
+def _order(group: Group) -> tuple[object, ...]:
+    shape, kind = group.shape, group.shape.kind
+    return group.models, kind.name, kind.usd_per_hour or 0.0, kind.max_tensor, shape.tensor, shape.pipeline
 
 
 @dataclass(frozen=True, slots=True)

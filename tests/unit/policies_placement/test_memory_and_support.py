@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from backends.engine.hardware import HARDWARE
@@ -32,6 +34,12 @@ def test_equal_prices_are_equal_however_they_add_up() -> None:
     two = Placement((Group(Shape(whole), (0,)), Group(Shape(cheap), (0,)), Group(Shape(cheap), (0,))))
     assert one.usd_per_hour == two.usd_per_hour == 6.3
     assert Shape(dear, 1, 3).usd_per_hour == 2.1
+
+
+@pytest.mark.parametrize("other", [{"usd_per_hour": 0.7}, {"max_tensor": 2}])
+def test_equal_placements_share_a_form_where_two_kinds_have_one_name(other: dict[str, Any]) -> None:
+    groups = [Group(Shape(GpuKind("a", 24.0, **fields)), (0,)) for fields in ({"usd_per_hour": 0.5}, other)]
+    assert Placement(tuple(groups)).sorted() == Placement(tuple(reversed(groups))).sorted()
 
 
 @pytest.mark.parametrize(
