@@ -197,7 +197,7 @@ class Estimate:
             found.append(
                 (
                     fmean(each.prompt_tokens for each in own),
-                    fmean(each.output_tokens.get(model, _longest(each)) for each in own),
+                    fmean(each.output_tokens.get(model, max(each.output_tokens.values())) for each in own),
                     median(ttft_s) if ttft_s else inf,
                     median(tpot_s) if tpot_s else inf,
                 )
@@ -230,8 +230,3 @@ def _can_be_met(profile: EngineProfile, request: Asked, model: int) -> bool:
         and (request.tpot_s is None or not steps or step_s <= request.tpot_s)
         and prompt_s + steps * step_s <= (inf if request.e2e_s is None else request.e2e_s)
     )
-
-
-def _longest(request: Asked) -> int:
-    """The tokens of its longest answer."""
-    return max(request.output_tokens.values())

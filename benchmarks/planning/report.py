@@ -37,7 +37,7 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
     (model,) = group.models
     shape = group.shape
     spec = problem.models[model]
-    weights_gb = gb_per_gpu(spec, shape) * spec.weights_gb / spec.gb
+    share = gb_per_gpu(spec, shape) / spec.gb
     profile = problem.profile(model, shape)
     kv_tokens = 0 if profile is None else profile.kv_capacity_tokens
     unlike = problem.unlike_of(group)
@@ -46,6 +46,7 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
             "usd_per_hour": shape.known_usd_per_hour
         }
     ((pool, gpus),) = blocks
+    kv_bytes = kv_tokens * MODELS[spec.name].kv_bytes_per_token(shape.tensor) * share * shape.tensor
     return {
         "models": [spec.name],
         "weights": problem.model_configs[model].weights,
@@ -55,8 +56,8 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
         "tensor": shape.tensor,
         "pipeline": shape.pipeline,
         "profile": problem.profile_name(model, shape),
-        "weights_gb_per_gpu": round(weights_gb, 2),
-        "kv_cache_gb_per_gpu": round(_kv_gb_per_gpu(problem, model, shape, kv_tokens), 2),
+        "weights_gb_per_gpu": round(share * spec.weights_gb, 2),
+        "kv_cache_gb_per_gpu": round(kv_bytes / 1e9, 2),
         "kv_cache_tokens": kv_tokens,
         "usd_per_hour": shape.known_usd_per_hour,
     }
@@ -91,12 +92,6 @@ def _unlike_data(
         "kv_cache_gb_per_gpu": max(stage["kv_cache_gb_per_gpu"] for stage in stages),
         "kv_cache_tokens": kv_tokens,
     }
-
-
-def _kv_gb_per_gpu(problem: PlanningProblem, model: int, shape: Shape, tokens: int) -> float:
-    spec = MODELS[problem.model_configs[model].name]
-    largest = -(-spec.layers // shape.pipeline) / spec.layers
-    return tokens * spec.kv_bytes_per_token(shape.tensor) * largest / 1e9
 
 
 def table(data: dict[str, Any]) -> list[str]:

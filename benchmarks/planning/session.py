@@ -48,11 +48,8 @@ class Session:
         """The result as data, and the fleet file of the best plan. Raises Infeasible and WorkloadError."""
         inputs = self.inputs
         clusters = {change: changed(inputs.cluster, change) for change in changes}
-        planner = self._planner(inputs.cluster)
-        plans = planner.plans()
+        planner, plans = self._plans(inputs.cluster)
         problem = planner.search.estimate.problem
-        if not plans:
-            raise Infeasible(self._over_budget(problem))
         data = {
             "headway_plan": 1,
             "objective": self.aims.objective,
@@ -70,6 +67,20 @@ class Session:
         }
         return data, fleet_data(problem, plans[0].placement, inputs.base)
 
+    def _plans(self, cluster: ClusterConfig) -> tuple[Planner, list[Plan]]:
+        """Raises Infeasible."""
+        planner = self._planner(cluster)
+        plans = planner.plans()
+        if not plans:
+            budget, least = (
+                self.aims.budget_usd_per_hour,
+                cheapest(planner.search.estimate.problem).usd_per_hour,
+            )
+            raise Infeasible(
+                f"no placement of all models costs at most {budget:g} USD an hour; the cheapest costs {least:.9g}"
+            )
+        return planner, plans
+
     def _planner(self, cluster: ClusterConfig) -> Planner:
         inputs = self.inputs
         problem = PlanningProblem(cluster, inputs.models, inputs.longest_tokens).with_unlike_groups()
@@ -86,13 +97,6 @@ class Session:
         if self.aims.objective == "throughput":
             return ThroughputPlanner(*common, bound=estimate.bound().multiple(self.aims.target) or 1.0)
         return Planner(*common)
-
-    def _over_budget(self, problem: PlanningProblem) -> str:
-        """That no placement is within the budget, and the price of the cheapest."""
-        budget, least = self.aims.budget_usd_per_hour, cheapest(problem).usd_per_hour
-        return (
-            f"no placement of all models costs at most {budget:g} USD an hour; the cheapest costs {least:.9g}"
-        )
 
     def _bound(self, estimate: Estimate) -> dict[str, float | None]:
         bound, target = estimate.bound(), self.aims.target
@@ -120,13 +124,9 @@ class Session:
     def _what_if(self, change: str, cluster: ClusterConfig, best: Plan) -> dict[str, Any]:
         """The best plan of a changed cluster, and its difference to the best one of the cluster as it is."""
         try:
-            planner = self._planner(cluster)
+            planner, (plan, *_) = self._plans(cluster)
         except Infeasible as error:
             return {"change": change, "infeasible": str(error)}
-        plans = planner.plans()
-        if not plans:
-            return {"change": change, "infeasible": self._over_budget(planner.search.estimate.problem)}
-        plan = plans[0]
         return {
             "change": change,
             **plan_data(planner.search.estimate.problem, plan),

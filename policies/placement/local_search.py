@@ -143,7 +143,7 @@ class _Search:
 
 def at_once(cluster: Cluster) -> int:
     """How many replicas a greedy plan of this cluster adds for each simulation: some 32 simulations fill it."""
-    return max(1, sum(pool.gpus for pool in cluster.pools) // 32)
+    return max(1, cluster.gpus // 32)
 
 
 def _unlike(plans: Iterable[ScoredPlacement], count: int) -> list[ScoredPlacement]:

@@ -12,7 +12,7 @@ from typing import Self
 from policies import scaling as scalers
 from policies.scaling.types import Observation, Scaler
 from router.background import Tasks, surviving
-from router.config import ConfigError, FleetConfig, PoolConfig, Problem, ScalingConfig
+from router.config import ConfigError, FleetConfig, Problem, ScalingConfig
 from router.gateway.fleet.scaling import Decision
 from router.gateway.service import Gateway
 from router.scaling.actuator import Actuator
@@ -92,15 +92,9 @@ class ScalingLoop:
         """Whether a request waits for a model of which no pool is to have an instance."""
         if not self._turns.due:
             return False
-        queued = self._queued()
-        wanted = self._turns.last.wanted
-        return any(
-            queued.get(pool.model) and not any(wanted.get(each.name) for each in self._pools_of(pool.model))
-            for pool in self._config.pools
-        )
-
-    def _pools_of(self, model: str) -> list[PoolConfig]:
-        return [pool for pool in self._config.pools if pool.model == model]
+        queued, wanted = self._queued(), self._turns.last.wanted
+        awake = {pool.model for pool in self._config.pools if wanted.get(pool.name)}
+        return any(queued.get(pool.model) and pool.model not in awake for pool in self._config.pools)
 
     # --- one decision ----------------------------------------------------------------------------------
     async def _turn(self) -> None:
