@@ -10,12 +10,14 @@ import pytest
 
 from backends.scanning import Assembler, SseScanner
 from router.core.errors import UpstreamError
-from router.gateway.codecs.ollama.stream import NdjsonStream
-from router.gateway.codecs.responses import stream as responses_stream
-from router.gateway.codecs.responses.stream import ResponsesStream
+from router.gateway.codecs.ollama.codec import OllamaCodec
+from router.gateway.codecs.responses import codec as responses_codec
+from router.gateway.codecs.responses.codec import ResponsesCodec
+from router.gateway.codecs.responses.request import responses_to_chat
 from tests.pace import lines
 from tests.unit.gateway.chunks import call, chunk
 
+ASKED = responses_to_chat({"model": "m", "input": "x"})
 FLOODS = {
     "text": chunk({"content": "x" * 60_000}),
     "escapes": chunk({"content": '\x01"' * 10_000}),
@@ -28,33 +30,33 @@ FLOODS = {
 @pytest.mark.parametrize("kind", FLOODS)
 @pytest.mark.parametrize("into", ["whole", "response"])
 def test_an_answer_without_end_is_ended(kind: str, into: str) -> None:
-    feed = Assembler("chat").feed if into == "whole" else ResponsesStream("r", "m", {}).feed
+    feed = Assembler("chat").feed if into == "whole" else ResponsesCodec(ASKED, "r").events
     with pytest.raises(UpstreamError):
         deque(map(feed, repeat(FLOODS[kind])), maxlen=0)
 
 
-@pytest.mark.parametrize("make", [lambda: ResponsesStream("r", "m", {}), lambda: NdjsonStream("chat", "m")])
+@pytest.mark.parametrize("make", [lambda: ResponsesCodec(ASKED, "r"), lambda: OllamaCodec("chat", "m")])
 def test_tool_calls_of_an_answer_have_a_bound_in_all(make: Any) -> None:
     stream = make()
     pieces = (chunk(call(index, "x" * 100_000, name="f")) for index in range(200))
     with pytest.raises(UpstreamError):
-        deque(map(stream.feed, pieces), maxlen=0)
+        deque(map(stream.events, pieces), maxlen=0)
 
 
 def test_an_answer_of_too_many_parts_is_ended_early() -> None:
     """Each switch between text and reasoning opens an item of its own."""
-    stream = ResponsesStream("r", "m", {})
+    stream = ResponsesCodec(ASKED, "r")
     pair = chunk({"content": "x"}) + chunk({"reasoning_content": "x"})
     written: list[int] = []
     with pytest.raises(UpstreamError):
-        written.extend(map(len, map(stream.feed, repeat(pair, 2000))))
+        written.extend(map(len, map(stream.events, repeat(pair, 2000))))
     assert 100_000 < sum(written) < 4_000_000
 
 
 def test_text_inside_a_call_counts_once() -> None:
-    stream = ResponsesStream("r", "m", {})
-    text = chunk({"content": "x" * (responses_stream.MAX_TEXT_BYTES * 2 // 3)})
-    stream.feed(chunk(call(0, '{"a"', name="f")) + text)
+    stream = ResponsesCodec(ASKED, "r")
+    text = chunk({"content": "x" * (responses_codec.MAX_TEXT_BYTES * 2 // 3)})
+    stream.events(chunk(call(0, '{"a"', name="f")) + text)
     assert b"xxx" in stream.finish(None, "stop", {})
 
 
@@ -66,11 +68,11 @@ def test_a_call_that_is_not_complete_is_not_parsed_with_each_event(monkeypatch: 
         parsed += 1
         return False
 
-    monkeypatch.setattr(responses_stream, "_is_object", counted)
-    stream = ResponsesStream("r", "m", {})
-    stream.feed(chunk(call(0, '{"a":{}', name="f")) + chunk(call(1, "{", name="f")))
+    monkeypatch.setattr(responses_codec, "_is_object", counted)
+    stream = ResponsesCodec(ASKED, "r")
+    stream.events(chunk(call(0, '{"a":{}', name="f")) + chunk(call(1, "{", name="f")))
     for _ in range(1000):
-        stream.feed(chunk(call(0, ',"b":{}')) + chunk({"content": "x"}))
+        stream.events(chunk(call(0, ',"b":{}')) + chunk({"content": "x"}))
     assert parsed < 50
 
 

@@ -4,6 +4,7 @@ an answer never fails."""
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -128,3 +129,16 @@ def test_any_event_makes_a_whole_answer_or_fails_while_it_is_read(api: str) -> N
             continue
         answer["usage"] = usage or {"prompt_tokens": 1, "completion_tokens": 1}
         assert json.loads(codecs()[api].non_streaming(answer, HEADWAY)), event
+
+
+@pytest.mark.parametrize("api", ["openai", "ollama chat", "ollama generate", "responses"])
+def test_a_second_attempt_begins_anew(api: str) -> None:
+    """An attempt may fail on its first events, of which nothing was sent."""
+    good = b"data: " + json.dumps(TEXT if api == "ollama generate" else CHUNK).encode() + b"\n\n"
+    anew, again = codecs()[api], codecs()[api]
+    with suppress(UpstreamError):
+        again.first(good + b"data: {\n\n")
+    for codec in (anew, again):
+        codec._clock = lambda: 0  # type: ignore[attr-defined]
+    assert again.first(good) == anew.first(good)
+    assert again.finish(None, "stop", HEADWAY) == anew.finish(None, "stop", HEADWAY)

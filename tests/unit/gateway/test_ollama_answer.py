@@ -15,10 +15,11 @@ from ollama import ChatResponse, EmbedResponse, GenerateResponse
 from ollama._types import EmbeddingsResponse
 
 from backends.scanning import Assembler
-from router.core.errors import UpstreamError
+from router.core.errors import Refusal, UpstreamError
+from router.core.types import Outcome
 from router.gateway.codecs.ollama.answer import loaded, non_streaming, rfc3339
+from router.gateway.codecs.ollama.codec import OllamaCodec
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
-from router.gateway.codecs.ollama.stream import NdjsonStream
 from tests.unit.gateway.chunks import HEAD, chunk, sse, text_chunk
 
 AT_NS = 1_700_000_000_123_456_789
@@ -35,12 +36,12 @@ METRICS = {
 }
 
 
-def chat_stream(name: str = "m:latest") -> NdjsonStream:
-    return NdjsonStream("chat", name, clock=lambda: AT_NS)
+def chat_stream(name: str = "m:latest") -> OllamaCodec:
+    return OllamaCodec("chat", name, clock=lambda: AT_NS)
 
 
-def generate_stream() -> NdjsonStream:
-    return NdjsonStream("generate", "m", clock=lambda: AT_NS)
+def generate_stream() -> OllamaCodec:
+    return OllamaCodec("generate", "m", clock=lambda: AT_NS)
 
 
 def parsed(
@@ -63,7 +64,7 @@ def test_characters_that_end_a_line_for_the_client() -> None:
     said = "a\u2028b\u2029c\u0085d"
     call = {"index": 0, "function": {"name": "f", "arguments": f'{{"x": "{said}"}}'}}
     stream = chat_stream()
-    lines = stream.feed(
+    lines = stream.events(
         chunk({"content": said}) + chunk({"content": said}) + chunk({"tool_calls": [call]}, "stop")
     )
     *pieces, called = parsed(lines)
@@ -75,7 +76,7 @@ def test_characters_that_end_a_line_for_the_client() -> None:
 def test_a_chat_in_full() -> None:
     stream = chat_stream()
     said = b"".join(
-        stream.feed(event)
+        stream.events(event)
         for event in (
             chunk({"role": "assistant", "content": ""}),
             chunk({"content": "Hé"}) + chunk({"content": 'l"lo'}),
@@ -109,7 +110,7 @@ def test_generate_from_chat_chunks_and_from_completions(make: Any) -> None:
     stream = generate_stream()
     events = [chunk({"content": t}) if make else text_chunk(t) for t in ("a", "b", '"', "c")]
     *pieces, last = parsed(
-        stream.feed(b"".join(events)) + stream.finish(USAGE, "length", HEADWAY), GenerateResponse
+        stream.events(b"".join(events)) + stream.finish(USAGE, "length", HEADWAY), GenerateResponse
     )
     assert pieces == [
         {"model": "m", "created_at": AT, "response": text, "done": False} for text in ("a", "b", '"', "c")
@@ -129,7 +130,7 @@ def test_generate_from_chat_chunks_and_from_completions(make: Any) -> None:
 def test_thinking(field: str) -> None:
     for stream, kind in ((chat_stream(), ChatResponse), (generate_stream(), GenerateResponse)):
         lines = parsed(
-            stream.feed(
+            stream.events(
                 b"".join(chunk({field: t}) for t in ("let", " me", ' "see"')) + chunk({"content": "4"})
             ),
             kind,
@@ -140,17 +141,17 @@ def test_thinking(field: str) -> None:
 
 
 def test_thinking_under_both_names_is_told_once() -> None:
-    lines = parsed(chat_stream().feed(chunk({"reasoning": "a", "reasoning_content": "a"})))
+    lines = parsed(chat_stream().events(chunk({"reasoning": "a", "reasoning_content": "a"})))
     assert [line["message"]["thinking"] for line in lines] == ["a"]
 
 
 def test_a_tool_call_comes_when_it_is_complete() -> None:
     stream = chat_stream()
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}
-    assert stream.feed(chunk({"role": "assistant", "tool_calls": [call]})) == b""
+    assert stream.events(chunk({"role": "assistant", "tool_calls": [call]})) == b""
     for piece in ('{"a', '": [1, {"b": null}]}'):
-        assert stream.feed(chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})) == b""
-    (line,) = parsed(stream.feed(chunk({}, "tool_calls")))
+        assert stream.events(chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})) == b""
+    (line,) = parsed(stream.events(chunk({}, "tool_calls")))
     assert line["message"] == {
         "role": "assistant",
         "content": "",
@@ -169,7 +170,7 @@ def test_tool_calls_without_a_finish_come_before_the_last_line() -> None:
         {"index": 0, "function": {"name": "f", "arguments": "{}"}},
         {"index": 1, "function": {"name": "g", "arguments": ""}},
     ]
-    assert stream.feed(chunk({"content": "so", "tool_calls": calls})) != b""
+    assert stream.events(chunk({"content": "so", "tool_calls": calls})) != b""
     first, last = parsed(stream.finish(None, None, None))
     assert [call["function"]["name"] for call in first["message"]["tool_calls"]] == ["f", "g"]
     assert first["message"]["tool_calls"][1]["function"]["arguments"] == {}
@@ -185,21 +186,23 @@ def test_tool_calls_without_a_finish_come_before_the_last_line() -> None:
 def test_half_a_tool_call_is_left_out(arguments: str) -> None:
     stream = chat_stream()
     call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": arguments}}
-    said = stream.feed(chunk({"tool_calls": [call]}) + chunk({}, "length"))
+    said = stream.events(chunk({"tool_calls": [call]}) + chunk({}, "length"))
     (last,) = parsed(said + stream.finish(USAGE, None, HEADWAY))
     assert last["done_reason"] == "length"
 
 
 def test_logprobs() -> None:
     item = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "a", "logprob": -0.5}]}
-    lines = parsed(chat_stream().feed(chunk({"content": "a"}, logprobs={"content": [item], "refusal": None})))
+    lines = parsed(
+        chat_stream().events(chunk({"content": "a"}, logprobs={"content": [item], "refusal": None}))
+    )
     assert lines[0]["logprobs"] == [item]
     legacy = {
         "tokens": ["a", "b"],
         "token_logprobs": [None, -1.5],
         "top_logprobs": [None, {"b": -1.5, "c": -2.0}],
     }
-    (line,) = parsed(generate_stream().feed(text_chunk("ab", logprobs=legacy)), GenerateResponse)
+    (line,) = parsed(generate_stream().events(text_chunk("ab", logprobs=legacy)), GenerateResponse)
     tops = [{"token": "b", "logprob": -1.5}, {"token": "c", "logprob": -2.0}]
     assert line["logprobs"] == [{"token": "b", "logprob": -1.5, "top_logprobs": tops}]
 
@@ -213,12 +216,12 @@ def test_what_says_nothing_gives_no_line() -> None:
         chunk({"content": None}),
         sse({**HEAD, "choices": [{"index": 1, "delta": {"content": "other"}}]}),
     ]
-    assert chat_stream().feed(b"".join(silent)) == b""
-    assert chat_stream().feed(b"") == b""
+    assert chat_stream().events(b"".join(silent)) == b""
+    assert chat_stream().events(b"") == b""
 
 
 def test_a_refusal_is_content() -> None:
-    (line,) = parsed(chat_stream().feed(chunk({"refusal": "no"})))
+    (line,) = parsed(chat_stream().events(chunk({"refusal": "no"})))
     assert line["message"]["content"] == "no"
 
 
@@ -227,7 +230,7 @@ def test_content_in_parts_is_text_and_thinking() -> None:
         {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
         {"type": "text", "text": "Hi"},
     ]
-    (line,) = parsed(chat_stream().feed(chunk({"content": parts})))
+    (line,) = parsed(chat_stream().events(chunk({"content": parts})))
     assert line["message"] == {"role": "assistant", "content": "Hi", "thinking": "Hm"}
     answer = {"choices": [{"message": {"role": "assistant", "content": parts}}]}
     assert non_streaming("chat", "m", answer, None)["message"] == line["message"]
@@ -242,7 +245,7 @@ def test_arguments_of_a_call_may_be_an_object() -> None:
 
 def test_line_ends_of_either_kind() -> None:
     event = chunk({"content": "a"})
-    said = chat_stream().feed(event.replace(b"\n", b"\r\n") + event)
+    said = chat_stream().events(event.replace(b"\n", b"\r\n") + event)
     assert [line["message"]["content"] for line in parsed(said)] == ["a", "a"]
 
 
@@ -252,20 +255,21 @@ def test_line_ends_of_either_kind() -> None:
 )
 def test_what_is_no_event_of_ours_is_an_upstream_error(event: bytes) -> None:
     stream = chat_stream()
-    stream.feed(chunk({"content": "a"}))
+    stream.events(chunk({"content": "a"}))
     with pytest.raises(UpstreamError):
-        stream.feed(event)
+        stream.events(event)
 
 
 def test_the_error_line() -> None:
-    assert chat_stream().error('the "engine" left') == b'{"error":"the \\"engine\\" left"}\n'
+    refusal = Refusal(502, "upstream_error", 'the "engine" left', Outcome.BACKEND_ERROR)
+    assert chat_stream().stream_error(refusal) == b'{"error":"the \\"engine\\" left"}\n'
 
 
 def test_the_clock_is_read_once_for_each_read_and_moves_on() -> None:
     times = iter([AT_NS, AT_NS + 1, AT_NS + 2_000_000_000])
-    stream = NdjsonStream("chat", "m", clock=lambda: next(times))
+    stream = OllamaCodec("chat", "m", clock=lambda: next(times))
     event = chunk({"content": "a"})
-    stamps = [line["created_at"] for _ in range(3) for line in parsed(stream.feed(event + event))]
+    stamps = [line["created_at"] for _ in range(3) for line in parsed(stream.events(event + event))]
     assert stamps == [
         AT,
         AT,
@@ -277,7 +281,7 @@ def test_the_clock_is_read_once_for_each_read_and_moves_on() -> None:
 
 
 def test_a_models_name_is_escaped() -> None:
-    (line,) = parsed(chat_stream('a"b\\ü').feed(chunk({"content": "x"})))
+    (line,) = parsed(chat_stream('a"b\\ü').events(chunk({"content": "x"})))
     assert line["model"] == 'a"b\\ü'
 
 
@@ -303,10 +307,10 @@ def test_lines_do_not_depend_on_how_events_arrive_and_agree_with_the_whole_answe
 ) -> None:
     events = [chunk(delta) for delta in deltas] + [chunk({}, "stop")]
     at_once = chat_stream()
-    lines = at_once.feed(b"".join(events))
+    lines = at_once.events(b"".join(events))
     split = chat_stream()
     edges = [0, *sorted(min(at, len(events)) for at in cuts), len(events)]
-    assert b"".join(split.feed(b"".join(events[a:b])) for a, b in itertools.pairwise(edges)) == lines
+    assert b"".join(split.events(b"".join(events[a:b])) for a, b in itertools.pairwise(edges)) == lines
 
     assembler = Assembler("chat")
     assembler.feed(b"".join(events))

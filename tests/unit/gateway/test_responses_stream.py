@@ -18,12 +18,11 @@ from router.core.types import Outcome
 from router.gateway.codecs.responses.answer import non_streaming_response
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
-from router.gateway.codecs.responses.stream import ResponsesStream
 from tests.unit.gateway.chunks import call, chunk
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 HEADWAY = {"request_id": "req_1", "model": "llama", "outcome": "ok"}
-ECHO = responses_to_chat({"input": "x"}).echo
+ASKED = responses_to_chat({"model": "asked", "input": "x"})
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
@@ -41,8 +40,8 @@ def events_of(data: bytes) -> list[dict[str, Any]]:
 
 
 def streamed(*batches: bytes, reason: str | None = None) -> list[dict[str, Any]]:
-    stream = ResponsesStream("1", "asked", ECHO, clock=lambda: 100.0)
-    data = stream.start(batches[0]) + b"".join(map(stream.feed, batches[1:]))
+    stream = ResponsesCodec(ASKED, "1", clock=lambda: 100.0)
+    data = stream.first(batches[0]) + b"".join(map(stream.events, batches[1:]))
     return events_of(data + stream.finish(USAGE, reason, HEADWAY))
 
 
@@ -51,7 +50,7 @@ def whole(*batches: bytes) -> dict[str, Any]:
     for batch in batches:
         assembler.feed(batch)
     answer = assembler.result() | {"usage": USAGE}
-    response = non_streaming_response(answer, "1", "llama", 100, 100, ECHO) | {"headway": HEADWAY}
+    response = non_streaming_response(answer, "1", "llama", 100, 100, ASKED.echo) | {"headway": HEADWAY}
     Response.model_validate(json.loads(orjson.dumps(response)))
     return response
 

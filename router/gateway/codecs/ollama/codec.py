@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from backends.assemble import merge_tool_call
+from backends.engine_numbers import finish_reason as finish_reason_of
+from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.codec import Translated
-from router.gateway.codecs.ollama.answer import Endpoint, loaded, non_streaming
-from router.gateway.codecs.ollama.catalog import refusal_body
+from router.gateway.codecs.ollama.answer import (
+    NS,
+    THINKING,
+    Endpoint,
+    done,
+    loaded,
+    logprobs_of,
+    non_streaming,
+    rfc3339,
+    said_by,
+    tool_calls_of,
+    written,
+)
+from router.gateway.codecs.ollama.catalog import error_body, refusal_body
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.request import (
     chat_to_openai,
@@ -20,7 +36,6 @@ from router.gateway.codecs.ollama.request import (
     embeddings_to_openai,
     generate_to_openai,
 )
-from router.gateway.codecs.ollama.stream import NdjsonStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +55,84 @@ OLLAMA_ROUTES = {
 }
 
 
+#: Characters at which clients of Python split lines (`str.splitlines`) and that JSON does not escape.
+_LINE_ENDS = {each.encode(): f"\\u{ord(each):04x}".encode() for each in "\u0085\u2028\u2029"}
+
+
+def _on_one_line(lines: bytes) -> bytes:
+    """Lines with every other line end in them escaped, as Ollama escapes them."""
+    if not lines.isascii():
+        for character, escape in _LINE_ENDS.items():
+            lines = lines.replace(character, escape)
+    return lines
+
+
 class OllamaCodec:
-    """Newline-delimited JSON of Ollama's API, for one request. `model` is the client's name of the model."""
+    """Newline-delimited JSON of Ollama's API, for one request. `model` is the client's name of the model.
+
+    Events may be chunks of chats or of completions. `clock` gives ns since the epoch.
+    """
 
     stream_type = b"application/x-ndjson"
     body_type = b"application/json; charset=utf-8"
     usage_collector = None
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
+    def __init__(self, endpoint: Endpoint, model: str, clock: Callable[[], int] = time.time_ns) -> None:
         self._endpoint = endpoint
+        self._chat = endpoint != "generate"
         self._model = model
+        self._clock = clock
         self.adjust = at_length_1 if endpoint == "embed" else None
-        self._lines = NdjsonStream(endpoint, model)
+        self._open = b'{"model":' + orjson.dumps(model) + b',"created_at":"'
+        self._second = -1
+        self._shown = b""
+        self._template: EventTemplate | None = None
+        self._calls: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
 
     def first(self, data: bytes) -> bytes:
-        # A new stream: an earlier attempt may have failed on its first events.
-        self._lines = NdjsonStream(self._endpoint, self._model)
-        return self._lines.feed(data)
+        # An earlier attempt may have failed on its first events.
+        self._template, self._calls, self._finish_reason = None, [], None
+        return self.events(data)
 
     def events(self, data: bytes) -> bytes:
-        return self._lines.feed(data)
+        """The lines for complete events; empty for events without text (a role, a part of a tool call).
+
+        Tool calls follow when they are complete. Raises UpstreamError for an event that is not JSON.
+        """
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        start = self._start()
+        lines: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end:
+            template = self._template
+            if template is not None and data.startswith(template.head, at):
+                pieces, at, foreign = template.read(data, at)
+                if pieces:
+                    before, after = self._frame(template.field)
+                    before = start + before
+                    lines += [before + piece + after for piece in pieces if piece]
+                if not foreign:
+                    continue
+            stop = data.find(b"\n\n", at) + 2
+            stop = end if stop < 2 else stop
+            line = self._event(data[at:stop], start)
+            if line:
+                lines.append(line)
+            at = stop
+        return _on_one_line(b"".join(lines))
 
     def finish(
-        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
+        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any] | None
     ) -> bytes:
-        return self._lines.finish(usage, finish_reason, headway)
+        """The last line: `done`, the reason, the six metrics in ns (zeros left out), and the `headway` member.
+
+        `finish_reason` falls back to the one in the stream.
+        """
+        start = self._start()
+        last = done(written(self._chat), usage, finish_reason or self._finish_reason, headway)
+        return _on_one_line(self._take_calls(start) + start + b'",' + orjson.dumps(last)[1:] + b"\n")
 
     def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         if self._endpoint == "embed":
@@ -77,7 +145,65 @@ class OllamaCodec:
         return refusal_body(refusal, self._model)
 
     def stream_error(self, refusal: Refusal) -> bytes:
-        return self._lines.error(refusal.message)
+        """The line that ends a stream that failed after its first token. No `done` line follows."""
+        return _on_one_line(error_body(refusal.message) + b"\n")
+
+    def _start(self) -> bytes:
+        """The beginning of a line, up to its time: made once for each read."""
+        second, rest_ns = divmod(self._clock(), NS)
+        if second != self._second:
+            self._second = second
+            self._shown = rfc3339(second * NS)[:-10].encode()
+        return self._open + self._shown + b"%09dZ" % rest_ns
+
+    def _frame(self, field: str) -> tuple[bytes, bytes]:
+        thinking = b'","thinking":"' if field in THINKING else b""
+        if self._chat:
+            return b'","message":{"role":"assistant","content":"' + thinking, b'"},"done":false}\n'
+        return b'","response":"' + thinking, b'","done":false}\n'
+
+    def _event(self, event: bytes, start: bytes) -> bytes:
+        chunk = chunk_of(event)
+        if chunk is None:
+            return b""
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict) or choice.get("index"):
+            return b""
+        texts = choice.get("delta")
+        if not isinstance(texts, dict):
+            texts = choice
+        template = event_template(event, choice, texts)
+        if template is not None and template.field in ("content", "text", *THINKING):
+            self._template = template  # only text is passed on as it is written
+            before, after = self._frame(template.field)
+            return start + before + event[len(template.head) : len(event) - len(template.tail)] + after
+        self._template = None
+        content, thinking = said_by(texts)
+        line = self._line(start, content, thinking, logprobs_of(choice.get("logprobs")))
+        pieces = texts.get("tool_calls")
+        for piece in pieces if isinstance(pieces, list) else ():
+            merge_tool_call(self._calls, piece)
+        if choice.get("finish_reason") is not None:
+            self._finish_reason = finish_reason_of(choice["finish_reason"])
+            line += self._take_calls(start)
+        return line
+
+    def _line(self, start: bytes, content: str, thinking: str, logprobs: list[dict[str, Any]]) -> bytes:
+        if not (content or thinking or logprobs):
+            return b""
+        line = written(self._chat, content, thinking)
+        if logprobs:
+            line["logprobs"] = logprobs
+        line["done"] = False
+        return start + b'",' + orjson.dumps(line)[1:] + b"\n"
+
+    def _take_calls(self, start: bytes) -> bytes:
+        calls, self._calls = tool_calls_of(self._calls), []
+        if not calls or not self._chat:
+            return b""
+        line = written(True, calls=calls) | {"done": False}
+        return start + b'",' + orjson.dumps(line)[1:] + b"\n"
 
 
 def load_answer(route: OllamaRoute, translated: Translated) -> bytes:
