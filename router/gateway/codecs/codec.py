@@ -75,20 +75,18 @@ class CopyingCodec:
 
     def __init__(self, codec: ApiCodec, max_bytes: int, ended: Ended) -> None:
         self.stream_type, self.body_type = codec.stream_type, codec.body_type
+        self.adjust, self.usage_collector = codec.adjust, codec.usage_collector
+        self.error, self.stream_error = codec.error, codec.stream_error
         self._codec = codec
-        self._left = max_bytes
+        self._max_bytes = self._left = max_bytes
         self._ended = ended
         self._events: list[bytes] = []
 
-    @property
-    def adjust(self) -> Callable[[dict[str, Any]], Awaitable[None]] | None:
-        return self._codec.adjust
-
-    @property
-    def usage_collector(self) -> Collector | None:
-        return self._codec.usage_collector
-
     def first(self, data: bytes) -> bytes:
+        self._left, self._events = (
+            self._max_bytes,
+            [],
+        )  # an earlier attempt may have failed on its first events
         self._copy(data)
         return self._codec.first(data)
 
@@ -105,12 +103,6 @@ class CopyingCodec:
     def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         self._ended(answer, headway)
         return self._codec.non_streaming(answer, headway)
-
-    def error(self, refusal: Refusal) -> bytes:
-        return self._codec.error(refusal)
-
-    def stream_error(self, refusal: Refusal) -> bytes:
-        return self._codec.stream_error(refusal)
 
     def _copy(self, data: bytes) -> None:
         self._left -= len(data)

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from router.core.errors import UpstreamError
 from router.gateway.codecs.codec import CopyingCodec
+from router.gateway.codecs.ollama.codec import OllamaCodec
 from router.gateway.codecs.openai.codec import OpenAICodec
+from tests.unit.gateway.chunks import chunk
 
 HEADWAY = {"outcome": "ok"}
 
@@ -22,6 +25,17 @@ def test_a_stream(max_bytes: int, copied: bytes) -> None:
     assert kept == []
     assert codec.finish(None, "stop", HEADWAY) == OpenAICodec(False).finish(None, "stop", HEADWAY)
     assert kept == [copied]
+
+
+def test_only_the_last_attempt_is_kept() -> None:
+    kept: list[Mapping[str, Any] | bytes] = []
+    codec = CopyingCodec(OllamaCodec("chat", "m"), 1000, lambda answer, _: kept.append(answer))
+    with pytest.raises(UpstreamError):
+        codec.first(b"data: {\n\n")
+    good = chunk({"content": "x"})
+    codec.first(good)
+    codec.finish(None, "stop", HEADWAY)
+    assert kept == [good]
 
 
 def test_what_came_after_too_much_is_not_kept_either() -> None:
