@@ -15,7 +15,7 @@ from router.config import InstanceConfig, parse_instance
 from router.core.errors import unauthorized
 from router.core.types import Outcome, Targets
 from router.explain import describe
-from router.gateway.fleet.batch_plan import BatchProblem, Prompt
+from router.gateway.fleet.batch_plan import batch_plan
 from router.gateway.fleet.edits import adding, draining, removing, targeting
 from router.gateway.fleet.scaling import pools
 from router.gateway.records import find_request
@@ -163,11 +163,9 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     async def plan_batch(batch: Batch) -> dict[str, Any]:
         """Which instance each prompt of a batch should go to under the present load, and when the last one would have its
         first token. Nothing is sent or reserved."""
-        problem = BatchProblem(
-            [Prompt(each.tokens, each.model) for each in batch.prompts],
-            gateway.runner.scheduler.instances.values(),
-        )
-        return asdict(await asyncio.to_thread(problem.solve))
+        prompts = [(each.tokens, each.model) for each in batch.prompts]
+        plan = batch_plan(prompts, gateway.runner.scheduler.instances.values())
+        return await asyncio.to_thread(plan)
 
     @router.get("/scaling")
     async def get_scaling() -> dict[str, Any]:

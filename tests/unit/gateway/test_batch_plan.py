@@ -8,10 +8,11 @@ from router.core.errors import Refusal
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport
-from router.gateway.fleet.batch_plan import MAX_PAIRS, BatchProblem, PlannedLoad, Prompt
+from router.gateway.fleet.batch_plan import MAX_PAIRS, Prompt, batch_plan
 from tests.pace import lines
 
-LONG, SHORT = Prompt(10_000), Prompt(1000)
+LONG: Prompt = (10_000, None)
+SHORT: Prompt = (1000, None)
 
 
 def instance(
@@ -24,25 +25,31 @@ def instance(
 
 
 def test_the_long_prompt_gets_the_wide_instance() -> None:
-    plan = BatchProblem([SHORT, LONG, SHORT], [instance("narrow", 1e-3), instance("wide", 2e-4)]).solve()
-    assert [each.instance for each in plan.prompts] == ["narrow", "wide", "narrow"]
-    assert [each.prefill_s for each in plan.prompts] == pytest.approx([1.0, 2.0, 1.0])
-    assert plan.makespan_s == pytest.approx(2.0)
-    assert plan.bound_s == pytest.approx(2.0)
-    assert plan.instances[0] == PlannedLoad("narrow", 0.0, plan.makespan_s, 2, 2000)
+    plan = batch_plan([SHORT, LONG, SHORT], [instance("narrow", 1e-3), instance("wide", 2e-4)])()
+    assert [each["instance"] for each in plan["prompts"]] == ["narrow", "wide", "narrow"]
+    assert [each["prefill_s"] for each in plan["prompts"]] == pytest.approx([1.0, 2.0, 1.0])
+    assert plan["makespan_s"] == pytest.approx(2.0)
+    assert plan["bound_s"] == pytest.approx(2.0)
+    assert plan["instances"][0] == {
+        "instance": "narrow",
+        "ready_s": 0.0,
+        "ends_s": plan["makespan_s"],
+        "prompts": 2,
+        "tokens": 2000,
+    }
 
 
 def test_prompts_that_wait_and_the_speed_of_an_instance_count() -> None:
     narrow, wide = instance("narrow", 1e-3), instance("wide", 2e-4)
     wide.dispatched(20_000)
     wide.dispatched(10_000)
-    plan = BatchProblem([SHORT], [narrow, wide]).solve()
-    assert plan.prompts[0].instance == "narrow"
-    assert [each.ready_s for each in plan.instances] == pytest.approx([0.0, 6.0])
+    plan = batch_plan([SHORT], [narrow, wide])()
+    assert plan["prompts"][0]["instance"] == "narrow"
+    assert [each["ready_s"] for each in plan["instances"]] == pytest.approx([0.0, 6.0])
     narrow.speed = 0.1
-    plan = BatchProblem([SHORT], [narrow, wide]).solve()
-    assert plan.prompts[0].instance == "wide"
-    assert plan.makespan_s == pytest.approx(6.2)
+    plan = batch_plan([SHORT], [narrow, wide])()
+    assert plan["prompts"][0]["instance"] == "wide"
+    assert plan["makespan_s"] == pytest.approx(6.2)
 
 
 def test_only_instances_that_can_take_a_prompt_do() -> None:
@@ -53,11 +60,11 @@ def test_only_instances_that_can_take_a_prompt_do() -> None:
         instance("short", 1e-5, context_tokens=10_000),
         instance("slow", 1e-2),
     ]
-    prompts = [Prompt(10_000, "m"), Prompt(9_999, "m"), Prompt(10_000)]
-    plan = BatchProblem(prompts, [*away, *known, instance("unknown", None)]).solve()
-    found = [(each.instance, each.model) for each in plan.prompts]
+    prompts = [(10_000, "m"), (9_999, "m"), (10_000, None)]
+    plan = batch_plan(prompts, [*away, *known, instance("unknown", None)])()
+    found = [(each["instance"], each["model"]) for each in plan["prompts"]]
     assert found == [("slow", "m"), ("short", "m"), ("other", "n")]
-    assert [each.instance for each in plan.instances] == ["other", "short", "slow"]
+    assert [each["instance"] for each in plan["instances"]] == ["other", "short", "slow"]
 
 
 def test_without_a_declared_context_the_kv_memory_limits_a_prompt() -> None:
@@ -65,7 +72,7 @@ def test_without_a_declared_context_the_kv_memory_limits_a_prompt() -> None:
     engine, declared = instance("a", 1e-6), instance("b", 1e-3, context_tokens=2_000_000)
 
     def chosen(tokens: int) -> str:
-        return BatchProblem([Prompt(tokens)], [engine, declared]).solve().prompts[0].instance
+        return batch_plan([(tokens, None)], [engine, declared])()["prompts"][0]["instance"]
 
     assert [chosen(999_999), chosen(1_000_000)] == ["a", "b"]
     engine.report = LoadReport(kv_capacity_tokens=50_000)
@@ -76,30 +83,30 @@ def test_without_a_declared_context_the_kv_memory_limits_a_prompt() -> None:
     ("prompts", "param", "message"),
     [
         (
-            [SHORT, Prompt(9, "n")],
+            [SHORT, (9, "n")],
             "prompts.1",
             "No healthy instance with an engine profile takes 9 tokens for n.",
         ),
-        ([Prompt(500_000)], "prompts.0", "No healthy instance with an engine profile takes 500000 tokens."),
+        ([(500_000, None)], "prompts.0", "No healthy instance with an engine profile takes 500000 tokens."),
         ([SHORT] * (MAX_PAIRS // 2 + 1), "prompts", "At most 12800 prompts can be planned for 2 instances."),
     ],
 )
 def test_what_cannot_be_planned_is_refused(prompts: list[Prompt], param: str, message: str) -> None:
     with pytest.raises(Refusal, match=message) as refused:
-        BatchProblem(prompts, [instance(name, 1e-3, context_tokens=500_000) for name in "ab"]).solve()
+        batch_plan(prompts, [instance(name, 1e-3, context_tokens=500_000) for name in "ab"])()
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
 def test_a_fleet_without_instances_refuses_the_first_prompt() -> None:
     with pytest.raises(Refusal, match="takes 1000 tokens"):
-        BatchProblem([SHORT], []).solve()
+        batch_plan([SHORT], [])()
 
 
 def test_what_the_event_loop_does_for_a_large_batch_is_short() -> None:
-    """`solve` runs in a thread."""
-    prompts = [Prompt(1000 + number) for number in range(1000)]
+    """The plan is made in a thread."""
+    prompts = [(1000 + number, None) for number in range(1000)]
     instances = [instance(f"i{number}", 1e-3) for number in range(MAX_PAIRS // 1000)]
     with lines() as counted:
-        problem = BatchProblem(prompts, instances)
+        problem = batch_plan(prompts, instances)
     assert counted.run < 2 * len(prompts)
-    assert len(problem.solve().prompts) == 1000
+    assert len(problem()["prompts"]) == 1000
