@@ -12,7 +12,7 @@ from router.gateway.fleet.scaling import pools
 from router.gateway.keys.accounts import budget_levels
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import Family, counter, gauge, histogram
-from router.gateway.telemetry.request_families import request_families
+from router.gateway.telemetry.metrics import SUCCESS, Metrics
 from router.gateway.telemetry.stalls import StallWatch
 from router.store.queries import RecordCounts
 from router.store.state import StateHealth
@@ -25,7 +25,7 @@ _Make = Callable[..., Family]
 
 def families(gateway: Gateway) -> Iterator[Family]:
     """The families of one process."""
-    yield from request_families(gateway.metrics)
+    yield from _requests(gateway.metrics)
     yield from _predictor(gateway.predictor)
     yield from _fleet(gateway)
     yield from _records(gateway.store.counts())
@@ -45,6 +45,78 @@ def families(gateway: Gateway) -> Iterator[Family]:
     yield from _stalls(gateway.stalls)
     text = "Failures of background tasks, which continued."
     yield _by("task", counter, "headway_background_failures", text, dict(sorted(failures().items())))
+
+
+def _requests(metrics: Metrics) -> Iterator[Family]:
+    """What is counted of requests: OpenTelemetry's GenAI histograms, outcomes, SLOs, cost, predictions, decisions."""
+    series = list(metrics.all_series())
+    names = (
+        *("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_response_model"),
+        *("server_address", "error_type", "headway_policy"),
+    )
+    labelled = []
+    for each, one in series:
+        kind, error = metrics.kind(each.instance), "" if each.outcome in SUCCESS else each.outcome.value
+        values = (each.operation, kind, each.requested, each.model, each.instance, error, each.policy)
+        labelled.append((values, one))
+
+    def timed(name: str, times: str, text: str) -> Family:
+        found = [(values, getattr(one, times)) for values, one in labelled]
+        return histogram(f"gen_ai_server_{name}_seconds", text, names, found)
+
+    text = "Time from arrival to the first token, queue included; server_address is the instance."
+    yield timed("time_to_first_token", "ttft", text)
+    yield timed("time_per_output_token", "tpot", "Mean time per output token after the first.")
+    yield timed("request_duration", "duration", "Time from arrival to the end of the request.")
+    yield histogram(
+        "gen_ai_client_token_usage",
+        "Input and output tokens of a request.",
+        (*names, "gen_ai_token_type"),
+        [((*values, "input"), one.input_tokens) for values, one in labelled]
+        + [((*values, "output"), one.output_tokens) for values, one in labelled],
+    )
+    yield counter(
+        "headway_requests",
+        "Requests that reached the router.",
+        ("policy", "model", "instance", "outcome"),
+        [
+            ((each.policy, each.model, each.instance, each.outcome.value), one.requests)
+            for each, one in series
+        ],
+    )
+    yield counter("headway_spend_usd", "Cost of all attempts.", ("policy", "model", "key"), metrics.spend())
+    for name, text, counted in (
+        ("slo_offered", "Requests with an SLO that count for attainment.", "offered"),
+        ("slo_met", "Requests that met all targets of their SLO.", "met"),
+        (
+            "attempts",
+            "Times that requests were sent to an instance, retries and hedges included.",
+            "attempts",
+        ),
+        ("hedged", "Requests that got a hedge, a second attempt beside a late first one.", "hedged"),
+        ("budget_overruns", "Requests whose cost exceeded their cap.", "overruns"),
+        ("budget_overrun_usd", "Cost beyond the caps.", "overrun_usd"),
+    ):
+        by_policy = [((each.policy,), getattr(one, counted)) for each, one in series]
+        yield counter(f"headway_{name}", text, ("policy",), by_policy)
+    for quantity, text in (
+        ("ttft", "time to the first token"),
+        ("e2e", "time of the whole request"),
+        ("output_tokens", "output tokens"),
+    ):
+        ratios = [((each.model, each.instance), getattr(one, f"ratio_{quantity}")) for each, one in series]
+        yield histogram(
+            f"headway_prediction_{quantity}_ratio",
+            f"Actual over predicted (median): {text}.",
+            ("model", "instance"),
+            ratios,
+        )
+    yield histogram(
+        "headway_decision_seconds",
+        "Time that the scheduler took to decide one request.",
+        ("policy",),
+        (((policy,), times) for policy, times in sorted(metrics.decisions.items())),
+    )
 
 
 def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
