@@ -8,12 +8,16 @@ rebinding, or through forms and images, which browsers send across sites. So `Or
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import urlsplit
 
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.http.hosts import Authority, address_of, authority, names_this_machine, origin_authority
 
 Headers = Mapping[bytes, bytes]
+#: A host's name or address, and its port (None: the default port of the scheme).
+Authority = tuple[str, int | None]
 
 
 class OwnPages:
@@ -25,13 +29,9 @@ class OwnPages:
     """
 
     def __init__(self, host: str, allowed_hosts: Collection[str] = ()) -> None:
-        address = address_of(host)
+        address, self.host = address_of(host), host
         self.loopback = names_this_machine(host) and not (address is not None and address.is_unspecified)
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
-
-    def at(self, host: str) -> OwnPages:
-        """The same for a gateway that listens on `host`."""
-        return OwnPages(host, self._allowed)
 
     def check(self, headers: Headers) -> None:
         """Raise the 403 for a request from a page of another site, or with a `Host` that is not the gateway's."""
@@ -70,3 +70,48 @@ def _follows_link(headers: Headers) -> bool:
 
 def _forbidden(message: str) -> Refusal:
     return Refusal(403, "permission_denied", message, Outcome.REJECTED_AUTH)
+
+
+# --- host names and addresses ---------------------------------------------------------------------------
+@lru_cache(maxsize=256)
+def authority(host: bytes) -> Authority | None:
+    """What a `Host` header names; None if the header is not a valid host."""
+    text = host.decode("latin-1").strip().lower()
+    if not text.isascii() or any(mark in text for mark in "@/?#\\% \t"):
+        return None
+    try:
+        parts = urlsplit(f"//{text}")
+        name, port = (parts.hostname or "").removesuffix("."), parts.port
+    except ValueError:
+        return None
+    return (name, None if port in {80, 443} else port) if name else None
+
+
+def origin_authority(origin: bytes) -> Authority | None:
+    """What an `Origin` header names; None if it is not an http or https origin."""
+    scheme, separator, rest = origin.partition(b"://")
+    return authority(rest) if separator and scheme.lower() in {b"http", b"https"} else None
+
+
+@lru_cache(maxsize=256)
+def names_this_machine(name: str) -> bool:
+    """Whether a host's name or address always means the machine that resolves it."""
+    address = address_of(name)
+    if address is None:
+        return name == "localhost" or name.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def is_loopback(name: str) -> bool:
+    """Whether this is a loopback address, IPv4-mapped ones included."""
+    address = address_of(name)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address is not None and (address.is_loopback or (mapped is not None and mapped.is_loopback))
+
+
+def address_of(name: str) -> IPv4Address | IPv6Address | None:
+    """The IP address in `name`; None if it is not an address."""
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None

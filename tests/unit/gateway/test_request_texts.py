@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.request.texts import answer_text, asked_text
+from router.gateway.judge import answer_text, asked_text
 
 TEXT = {"type": "text", "text": "b"}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router.config import FleetConfig
 from router.core.errors import Refusal
 from router.gateway.fleet.rules import Rules
-from router.gateway.http.hosts import authority
+from router.gateway.http.own_pages import authority
 from router.gateway.intake.callers import caller_terms, check_admin, given_twice
 from router.gateway.keys.keyring import new_key
 

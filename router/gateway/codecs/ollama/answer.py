@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from backends.bounded_json import loads_with_halves
-from router.gateway.codecs.content import listed, texts_of
+from router.gateway.codecs.codec import listed, texts_of
 
 #: A path of the API, after /api/.
 Endpoint = Literal["chat", "generate", "embed", "embeddings"]

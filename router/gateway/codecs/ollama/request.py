@@ -6,10 +6,12 @@ Meanings and defaults are those of Ollama's documentation and server. Load-time 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from router.core.errors import invalid_request, model_not_found
+from router.core.raw_json import dumps
 from router.gateway.codecs.codec import Translated
 from router.gateway.codecs.ollama.fields import (
     CHAT,
@@ -22,8 +24,9 @@ from router.gateway.codecs.ollama.fields import (
     Embeddings,
     Generate,
     Generating,
+    Message,
+    ToolCall,
 )
-from router.gateway.codecs.ollama.messages import Conversation, content_of
 
 
 # --- endpoints ---------------------------------------------------------------------------------------
@@ -41,7 +44,7 @@ def chat_to_openai(body: dict[str, Any]) -> Translated:
     messages = given.get("messages")
     if not messages:
         return Translated(into, stream, load=_load(given))
-    conversation = Conversation()
+    conversation = _Conversation()
     into["messages"] = [conversation.translate(message) for message in messages]
     into["stream"] = stream
     return Translated(into, stream)
@@ -86,7 +89,7 @@ def generate_to_openai(body: dict[str, Any]) -> Translated:
         into["logprobs"] = True
         into["top_logprobs"] = top_logprobs
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": content_of(prompt, images)})
+    messages.append({"role": "user", "content": _content_of(prompt, images)})
     into["messages"] = messages
     return Translated(into, stream)
 
@@ -177,3 +180,75 @@ def _generating(given: Generating, into: dict[str, Any]) -> None:
         into["chat_template_kwargs"] = {"enable_thinking": think, "thinking": think}
     elif think:
         into["reasoning_effort"] = think
+
+
+# --- messages ----------------------------------------------------------------------------------------
+#: How the base64 of an image begins, by its type's first bytes.
+_IMAGE_TYPES = (("/9j/", "jpeg"), ("iVBOR", "png"), ("R0lGOD", "gif"), ("UklGR", "webp"))
+
+
+def _content_of(text: str, images: Iterable[str]) -> str | list[dict[str, Any]]:
+    """A message's content: the text alone, or parts with `images` (base64 or data URLs)."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    for image in images:
+        kind = next((kind for start, kind in _IMAGE_TYPES if image.startswith(start)), "png")
+        url = image if image.startswith("data:") else f"data:image/{kind};base64,{image}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    return parts if images else text
+
+
+class _Conversation:
+    """Translates messages in order.
+
+    Tool calls of Ollama have no ids, those of OpenAI must have one. Missing ids are made up. A tool's answer without an id
+    belongs to the first unanswered call of the tool's name.
+    """
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._open: set[str] = set()  # ids of unanswered calls
+        # Unanswered calls in order, by tool, and under "" of all tools. Answered ones are dropped when they are met.
+        self._open_of: dict[str, deque[str]] = {}
+
+    def translate(self, message: Message) -> dict[str, Any]:
+        role = message["role"].lower()
+        content = _content_of(message.get("content") or "", message.get("images") or ())
+        into: dict[str, Any] = {"role": role, "content": content}
+        if thinking := message.get("thinking"):
+            into["reasoning_content"] = thinking
+        if calls := message.get("tool_calls"):
+            self._open.clear()
+            self._open_of.clear()
+            into["tool_calls"] = [self._call(call) for call in calls]
+        if role == "tool":
+            tool = message.get("tool_name") or ""
+            into["tool_call_id"] = self._answered(message.get("tool_call_id") or "", tool)
+            if tool:
+                into["name"] = tool
+        return into
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        function = call["function"]
+        name, arguments = function.get("name") or "", function.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = dumps({} if arguments is None else arguments).decode()
+        call_id = call.get("id") or ""
+        if not call_id:
+            call_id = f"call{self._made:05d}"  # nine letters and digits: all that Mistral's templates accept
+            self._made += 1
+        self._open.add(call_id)
+        for tool in {name, ""}:
+            self._open_of.setdefault(tool, deque()).append(call_id)
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+    def _answered(self, call_id: str, tool: str) -> str:
+        if call_id:
+            self._open.discard(call_id)
+            return call_id
+        waiting = self._open_of.get(tool, deque())
+        while waiting:
+            open_id = waiting.popleft()
+            if open_id in self._open:
+                self._open.discard(open_id)
+                return open_id
+        return "call00000"

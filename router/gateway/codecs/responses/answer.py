@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from router.gateway.codecs.content import listed, texts_of
+from router.gateway.codecs.codec import listed, texts_of
 
 #: Where engines put a model's reasoning, the newer name first.
 THINKING = ("reasoning", "reasoning_content")

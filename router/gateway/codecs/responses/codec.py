@@ -19,8 +19,7 @@ from backends.bounded_json import loads_with_halves
 from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import Refusal, UpstreamError
 from router.core.raw_json import dumps
-from router.gateway.codecs.codec import Translated
-from router.gateway.codecs.content import texts_of
+from router.gateway.codecs.codec import Translated, texts_of
 from router.gateway.codecs.openai.errors import error_object
 from router.gateway.codecs.responses.answer import (
     THINKING,
