@@ -6,31 +6,23 @@ from collections.abc import Iterable, Mapping
 
 from router.core.errors import invalid_request, model_not_found
 from router.core.quoting import quoted
+from router.request.validation import MAX_NAME_CHARS
 
-#: Any model that generates text.
+#: Any model.
 AUTO = "auto"
-#: The longest name that may have a suffix.
-_MAX_NAME_CHARS = 1024
 
 
 class ModelNames:
     """The model names that clients may use, resolved ahead of time.
 
-    `models` are the fleet's names, `aliases` maps other names to them, `policies` are the known policies. `generation` are
-    the `models` that generate text (default: all), which `auto` stands for.
+    `models` are the fleet's names, `aliases` maps other names to them, `policies` are the known policies.
     """
 
-    def __init__(
-        self,
-        models: Iterable[str],
-        aliases: Mapping[str, str],
-        policies: Iterable[str],
-        generation: Iterable[str] | None = None,
-    ) -> None:
+    def __init__(self, models: Iterable[str], aliases: Mapping[str, str], policies: Iterable[str]) -> None:
         self.policies = tuple(policies)
         self._aliases = dict(aliases)
         self._none_left = False
-        names = tuple(models)
+        self.models = names = tuple(models)  # all names except aliases
         # The first meaning of a name wins: exact names, aliases, Ollama's default tag, `auto`, then suffixes.
         plain: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
         for alias, name in aliases.items():
@@ -39,11 +31,9 @@ class ModelNames:
             plain.setdefault(f"{name}:latest", found)
             plain.setdefault(name.removesuffix(":latest"), found)
         self._single = {name: found[0] for name, found in plain.items()}
-        every = names if generation is None else tuple(generation)
-        self._names, self._generation = names, every
-        if every:
-            plain.setdefault(AUTO, every)
-            plain.setdefault(f"{AUTO}:latest", every)
+        if names:
+            plain.setdefault(AUTO, names)
+            plain.setdefault(f"{AUTO}:latest", names)
         self._known: dict[str, tuple[tuple[str, ...], str | None]] = {
             name: (found, None) for name, found in plain.items()
         }
@@ -62,7 +52,7 @@ class ModelNames:
         found = self._known.get(name)
         if found is not None:
             return found
-        known = name if len(name) <= _MAX_NAME_CHARS else ""  # no name with a suffix is that long
+        known = name if len(name) <= MAX_NAME_CHARS else ""  # no name with a suffix is that long
         while ":" in known:
             known = known.rpartition(":")[0]
             if known in self._known:
@@ -84,20 +74,14 @@ class ModelNames:
         lower = name.lower()
         return next((known for known in self._known if known.lower() == lower), name)
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """All names except aliases."""
-        return self._names
-
     def only(self, models: frozenset[str]) -> ModelNames:
-        """The names of some models, as if there were no others. `auto` stands for those that generate text."""
+        """The names of some models, as if there were no others."""
         few = ModelNames(
-            (name for name in self._names if name in models),
+            (name for name in self.models if name in models),
             {alias: name for alias, name in self._aliases.items() if name in models},
             self.policies,
-            (name for name in self._generation if name in models),
         )
-        few._none_left = not few._names
+        few._none_left = not few.models
         return few
 
     def name_of(self, name: str) -> str | None:

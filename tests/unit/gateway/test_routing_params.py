@@ -18,9 +18,7 @@ NAMES = ModelNames(
     ["llama", "qwen:7b", "tagged:latest", "embedder"],
     {"small": "llama", "qwen:price": "llama"},
     POLICIES,
-    generation=["llama", "qwen:7b", "tagged:latest"],
 )
-GENERATION = ("llama", "qwen:7b", "tagged:latest")
 
 
 @pytest.mark.parametrize(
@@ -39,10 +37,10 @@ GENERATION = ("llama", "qwen:7b", "tagged:latest")
         ("tagged", ("tagged:latest",), None),
         ("tagged:latest", ("tagged:latest",), None),
         ("tagged:price", ("tagged:latest",), "price"),
-        ("auto", GENERATION, None),
-        ("auto:latency", GENERATION, "latency"),
-        ("auto:latest", GENERATION, None),
-        ("auto:latest:slo", GENERATION, "slo"),
+        ("auto", NAMES.models, None),
+        ("auto:latency", NAMES.models, "latency"),
+        ("auto:latest", NAMES.models, None),
+        ("auto:latest:slo", NAMES.models, "slo"),
         ("embedder", ("embedder",), None),
     ],
 )
@@ -103,9 +101,9 @@ def test_a_model_called_auto_is_that_model() -> None:
     assert NAMES.name_of("auto") is None
 
 
-def test_a_fleet_without_generation_has_no_auto() -> None:
+def test_a_fleet_without_models_has_no_auto() -> None:
     with pytest.raises(Refusal) as caught:
-        ModelNames(["embedder"], {}, POLICIES, generation=[]).resolve("auto")
+        ModelNames([], {}, POLICIES).resolve("auto")
     assert caught.value.status == 404
 
 
@@ -262,7 +260,7 @@ def test_the_body_outranks_headers_under_the_keys_caps() -> None:
 @pytest.mark.parametrize(
     ("asked", "body", "headers", "expected"),
     [
-        ("auto", None, None, GENERATION),
+        ("auto", None, None, NAMES.models),
         ("llama", ("qwen:7b",), None, ("qwen:7b",)),
         ("auto", None, ("small", "tagged"), ("llama", "tagged:latest")),
         ("auto", ("qwen:7b", "small", "llama"), ("tagged",), ("qwen:7b", "llama")),  # each once, in order
@@ -339,9 +337,9 @@ QWEN = KeyTerms("k", models=frozenset({"qwen:7b", "embedder"}))
 NONE = KeyTerms("n", models=frozenset())
 
 
-def test_for_a_key_with_models_auto_means_those_of_its_own_that_generate() -> None:
-    assert merged("auto", key=QWEN).models == ("qwen:7b",)
-    assert merged("auto:slo", key=QWEN).models == ("qwen:7b",)
+def test_for_a_key_with_models_auto_means_those_of_its_own() -> None:
+    assert merged("auto", key=QWEN).models == ("qwen:7b", "embedder")
+    assert merged("auto:slo", key=QWEN).models == ("qwen:7b", "embedder")
     assert merged("qwen:7b", key=QWEN).models == ("qwen:7b",)
     assert merged("embedder", key=QWEN).models == ("embedder",)
 
