@@ -57,6 +57,7 @@ _Models = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     Field(min_length=1, max_length=_MAX_MODELS, fail_fast=True),
     says(f"must be a list of 1 to {_MAX_MODELS} model names"),
+    AfterValidator(tuple),
 ]
 
 
@@ -68,10 +69,14 @@ class _Slo(TypedDict, total=False):
     e2e_ms: _Seconds | None
 
 
+def _slo(given: _Slo) -> Slo:
+    return Slo(given.get("ttft_ms"), given.get("tpot_ms"), given.get("e2e_ms"))
+
+
 @with_config(_CONFIG)
 class _Routing(TypedDict, total=False):
     policy: _Policy | None
-    slo: _Slo | None
+    slo: Annotated[_Slo, AfterValidator(_slo)] | None
     on_miss: OnMiss | None
     max_cost_usd: _CostUsd | None
     min_quality: _Quality | None
@@ -89,18 +94,7 @@ def from_body(routing: object) -> RoutingInput:
     Raises a 400 Refusal whose `param` names the field (`routing.slo.ttft_ms`) for an unknown key, a wrong type (a
     boolean is no number) or a value out of range.
     """
-    given: _Routing = _BODY(routing, "routing")
-    slo, models = given.get("slo"), given.get("models")
-    return RoutingInput(
-        given.get("policy"),
-        None if slo is None else Slo(slo.get("ttft_ms"), slo.get("tpot_ms"), slo.get("e2e_ms")),
-        given.get("on_miss"),
-        given.get("max_cost_usd"),
-        given.get("min_quality"),
-        None if models is None else tuple(models),
-        given.get("priority"),
-        given.get("seed"),
-    )
+    return RoutingInput(**_BODY(routing, "routing"))
 
 
 # --- headers -----------------------------------------------------------------------------------------
@@ -162,22 +156,10 @@ def from_headers(headers: Mapping[bytes, bytes]) -> RoutingInput | None:
     given = _HEADERS(
         {name.decode(): _text(name, headers[name]) for name in ROUTING_HEADERS if name in headers}
     )
-    get = given.get
-    slo = Slo(
-        get("x-headway-ttft-ms", get("x-llm-d-slo-ttft-ms")),
-        get("x-headway-tpot-ms", get("x-llm-d-slo-tpot-ms")),
-        get("x-headway-e2e-ms"),
-    )
-    models = get("x-headway-models")
-    return RoutingInput(
-        get("x-headway-policy"),
-        None if slo == Slo() else slo,
-        get("x-headway-on-miss"),
-        get("x-headway-max-cost-usd"),
-        get("x-headway-min-quality"),
-        None if models is None else tuple(models),
-        get("x-headway-priority"),
-    )
+    llm_d = given.pop("x-llm-d-slo-ttft-ms", None), given.pop("x-llm-d-slo-tpot-ms", None)
+    ours = {name.removeprefix(_OURS.decode()).replace("-", "_"): value for name, value in given.items()}
+    slo = Slo(ours.pop("ttft_ms", llm_d[0]), ours.pop("tpot_ms", llm_d[1]), ours.pop("e2e_ms", None))
+    return RoutingInput(slo=None if slo == Slo() else slo, **ours)
 
 
 def _unknown(name: str) -> Refusal:
