@@ -83,6 +83,9 @@ class Rules:
         of the fleet (None: they are made here). What `before` has of keys stays, unless the file's keys or models differ."""
         if candidates is None:
             candidates = [one for each in config.instances for one in config.candidates(each).values()]
+        host = (
+            config.server.host if before is None else before.pages.host
+        )  # a reload does not move the listener
         if before is not None and (before.config.auth, before.config.models) != (config.auth, config.models):
             before = None
         names = ModelNames(
@@ -96,7 +99,7 @@ class Rules:
         known = [each for each in contexts if each is not None]
         return cls(
             config=config,
-            pages=OwnPages(config.server.host, config.server.allowed_hosts),
+            pages=OwnPages(host, config.server.allowed_hosts),
             fields=FieldRules(config.limits.forbidden_fields, config.limits.media_urls),
             names=names,
             routing_rules=RoutingRules(

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from router.background import Tasks, close_all
 from router.config import FleetConfig, InstanceConfig
@@ -75,7 +75,6 @@ class ServedFleet:
         self._make_backend = make_backend
         self._profile = profile
         self._load_tokenizers = load_tokenizers
-        self._host = config.server.host
         self._headers: dict[tuple[str, str], bytes] = {}
         self._was_open = False  # when keys last changed
         self._closing = Tasks()
@@ -131,7 +130,6 @@ class ServedFleet:
                     await asyncio.sleep(0)  # thousands may come at once
             every = [candidate for _, candidates, _ in plan for candidate in candidates.values()]
             rules = Rules.of(config, self.policies, self._keys.stored, every, self.rules)
-            rules = replace(rules, pages=rules.pages.at(self._host))  # a reload does not move the listener
             return PreparedFleet(config, rules, tokenizers, plan, backends, made.pop_all())
 
     def commit(self, prepared: PreparedFleet) -> None:
