@@ -29,8 +29,7 @@ from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.intake.request import build_request, routing_params, truncated
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
-from router.gateway.relay.exchange import Exchange
-from router.gateway.relay.relay import Relay
+from router.gateway.relay.relay import CheckAnswer, Relay
 from router.gateway.service import Gateway
 from router.logs import current_request
 from router.request import body as bodies
@@ -57,13 +56,18 @@ _OPENAI = OpenAICodec(False)
 
 
 class HotPaths:
-    """Serves the requests of one gateway on the hot paths. `relay` makes what carries a request out."""
+    """Serves the requests of one gateway on the hot paths. `sample` sees each relay before its start, `check` is that of
+    relays."""
 
     def __init__(
-        self, gateway: Gateway, relay: Callable[[Gateway, Exchange, ClientRequest], Relay] = Relay
+        self,
+        gateway: Gateway,
+        sample: Callable[[Relay], None] | None = None,
+        check: CheckAnswer | None = None,
     ) -> None:
         self._gateway = gateway
-        self._relay = relay
+        self._sample = sample
+        self._check = check
 
     async def __call__(self, client: ClientRequest) -> Callable[[], None] | None:
         """Serve one request, up to its last step, which is returned: there the relay takes over. This waits only if the body
@@ -164,8 +168,10 @@ class HotPaths:
                 await asyncio.sleep(0)
             if client.left:
                 raise ClientGone
-            exchange = Exchange(api, body, codec, request, record, extra, reservation)
-            return self._relay(gateway, exchange, client).start
+            relay = Relay(gateway, client, api, body, codec, request, record, extra, reservation, self._check)
+            if self._sample is not None:
+                self._sample(relay)
+            return relay.start
         except Refusal as refusal:
             if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
                 record.slo_met = False

@@ -29,10 +29,8 @@ from router.core.types import Outcome
 from router.gateway.codecs.codec import CopyingCodec
 from router.gateway.endpoints import HotPaths
 from router.gateway.fleet.rules import Rules
-from router.gateway.http.client_request import ClientRequest
 from router.gateway.http.internal_request import InternalRequest
 from router.gateway.intake.callers import RawHeaders
-from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.relay import Relay
 from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import SUCCESS
@@ -89,14 +87,14 @@ class Judge(Verdicts):
         self._waiting = asyncio.Queue[tuple[RequestRecord, str, str, str | bytes]](MOST_WAITING)
         self._works = False
 
-    def sample(self, exchange: Exchange) -> None:
+    def sample(self, relay: Relay) -> None:
         """Have the answer to this request judged, if it is chosen."""
-        request, record = exchange.request, exchange.record
+        request, record = relay.request, relay.record
         sampled = int(request.id[-8:], 16) < self._share * 0x1_0000_0000  # random digits
         fits = request.decodes and request.choices == 1 and request.prompt_tokens_bound <= MOST_TEXT
         if sampled and fits and record.key_name != self.key:
-            ended = partial(self._ended, record, exchange.api, exchange.body)
-            exchange.codec = CopyingCodec(exchange.codec, _MOST_EVENT_BYTES, ended)
+            ended = partial(self._ended, record, relay.api, relay.body)
+            relay.codec = CopyingCodec(relay.codec, _MOST_EVENT_BYTES, ended)
 
     def _ended(
         self,
@@ -157,11 +155,11 @@ class AnswerChecks(Verdicts):
         super().__init__(gateway, config.model, config.key)
         self._limit_s = config.timeout_s
 
-    async def __call__(self, exchange: Exchange, answer: Mapping[str, Any]) -> float | None:
+    async def __call__(self, relay: Relay, answer: Mapping[str, Any]) -> float | None:
         """How good an answer is, 0 to 1; None if that cannot be known in time."""
         result, quality = "failed", None
         try:
-            prompt, text = asked_text(exchange.api, exchange.body), answer_text(exchange.api, answer)
+            prompt, text = asked_text(relay.api, relay.body), answer_text(relay.api, answer)
             if not text.strip():
                 result, quality = "judged", 0.0  # no judge need read it
             elif not prompt or max(len(prompt), len(text)) > MOST_TEXT:
@@ -185,15 +183,7 @@ def hot_paths(gateway: Gateway) -> HotPaths:
         gateway.judged = judge.counts
     if checks is not None:
         gateway.checked = checks.counts
-    if judge is None and checks is None:
-        return HotPaths(gateway)
-
-    def relay(gateway: Gateway, exchange: Exchange, client: ClientRequest) -> Relay:
-        if judge is not None:
-            judge.sample(exchange)
-        return Relay(gateway, exchange, client, checks)
-
-    return HotPaths(gateway, relay)
+    return HotPaths(gateway, None if judge is None else judge.sample, checks)
 
 
 class _KeyPaths(HotPaths):

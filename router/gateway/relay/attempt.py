@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import orjson
+
+from backends import sse_events
 from backends.scanning import Assembler
 from router.compiled import compiled_init
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
@@ -31,10 +35,10 @@ from router.core.events import (
     RequestEvent,
 )
 from router.core.interfaces import Backend, Batch, Call, OpenCall
-from router.core.types import EndedHow
+from router.core.types import EndedHow, Request
+from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.event_tokens import tokens_of
-from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream
 from router.gateway.runner import Runner
 
@@ -42,10 +46,13 @@ logger = logging.getLogger("headway")
 
 
 class Listener(Protocol):
-    """Who follows an attempt."""
+    """Who follows an attempt: its request's relay."""
 
-    @property
-    def runner(self) -> Runner: ...
+    runner: Runner
+    client: ClientRequest
+    api: str
+    codec: ApiCodec
+    request: Request
 
     def report(self, event: RequestEvent, now: float | None = None) -> None:
         """Feed an event to the scheduler. A fault of ours in its handling ends the request."""
@@ -67,8 +74,6 @@ class Attempt:
     """
 
     _listener: Listener
-    _exchange: Exchange
-    _client: ClientRequest
     dispatch: Dispatch
     assembler: Assembler | None
     _metered: MeteredStream | None
@@ -130,9 +135,9 @@ class Attempt:
         if self.aborted:
             return
         self._close()
-        if answer is not None and self._exchange.codec.adjust is not None:
+        if answer is not None and self._listener.codec.adjust is not None:
             self._task = asyncio.get_running_loop().create_task(
-                self._adjusted(answer, self._exchange.codec.adjust(answer))
+                self._adjusted(answer, self._listener.codec.adjust(answer))
             )
             return
         try:
@@ -171,7 +176,7 @@ class Attempt:
                 # A cut may also be by the client's own bound.
                 self.cut and self._metered is not None and self._metered.meter.by_money,
                 failure,
-                self._exchange.request.check is not None and self._is_empty(),
+                self._listener.request.check is not None and self._is_empty(),
                 self.held_up,
             )
         )
@@ -210,7 +215,7 @@ class Attempt:
         ]
         if reasons:
             self.finish_reason = "length" if "length" in reasons else reasons[-1]
-        if not (self.usage or {}).get("completion_tokens") and self._exchange.request.max_tokens != 0:
+        if not (self.usage or {}).get("completion_tokens") and self._listener.request.max_tokens != 0:
             self.tokens = tokens_of(answer)
         answer["model"] = self.dispatch.candidate.model
         answer["usage"] = self.usage_or_count()
@@ -219,7 +224,7 @@ class Attempt:
     def _assembled(self, assembler: Assembler) -> None:
         """Keep the answer that was put together."""
         if self.cut:
-            assembler.feed(self._exchange.length_event(self.dispatch.candidate.model))
+            assembler.feed(self.length_event())
         self.answer = assembler.result()
         self.answer["model"] = self.dispatch.candidate.model
         self.answer["usage"] = self.usage_or_count()
@@ -246,12 +251,12 @@ class Attempt:
             self.usage = batch.usage
         if batch.finish_reason is not None:
             self.finish_reason = batch.finish_reason
-        client = self._client
+        client = self._listener.client
         if self.assembler is not None:
             if data:
                 self.assembler.feed(data)
         elif self._passing:
-            out = self._exchange.codec.events(data)
+            out = self._listener.codec.events(data)
             if out:
                 client.write(out)
         else:
@@ -313,9 +318,24 @@ class Attempt:
     def begin(self, last: bytes) -> None:
         """Begin the response with what was held back, and `last`."""
         self._passing = True
-        self._listener.begin_stream(self, self._exchange.codec.first(b"".join(self._held) + last))
+        self._listener.begin_stream(self, self._listener.codec.first(b"".join(self._held) + last))
 
     # --- its result --------------------------------------------------------------------------------
+    def length_event(self) -> bytes:
+        """The event that ends every choice of an answer which the router cut at its bound."""
+        chat, request = self._listener.api == "chat", self._listener.request
+        said: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        chunk = {
+            "id": request.id,
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": int(time.time()),
+            "model": self.dispatch.candidate.model,
+            "choices": [
+                {"index": index, **said, "finish_reason": "length"} for index in range(request.choices)
+            ],
+        }
+        return sse_events.event(orjson.dumps(chunk))
+
     def _is_empty(self) -> bool:
         """Whether its answer has no text and no tool call."""
         return self.answer is not None and not tokens_of(self.answer)
@@ -333,7 +353,7 @@ class Attempt:
 
     def usage_or_count(self) -> Mapping[str, Any]:
         """The engine's usage; a count that it did not give is the one that is recorded and billed."""
-        usage, request = self.usage or {}, self._exchange.request
+        usage, request = self.usage or {}, self._listener.request
         try:
             if usage["prompt_tokens"] and usage["completion_tokens"] and usage["total_tokens"]:
                 return usage

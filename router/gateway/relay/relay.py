@@ -36,32 +36,52 @@ from router.core.interfaces import Call
 from router.core.money.meter import TokenMeter
 from router.core.refusals import internal_error
 from router.core.settlement import Settlement
-from router.core.types import EndedHow, Outcome
+from router.core.types import EndedHow, Outcome, Request
+from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import header_lines, headway_object, respond_refusal
 from router.gateway.relay.attempt import Attempt, log_fault
-from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream
 from router.gateway.service import Gateway
 from router.gateway.telemetry.tracing import new_span_id
+from router.store.records import RequestRecord
+
+#: Says how good the answer to a relay's request is, 0 to 1, or None if it cannot say.
+CheckAnswer = Callable[["Relay", Mapping[str, Any]], Awaitable[float | None]]
 
 
 class Relay:
-    """One request's way through the gateway. Used once: `start` submits the request, and nothing waits for its end."""
+    """One request's way through the gateway. Used once: `start` submits the request, and nothing waits for its end.
+
+    `api` is "chat", "completions" or "embeddings"; `body` is OpenAI-shaped, without `routing`, and empty from the first bytes
+    of a streamed answer on. `headers` are extra response headers, `reservation` is what it has taken of its key's limits
+    (None: no key).
+    """
 
     def __init__(
         self,
         gateway: Gateway,
-        exchange: Exchange,
         client: ClientRequest,
-        check: Callable[[Exchange, Mapping[str, Any]], Awaitable[float | None]] | None = None,
+        api: str,
+        body: Mapping[str, Any],
+        codec: ApiCodec,
+        request: Request,
+        record: RequestRecord,
+        headers: list[tuple[bytes, bytes]],
+        reservation: KeyReservation | None = None,
+        check: CheckAnswer | None = None,
     ) -> None:
-        """`check` says how good an answer is, 0 to 1, or None if it cannot say."""
         self._gateway = gateway
-        self._exchange = exchange
-        self._client = client
         self.runner = gateway.runner
-        self._request = exchange.request
+        self.client = client
+        self.api = api
+        self.body = body
+        self.codec = codec
+        self.request = request
+        self.record = record
+        self._headers = headers
+        self._reservation = reservation
         self._attempts: dict[int, Attempt] = {}  # by number
         self._ended_already = False
         self._check = check
@@ -69,27 +89,26 @@ class Relay:
 
     def start(self) -> None:
         """Submit the request. The hooks of its client are set until its end. A fault of ours ends it."""
-        self._client.on_left = self._client_left
-        self._client.on_shutdown = self._shut_down
-        reservation = self._exchange.reservation
+        self.client.on_left = self._client_left
+        self.client.on_shutdown = self._shut_down
         try:
-            funding = None if reservation is None else reservation.funding
-            self.runner.submit(self._request, funding, self.carry_out)
+            funding = None if self._reservation is None else self._reservation.funding
+            self.runner.submit(self.request, funding, self.carry_out)
         except Exception as error:  # noqa: BLE001 (logged)
-            log_fault(self._request.id, error)
-            self.report(GivenUp(self._request.id, "internal_error"))
+            log_fault(self.request.id, error)
+            self.report(GivenUp(self.request.id, "internal_error"))
             self._end_without_scheduler()
 
     def _client_left(self) -> None:
-        self.report(Left(self._request.id))
+        self.report(Left(self.request.id))
 
     def _shut_down(self) -> None:
         """The server stops and no longer waits."""
-        self.report(GivenUp(self._request.id, "shutdown"))
+        self.report(GivenUp(self.request.id, "shutdown"))
 
     def _end(self) -> None:
         self._ended_already = True
-        self._client.on_left = self._client.on_shutdown = None
+        self.client.on_left = self.client.on_shutdown = None
         if self._checking is not None:
             self._checking.cancel()
         self._attempts.clear()  # breaks reference cycles
@@ -99,33 +118,33 @@ class Relay:
         try:
             self.runner.apply(event, now)
         except Exception as error:  # noqa: BLE001 (logged)
-            log_fault(self._request.id, error)
+            log_fault(self.request.id, error)
             if type(event) is not GivenUp:
-                self.report(GivenUp(self._request.id, "internal_error"))
+                self.report(GivenUp(self.request.id, "internal_error"))
             self._end_without_scheduler()
 
     def _end_without_scheduler(self) -> None:
         """End the request: the scheduler could not."""
         if self._ended_already:
             return
-        self.runner.forget(self._request.id)
+        self.runner.forget(self.request.id)
         cost_usd, used_tokens = 0.0, 0
         for attempt in self._attempts.values():
             attempt.abort()
             if attempt.was_sent:
-                tokens = attempt.prompt_tokens or self._request.prompt_tokens, attempt.output_tokens
+                tokens = attempt.prompt_tokens or self.request.prompt_tokens, attempt.output_tokens
                 cost_usd += attempt.dispatch.candidate.price.cost_usd(*tokens)
                 used_tokens += sum(tokens)
-        exchange, record = self._exchange, self._exchange.record
+        record = self.record
         record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
-        record.e2e_s = self.runner.clock() - self._request.arrived_at
+        record.e2e_s = self.runner.clock() - self.request.arrived_at
         record.cost_usd = cost_usd
-        if self._client.response_started:
-            self._client.abort()
+        if self.client.response_started:
+            self.client.abort()
         else:
             self._refuse(internal_error())
-        if exchange.reservation is not None:
-            exchange.reservation.cancel(cost_usd, used_tokens)
+        if self._reservation is not None:
+            self._reservation.cancel(cost_usd, used_tokens)
         self._end()
         self._gateway.finish(record)
 
@@ -141,9 +160,8 @@ class Relay:
             attempt.abort()
             attempt.report_end(EndedHow.CANCELLED)
         elif type(instruction) is Reserve:
-            reservation = self._exchange.reservation
-            assert reservation is not None  # noqa: S101 (nothing is reserved without budgets)
-            reservation.grow(instruction.usd, self._granted)
+            assert self._reservation is not None  # noqa: S101 (nothing is reserved without budgets)
+            self._reservation.grow(instruction.usd, self._granted)
         elif type(instruction) is Allow:
             self._attempts[instruction.attempt].allow(instruction)
         elif type(instruction) is Check:
@@ -152,23 +170,25 @@ class Relay:
 
     def _dispatch(self, instruction: Dispatch) -> None:
         """Start an attempt."""
-        exchange, request = self._exchange, self._request
+        request = self.request
         bound, candidate = instruction.bound, instruction.candidate
         assembler = metered = None
         if instruction.streams and not request.client_streams:
-            assembler = Assembler("chat" if exchange.api == "chat" else "completions")
+            assembler = Assembler("chat" if self.api == "chat" else "completions")
         if instruction.streams and (bound.paid_tokens is not None or instruction.allowance is not None):
             meter = TokenMeter(request, candidate, bound, instruction.allowance)
-            metered = MeteredStream(meter, request.choices, not exchange.wants_each_usage, assembler)
-        attempt = Attempt(self, exchange, self._client, instruction, assembler, metered)
+            options = self.body.get("stream_options")
+            wants_each = isinstance(options, dict) and options.get("continuous_usage_stats") is True
+            metered = MeteredStream(meter, request.choices, not wants_each, assembler)
+        attempt = Attempt(self, instruction, assembler, metered)
         self._attempts[instruction.attempt] = attempt
-        traceparent, trace = None, exchange.record.trace
+        traceparent, trace = None, self.record.trace
         if trace is not None:
             attempt.span_id = new_span_id()
             traceparent = trace.parent_of(attempt.span_id)
         call = Call(
-            exchange.api,
-            exchange.body,
+            self.api,
+            self.body,
             candidate,
             request.id,
             bound.max_tokens,
@@ -177,27 +197,26 @@ class Relay:
             traceparent,
             request.cache_salt,
             assembler,
-            assembler or exchange.codec.usage_collector,
+            assembler or self.codec.usage_collector,
         )
         attempt.start(self._gateway.fleet.backend, call)
 
     def _granted(self, reserved_usd: float, left_usd: float | None) -> None:
-        self.report(Granted(self._request.id, reserved_usd, left_usd))
+        self.report(Granted(self.request.id, reserved_usd, left_usd))
 
     async def _checked(self, attempt: int, answer: Mapping[str, Any] | None) -> None:
         score = None
         if self._check is not None and answer is not None:
             with surviving("second-look"):
-                score = await self._check(self._exchange, answer)
+                score = await self._check(self, answer)
         self._checking = None  # so that `_end` does not cancel this task
-        self.report(Checked(self._request.id, attempt, score))
+        self.report(Checked(self.request.id, attempt, score))
 
     def _finish(self, instruction: Finish) -> None:
         """Answer or refuse the client; record the request."""
-        exchange, settlement = self._exchange, instruction.settlement
-        record, reservation = exchange.record, exchange.reservation
+        record, settlement = self.record, instruction.settlement
         record.settlement = settlement
-        record.prompt_tokens = self._request.prompt_tokens
+        record.prompt_tokens = self.request.prompt_tokens
         if record.trace is not None:
             record.span_ids = {number: attempt.span_id for number, attempt in self._attempts.items()}
         if (answer := settlement.answer) is not None:
@@ -210,27 +229,27 @@ class Relay:
             record.settlement = settlement._replace(
                 outcome=Outcome.BACKEND_ERROR, error_code="internal_error"
             )
-            if self._client.response_started:
-                self._client.abort()
+            if self.client.response_started:
+                self.client.abort()
             else:
                 self._refuse(internal_error())
             raise
         finally:
-            if reservation is not None:
-                reservation.close(settlement.reserved_usd, settlement.cost_usd, settlement.used_tokens)
+            if self._reservation is not None:
+                self._reservation.close(settlement.reserved_usd, settlement.cost_usd, settlement.used_tokens)
             self._end()
             self._gateway.finish(record)
 
     # --- the response --------------------------------------------------------------------------------
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
         """The status line and the first bytes of a streamed answer."""
-        self._exchange.body = {}  # no attempt follows, and a prompt may be long
-        headers = self._head(self._exchange.codec.stream_type, attempt.dispatch)
-        self._client.begin(200, headers + b"cache-control: no-cache\r\n", data)
+        self.body = {}  # no attempt follows, and a prompt may be long
+        headers = self._head(self.codec.stream_type, attempt.dispatch)
+        self.client.begin(200, headers + b"cache-control: no-cache\r\n", data)
 
     def _answer(self, settlement: Settlement) -> None:
         """Give the client the answer, the rest of it, or an error."""
-        client, codec = self._client, self._exchange.codec
+        client, codec = self.client, self.codec
         if settlement.refusal is not None:
             if client.response_started:
                 client.end(codec.stream_error(settlement.refusal))
@@ -241,12 +260,12 @@ class Relay:
             client.gone()
             return
         attempt = self._attempts[settlement.answer.number]
-        headway = headway_object(self._exchange.record, settlement, settlement.answer)
+        headway = headway_object(self.record, settlement, settlement.answer)
         if attempt.answer is not None:
             body = codec.non_streaming(attempt.answer, headway)
             client.respond(200, self._head(codec.body_type, attempt.dispatch), body)
             return
-        last = self._exchange.length_event(attempt.dispatch.candidate.model) if attempt.cut else b""
+        last = attempt.length_event() if attempt.cut else b""
         if client.response_started:
             rest = codec.events(last)
         else:  # an answer may be without a single token: then nothing has been sent yet
@@ -255,11 +274,10 @@ class Relay:
         client.end(rest + codec.finish(attempt.usage_or_count(), attempt.finish_reason, headway))
 
     def _refuse(self, refusal: Refusal) -> None:
-        exchange = self._exchange
-        respond_refusal(self._client, exchange.codec, refusal, self._request.id, exchange.headers)
+        respond_refusal(self.client, self.codec, refusal, self.request.id, self._headers)
 
     def _head(self, content_type: bytes, dispatch: Dispatch) -> bytes:
-        request, prediction = self._request, dispatch.prediction
+        request, prediction = self.request, dispatch.prediction
         ttft_s, cost_usd = prediction.ttft_s_p50, prediction.cost_usd
         return (
             b"content-type: %b\r\nx-request-id: %b\r\nx-headway-policy: %b\r\n%bopenai-processing-ms: %d\r\n%b%b%b"
@@ -271,6 +289,6 @@ class Relay:
                 int((self.runner.clock() - request.arrived_at) * 1000),
                 b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
                 b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,
-                header_lines(self._exchange.headers) if self._exchange.headers else b"",
+                header_lines(self._headers) if self._headers else b"",
             )
         )

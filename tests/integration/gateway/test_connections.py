@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from router.gateway.http import server as http_server
-from router.gateway.relay.exchange import Exchange
+from router.gateway.relay.relay import Relay
 from tests.integration.gateway.live import bearer, key, live, post, vllm
 from tests.integration.gateway.staged import says, staged
 from tests.metrics_page import metrics_text
@@ -207,7 +207,7 @@ async def test_an_open_stream_keeps_neither_its_prompt_nor_its_headers(tmp_path)
         (connection,) = gw.server.server_state.connections
         client = connection.cycle
         assert (client.headers, client.by_name) == ([], {})
-        bodies = [each.body for each in gc.get_objects() if type(each) is Exchange]
+        bodies = [each.body for each in gc.get_objects() if type(each) is Relay]
         assert [body for body in bodies if body.get("stream")] == []
 
 

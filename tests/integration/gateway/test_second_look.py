@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from router.gateway.relay.relay import Relay
 from router.replay_decisions import replay
 from tests.contract.backends.fakes import Exchange, FakeEngine
 from tests.integration.gateway.live import bearer, key, live
@@ -223,5 +222,5 @@ async def test_the_decisions_replay(tmp_path):
 async def test_nothing_of_it_is_there_without_the_section(tmp_path):
     async with live(tmp_path) as gw:
         assert gw.gateway.checked is None
-        assert gw.server.handler._relay is Relay
+        assert (gw.server.handler._sample, gw.server.handler._check) == (None, None)
         assert gw.gateway.fleet.rules.check is None

@@ -13,7 +13,6 @@ from router.core.scheduler import Scheduler
 from router.core.types import Request
 from router.gateway.codecs.openai.codec import OpenAICodec
 from router.gateway.keys.reservation import KeyReservation
-from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.relay import Relay
 from router.gateway.runner import Runner
 from router.store.records import RequestRecord
@@ -169,9 +168,9 @@ def start(
         finish=finish,
     )
     record = RequestRecord(id=request.id, received_at=0.0, api="chat", arrived_at=request.arrived_at)
-    exchange = Exchange("chat", {}, OpenAICodec(False), request, record, [], reservation)
     client = Client()
-    Relay(gateway, exchange, client).start()  # type: ignore[arg-type]
+    codec = OpenAICodec(False)
+    Relay(gateway, client, "chat", {}, codec, request, record, [], reservation).start()  # type: ignore[arg-type]
     return Relayed(runner, client, finished, records)
 
 
