@@ -44,16 +44,7 @@ _TEXTS = frozenset({"content", "role"})
 #: Types of parts that hold text, and fields that make an engine read a part as media whatever its type says (vLLM does).
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking"})
 _IMAGE_MEMBERS = frozenset({"image_url", "image_pil", "image_embeds"})
-_MEDIA_MEMBERS = frozenset(
-    {
-        *_IMAGE_MEMBERS,
-        "input_audio",
-        "audio_url",
-        "audio_embeds",
-        "video_url",
-        "file",
-    }
-)
+_MEDIA_MEMBERS = _IMAGE_MEMBERS | {"input_audio", "audio_url", "audio_embeds", "video_url", "file"}
 #: The field of the prompt, by API.
 PROMPT_FIELDS = {"chat": "messages", "completions": "prompt", "embeddings": "input"}
 #: Templates print JSON with an indent (Llama 3.1: 4 spaces a level), which adds tokens for each member and bracket. In all
@@ -338,7 +329,13 @@ def leading_chars(texts: Iterable[str], chars: int, between: str = "") -> str:
 def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
     if size < PREFIX_BLOCK_BYTES:
         return ()
-    return _prefix_hashes(leading_chars(texts, PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS))
+    most = PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS
+    data = leading_chars(texts, most).encode()
+    hashes, value = [], 0
+    for end in range(PREFIX_BLOCK_BYTES, min(len(data), most) + 1, PREFIX_BLOCK_BYTES):
+        value = crc32(data[end - PREFIX_BLOCK_BYTES : end], value)
+        hashes.append(value)
+    return tuple(hashes)
 
 
 def _joined(texts: list[str]) -> str:
@@ -355,15 +352,3 @@ def _joined(texts: list[str]) -> str:
         if not room:
             break
     return "\n".join([leading_chars(texts, _MAX_SEEN_CHARS, "\n"), *reversed(end)])
-
-
-def _prefix_hashes(text: str) -> tuple[int, ...]:
-    data = text[: PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS].encode()
-    hashes = []
-    value = 0
-    for end in range(
-        PREFIX_BLOCK_BYTES, min(len(data), PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS) + 1, PREFIX_BLOCK_BYTES
-    ):
-        value = crc32(data[end - PREFIX_BLOCK_BYTES : end], value)
-        hashes.append(value)
-    return tuple(hashes)
