@@ -23,6 +23,8 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".csv": "text/csv; charset=utf-8",
 }
 #: The page may run, load and call only what this server sends. No other page may frame it. Images may be blobs, which the
 #: page makes of drawings that it fetched with the admin key; an SVG runs no script and loads nothing as an image.
@@ -119,17 +121,10 @@ def _sent(asset: Asset, request: Request) -> Response:
 # --- comparisons and plans ----------------------------------------------------------------------------
 #: Files of `headway compare --out` and of `headway plan --out` that may be fetched. A plan's fleet file is not: it has the
 #: sections of the fleet file that the plan was made for.
-_REPORT_FILES = {
-    "report.json": "application/json",
-    "report.html": "text/html; charset=utf-8",
-    "cells.csv": "text/csv; charset=utf-8",
-    "runs.csv": "text/csv; charset=utf-8",
-    "curves.csv": "text/csv; charset=utf-8",
-    "outcomes.csv": "text/csv; charset=utf-8",
-    "timeline.csv": "text/csv; charset=utf-8",
-    "plan.json": "application/json",
-    "plan.svg": "image/svg+xml",
-}
+_REPORT_FILES = (
+    *("report.json", "report.html", "cells.csv", "runs.csv", "curves.csv", "outcomes.csv", "timeline.csv"),
+    *("plan.json", "plan.svg"),
+)
 #: A folder with one of these is a report.
 _MAIN_FILES = ("report.json", "plan.json")
 #: A report may use its own styles and nothing else.
@@ -195,6 +190,6 @@ def report_routes(gateway: Gateway) -> APIRouter:
         )
         if path is None:
             raise not_found("There is no such report")
-        return FileResponse(path, headers=_REPORT_SAFETY, media_type=_REPORT_FILES[file])
+        return FileResponse(path, headers=_REPORT_SAFETY, media_type=_TYPES[Path(file).suffix])
 
     return router
