@@ -31,7 +31,7 @@ def idle_gateway(metrics: Metrics, **parts: Any) -> Any:
         "config": SimpleNamespace(scaling=ScalingConfig()),
         "decision": None,
         "store": SimpleNamespace(counts=lambda: RecordCounts(0, 0, 0, 0, Lost())),
-        "rules": SimpleNamespace(accounts={}),
+        "rules": SimpleNamespace(working={}),
         "state": MemoryState(),
         "judged": {},
         "checked": {},

@@ -105,7 +105,7 @@ class HotPaths:
                 record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
                 raise draining()
-            account = None if record.key_name is None else rules.accounts[record.key_name]
+            account = None if record.key_name is None else rules.working[record.key_name].account
             if account is not None:  # before any work is done for it
                 try:
                     reservation = await gateway.budget_admission.enter(account, record.received_at, extra)

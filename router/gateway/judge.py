@@ -196,11 +196,11 @@ class _KeyPaths(HotPaths):
     def _authenticate(
         self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord
     ) -> KeyTerms | None:
-        terms = rules.terms.get(self._key)
-        if terms is None:
+        key = rules.working.get(self._key)
+        if key is None:
             raise unauthorized("The judge's key no longer exists.")
         record.key_name = self._key
-        return terms
+        return key.terms
 
     def _finish(self, record: RequestRecord) -> None:
         """A question that the key's limits or budgets refuse leaves no record: once they are spent, each one would."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, TypedDict
+from typing import NamedTuple, Self, TypedDict
 
 from policies.second_look import dprime
 from router.config import FleetConfig, KeyConfig
@@ -27,14 +27,20 @@ from router.store.keys import StoredKey
 logger = logging.getLogger("headway")
 
 
+class WorkingKey(NamedTuple):
+    """A key that works: its effective settings, the terms of its requests, and what they count against."""
+
+    settings: KeyConfig
+    terms: KeyTerms
+    account: Account
+
+
 class _KeyRules(TypedDict):
     """The fields of `Rules` that depend on keys."""
 
     tenants: Tenants
     keys: KeyRing
-    effective: Mapping[str, KeyConfig]
-    terms: dict[str, KeyTerms]
-    accounts: Mapping[str, Account]
+    working: Mapping[str, WorkingKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,7 @@ class Rules:
     """One version of the rules.
 
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
-    `stored`: the keys that are not in the fleet file. `effective` (settings), `terms` and `accounts`: by name of each working
-    key. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    `stored`: the keys that are not in the fleet file. `working`: the keys that work, by name. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
     `most_context_tokens`: the longest one (None: one is unknown). `check`: how answers may be checked before their clients
     get them (None: they are not). The fields after it are settings of `config` that each request needs: to read them there
     takes ten times as long.
@@ -57,9 +62,7 @@ class Rules:
     stored: Sequence[StoredKey]
     tenants: Tenants
     keys: KeyRing
-    effective: Mapping[str, KeyConfig]
-    terms: dict[str, KeyTerms]
-    accounts: Mapping[str, Account]
+    working: Mapping[str, WorkingKey]
     created: int
     least_context_tokens: int | None
     most_context_tokens: int | None
@@ -140,44 +143,25 @@ def _key_rules(
     """The rules of all keys that work. `before` are the rules before a change of `stored`: their warnings were logged, and what
     they have of keys whose chains are the same still holds."""
     if before is not None and stored is before.stored:
-        return {
-            "tenants": before.tenants,
-            "keys": before.keys,
-            "effective": before.effective,
-            "terms": before.terms,
-            "accounts": before.accounts,
-        }
+        return {"tenants": before.tenants, "keys": before.keys, "working": before.working}
     tenants = Tenants(config.auth.keys, stored, names.name_of, None if before is None else before.tenants)
     for reason in tenants.left_out:
         if before is None or reason not in before.tenants.left_out:
             logger.warning("%s", reason)
-    effective: dict[str, KeyConfig] = {}
-    terms: dict[str, KeyTerms] = {}
-    accounts: dict[str, Account] = {}
+    working: dict[str, WorkingKey] = {}
     for name, chain in tenants.alive_chains():
+        known = None if before is None else before.working.get(name)
         if (
-            before is not None
-            and name in before.terms
-            and all(before.tenants.get(each.name) is each for each in chain)
+            known is None
+            or before is None
+            or any(before.tenants.get(each.name) is not each for each in chain)
         ):
-            effective[name], terms[name], accounts[name] = (
-                before.effective[name],
-                before.terms[name],
-                before.accounts[name],
-            )
-        else:
-            effective[name] = key = tenants.effective(name)
-            terms[name] = _terms(config, names, key, chain[-1].name)
-            accounts[name] = tenants.account(name)
-    return {
-        "tenants": tenants,
-        "keys": KeyRing(
-            list(effective.values()), closed=bool(config.auth.required or config.auth.keys or stored)
-        ),
-        "effective": effective,
-        "terms": terms,
-        "accounts": accounts,
-    }
+            key = tenants.effective(name)
+            known = WorkingKey(key, _terms(config, names, key, chain[-1].name), tenants.account(name))
+        working[name] = known
+    closed = bool(config.auth.required or config.auth.keys or stored)
+    ring = KeyRing([each.settings for each in working.values()], closed=closed)
+    return {"tenants": tenants, "keys": ring, "working": working}
 
 
 def _terms(config: FleetConfig, names: ModelNames, key: KeyConfig, owner: str) -> KeyTerms:

@@ -175,9 +175,9 @@ class ServedFleet:
     def _use(self, rules: Rules) -> None:
         before, self.rules = self.rules, rules
         rules.stay_closed(before)
-        if rules.effective is not before.effective:
-            made = [name for name in rules.terms if rules.tenants[name].stored is not None]
-            self._targets.use_keys(rules.effective[name] for name in made)
+        if rules.working is not before.working:
+            made = [name for name in rules.working if rules.tenants[name].stored is not None]
+            self._targets.use_keys(rules.working[name].settings for name in made)
             self._metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
         if self._was_open and not rules.keys.open:
             logger.warning(

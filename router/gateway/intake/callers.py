@@ -61,7 +61,7 @@ def caller_terms(rules: Rules, raw: RawHeaders, headers: Headers) -> KeyTerms | 
     if repeated:
         header = repeated[0].decode("latin-1")
         raise invalid_request(f"The header {header} is given more than once.", header)
-    return None if name is None else rules.terms[name]
+    return None if name is None else rules.working[name].terms
 
 
 def check_admin(rules: Rules, admin_key: str | None, scope: Mapping[str, Any]) -> None:

@@ -123,7 +123,8 @@ def scheduler_request(
 ) -> Request:
     """The scheduler's request for a chat, for the gateway and the simulator. `arrived_at` is in seconds on the runner's
     clock."""
-    terms = None if key is None else rules.terms.get(key)
+    working = None if key is None else rules.working.get(key)
+    terms = None if working is None else working.terms
     request = Request(  # Python makes a dictionary of more than 15 keywords
         id=request_id,
         arrived_at=arrived_at,

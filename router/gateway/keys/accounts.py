@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from router.store.state import TOTAL, Bucket, Budget, State
@@ -48,12 +48,12 @@ class Account:
         )
 
 
-def budget_levels(accounts: Mapping[str, Account], state: State) -> Iterator[tuple[str, str, float, float]]:
+def budget_levels(accounts: Iterable[Account], state: State) -> Iterator[tuple[str, str, float, float]]:
     """Each key's own budgets of today (`day`) and of all time: (key, period, spent in USD, limit in USD)."""
     now = time.time()
-    for name, account in accounts.items():
+    for account in accounts:
         for budget in account.budgets(now):
-            if budget.key == name and math.isfinite(budget.limit_usd):
+            if budget.key == account.name and math.isfinite(budget.limit_usd):
                 period = TOTAL if budget.period == TOTAL else "day"
-                spent_usd = state.spent_usd(name, budget.period)
-                yield name, period, spent_usd, budget.limit_usd
+                spent_usd = state.spent_usd(account.name, budget.period)
+                yield account.name, period, spent_usd, budget.limit_usd

@@ -52,7 +52,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
         if terms is None or terms.name is None:
             return await _dry_run(gateway, request, None, None)
         reservation = await gateway.budget_admission.enter(
-            gateway.rules.accounts[terms.name], time.time(), [], sends=False
+            gateway.rules.working[terms.name].account, time.time(), [], sends=False
         )
         try:
             return await _dry_run(gateway, request, terms, reservation)

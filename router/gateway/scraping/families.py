@@ -232,7 +232,8 @@ def _records(counts: RecordCounts) -> Iterator[Family]:
 
 def _budgets(gateway: Gateway) -> Iterator[Family]:
     labels = ("key", "period")
-    levels = list(islice(budget_levels(gateway.rules.accounts, gateway.state), 2 * MAX_KEYS))
+    accounts = (each.account for each in gateway.rules.working.values())
+    levels = list(islice(budget_levels(accounts, gateway.state), 2 * MAX_KEYS))
     yield gauge(
         "headway_key_spent_usd",
         "Cost of a key's requests today (day) and ever (total).",

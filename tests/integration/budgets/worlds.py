@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
+from router.gateway.keys.accounts import TOTAL, KeyBudget
 from tests.integration.budgets.audit import Audited
 from tests.integration.gateway.live import Live, key
 from tests.integration.gateway.staged import Script, Stage, staged
@@ -29,10 +29,11 @@ def use(gw: Live, state: Audited, key_budgets: Mapping[str, tuple[KeyBudget, ...
     """Put the audited state in, and say what the requests of each key are taken from."""
     gateway = gw.gateway
     gateway.budget_admission.state = state
-    accounts = {
-        name: replace(gateway.rules.accounts[name], key_budgets=some) for name, some in key_budgets.items()
-    }
-    gateway.fleet.rules = replace(gateway.rules, accounts=accounts)
+    working = dict(gateway.rules.working)
+    for name, some in key_budgets.items():
+        key = working[name]
+        working[name] = key._replace(account=replace(key.account, key_budgets=some))
+    gateway.fleet.rules = replace(gateway.rules, working=working)
 
 
 @asynccontextmanager
@@ -52,11 +53,11 @@ async def balanced(gw: Live, state: Audited) -> None:
     await gw.gateway.budget_admission.aclose()
     await gw.until(lambda: not state.reserved)
     assert state.broken == []
-    accounts: Mapping[str, Account] = gw.gateway.rules.accounts
+    working = gw.gateway.rules.working
     spent_usd: dict[str, float] = {}
     for row in await gw.rows():
-        if row["key_name"] in accounts:
-            for purse in accounts[row["key_name"]].key_budgets:
+        if row["key_name"] in working:
+            for purse in working[row["key_name"]].account.key_budgets:
                 spent_usd[purse.key] = spent_usd.get(purse.key, 0.0) + (row["cost_usd"] or 0.0)
     for name, usd in spent_usd.items():
         assert state.spent_usd(name, TOTAL) == pytest.approx(usd, rel=1e-9)

@@ -112,7 +112,7 @@ async def test_a_running_gateway_follows_the_command(tmp_path, headway):
                 "1",
             )
         )
-        await gw.until(lambda: "bot" in gw.gateway.rules.terms)
+        await gw.until(lambda: "bot" in gw.gateway.rules.working)
         for secret in (first, below, below):
             assert (await gw.chat(headers=bearer(secret)))[0] == 200
         assert (await gw.chat(headers=bearer(below), model="qwen2.5-7b"))[0] == 404
@@ -128,7 +128,7 @@ async def test_a_running_gateway_follows_the_command(tmp_path, headway):
         assert (done.returncode, done.stdout) == (0, "bot\nteam-a\n")
         assert done.stderr.startswith("Keys below it, revoked with it: bot.\n")
         assert "No key is left" in done.stderr
-        await gw.until(lambda: not gw.gateway.rules.terms)
+        await gw.until(lambda: not gw.gateway.rules.working)
         for secret in (first, below):
             assert (await gw.chat(headers=bearer(secret)))[0] == 401
         assert (await gw.chat())[0] == 401

@@ -75,7 +75,7 @@ async def test_a_change_makes_only_what_it_changes(monkeypatch: pytest.MonkeyPat
     assert made == ["pod19", "pod20", "pod21"]
     assert [call.args[0].name for call in make.call_args_list] == made
     assert [name for name, each in before.items() if fleet.backends[name] is not each] == ["pod19"]
-    assert (fleet.rules.tenants, fleet.rules.terms) == (rules.tenants, rules.terms)
+    assert (fleet.rules.tenants, fleet.rules.working) == (rules.tenants, rules.working)
     assert fleet.rules.tenants is rules.tenants
     assert (fleet.rules.least_context_tokens, fleet.rules.most_context_tokens) == (4096, 4096)
 
@@ -103,8 +103,8 @@ async def test_other_keys_of_the_file_make_new_rules_for_them() -> None:
     (key,) = fleet.config.auth.keys
     auth = fleet.config.auth.model_copy(update={"keys": (key.model_copy(update={"max_priority": 2}),)})
     await change(fleet, fleet.config.model_copy(update={"auth": auth}))
-    assert fleet.rules.effective["k"].max_priority == 2
-    assert fleet.rules.terms["k"].max_priority == 2
+    assert fleet.rules.working["k"].settings.max_priority == 2
+    assert fleet.rules.working["k"].terms.max_priority == 2
 
 
 async def test_the_event_loop_runs_between_new_adapters() -> None:
