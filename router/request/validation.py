@@ -8,7 +8,6 @@ prompts must not appear in errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-from router.core.errors import Refusal, invalid_request
+from router.core.errors import invalid_request
 from router.core.quoting import cut
 
 #: The configuration of every model of a body.
@@ -148,20 +147,15 @@ class Check:
         try:
             return self._validate(value)
         except ValidationError as error:
-            raise refusal(error, at, self._known) from None
-
-
-def refusal(
-    error: ValidationError, at: str = "", known: Mapping[str, Iterable[str]] = MappingProxyType({})
-) -> Refusal:
-    """The 400 for the first problem of a ValidationError."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = path_of(first["loc"], at)
-    sentence = f"{where or 'The body'} {sentence_of(first)}"
-    fields = known.get(path_of(first["loc"][:-1], at)) if first["type"] == "extra_forbidden" else None
-    if fields is not None:
-        sentence += f"; known: {', '.join(sorted(fields))}"
-    return invalid_request(f"{sentence}.", where or None)
+            first = error.errors(include_url=False, include_input=False)[0]
+        where = path_of(first["loc"], at)
+        sentence = f"{where or 'The body'} {sentence_of(first)}"
+        fields = (
+            self._known.get(path_of(first["loc"][:-1], at)) if first["type"] == "extra_forbidden" else None
+        )
+        if fields is not None:
+            sentence += f"; known: {', '.join(sorted(fields))}"
+        raise invalid_request(f"{sentence}.", where or None)
 
 
 def sentence_of(problem: ErrorDetails) -> str:
