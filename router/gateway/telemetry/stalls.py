@@ -17,19 +17,13 @@ WINDOW_S = 60.0
 
 
 class StallWatch:
-    """Measures stalls of the event loop in which it is started. A stall is measured up to `interval_s` too short.
-
-    `longest_s` is the longest stall since `start` or `reset`, in wall time. `longest_busy_s` counts only the processor time
-    that this process used in each stall, which is the better measure on a shared machine.
-    """
+    """Measures stalls of the event loop in which it is started. A stall is measured up to `interval_s` too short."""
 
     def __init__(self, interval_s: float = 0.02) -> None:
         self._interval_s = interval_s
         self._timer: asyncio.TimerHandle | None = None
-        self._due_at = self._busy_s = 0.0
-        self._window_ends_at = 0.0
+        self._due_at = self._window_ends_at = 0.0
         self._window_s = self._window_before_s = 0.0
-        self.longest_s = self.longest_busy_s = 0.0
         self.histogram = Histogram(STALL_BUCKETS)
 
     @property
@@ -48,22 +42,13 @@ class StallWatch:
             self._timer.cancel()
             self._timer = None
 
-    def reset(self) -> None:
-        """Forget the longest stall and measure anew."""
-        self.longest_s = self.longest_busy_s = 0.0
-        if self._timer is not None:
-            self.start()
-
     def _wait(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
         self._due_at = now + self._interval_s
-        self._busy_s = time.process_time()
         self._timer = loop.call_later(self._interval_s, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
         stall_s = max(0.0, now - self._due_at)
-        self.longest_s = max(self.longest_s, stall_s)
-        self.longest_busy_s = max(self.longest_busy_s, min(stall_s, time.process_time() - self._busy_s))
         if now >= self._window_ends_at:
             stale = now >= self._window_ends_at + WINDOW_S
             self._window_before_s = 0.0 if stale else self._window_s

@@ -22,10 +22,10 @@ from router.config import loads
 from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
-from router.gateway.telemetry.stalls import StallWatch
 from router.listening import listen
 from router.process_memory import keep_freed_memory
 from router.wiring import open_gateway
+from tests.longest_stall import LongestStall
 
 
 class _Errors(logging.Handler):
@@ -53,7 +53,7 @@ async def main(path: Path) -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)  # as `router.process` does
-        watch = StallWatch(interval_s=0.001)
+        watch = LongestStall(interval_s=0.001)
         watch.start()
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         while await reader.readline():

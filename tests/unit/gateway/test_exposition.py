@@ -21,8 +21,8 @@ from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.exposition import Page, counter, gauge, histogram
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.series import Histogram
-from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.worker_pages import merge, pack, unpack
+from tests.longest_stall import LongestStall
 from tests.metrics_page import idle_gateway
 from tests.unit.gateway_keys.test_metrics import record
 
@@ -120,7 +120,7 @@ def test_the_longest_page_does_not_hold_the_event_loop() -> None:
 
     async def work() -> tuple[float, int]:
         """What part of all CPU time the longest stall took, and the size of both pages."""
-        watch = StallWatch(0.005)
+        watch = LongestStall(0.005)
         watch.start()
         await asyncio.sleep(0.01)
         watch.reset()
