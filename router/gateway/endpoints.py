@@ -9,12 +9,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
-from router.core.errors import Refusal, invalid_request
+from router.core.errors import Refusal
 from router.core.quoting import cut
 from router.core.refusals import draining, internal_error, method_not_allowed
-from router.core.types import Outcome, Request
+from router.core.types import Outcome
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.ollama.codec import OLLAMA_ROUTES, OllamaCodec, OllamaRoute, load_answer
@@ -26,7 +25,7 @@ from router.gateway.fleet.rules import Rules
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.http.request_body import ClientGone, check_encoding, is_small
 from router.gateway.intake.callers import RawHeaders, caller_terms
-from router.gateway.intake.request import build_request, routing_params, truncated
+from router.gateway.intake.request import read_request
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
 from router.gateway.relay.relay import CheckAnswer, Relay
@@ -34,9 +33,7 @@ from router.gateway.service import Gateway
 from router.logs import current_request
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
-from router.request.prompt import PromptFacts, bound_around, leading_chars, prompt_facts, prompt_texts
 from router.request.validation import MAX_NAME_CHARS
-from router.store.entries import MAX_PROMPT_CHARS
 from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
@@ -151,8 +148,8 @@ class HotPaths:
                     return None
             if large:  # the translation and what follows are two turns of the event loop
                 await asyncio.sleep(0)
-            request, facts = await self._request(
-                rules, terms, headers, api, body, stream, record, large=large
+            request, facts = await read_request(
+                rules, terms, headers, api, body, record, stream=stream, large=large
             )
             if account is not None:
                 tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
@@ -221,39 +218,6 @@ class HotPaths:
         terms = caller_terms(rules, raw, headers)
         record.key_name = None if terms is None else terms.name
         return terms
-
-    async def _request(
-        self,
-        rules: Rules,
-        terms: KeyTerms | None,
-        headers: dict[bytes, bytes],
-        api: str,
-        body: dict[str, Any],
-        stream: bool,
-        record: RequestRecord,
-        *,
-        large: bool,
-    ) -> tuple[Request, PromptFacts]:
-        """The scheduler's request for an OpenAI-shaped body, and the facts of its prompt. For a `large` body the event loop
-        runs between the steps."""
-        params = routing_params(rules, terms, headers, api, body)
-        around_bound = bound_around(api, body)
-        if large:
-            await asyncio.sleep(0)
-        facts = prompt_facts(api, body, around_bound)
-        if "truncate_prompt_tokens" in body:
-            facts = truncated(rules, api, body, facts)
-        if large:
-            await asyncio.sleep(0)
-        request = build_request(
-            rules, record, params, api, body, facts, headers.get(b"x-session-id"), stream=stream
-        )
-        if stream and not request.engine_streams:
-            raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
-        record.prompt_tokens = request.prompt_tokens
-        if rules.keep_prompts:
-            record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
-        return request, facts
 
 
 def unrecorded() -> Refusal:

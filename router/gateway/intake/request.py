@@ -5,23 +5,64 @@ Prompt text goes no further than this module: the scheduler gets token counts, h
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from router.core.errors import invalid_request
 from router.core.types import Request
 from router.gateway.fleet.rules import Rules
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
 from router.request.needs import needs_of
-from router.request.prompt import PROMPT_FIELDS, PromptFacts
+from router.request.prompt import (
+    PROMPT_FIELDS,
+    PromptFacts,
+    bound_around,
+    leading_chars,
+    prompt_facts,
+    prompt_texts,
+)
 from router.request.routing_input import from_body, from_headers
 from router.request.routing_params import RoutingParams
 from router.request.validation import LARGEST_INTEGER
+from router.store.entries import MAX_PROMPT_CHARS
 from router.store.records import RequestRecord
 
 
-def routing_params(
+async def read_request(
+    rules: Rules,
+    terms: KeyTerms | None,
+    headers: Mapping[bytes, bytes],
+    api: str,
+    body: dict[str, Any],
+    record: RequestRecord,
+    *,
+    stream: bool = False,
+    large: bool = False,
+) -> tuple[Request, PromptFacts]:
+    """The scheduler's request for an OpenAI-shaped body, and the facts of its prompt. For a `large` body the event loop
+    runs between the steps."""
+    params = _routing_params(rules, terms, headers, api, body)
+    around_bound = bound_around(api, body)
+    if large:
+        await asyncio.sleep(0)
+    facts = prompt_facts(api, body, around_bound)
+    if "truncate_prompt_tokens" in body:
+        facts = _truncated(rules, api, body, facts)
+    if large:
+        await asyncio.sleep(0)
+    request = _build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"), stream)
+    if stream and not request.engine_streams:
+        raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
+    record.prompt_tokens = request.prompt_tokens
+    if rules.keep_prompts:
+        record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
+    return request, facts
+
+
+def _routing_params(
     rules: Rules, terms: KeyTerms | None, headers: Mapping[bytes, bytes], api: str, body: dict[str, Any]
 ) -> RoutingParams:
     """Check an OpenAI-shaped body and merge its routing parameters. Removes `routing` from the body."""
@@ -33,7 +74,7 @@ def routing_params(
     )
 
 
-def truncated(rules: Rules, api: str, body: Mapping[str, Any], facts: PromptFacts) -> PromptFacts:
+def _truncated(rules: Rules, api: str, body: Mapping[str, Any], facts: PromptFacts) -> PromptFacts:
     """The facts after `truncate_prompt_tokens` (vLLM): a number of tokens, or -1 for what fits the model's context."""
     tokens = body.get("truncate_prompt_tokens")
     if type(tokens) is not int or tokens < -1:
@@ -47,7 +88,7 @@ def truncated(rules: Rules, api: str, body: Mapping[str, Any], facts: PromptFact
     return facts.truncated(least - room, (LARGEST_INTEGER if most is None else most) - room)
 
 
-def build_request(
+def _build_request(
     rules: Rules,
     record: RequestRecord,
     params: RoutingParams,
@@ -55,8 +96,7 @@ def build_request(
     body: Mapping[str, Any],
     facts: PromptFacts,
     session: bytes | None,
-    *,
-    stream: bool = False,
+    stream: bool,
 ) -> Request:
     """The scheduler's request for a checked body. Fills the request's columns of `record`.
 

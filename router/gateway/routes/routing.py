@@ -12,14 +12,13 @@ from starlette.requests import ClientDisconnect
 from router.core.errors import invalid_request
 from router.explain import describe, described_candidates
 from router.gateway.codecs.responses.request import is_response, responses_to_chat
-from router.gateway.intake.request import build_request, routing_params, truncated
+from router.gateway.intake.request import read_request
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.records import find_request
 from router.gateway.routes.access import client_key, client_name, not_found
 from router.gateway.service import Gateway
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
-from router.request.prompt import prompt_facts
 from router.store.explanations import kept
 from router.store.records import RequestRecord
 
@@ -95,13 +94,11 @@ async def _dry_run(
     if is_response(body):
         body = responses_to_chat(body).body
     api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
-    params = routing_params(rules, terms, headers, api, body)
-    facts = truncated(rules, api, body, prompt_facts(api, body))
     now = gateway.runner.clock()
     record = RequestRecord(
         id="predict", received_at=time.time(), arrived_at=now, key_name=None if terms is None else terms.name
     )
-    decided = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
+    decided, facts = await read_request(rules, terms, headers, api, body, record)
     if reservation is not None:
         await gateway.budget_admission.hold(reservation, decided.prompt_tokens, None, [])
     await gateway.tokens.count(decided, api, body, facts)
@@ -109,7 +106,7 @@ async def _dry_run(
     candidates = described_candidates(kept(decision, now))
     chosen = next(candidate for candidate in candidates if candidate["chosen"])
     return {
-        "policy": params.policy,
+        "policy": decided.policy,
         "model": chosen["model"],
         "instance": chosen["instance"],
         "prompt_tokens": decided.prompt_tokens,

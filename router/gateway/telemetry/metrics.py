@@ -28,7 +28,6 @@ _COUNTED_AT_ONCE = 16
 #: By API: the operation, as OpenTelemetry names it.
 OPERATIONS = {
     "chat": "chat",
-    "chat.completions": "chat",
     "completions": "text_completion",
     "embeddings": "embeddings",
     "responses": "chat",
