@@ -38,7 +38,6 @@ class PreparedFleet:
     """A fleet that is ready to serve. `plan` has for each instance whether it stays as it is. `made` closes the new adapters
     if the fleet is not committed."""
 
-    config: FleetConfig
     rules: Rules
     tokenizers: dict[str, PromptTokenizer]
     plan: Sequence[tuple[InstanceConfig, dict[str, Candidate], bool]]
@@ -130,7 +129,7 @@ class ServedFleet:
                     await asyncio.sleep(0)  # thousands may come at once
             every = [candidate for _, candidates, _ in plan for candidate in candidates.values()]
             rules = Rules.of(config, self.policies, self._keys.stored, every, self.rules)
-            return PreparedFleet(config, rules, tokenizers, plan, backends, made.pop_all())
+            return PreparedFleet(rules, tokenizers, plan, backends, made.pop_all())
 
     def commit(self, prepared: PreparedFleet) -> None:
         """Serve a prepared fleet from now on. Running requests continue where they are."""
@@ -142,7 +141,7 @@ class ServedFleet:
     def _install(self, prepared: PreparedFleet) -> list[Backend]:
         """Returns the adapters that are no longer used."""
         known = self._runner.scheduler.known_instances
-        config, backends = prepared.config, prepared.backends
+        config, backends = prepared.rules.config, prepared.backends
         instances = [
             known[each.name] if same else instance_of(each, candidates, self._profile, known.get(each.name))
             for each, candidates, same in prepared.plan

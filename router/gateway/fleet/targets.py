@@ -17,7 +17,8 @@ class LiveTargets:
         #: Called when they have changed.
         self.on_change: Callable[[], None] | None = None
         self._made: dict[str, dict[str, float | None]] = {}
-        self._targets: dict[str | None, Targets] = {}
+        #: The targets of the fleet (None) and of each key.
+        self.scopes: Mapping[str | None, Targets] = {}
         self.use(config)
 
     def use(
@@ -36,23 +37,18 @@ class LiveTargets:
         self._made = {key.name: _own(key) for key in made}
         self._merge()
 
-    @property
-    def scopes(self) -> Mapping[str | None, Targets]:
-        """The targets of the fleet (None) and of each key."""
-        return self._targets
-
     def changed(self, key: str | None) -> bool:
         """Whether a scope's own targets differ from the fleet file's."""
         return bool(self._changes.get(key))
 
     def _merge(self) -> None:
-        before = self._targets
+        before = self.scopes
         fleet = replace(self._fleet, **self._changes.get(None, {}))  # type: ignore[arg-type]
         targets: dict[str | None, Targets] = {None: fleet}
         for name, own in {**self._made, **self._keys}.items():
             values = {**own, **self._changes.get(name, {})}
             targets[name] = replace(fleet, **values) if values else fleet  # type: ignore[arg-type]
-        self._targets = targets
+        self.scopes = targets
         if self.on_change is not None and targets != before:
             self.on_change()
 

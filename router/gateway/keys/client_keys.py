@@ -89,14 +89,11 @@ class ClientKeys:
         self.on_change: Callable[[Sequence[StoredKey]], None] = _ignore
         self._state = state
         self._admin_key = admin_key
+        self.has_admin_key = admin_key is not None
         self._version: Version | None = None
         self._tasks = Tasks()
         self._revoked_at: dict[str, float] = {}  # by hash
         self._lock = asyncio.Lock()
-
-    @property
-    def has_admin_key(self) -> bool:
-        return self._admin_key is not None
 
     async def start(self, config: FleetConfig) -> None:
         """Read the keys and begin to follow them. Raises ConfigError if a client has the admin key, StoreError."""

@@ -11,7 +11,7 @@ from router import __version__
 from router.core.errors import Refusal, invalid_request
 from router.core.quoting import cut
 from router.gateway.codecs.ollama.catalog import ModelCard, ps, show, tags, version
-from router.gateway.routes.access import client_key, model_names, not_found
+from router.gateway.routes.access import model_names, not_found
 from router.gateway.service import Gateway
 from router.request.body import parse_json
 from router.request.model_names import ModelNames
@@ -87,9 +87,8 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
         return show(next(card for card in cards(names) if card.name == found[0]), modified_ns())
 
     @router.get("/version")
-    async def get_version(request: Request) -> dict[str, str]:
+    async def get_version() -> dict[str, str]:
         """The version of the API, and the router's own."""
-        client_key(gateway, request)
         return version(__version__)
 
     return router

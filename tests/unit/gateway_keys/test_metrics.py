@@ -37,7 +37,7 @@ def metrics() -> Metrics:
 
 def record(**fields: Any) -> RequestRecord:
     values: dict[str, Any] = {
-        "api": "chat.completions",
+        "api": "chat",
         "key_name": "team-a",
         "policy": "latency",
         "model_requested": "small",
