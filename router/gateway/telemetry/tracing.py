@@ -20,7 +20,6 @@ from router.gateway.telemetry.metrics import OPERATIONS, SUCCESS
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from router.core.request_state import AttemptState
     from router.store.records import RequestRecord
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
@@ -83,57 +82,33 @@ class Tracing:
 
     def end(self, record: RequestRecord, trace: Trace) -> None:
         """Send the spans of a request that has ended."""
-        began, ended = record.received_at, record.received_at + (record.e2e_s or 0.0)
         operation = OPERATIONS.get(record.api or "", "chat")
-        model = record.model or ""
-        self._send(
-            trace,
-            trace.span_id,
-            trace.parent_id,
-            f"{operation} {model}".strip(),
-            "SERVER",
-            began,
-            ended,
-            _request_attributes(record, operation),
-            failed=None if record.outcome in SUCCESS else record.outcome.value,
-        )
+        name = f"{operation} {record.model or ''}".strip()
+        times = record.received_at, record.received_at + (record.e2e_s or 0.0)
+        attributes = _request_attributes(record, operation)
+        failed = None if record.outcome in SUCCESS else record.outcome.value
+        self._send(trace, trace.span_id, trace.parent_id, name, "SERVER", times, attributes, failed)
         if record.queue_wait_s:
-            self._send(
-                trace,
-                new_span_id(),
-                trace.span_id,
-                "queue",
-                "INTERNAL",
-                began,
-                began + record.queue_wait_s,
-                {"headway.policy": record.policy},
-            )
-        for attempt in record.attempt_states:
-            self._attempt(trace, record, attempt, operation)
-
-    def _attempt(self, trace: Trace, record: RequestRecord, attempt: AttemptState, operation: str) -> None:
-        how, candidate, first_at = attempt.ended_how, attempt.candidate, attempt.first_token_at
-        since = record.received_at - (record.arrived_at or 0.0)
-        self._send(
-            trace,
-            (record.span_ids or {}).get(attempt.number) or new_span_id(),
-            trace.span_id,
-            f"attempt {candidate.instance}",
-            "CLIENT",
-            since + attempt.dispatched_at,
-            since + (attempt.ended_at or attempt.dispatched_at),
-            {
+            times = record.received_at, record.received_at + record.queue_wait_s
+            attributes = {"headway.policy": record.policy}
+            self._send(trace, new_span_id(), trace.span_id, "queue", "INTERNAL", times, attributes)
+        since, span_ids = record.received_at - (record.arrived_at or 0.0), record.span_ids or {}
+        for each in record.attempt_states:
+            candidate, how = each.candidate, each.ended_how
+            span_id, name = span_ids.get(each.number) or new_span_id(), f"attempt {candidate.instance}"
+            times = since + each.dispatched_at, since + (each.ended_at or each.dispatched_at)
+            attributes = {
                 "gen_ai.operation.name": operation,
                 "gen_ai.request.model": candidate.model,
                 "server.address": candidate.instance,
-                "headway.attempt": attempt.number,
+                "headway.attempt": each.number,
                 "headway.ended_how": None if how is None else how.value,
-                "gen_ai.usage.output_tokens": attempt.output_tokens,
-                "headway.cost_usd": attempt.cost_usd,
-            },
-            first_token_at=None if first_at is None else since + first_at,
-            failed="upstream_error" if how is EndedHow.FAILED else None,
-        )
+                "gen_ai.usage.output_tokens": each.output_tokens,
+                "headway.cost_usd": each.cost_usd,
+            }
+            failed = "upstream_error" if how is EndedHow.FAILED else None
+            first_at = None if each.first_token_at is None else since + each.first_token_at
+            self._send(trace, span_id, trace.span_id, name, "CLIENT", times, attributes, failed, first_at)
 
     def _send(
         self,
@@ -142,12 +117,10 @@ class Tracing:
         parent_id: int | None,
         name: str,
         kind: str,
-        began: float,
-        ended: float,
+        times: tuple[float, float],
         attributes: Mapping[str, Any],
-        *,
-        first_token_at: float | None = None,
         failed: str | None = None,
+        first_token_at: float | None = None,
     ) -> None:
         from opentelemetry.sdk.trace import Event, ReadableSpan
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
@@ -159,6 +132,7 @@ class Tracing:
         if failed is not None:
             known["error.type"] = failed
         remote = parent_id is not None and parent_id == trace.parent_id
+        began, ended = times
         self._processor.on_end(
             ReadableSpan(
                 name,
