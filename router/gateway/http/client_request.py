@@ -33,17 +33,14 @@ Handler = Callable[["ClientRequest"], Coroutine[Any, Any, _LastStep]]
 
 
 class ClientConnection(Protocol):
-    """The connection of a request. `tasks` is what the server waits for at its end, or cancels."""
+    """The connection of a request. `tasks` is what the server waits for at its end, or cancels. `common_lines` gives the header
+    lines of every response."""
 
     transport: asyncio.Transport
     flow: FlowControl
     loop: asyncio.AbstractEventLoop
     tasks: set[Any]
-
-    @property
-    def common_lines(self) -> Callable[[], bytes]:
-        """Gives the header lines of every response."""
-        ...
+    common_lines: Callable[[], bytes]
 
     def on_response_complete(self) -> None:
         """The response is written: the next request may be served."""

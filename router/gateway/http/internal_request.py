@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -18,9 +19,7 @@ class _NoConnection:
         self.flow = FlowControl(self.transport)
         self.loop = asyncio.get_running_loop()
         self.tasks: set[Any] = set()
-
-    def common_lines(self) -> bytes:
-        return b""
+        self.common_lines: Callable[[], bytes] = bytes
 
     def on_response_complete(self) -> None:
         """There is no next request."""
