@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
+from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import Refusal
 from router.core.interfaces import Collector
 
@@ -110,6 +112,62 @@ class CopyingCodec:
             self._events.append(data)
         else:
             self._events.clear()
+
+
+class EventReader(ABC):
+    """Reads the events of an OpenAI stream for a codec that writes others. Most events differ from the one before in their
+    text only: these are not parsed."""
+
+    _text_fields: Collection[str]  # of a delta: their text is passed on as it is written
+    _template: EventTemplate | None = None
+
+    def _read(self, data: bytes, out: list[bytes]) -> None:
+        """Write what complete events say to `out`. Raises UpstreamError for an event that is not JSON."""
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        at, end = 0, len(data)
+        while at < end:
+            template = self._template
+            if template is not None and data.startswith(template.head, at):
+                pieces, at, foreign = template.read(data, at)
+                self._write_texts(template.field, pieces, out)
+                if not foreign:
+                    continue
+            stop = data.find(b"\n\n", at) + 2
+            stop = end if stop < 2 else stop
+            self._read_event(data[at:stop], out)
+            at = stop
+
+    def _read_event(self, event: bytes, out: list[bytes]) -> None:
+        chunk = chunk_of(event)
+        if chunk is None:
+            return
+        self._note(chunk)
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict) or choice.get("index"):
+            return
+        delta = choice.get("delta")
+        delta = delta if isinstance(delta, dict) else None
+        self._template = template = event_template(event, choice, choice if delta is None else delta)
+        if template is not None and template.field in self._text_fields:
+            text = event[len(template.head) : len(event) - len(template.tail)]
+            self._write_texts(template.field, [text], out)
+        else:
+            self._template = None
+            self._write_choice(choice, delta, out)
+
+    def _note(self, chunk: Mapping[str, Any]) -> None:
+        """An event that is parsed."""
+        return
+
+    @abstractmethod
+    def _write_texts(self, field: str, pieces: Sequence[bytes], out: list[bytes]) -> None:
+        """Pieces of a text, escaped as in JSON; some may be empty."""
+
+    @abstractmethod
+    def _write_choice(self, choice: dict[str, Any], delta: dict[str, Any] | None, out: list[bytes]) -> None:
+        """What an event says beside a text. `delta` is a chat's."""
 
 
 def texts_of(content: Any) -> tuple[str, str]:

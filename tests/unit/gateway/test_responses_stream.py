@@ -6,7 +6,6 @@ import itertools
 import json
 from typing import Any
 
-import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
@@ -15,7 +14,6 @@ from pydantic import TypeAdapter
 from backends.scanning import Assembler
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.codecs.responses.answer import non_streaming_response
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from tests.unit.gateway.chunks import call, chunk
@@ -50,9 +48,10 @@ def whole(*batches: bytes) -> dict[str, Any]:
     for batch in batches:
         assembler.feed(batch)
     answer = assembler.result() | {"usage": USAGE}
-    response = non_streaming_response(answer, "1", "llama", 100, 100, ASKED.echo) | {"headway": HEADWAY}
-    Response.model_validate(json.loads(orjson.dumps(response)))
-    return response
+    response = json.loads(ResponsesCodec(ASKED, "1", clock=lambda: 100.0).non_streaming(answer, HEADWAY))
+    Response.model_validate(response)
+    found: dict[str, Any] = response
+    return found
 
 
 def types(events: list[dict[str, Any]]) -> list[str]:

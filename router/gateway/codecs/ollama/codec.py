@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,9 @@ import orjson
 
 from backends.assemble import merge_tool_call
 from backends.engine_numbers import finish_reason as finish_reason_of
-from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
-from router.gateway.codecs.codec import Translated
+from router.gateway.codecs.codec import EventReader, Translated
 from router.gateway.codecs.ollama.answer import (
     NS,
     THINKING,
@@ -67,7 +66,7 @@ def _on_one_line(lines: bytes) -> bytes:
     return lines
 
 
-class OllamaCodec:
+class OllamaCodec(EventReader):
     """Newline-delimited JSON of Ollama's API, for one request. `model` is the client's name of the model.
 
     Events may be chunks of chats or of completions. `clock` gives ns since the epoch.
@@ -76,6 +75,7 @@ class OllamaCodec:
     stream_type = b"application/x-ndjson"
     body_type = b"application/json; charset=utf-8"
     usage_collector = None
+    _text_fields = ("content", "text", *THINKING)
 
     def __init__(self, endpoint: Endpoint, model: str, clock: Callable[[], int] = time.time_ns) -> None:
         self._endpoint = endpoint
@@ -85,8 +85,7 @@ class OllamaCodec:
         self.adjust = at_length_1 if endpoint == "embed" else None
         self._open = b'{"model":' + orjson.dumps(model) + b',"created_at":"'
         self._second = -1
-        self._shown = b""
-        self._template: EventTemplate | None = None
+        self._shown = self._start = b""
         self._calls: list[dict[str, Any]] = []
         self._finish_reason: str | None = None
 
@@ -100,27 +99,9 @@ class OllamaCodec:
 
         Tool calls follow when they are complete. Raises UpstreamError for an event that is not JSON.
         """
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        start = self._start()
+        self._start = self._stamp()
         lines: list[bytes] = []
-        at, end = 0, len(data)
-        while at < end:
-            template = self._template
-            if template is not None and data.startswith(template.head, at):
-                pieces, at, foreign = template.read(data, at)
-                if pieces:
-                    before, after = self._frame(template.field)
-                    before = start + before
-                    lines += [before + piece + after for piece in pieces if piece]
-                if not foreign:
-                    continue
-            stop = data.find(b"\n\n", at) + 2
-            stop = end if stop < 2 else stop
-            line = self._event(data[at:stop], start)
-            if line:
-                lines.append(line)
-            at = stop
+        self._read(data, lines)
         return _on_one_line(b"".join(lines))
 
     def finish(
@@ -130,9 +111,9 @@ class OllamaCodec:
 
         `finish_reason` falls back to the one in the stream.
         """
-        start = self._start()
+        self._start = self._stamp()
         last = done(written(self._chat), usage, finish_reason or self._finish_reason, headway)
-        return _on_one_line(self._take_calls(start) + start + b'",' + orjson.dumps(last)[1:] + b"\n")
+        return _on_one_line(self._take_calls() + self._line(last))
 
     def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         if self._endpoint == "embed":
@@ -148,7 +129,7 @@ class OllamaCodec:
         """The line that ends a stream that failed after its first token. No `done` line follows."""
         return _on_one_line(error_body(refusal.message) + b"\n")
 
-    def _start(self) -> bytes:
+    def _stamp(self) -> bytes:
         """The beginning of a line, up to its time: made once for each read."""
         second, rest_ns = divmod(self._clock(), NS)
         if second != self._second:
@@ -156,54 +137,35 @@ class OllamaCodec:
             self._shown = rfc3339(second * NS)[:-10].encode()
         return self._open + self._shown + b"%09dZ" % rest_ns
 
-    def _frame(self, field: str) -> tuple[bytes, bytes]:
+    def _write_texts(self, field: str, pieces: Sequence[bytes], out: list[bytes]) -> None:
         thinking = b'","thinking":"' if field in THINKING else b""
         if self._chat:
-            return b'","message":{"role":"assistant","content":"' + thinking, b'"},"done":false}\n'
-        return b'","response":"' + thinking, b'","done":false}\n'
+            before, after = b'","message":{"role":"assistant","content":"' + thinking, b'"},"done":false}\n'
+        else:
+            before, after = b'","response":"' + thinking, b'","done":false}\n'
+        before = self._start + before
+        out += [before + piece + after for piece in pieces if piece]
 
-    def _event(self, event: bytes, start: bytes) -> bytes:
-        chunk = chunk_of(event)
-        if chunk is None:
-            return b""
-        choices = chunk.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        if not isinstance(choice, dict) or choice.get("index"):
-            return b""
-        texts = choice.get("delta")
-        if not isinstance(texts, dict):
-            texts = choice
-        template = event_template(event, choice, texts)
-        if template is not None and template.field in ("content", "text", *THINKING):
-            self._template = template  # only text is passed on as it is written
-            before, after = self._frame(template.field)
-            return start + before + event[len(template.head) : len(event) - len(template.tail)] + after
-        self._template = None
+    def _write_choice(self, choice: dict[str, Any], delta: dict[str, Any] | None, out: list[bytes]) -> None:
+        texts = choice if delta is None else delta
         content, thinking = said_by(texts)
-        line = self._line(start, content, thinking, logprobs_of(choice.get("logprobs")))
+        logprobs = logprobs_of(choice.get("logprobs"))
+        if content or thinking or logprobs:
+            more = {"logprobs": logprobs} if logprobs else {}
+            out.append(self._line(written(self._chat, content, thinking) | more | {"done": False}))
         pieces = texts.get("tool_calls")
         for piece in pieces if isinstance(pieces, list) else ():
             merge_tool_call(self._calls, piece)
         if choice.get("finish_reason") is not None:
             self._finish_reason = finish_reason_of(choice["finish_reason"])
-            line += self._take_calls(start)
-        return line
+            out.append(self._take_calls())
 
-    def _line(self, start: bytes, content: str, thinking: str, logprobs: list[dict[str, Any]]) -> bytes:
-        if not (content or thinking or logprobs):
-            return b""
-        line = written(self._chat, content, thinking)
-        if logprobs:
-            line["logprobs"] = logprobs
-        line["done"] = False
-        return start + b'",' + orjson.dumps(line)[1:] + b"\n"
+    def _line(self, members: Mapping[str, Any]) -> bytes:
+        return self._start + b'",' + orjson.dumps(members)[1:] + b"\n"
 
-    def _take_calls(self, start: bytes) -> bytes:
+    def _take_calls(self) -> bytes:
         calls, self._calls = tool_calls_of(self._calls), []
-        if not calls or not self._chat:
-            return b""
-        line = written(True, calls=calls) | {"done": False}
-        return start + b'",' + orjson.dumps(line)[1:] + b"\n"
+        return self._line(written(True, calls=calls) | {"done": False}) if calls and self._chat else b""
 
 
 def load_answer(route: OllamaRoute, translated: Translated) -> bytes:

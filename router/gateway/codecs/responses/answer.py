@@ -1,4 +1,4 @@
-"""Objects of OpenAI's Responses API: the response, its items, its usage; and non-streaming answers, from chats.
+"""Objects of OpenAI's Responses API: the items of a response and its usage.
 
 A model's reasoning is one item (`reasoning_text`, as OpenAI has it for open-weight models), its text and refusal are one
 message, and each tool call is one item.
@@ -15,49 +15,11 @@ from router.gateway.codecs.codec import listed, texts_of
 
 #: Where engines put a model's reasoning, the newer name first.
 THINKING = ("reasoning", "reasoning_content")
-_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def item_id(prefix: str, ids: str, index: int) -> str:
     """The id of the output item at `index`."""
     return f"{prefix}_{ids}_{index}"
-
-
-def response_object(
-    ids: str,
-    created_at: int,
-    model: str,
-    echo: Mapping[str, Any],
-    *,
-    output: list[dict[str, Any]],
-    status: str = "in_progress",
-    finish_reason: str | None = None,
-    usage: Mapping[str, Any] | None = None,
-    completed_at: int | None = None,
-    service_tier: str | None = None,
-) -> dict[str, Any]:
-    """A response. `usage` is that of a chat, `service_tier` that of the engine, else the requested one holds. Times are in s
-    since the epoch."""
-    reason = _INCOMPLETE.get(finish_reason or "") if status == "incomplete" else None
-    return {
-        "id": f"resp_{ids}",
-        "object": "response",
-        "created_at": created_at,
-        "status": status,
-        "completed_at": completed_at,
-        "error": None,
-        "incomplete_details": None if reason is None else {"reason": reason},
-        "model": model,
-        "output": output,
-        "usage": None if usage is None else usage_object(usage),
-        **echo,
-        **({} if service_tier is None else {"service_tier": service_tier}),
-    }
-
-
-def status_of(finish_reason: str | None) -> str:
-    """The status of a response whose chat ended for this reason."""
-    return "incomplete" if finish_reason in _INCOMPLETE else "completed"
 
 
 def usage_object(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,38 +112,8 @@ def _logprob(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- non-streaming answers ---------------------------------------------------------------------------
-def non_streaming_response(
-    answer: Mapping[str, Any],
-    ids: str,
-    model: str,
-    created_at: int,
-    completed_at: int,
-    echo: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The response for a chat completion with its `usage`."""
-    choices = answer.get("choices")
-    choice: Mapping[str, Any] = choices[0] if choices else {}
-    reason = choice.get("finish_reason")
-    status = status_of(reason)
-    output = _output(choice, ids)
-    if output:
-        output[-1]["status"] = status  # all items before it are complete
-    return response_object(
-        ids,
-        created_at,
-        model,
-        echo,
-        output=output,
-        status=status,
-        finish_reason=reason,
-        usage=answer.get("usage"),
-        completed_at=completed_at if status == "completed" else None,
-        service_tier=tier if isinstance(tier := answer.get("service_tier"), str) else None,
-    )
-
-
-def _output(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
+def output_of(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
+    """The items of a chat's choice, all complete."""
     said: Mapping[str, Any] = choice.get("message") or {}
     output: list[dict[str, Any]] = []
     content, thoughts = texts_of(said.get("content"))

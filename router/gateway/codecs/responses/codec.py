@@ -8,7 +8,7 @@ another: a later call waits until the call before it is complete.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,9 @@ import orjson
 
 from backends.assemble import merge_tool_call
 from backends.bounded_json import loads_with_halves
-from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import Refusal, UpstreamError
 from router.core.raw_json import dumps
-from router.gateway.codecs.codec import Translated, texts_of
+from router.gateway.codecs.codec import EventReader, Translated, texts_of
 from router.gateway.codecs.openai.errors import error_object
 from router.gateway.codecs.responses.answer import (
     THINKING,
@@ -28,19 +27,20 @@ from router.gateway.codecs.responses.answer import (
     item_id,
     logprobs_of,
     message_item,
-    non_streaming_response,
+    output_of,
     reasoning_item,
     reasoning_part,
     refusal_part,
-    response_object,
-    status_of,
     text_part,
+    usage_object,
 )
 from router.gateway.codecs.responses.request import renamed
 
 #: Field of a chat's delta -> kind of the events of its text.
 _TEXTS = {"content": "output_text", "refusal": "refusal", **dict.fromkeys(THINKING, "reasoning_text")}
 
+#: By the reason why a chat ended, that of an incomplete response.
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 #: Of an answer's text, escaped as in JSON; logprobs count a quarter. The end of the stream repeats all of it four times,
 #: at once.
 MAX_TEXT_BYTES = 2 * 1024 * 1024
@@ -87,13 +87,14 @@ class _Open:
         return make(self.item, status, [part.object() for part in self.parts])
 
 
-class ResponsesCodec:
+class ResponsesCodec(EventReader):
     """Responses and their events, for one request. `clock` gives the time in s since the epoch."""
 
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
     adjust = None
     usage_collector = None
+    _text_fields = _TEXTS
 
     def __init__(self, request: Translated, request_id: str, clock: Callable[[], float] = time.time) -> None:
         self._ids = request_id.removeprefix("req_")  # what the ids of a response and its items share
@@ -101,7 +102,6 @@ class ResponsesCodec:
         self._asked_model = model if isinstance(model, str) else ""
         self._echo = request.echo
         self._clock = clock
-        self._asked_at = int(clock())
         self._begin_stream()
 
     def _begin_stream(self) -> None:
@@ -121,7 +121,7 @@ class ResponsesCodec:
         self._annotations: list[dict[str, Any]] = []  # of the open or next text, sent at its end
         self._service_tier: str | None = None
         self._text_bytes = 0
-        self._template: EventTemplate | None = None
+        self._template = None
         self._finish_reason: str | None = None
 
     def first(self, data: bytes) -> bytes:
@@ -139,23 +139,8 @@ class ResponsesCodec:
 
     def events(self, data: bytes) -> bytes:
         """The events for complete events of a chat. Raises UpstreamError for an event that is not JSON."""
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
         out: list[bytes] = []
-        at, end = 0, len(data)
-        while at < end:
-            template = self._template
-            if template is not None and data.startswith(template.head, at):
-                pieces, at, foreign = template.read(data, at)
-                for piece in pieces:
-                    if piece:
-                        self._say(_TEXTS[template.field], piece, out)
-                if not foreign:
-                    continue
-            stop = data.find(b"\n\n", at) + 2
-            stop = end if stop < 2 else stop
-            self._take(data[at:stop], out)
-            at = stop
+        self._read(data, out)
         return b"".join(out)
 
     def finish(
@@ -163,7 +148,7 @@ class ResponsesCodec:
     ) -> bytes:
         """The end: the open item ends, then comes the response. `finish_reason` falls back to the one in the stream."""
         reason = finish_reason or self._finish_reason
-        status = status_of(reason)
+        status = _status_of(reason)
         out: list[bytes] = []
         self._write_calls(out, "completed" if self._later else status, last=True)
         later, self._later = self._later, []
@@ -171,15 +156,20 @@ class ResponsesCodec:
             self._text_bytes -= len(escaped)  # it counted when it came
             self._say(kind, escaped, out, logprobs)
         self._close(out, status)
-        response = self._response(status, finish_reason=reason, usage=usage) | {"headway": headway}
+        response = self._response(status, reason, usage) | {"headway": headway}
         out.append(self._event(f"response.{status}", response=response))
         return b"".join(out)
 
     def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
-        response = non_streaming_response(
-            answer, self._ids, headway["model"], self._asked_at, int(self._clock()), self._echo
-        )
-        return dumps(response | {"headway": headway})
+        choices, tier = answer.get("choices"), answer.get("service_tier")
+        choice: Mapping[str, Any] = choices[0] if choices else {}
+        reason = choice.get("finish_reason")
+        status = _status_of(reason)
+        self._output = output_of(choice, self._ids)
+        if self._output:
+            self._output[-1]["status"] = status  # all items before it are complete
+        self._model, self._service_tier = headway["model"], tier if isinstance(tier, str) else None
+        return dumps(self._response(status, reason, answer.get("usage")) | {"headway": headway})
 
     def error(self, refusal: Refusal) -> bytes:
         return orjson.dumps({"error": _error(refusal)})
@@ -192,27 +182,18 @@ class ResponsesCodec:
         return self._event("error", **members, error=error)
 
     # --- what a chat's event says --------------------------------------------------------------------
-    def _take(self, event: bytes, out: list[bytes]) -> None:
-        chunk = chunk_of(event)
-        if chunk is None:
-            return
-        model = chunk.get("model")
+    def _note(self, chunk: Mapping[str, Any]) -> None:
+        model, tier = chunk.get("model"), chunk.get("service_tier")
         self._model = model if isinstance(model, str) else self._model
-        tier = chunk.get("service_tier")
         self._service_tier = tier if isinstance(tier, str) else self._service_tier
-        choices = chunk.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        if not isinstance(choice, dict) or choice.get("index"):
-            return
-        delta = choice.get("delta")
-        delta = delta if isinstance(delta, dict) else {}
-        template = event_template(event, choice, delta)
-        if template is not None and template.field in _TEXTS:  # only text is passed on as it is written
-            self._template = template
-            escaped = event[len(template.head) : len(event) - len(template.tail)]
-            self._say(_TEXTS[template.field], escaped, out)
-            return
-        self._template = None
+
+    def _write_texts(self, field: str, pieces: Sequence[bytes], out: list[bytes]) -> None:
+        for piece in pieces:
+            if piece:
+                self._say(_TEXTS[field], piece, out)
+
+    def _write_choice(self, choice: dict[str, Any], delta: dict[str, Any] | None, out: list[bytes]) -> None:
+        delta = delta or {}
         content, logprobs = delta.get("content"), logprobs_of(choice.get("logprobs"))
         thoughts = next((text for name in THINKING if (text := delta.get(name))), None)
         if isinstance(content, list):
@@ -366,20 +347,29 @@ class ResponsesCodec:
         return done + self._part_event("content_part.done", part, part=part.object())
 
     def _response(
-        self, status: str, *, finish_reason: str | None = None, usage: Mapping[str, Any] | None = None
+        self, status: str, finish_reason: str | None = None, usage: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        return response_object(
-            self._ids,
-            self._created_at,
-            self._model,
-            self._echo,
-            output=self._output if status != "in_progress" else [],
-            status=status,
-            finish_reason=finish_reason,
-            usage=usage,
-            completed_at=int(self._clock()) if status == "completed" else None,
-            service_tier=self._service_tier,
-        )
+        """The response so far. `usage` is that of a chat. The engine's service tier holds, else the requested one."""
+        reason = _INCOMPLETE.get(finish_reason or "") if status == "incomplete" else None
+        return {
+            "id": f"resp_{self._ids}",
+            "object": "response",
+            "created_at": self._created_at,
+            "status": status,
+            "completed_at": int(self._clock()) if status == "completed" else None,
+            "error": None,
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "model": self._model,
+            "output": [] if status == "in_progress" else self._output,
+            "usage": None if usage is None else usage_object(usage),
+            **self._echo,
+            **({} if self._service_tier is None else {"service_tier": self._service_tier}),
+        }
+
+
+def _status_of(finish_reason: str | None) -> str:
+    """The status of a response whose chat ended for this reason."""
+    return "incomplete" if finish_reason in _INCOMPLETE else "completed"
 
 
 def _error(refusal: Refusal) -> dict[str, Any]:
