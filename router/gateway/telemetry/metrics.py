@@ -8,7 +8,7 @@ name that a client made up becomes "other", an unknown one "".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from router.background import failed
@@ -40,9 +40,6 @@ SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
 
 _names = reader(RequestRecord, "policy", "model_requested", "model", "instance", "api", "outcome")
 
-#: The members of `Labels`. A plain tuple is made in less time.
-_Key = tuple[str, str, str, str, str, Outcome]
-
 
 class Metrics:
     """The metrics of one process. Used from the event loop's thread only."""
@@ -56,7 +53,7 @@ class Metrics:
         self._instances = _known(())
         self._keys = _known(())
         self._kinds: dict[str, str] = {}
-        self._series: dict[_Key, Series] = {}  # by labels
+        self._series: dict[Labels, Series] = {}
         self._found: dict[tuple[Any, ...], Series] = {}  # by the names in records
         self._spend: dict[tuple[str, str, str], float] = {}  # by policy, model and key
 
@@ -94,7 +91,7 @@ class Metrics:
     def _drop_gone(self, instances: Mapping[str, str]) -> None:
         """Drop the counts and the names of all but these instances."""
         kept = {*instances, OTHER, ""}
-        self._series = {key: each for key, each in self._series.items() if key[3] in kept}
+        self._series = {key: each for key, each in self._series.items() if key.instance in kept}
         self._instances, self._kinds = _known(()), {}
 
     def record(self, record: RequestRecord) -> None:
@@ -180,7 +177,7 @@ class Metrics:
     def _find(self, names: tuple[Any, ...]) -> Series:
         """The series of a record with these names, a new one if there is none."""
         policy, requested, model, instance, api, outcome = names
-        key: _Key = (
+        key = Labels(
             self._policies.get(policy, OTHER),
             self._requested.get(requested) or self._requested_label(requested),
             self._models.get(model, OTHER),
@@ -189,9 +186,9 @@ class Metrics:
             outcome,
         )
         if key not in self._series and len(self._series) >= MAX_SERIES:
-            key = (OTHER, key[1], key[2], OTHER, OTHER, outcome)
+            key = Labels(OTHER, key.requested, key.model, OTHER, OTHER, outcome)
             if key not in self._series and len(self._series) >= MAX_SERIES + MAX_BY_MODEL:
-                key = (OTHER, OTHER, OTHER, OTHER, OTHER, outcome)
+                key = Labels(OTHER, OTHER, OTHER, OTHER, OTHER, outcome)
         series = self._series.setdefault(key, Series())
         if policy in self._policies and requested in self._requested and len(self._found) < MAX_SERIES:
             self._found[names] = series  # no name that a client made up
@@ -207,11 +204,10 @@ class Metrics:
         self._count_records()
         return list(self._spend.items())
 
-    def all_series(self) -> Iterator[tuple[Labels, Series]]:
+    def all_series(self) -> Iterable[tuple[Labels, Series]]:
         """Everything counted so far."""
         self._count_records()
-        for key, series in self._series.items():
-            yield Labels(*key), series
+        return self._series.items()
 
 
 def _known(names: Iterable[str]) -> dict[str | None, str]:
