@@ -16,7 +16,7 @@ from router.core.refusals import draining, internal_error, method_not_allowed
 from router.core.types import Outcome
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body
-from router.gateway.codecs.ollama.codec import OLLAMA_ROUTES, OllamaCodec, OllamaRoute, load_answer
+from router.gateway.codecs.ollama.codec import OLLAMA_ROUTES, OllamaCodec, OllamaRoute
 from router.gateway.codecs.openai.codec import OpenAICodec
 from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.codecs.responses.codec import ResponsesCodec
@@ -144,7 +144,8 @@ class HotPaths:
                     names.resolve(body["model"])
                     self._ended(record, reservation, Outcome.OK)
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
-                    client.respond(200, lines, load_answer(route, translated))
+                    loaded = OllamaCodec(route.endpoint, body["model"]).loaded(translated.load)
+                    client.respond(200, lines, loaded)
                     return None
             if large:  # the translation and what follows are two turns of the event loop
                 await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from ollama._types import EmbeddingsResponse
 from backends.scanning import Assembler
 from router.core.errors import Refusal, UpstreamError
 from router.core.types import Outcome
-from router.gateway.codecs.ollama.answer import loaded, non_streaming, rfc3339
+from router.gateway.codecs.ollama.answer import Endpoint, rfc3339
 from router.gateway.codecs.ollama.codec import OllamaCodec
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from tests.unit.gateway.chunks import HEAD, chunk, sse, text_chunk
@@ -34,6 +34,12 @@ METRICS = {
     "eval_count": 5,
     "eval_duration": 1_250_000_000,
 }
+
+
+def non_streaming(
+    endpoint: Endpoint, model: str, answer: dict[str, Any], headway: dict[str, Any] | None
+) -> Any:
+    return json.loads(OllamaCodec(endpoint, model).non_streaming(answer, headway))
 
 
 def chat_stream(name: str = "m:latest") -> OllamaCodec:
@@ -371,7 +377,7 @@ def test_a_whole_answers_logprobs() -> None:
 
 @pytest.mark.parametrize("reason", ["load", "unload"])
 def test_loading_only(reason: str) -> None:
-    chat = loaded("chat", "m", reason)
+    chat = json.loads(OllamaCodec("chat", "m").loaded(reason))
     assert chat == {
         "model": "m",
         "created_at": chat["created_at"],
@@ -380,7 +386,10 @@ def test_loading_only(reason: str) -> None:
         "done_reason": reason,
     }
     assert ChatResponse.model_validate(chat).done_reason == reason
-    assert GenerateResponse.model_validate(loaded("generate", "m", reason)).response == ""
+    assert (
+        GenerateResponse.model_validate(json.loads(OllamaCodec("generate", "m").loaded(reason))).response
+        == ""
+    )
 
 
 # --- embeddings --------------------------------------------------------------------------------------

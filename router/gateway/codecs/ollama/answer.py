@@ -1,8 +1,7 @@
-"""Non-streaming answers of chats and completions in Ollama's shape, and what streams share with them."""
+"""Parts of answers to chats and completions in Ollama's shape."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -142,28 +141,3 @@ def logprobs_of(given: Any) -> list[dict[str, Any]]:
             item["top_logprobs"] = [{"token": one, "logprob": p} for one, p in tops[number].items()]
         items.append(item)
     return items
-
-
-def non_streaming(
-    endpoint: Endpoint, model: str, answer: Mapping[str, Any], headway: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The answer of a request that did not stream, from an OpenAI answer with its `usage`."""
-    choice: Mapping[str, Any] = (answer.get("choices") or [{}])[0]
-    texts: Mapping[str, Any] = choice.get("message") or choice
-    content, thinking = said_by(texts)
-    chat = endpoint == "chat"
-    calls = tool_calls_of(texts.get("tool_calls") or []) if chat else []
-    into = _stamped(model) | written(chat, content, thinking, calls)
-    if logprobs := logprobs_of(choice.get("logprobs")):
-        into["logprobs"] = logprobs
-    return done(into, answer.get("usage"), choice.get("finish_reason"), headway)
-
-
-def loaded(endpoint: Endpoint, model: str, reason: str) -> dict[str, Any]:
-    """The answer to a request that only loads or unloads the model (`Translated.load`)."""
-    into = _stamped(model) | written(endpoint == "chat")
-    return done(into, None, reason, None)
-
-
-def _stamped(model: str) -> dict[str, Any]:
-    return {"model": model, "created_at": rfc3339(time.time_ns())}

@@ -19,9 +19,7 @@ from router.gateway.codecs.ollama.answer import (
     THINKING,
     Endpoint,
     done,
-    loaded,
     logprobs_of,
-    non_streaming,
     rfc3339,
     said_by,
     tool_calls_of,
@@ -115,12 +113,23 @@ class OllamaCodec(EventReader):
         last = done(written(self._chat), usage, finish_reason or self._finish_reason, headway)
         return _on_one_line(self._take_calls() + self._line(last))
 
-    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any] | None) -> bytes:
         if self._endpoint == "embed":
             return dumps(embed_from_openai(answer, self._model, headway))
         if self._endpoint == "embeddings":
             return dumps(embeddings_from_openai(answer))
-        return orjson.dumps(non_streaming(self._endpoint, self._model, answer, headway))
+        choice: Mapping[str, Any] = (answer.get("choices") or [{}])[0]
+        texts: Mapping[str, Any] = choice.get("message") or choice
+        calls = tool_calls_of(texts.get("tool_calls") or []) if self._chat else []
+        said = written(self._chat, *said_by(texts), calls)
+        if logprobs := logprobs_of(choice.get("logprobs")):
+            said["logprobs"] = logprobs
+        self._start = self._stamp()
+        return self._line(done(said, answer.get("usage"), choice.get("finish_reason"), headway))[:-1]
+
+    def loaded(self, reason: str) -> bytes:
+        """The answer to a request that only loads or unloads the model: the fleet decides what is loaded."""
+        return self.non_streaming({"choices": [{"finish_reason": reason}]}, None)
 
     def error(self, refusal: Refusal) -> bytes:
         return refusal_body(refusal, self._model)
@@ -166,13 +175,3 @@ class OllamaCodec(EventReader):
     def _take_calls(self) -> bytes:
         calls, self._calls = tool_calls_of(self._calls), []
         return self._line(written(True, calls=calls) | {"done": False}) if calls and self._chat else b""
-
-
-def load_answer(route: OllamaRoute, translated: Translated) -> bytes:
-    """The answer to a request that only loads or unloads a model: the fleet decides what is loaded."""
-    model = translated.body["model"]
-    if route.endpoint == "embed":
-        return orjson.dumps(embed_from_openai({}, model, None))
-    if route.endpoint == "embeddings":
-        return orjson.dumps(embeddings_from_openai({}))
-    return orjson.dumps(loaded(route.endpoint, model, translated.load or "load"))
