@@ -34,7 +34,7 @@ class Monitor:
         self.interval_s = interval_s
         self.timeout_s = timeout_s
         self._tasks = Tasks()
-        self._watching: dict[str, asyncio.Task[Any]] = {}
+        self._watching: dict[str, tuple[Backend, asyncio.Task[Any]]] = {}
 
     async def probe_all(self, backends: Mapping[str, Backend]) -> None:
         """Probe all instances once, so that the scheduler starts with their true state."""
@@ -46,17 +46,15 @@ class Monitor:
         await asyncio.gather(*(probe(*each) for each in self._in_turn(backends)))
 
     def watch(self, backends: Mapping[str, Backend]) -> None:
-        """Watch exactly these instances from now on."""
-        for name in [name for name in self._watching if name not in backends]:
-            self._watching.pop(name).cancel()
+        """Watch exactly these instances, by these adapters, from now on."""
+        for name, (backend, task) in list(self._watching.items()):
+            if backends.get(name) is not backend:
+                del self._watching[name]
+                task.cancel()
         new = {name: backend for name, backend in backends.items() if name not in self._watching}
         for name, backend, after_s in self._in_turn(new):
-            self._watching[name] = self._tasks.start(self._watch(name, backend, after_s), f"monitor {name}")
-
-    def forget(self, name: str) -> None:
-        """Forget an instance whose adapter has changed; the next `watch` watches it again."""
-        if (task := self._watching.pop(name, None)) is not None:
-            task.cancel()
+            task = self._tasks.start(self._watch(name, backend, after_s), f"monitor {name}")
+            self._watching[name] = backend, task
 
     async def stop(self) -> None:
         self._watching.clear()

@@ -147,11 +147,7 @@ class ServedFleet:
             for each, candidates, same in prepared.plan
         ]
         instances += placeholders(config, self._profile)
-        unused: list[Backend] = []
-        for name, backend in self.backends.items():
-            if backends.get(name) is not backend:
-                unused.append(backend)
-                self.monitor.forget(name)
+        unused = [backend for name, backend in self.backends.items() if backends.get(name) is not backend]
         self.backends = backends
         self.tokenizers = prepared.tokenizers
         self._headers.clear()

@@ -130,3 +130,17 @@ def test_many_instances_are_not_probed_at_once(interval_s: float, count: int, ap
     for begin in (0, count, 2 * count):  # the round before the start, and two of the watch
         turn = np.array(probed_s[begin : begin + count]) - probed_s[begin]
         assert turn == pytest.approx(np.arange(count) // 50 * apart_s)
+
+
+async def test_an_instance_with_another_adapter_is_watched_by_that_one_alone() -> None:
+    events, before, after = Events(), Backend(), Backend()
+    after.loaded = LoadReport(running=2)
+    monitor = Monitor(events, 0.001, 1.0)  # type: ignore[arg-type]
+    monitor.watch({"a": before, "b": before})  # type: ignore[dict-item]
+    await events.until(LoadReported("a", LoadReport(running=1)))
+    monitor.watch({"a": after})  # type: ignore[dict-item]
+    await events.until(LoadReported("a", LoadReport(running=2)))
+    await events.until(LoadReported("a", LoadReport(running=2)))
+    assert {event.report for event in events.seen if isinstance(event, LoadReported)} == {after.loaded}
+    assert {event.instance for event in events.seen} == {"a"}
+    await monitor.stop()
