@@ -16,7 +16,7 @@ import orjson
 
 from router.core.errors import Refusal
 from router.core.refusals import draining, method_not_allowed
-from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.codecs.openai import openai_error
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.scraping.scrapes import Scrapes, metrics_page
 from router.gateway.service import Gateway

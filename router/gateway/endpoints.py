@@ -17,8 +17,7 @@ from router.core.types import Outcome
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.ollama.codec import OLLAMA_ROUTES, OllamaCodec, OllamaRoute
-from router.gateway.codecs.openai.codec import OpenAICodec
-from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.codecs.openai import OpenAICodec, openai_error
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from router.gateway.fleet.rules import Rules
@@ -32,7 +31,7 @@ from router.gateway.relay.relay import CheckAnswer, Relay
 from router.gateway.service import Gateway
 from router.logs import current_request
 from router.request import body as bodies
-from router.request.key_terms import KeyTerms
+from router.request.routing_params import KeyTerms
 from router.request.validation import MAX_NAME_CHARS
 from router.store.records import RequestRecord
 

@@ -36,7 +36,7 @@ from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import SUCCESS
 from router.judging import body_of, quality_of, question
 from router.logs import current_request
-from router.request.key_terms import KeyTerms
+from router.request.routing_params import KeyTerms
 from router.store.database import StoreError
 from router.store.records import RequestRecord
 

@@ -19,9 +19,8 @@ from router.gateway.keys.keyring import KeyRing
 from router.gateway.keys.tenants import Tenants
 from router.judging import FORM_TOKENS, USUAL_VERDICT_TOKENS
 from router.request.field_rules import FieldRules
-from router.request.key_terms import KeyTerms
 from router.request.model_names import ModelNames
-from router.request.routing_params import Defaults, RoutingRules
+from router.request.routing_params import Defaults, KeyTerms, RoutingRules
 from router.store.keys import StoredKey
 
 logger = logging.getLogger("headway")

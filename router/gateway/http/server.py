@@ -32,7 +32,7 @@ from backends.writes import together
 from router.config import FleetConfig
 from router.core.errors import invalid_request
 from router.gateway.codecs.ollama.catalog import error_body
-from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.codecs.openai import openai_error
 from router.gateway.http.client_request import ClientRequest, Handler
 
 logger = logging.getLogger("headway")

@@ -17,7 +17,7 @@ from typing import Any
 from router.core.errors import invalid_request, unauthorized
 from router.gateway.fleet.rules import Rules
 from router.gateway.http.own_pages import Headers, authority, is_loopback, names_this_machine
-from router.request.key_terms import KeyTerms
+from router.request.routing_params import KeyTerms
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 

@@ -14,7 +14,6 @@ from router.core.errors import invalid_request
 from router.core.types import Request
 from router.gateway.fleet.rules import Rules
 from router.request import body as bodies
-from router.request.key_terms import KeyTerms
 from router.request.needs import needs_of
 from router.request.prompt import (
     PROMPT_FIELDS,
@@ -25,7 +24,7 @@ from router.request.prompt import (
     prompt_texts,
 )
 from router.request.routing_input import from_body, from_headers
-from router.request.routing_params import RoutingParams
+from router.request.routing_params import KeyTerms, RoutingParams
 from router.request.validation import LARGEST_INTEGER
 from router.store.entries import MAX_PROMPT_CHARS
 from router.store.records import RequestRecord

@@ -16,13 +16,13 @@ from router.core.refusals import method_not_allowed
 from router.core.types import Outcome
 from router.explain import described_candidates
 from router.gateway.codecs.ollama.catalog import refusal_body
-from router.gateway.codecs.openai.errors import error_object, openai_error
+from router.gateway.codecs.openai import error_object, openai_error
 from router.gateway.http.request_body import announces_more, check_encoding, too_large
 from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.relay.answer import refusal_headers
 from router.gateway.service import Gateway
-from router.request.key_terms import KeyTerms
 from router.request.model_names import ModelNames
+from router.request.routing_params import KeyTerms
 from router.request.validation import path_of, sentence_of
 from router.store.database import StoreError
 from router.store.explanations import kept

@@ -18,7 +18,7 @@ from router.gateway.records import find_request
 from router.gateway.routes.access import client_key, client_name, not_found
 from router.gateway.service import Gateway
 from router.request import body as bodies
-from router.request.key_terms import KeyTerms
+from router.request.routing_params import KeyTerms
 from router.store.explanations import kept
 from router.store.records import RequestRecord
 

@@ -11,7 +11,7 @@ from typing import Any
 from router.core.interfaces import Batch, Call, Sink
 from router.core.scheduler import Scheduler
 from router.core.types import Request
-from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.codecs.openai import OpenAICodec
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.relay import Relay
 from router.gateway.runner import Runner

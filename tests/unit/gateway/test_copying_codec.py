@@ -10,7 +10,7 @@ import pytest
 from router.core.errors import UpstreamError
 from router.gateway.codecs.codec import CopyingCodec
 from router.gateway.codecs.ollama.codec import OllamaCodec
-from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.codecs.openai import OpenAICodec
 from tests.unit.gateway.chunks import chunk
 
 HEADWAY = {"outcome": "ok"}

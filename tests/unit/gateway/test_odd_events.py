@@ -13,7 +13,7 @@ from backends.scanning import Assembler, SseScanner
 from router.core.errors import UpstreamError
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.codec import OllamaCodec
-from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.codecs.openai import OpenAICodec
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from tests.integration.stalls.test_odd_bodies import changed

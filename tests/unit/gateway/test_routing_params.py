@@ -8,10 +8,9 @@ import pytest
 
 from router.core.errors import Refusal
 from router.core.types import Slo
-from router.request.key_terms import KeyTerms
 from router.request.model_names import ModelNames
 from router.request.routing_input import RoutingInput
-from router.request.routing_params import Defaults, RoutingParams, RoutingRules
+from router.request.routing_params import Defaults, KeyTerms, RoutingParams, RoutingRules
 
 POLICIES = ("latency", "slo", "price", "random")
 NAMES = ModelNames(

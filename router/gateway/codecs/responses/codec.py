@@ -19,7 +19,7 @@ from backends.bounded_json import loads_with_halves
 from router.core.errors import Refusal, UpstreamError
 from router.core.raw_json import dumps
 from router.gateway.codecs.codec import EventReader, Translated, texts_of
-from router.gateway.codecs.openai.errors import error_object
+from router.gateway.codecs.openai import error_object
 from router.gateway.codecs.responses.answer import (
     THINKING,
     annotations_of,

@@ -1,1 +1,0 @@
-"""OpenAI's chats and completions: codec, errors, streamed events, non-streaming answers."""
