@@ -158,16 +158,16 @@ class EventReader(ABC):
             self._write_choice(choice, delta, out)
 
     def _note(self, chunk: Mapping[str, Any]) -> None:
-        """An event that is parsed."""
+        """Read what an event that is parsed says beside its choices."""
         return
 
     @abstractmethod
     def _write_texts(self, field: str, pieces: Sequence[bytes], out: list[bytes]) -> None:
-        """Pieces of a text, escaped as in JSON; some may be empty."""
+        """Write pieces of a text, which are escaped as in JSON. Some may be empty."""
 
     @abstractmethod
     def _write_choice(self, choice: dict[str, Any], delta: dict[str, Any] | None, out: list[bytes]) -> None:
-        """What an event says beside a text. `delta` is a chat's."""
+        """Write what an event without such a text says. `delta` is a chat's (None: it has none)."""
 
 
 def texts_of(content: Any) -> tuple[str, str]:

@@ -38,7 +38,7 @@ from router.core.interfaces import Backend, Batch, Call, OpenCall
 from router.core.types import EndedHow, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
-from router.gateway.relay.event_tokens import tokens_of
+from router.gateway.relay.event_tokens import choices_of, tokens_of
 from router.gateway.relay.metered import MeteredStream
 from router.gateway.runner import Runner
 
@@ -206,14 +206,9 @@ class Attempt:
 
     def _keep(self, answer: dict[str, Any]) -> None:
         """Keep an answer that came in one piece."""
-        usage, choices = answer.get("usage"), answer.get("choices")
+        usage = answer.get("usage")
         self.usage = usage if isinstance(usage, dict) else None
-        reasons = [
-            choice.get("finish_reason")
-            for choice in (choices if isinstance(choices, list) else ())
-            if isinstance(choice, dict)
-        ]
-        if reasons:
+        if reasons := [choice.get("finish_reason") for choice in choices_of(answer)]:
             self.finish_reason = "length" if "length" in reasons else reasons[-1]
         if not (self.usage or {}).get("completion_tokens") and self._listener.request.max_tokens != 0:
             self.tokens = tokens_of(answer)
