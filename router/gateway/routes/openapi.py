@@ -12,13 +12,16 @@ _Schema = dict[str, Any]
 
 _STRING: _Schema = {"type": "string"}
 _OBJECT: _Schema = {"type": "object"}
-_COUNT: _Schema = {"type": "integer", "minimum": 1}
-_POSITIVE: _Schema = {"type": "number", "exclusiveMinimum": 0}
+_NUMBER: _Schema = {"type": "number"}
+_INTEGER: _Schema = {"type": "integer"}
+_FLAG: _Schema = {"type": "boolean"}
+_COUNT = _INTEGER | {"minimum": 1}
+_POSITIVE = _NUMBER | {"exclusiveMinimum": 0}
 _TEXT_OR_NULL: _Schema = {"type": ["string", "null"]}
 
 
-def _object(properties: dict[str, _Schema], required: list[str] | None = None, **more: Any) -> _Schema:
-    needs = {} if required is None else {"required": required}
+def _object(properties: dict[str, _Schema], required: str = "", **more: Any) -> _Schema:
+    needs = {"required": required.split()} if required else {}
     return {"type": "object", **more, **needs, "properties": properties}
 
 
@@ -30,42 +33,37 @@ def _text_or_list(items: _Schema) -> _Schema:
     return {"anyOf": [_STRING | {"minLength": 1}, _list(items, minItems=1)]}
 
 
-_ERROR = _object(
-    {"message": _STRING, "type": _STRING, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL},
-    ["message", "type", "param", "code"],
-)
+_ERROR = {"message": _STRING, "type": _STRING, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL}
+_SLO = {"ttft_ms": _POSITIVE, "tpot_ms": _POSITIVE, "e2e_ms": _POSITIVE}
 _SCHEMAS: dict[str, _Schema] = {
     "Routing": _object(
         {
             "policy": _STRING | {"example": "latency"},
-            "slo": _object(
-                {"ttft_ms": _POSITIVE, "tpot_ms": _POSITIVE, "e2e_ms": _POSITIVE}, additionalProperties=False
-            ),
+            "slo": _object(_SLO, additionalProperties=False),
             "on_miss": {"enum": ["best_effort", "reject"]},
-            "max_cost_usd": {"type": "number", "minimum": 0},
-            "min_quality": {"type": "number", "minimum": 0, "maximum": 1},
+            "max_cost_usd": _NUMBER | {"minimum": 0},
+            "min_quality": _NUMBER | {"minimum": 0, "maximum": 1},
             "models": _list(_STRING, minItems=1),
-            "priority": {"type": "integer"},
-            "seed": {"type": "integer"},
+            "priority": _INTEGER,
+            "seed": _INTEGER,
         },
         description="The routing parameters of this request. Never forwarded.",
         additionalProperties=False,
     ),
-    "Error": _object({"error": _ERROR}, ["error"]),
-    "OllamaError": _object({"error": _STRING}, ["error"]),
+    "Error": _object({"error": _object(_ERROR, "message type param code")}, "error"),
+    "OllamaError": _object({"error": _STRING}, "error"),
 }
 _MODEL = _STRING | {"example": "auto", "description": "a model, an alias, `auto`, or `NAME:policy`"}
 _ROUTING = {"$ref": "#/components/schemas/Routing"}
-_CACHE_KEY = _STRING | {
-    "description": "the conversation; its requests go to the same instance where possible"
-}
+_SAME_PLACE = "the conversation; its requests go to the same instance where possible"
+_CACHE_KEY = _STRING | {"description": _SAME_PLACE}
 _COMMON = {
     "model": _MODEL,
-    "stream": {"type": "boolean"},
+    "stream": _FLAG,
     "max_tokens": _COUNT,
     "n": _COUNT | {"maximum": 128},
-    "temperature": {"type": "number"},
-    "stream_options": _object({"include_usage": {"type": "boolean"}}),
+    "temperature": _NUMBER,
+    "stream_options": _object({"include_usage": _FLAG}),
     "prompt_cache_key": _CACHE_KEY,
     "routing": _ROUTING,
 }
@@ -79,78 +77,63 @@ _SESSION = {
 _TEXTS = _text_or_list(_STRING)
 _OLLAMA = {
     "model": _STRING | {"minLength": 1},
-    "stream": {"type": "boolean", "default": True},
+    "stream": _FLAG | {"default": True},
     "options": _OBJECT,
-    "keep_alive": {"anyOf": [_STRING, {"type": "number"}]},
+    "keep_alive": {"anyOf": [_STRING, _NUMBER]},
 }
-_MESSAGES = _list(_object({"role": _STRING, "content": _STRING}, ["role", "content"]), minItems=1)
+_MESSAGES = _list(_object({"role": _STRING, "content": _STRING}, "role content"), minItems=1)
+_ITEMS = ["message", "function_call", "function_call_output", "reasoning"]
 _RESPONSE_ITEM = _object(
     {
-        "type": {
-            "enum": ["message", "function_call", "function_call_output", "reasoning"],
-            "default": "message",
-        },
+        "type": {"enum": _ITEMS, "default": "message"},
         "role": {"enum": ["user", "assistant", "system", "developer"]},
         "content": {"anyOf": [_STRING, _list(_OBJECT)]},
     },
     description="a message, a function_call, a function_call_output, or a reasoning item",
 )
-_RESPONSE_TOOL = _object(
-    {"type": {"const": "function"}, "name": _STRING, "description": _STRING, "parameters": _OBJECT},
-    ["type", "name"],
-)
-_RESPONSE_FORMAT = _object(
-    {"type": {"enum": ["text", "json_object", "json_schema"]}, "name": _STRING, "schema": _OBJECT}, ["type"]
-)
+_FUNCTION = {"type": {"const": "function"}, "name": _STRING, "description": _STRING, "parameters": _OBJECT}
+_FORMAT = {"type": {"enum": ["text", "json_object", "json_schema"]}, "name": _STRING, "schema": _OBJECT}
+_CHOICE = "`auto`, `none`, `required`, a function by its name, or `allowed_tools`"
+_SCORED = _INTEGER | {"minimum": 0, "description": "0 with `echo` scores the prompt"}
 
 #: path -> (summary, required members, members)
-_PATHS: dict[str, tuple[str, list[str], dict[str, _Schema]]] = {
+_PATHS: dict[str, tuple[str, str, dict[str, _Schema]]] = {
     "/v1/chat/completions": (
         "Chat",
-        ["model", "messages"],
+        "model messages",
         _COMMON | {"messages": _MESSAGES, "max_completion_tokens": _COUNT},
     ),
     "/v1/completions": (
         "Complete a prompt",
-        ["model", "prompt"],
-        _COMMON
-        | {
-            "prompt": _TEXTS,
-            "max_tokens": {"type": "integer", "minimum": 0, "description": "0 with `echo` scores the prompt"},
-        },
+        "model prompt",
+        _COMMON | {"prompt": _TEXTS, "max_tokens": _SCORED},
     ),
-    "/v1/embeddings": (
-        "Embed texts",
-        ["model", "input"],
-        {"model": _MODEL, "input": _TEXTS, "routing": _ROUTING},
-    ),
+    "/v1/embeddings": ("Embed texts", "model input", {"model": _MODEL, "input": _TEXTS, "routing": _ROUTING}),
     "/v1/responses": (
         "Respond (nothing is stored)",
-        ["model", "input"],
+        "model input",
         {
             "model": _MODEL,
             "input": _text_or_list(_RESPONSE_ITEM),
             "instructions": _STRING,
-            "stream": {"type": "boolean"},
+            "stream": _FLAG,
             "max_output_tokens": _COUNT,
-            "temperature": {"type": "number"},
-            "top_p": {"type": "number"},
-            "tools": _list(_RESPONSE_TOOL),
-            "tool_choice": {
-                "description": "`auto`, `none`, `required`, a function by its name, or `allowed_tools`"
-            },
-            "text": _object({"format": _RESPONSE_FORMAT}),
+            "temperature": _NUMBER,
+            "top_p": _NUMBER,
+            "tools": _list(_object(_FUNCTION, "type name")),
+            "tool_choice": {"description": _CHOICE},
+            "text": _object({"format": _object(_FORMAT, "type")}),
             "reasoning": _object({"effort": _STRING}),
-            "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+            "top_logprobs": _INTEGER | {"minimum": 0, "maximum": 20},
             "metadata": _OBJECT | {"additionalProperties": _STRING},
             "prompt_cache_key": _CACHE_KEY,
             "routing": _ROUTING,
         },
     ),
-    "/api/chat": ("Chat (Ollama)", ["model"], _OLLAMA | {"messages": _MESSAGES}),
-    "/api/generate": ("Generate (Ollama)", ["model"], _OLLAMA | {"prompt": _STRING}),
-    "/api/embed": ("Embed texts (Ollama)", ["model"], _OLLAMA | {"input": _TEXTS}),
-    "/api/embeddings": ("Embed a text (Ollama, older)", ["model"], _OLLAMA | {"prompt": _STRING}),
+    "/api/chat": ("Chat (Ollama)", "model", _OLLAMA | {"messages": _MESSAGES}),
+    "/api/generate": ("Generate (Ollama)", "model", _OLLAMA | {"prompt": _STRING}),
+    "/api/embed": ("Embed texts (Ollama)", "model", _OLLAMA | {"input": _TEXTS}),
+    "/api/embeddings": ("Embed a text (Ollama, older)", "model", _OLLAMA | {"prompt": _STRING}),
 }
 _STATUS = _OBJECT | {"additionalProperties": _STRING}
 #: path -> (description, media type, schema, further answers)
@@ -240,7 +223,7 @@ def _described(
     }
 
 
-def _operation(path: str, summary: str, required: list[str], members: dict[str, _Schema]) -> dict[str, Any]:
+def _operation(path: str, summary: str, required: str, members: dict[str, _Schema]) -> dict[str, Any]:
     ollama = path.startswith("/api/")
     stream_type = "application/x-ndjson" if ollama else "text/event-stream"
     answers = {"application/json": {"schema": _OBJECT}, stream_type: {"schema": _STRING}}
