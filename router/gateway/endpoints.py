@@ -25,7 +25,7 @@ from router.gateway.http.client_request import ClientRequest
 from router.gateway.http.request_body import ClientGone, check_encoding, is_small
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.intake.request import read_request
-from router.gateway.keys.reservation import KeyReservation
+from router.gateway.keys.admission import KeyReservation
 from router.gateway.relay.answer import respond_refusal
 from router.gateway.relay.relay import CheckAnswer, Relay
 from router.gateway.service import Gateway

@@ -4,28 +4,33 @@ There are two steps, each all or nothing. Before any work, one request, one slot
 prompt is known, the rest of its tokens and its money are taken. So spending and reservations together never exceed a
 budget, however many requests run at once, and a refused request costs one request at most. A key without limits and
 budgets takes nothing, but its spending is counted at the end.
+
+The scheduler decides how much money a request needs (`router.core.money`); this module takes it. However the request
+ends, `KeyReservation.close` replaces the reserved money by the spent money, once. A grant that arrives after the end is
+returned.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from router.background import Tasks
+from router.compiled import compiled_init
 from router.core.errors import rate_limited
 from router.core.money.quote import Quote
 from router.core.money.reservation import Funding
 from router.core.refusals import insufficient_quota
 from router.gateway.keys.accounts import Account
-from router.gateway.keys.reservation import KeyReservation
 from router.store.state import TOTAL, Bucket, Budget, Claim, Grant, State
 
-#: USD by (key, period) and run, as the store returns it.
-Spent = Mapping[tuple[str, str], Mapping[str, float]]
+logger = logging.getLogger("headway")
 
 #: Of a response.
 Headers = list[tuple[bytes, bytes]]
@@ -70,9 +75,7 @@ class BudgetAdmission:
         The day of `arrived_at` (seconds since the epoch) is the request's day for its whole life. The `x-ratelimit-*`
         headers of the answer are appended to `headers`, also if the answer is the 429 that is raised.
         """
-        reservation = KeyReservation(
-            self.state, self.clock, self.run, account, self._budgets_of(account, arrived_at)
-        )
+        reservation = KeyReservation(self, account, self._budgets_of(account, arrived_at))
         slots = account.slots if sends else ()
         if account.requests or account.tokens or slots:
             reservation.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]
@@ -129,6 +132,64 @@ class BudgetAdmission:
     async def aclose(self) -> None:
         """Wait for work that is still running."""
         await self._tasks.finish()
+
+
+@compiled_init
+@dataclass(slots=True, eq=False)
+class KeyReservation:
+    """What one request has taken from its key's limits and budgets, from its admission to its end. It counts against
+    `budgets`. `tokens` are the amounts that it took from token buckets, `slot` is what it has reserved of the account's
+    slots, and `funding` is the money granted at its start (None: no budget bounds it)."""
+
+    _admission: BudgetAdmission
+    account: Account
+    budgets: Sequence[Budget]
+    tokens: Sequence[tuple[Bucket, float]] = ()
+    slot: float = 0.0
+    funding: Funding | None = None
+    _grown_usd: float = 0.0
+    _closed: bool = False
+
+    def grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
+        """Take more money, in a task of its own. `then` is called with the reserved amount (0: nothing) and with what
+        the budgets had left before, unless the request has ended meanwhile."""
+        self._admission.run(self._grow(usd, then))
+
+    async def _grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
+        try:
+            claim = Claim(budgets=self.budgets, reserve_usd=usd)
+            grant = await self._admission.state.take(claim, self._admission.clock())
+        except Exception:  # the task's root: a stream that waits for money must get an answer
+            logger.exception("the state failed on a request's money")
+            grant = Grant()
+        if self._closed:
+            self._admission.state.settle(self.budgets, grant.reserved_usd, 0.0)
+        else:
+            self._grown_usd += grant.reserved_usd
+            then(grant.reserved_usd, grant.left_usd)
+
+    def cancel(self, spent_usd: float = 0.0, used_tokens: int = 0) -> None:
+        """The request ended without a settlement: return all money and tokens, except what was spent and used (nothing if the
+        request was not sent)."""
+        reserved_usd = 0.0 if self.funding is None else self.funding.reserved_usd
+        self.close(reserved_usd + self._grown_usd, spent_usd, used_tokens)
+
+    def close(self, reserved_usd: float, spent_usd: float, used_tokens: int | None = None) -> None:
+        """The request has ended: replace the reserved money by the spent money, and the taken tokens by the used ones
+        (None: all that were taken). Only the first call has an effect."""
+        if self._closed:
+            return
+        self._closed = True
+        state = self._admission.state
+        if self.slot:
+            state.settle(self.account.slots, self.slot, 0.0)
+        if reserved_usd or spent_usd:
+            state.settle(self.budgets, reserved_usd, spent_usd)
+        if self.tokens and used_tokens is not None:
+            now = self._admission.clock()
+            for bucket, taken_tokens in self.tokens:
+                if used_tokens != taken_tokens:
+                    state.give(bucket, taken_tokens - used_tokens, now)
 
 
 def _add_headers(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, headers: Headers) -> None:
@@ -192,19 +253,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes}m{secs}s"
     return f"{minutes}m{secs}s" if minutes else f"{secs}s"
-
-
-def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:
-    """The spending of each budget, from the spending of each key: a key's spending counts for its makers too. Spending
-    without a key (under "") counts for no budget."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for (key, period), by_run in spent.items():
-        if not key:
-            continue
-        account = accounts.get(key)
-        counted = (key,) if account is None else tuple(each.key for each in account.key_budgets) or (key,)
-        for name in counted:
-            held = found.setdefault((name, period), {})
-            for run, usd in by_run.items():
-                held[run] = held.get(run, 0.0) + usd
-    return found

@@ -7,12 +7,14 @@ import logging
 from collections.abc import Callable, Mapping
 
 from router.gateway.keys.accounts import Account
-from router.gateway.keys.admission import rolled_up
 from router.store.database import StoreError
 from router.store.queries import Store
 from router.store.state import State
 
 logger = logging.getLogger("headway")
+
+#: USD by (key, period) and run, as the store returns it.
+Spent = Mapping[tuple[str, str], Mapping[str, float]]
 
 #: A failed read is repeated after this long.
 _RETRY_S = 5.0
@@ -36,3 +38,19 @@ async def load_late_spending(
         except StoreError as error:
             logger.warning("spending of killed runs is not counted yet: %s", error)
         await asyncio.sleep(_RETRY_S)
+
+
+def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:
+    """The spending of each budget, from the spending of each key: a key's spending counts for its makers too. Spending
+    without a key (under "") counts for no budget."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for (key, period), by_run in spent.items():
+        if not key:
+            continue
+        account = accounts.get(key)
+        counted = (key,) if account is None else tuple(each.key for each in account.key_budgets) or (key,)
+        for name in counted:
+            held = found.setdefault((name, period), {})
+            for run, usd in by_run.items():
+                held[run] = held.get(run, 0.0) + usd
+    return found

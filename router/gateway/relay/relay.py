@@ -39,7 +39,7 @@ from router.core.settlement import Settlement
 from router.core.types import EndedHow, Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
-from router.gateway.keys.reservation import KeyReservation
+from router.gateway.keys.admission import KeyReservation
 from router.gateway.relay.answer import header_lines, headway_object, respond_refusal
 from router.gateway.relay.attempt import Attempt, log_fault
 from router.gateway.relay.metered import MeteredStream

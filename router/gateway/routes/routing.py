@@ -13,7 +13,7 @@ from router.core.errors import invalid_request
 from router.explain import describe, described_candidates
 from router.gateway.codecs.responses.request import is_response, responses_to_chat
 from router.gateway.intake.request import read_request
-from router.gateway.keys.reservation import KeyReservation
+from router.gateway.keys.admission import KeyReservation
 from router.gateway.records import find_request
 from router.gateway.routes.access import client_key, client_name, not_found
 from router.gateway.service import Gateway

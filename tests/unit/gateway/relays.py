@@ -12,7 +12,7 @@ from router.core.interfaces import Batch, Call, Sink
 from router.core.scheduler import Scheduler
 from router.core.types import Request
 from router.gateway.codecs.openai import OpenAICodec
-from router.gateway.keys.reservation import KeyReservation
+from router.gateway.keys.admission import KeyReservation
 from router.gateway.relay.relay import Relay
 from router.gateway.runner import Runner
 from router.store.records import RequestRecord

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from router.background import Tasks
 from router.core import attempts
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import FailureKind, Tick
@@ -16,7 +15,7 @@ from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Outcome, Price, Slo
 from router.gateway.keys.accounts import TOTAL, Account
-from router.gateway.keys.reservation import KeyReservation
+from router.gateway.keys.admission import BudgetAdmission, KeyReservation
 from router.gateway.relay.attempt import failure_of
 from router.gateway.runner import Runner
 from router.store.state import Budget, Claim
@@ -194,10 +193,8 @@ def test_money_is_counted_although_the_scheduler_fails_again_and_again(
     """Its engine had made two tokens. The reservation has grown by then."""
     monkeypatch.setattr(attempts, "end", lambda *_, **__: 1 / 0)
     cost_usd = PRICE.cost_usd(100, 2)
-    budget, state, tasks = Budget("k", TOTAL, 1.0), Audited(), Tasks()
-    reservation = KeyReservation(
-        state, lambda: 0.0, lambda work: tasks.start(work, "x"), Account("k"), [budget]
-    )
+    budget, state = Budget("k", TOTAL, 1.0), Audited()
+    reservation = KeyReservation(BudgetAdmission(state, lambda: 0.0), Account("k"), [budget])
     grant = asyncio.run(state.take(Claim((), [budget], cost_usd * 0.6, 0.0), 0.0))
     reservation.funding = Funding(grant.reserved_usd, 1.0, cost_usd, 1.0)
     engine = Engine(*saying(b"a", b"b"))

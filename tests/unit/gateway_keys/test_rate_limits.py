@@ -10,8 +10,7 @@ import pytest
 
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.keys.admission import BudgetAdmission
-from router.gateway.keys.reservation import KeyReservation
+from router.gateway.keys.admission import BudgetAdmission, KeyReservation
 from router.gateway.keys.tenants import Tenants, key_of
 from router.store.keys import StoredKey
 from router.store.memory_state import MemoryState

@@ -15,8 +15,8 @@ from router.core.errors import Refusal
 from router.core.money.quote import Quote
 from router.core.money.reservation import Funding
 from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
-from router.gateway.keys.admission import BudgetAdmission, Headers, rolled_up
-from router.gateway.keys.reservation import KeyReservation
+from router.gateway.keys.admission import BudgetAdmission, Headers, KeyReservation
+from router.gateway.keys.recorded_spending import rolled_up
 from router.store.memory_state import MemoryState
 from router.store.state import Bucket, Budget, Claim, Grant
 from tests.integration.budgets.audit import Audited
