@@ -9,6 +9,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def records(folder: Path, trained: Path) -> Iterator[Sequence[Mapping[str, Any]]
         with ThreadPoolExecutor(6) as pool:
             tokens = list(pool.map(ask, range(ASKED)))
     assert min(tokens) >= 1
-    with sqlite3.connect(folder / "headway.db") as database:
+    with closing(sqlite3.connect(folder / "headway.db")) as database, database:
         database.row_factory = sqlite3.Row
         yield [dict(row) for row in database.execute("SELECT * FROM requests ORDER BY received_at")]
     database.close()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 from benchmarks.compare.gateway import Gateway as Control
 from benchmarks.replay.client import Target
@@ -159,7 +159,7 @@ async def test_the_budget_of_its_key_bounds_what_it_spends(tmp_path):
         rows = [row for row in await gw.rows() if row["key_name"] == "judge"]
         assert [row["outcome"] for row in rows] == ["ok"] * len(asked)  # and none that was refused
         assert 0.0 < sum(row["cost_usd"] for row in rows) <= 0.0025
-    with sqlite3.connect(tmp_path / "headway.db") as database:
+    with closing(sqlite3.connect(tmp_path / "headway.db")) as database, database:
         ((arrived, finished),) = database.execute("SELECT arrived, finished FROM runs")
     assert arrived == finished == 3 + len(asked)  # what was refused is not counted as lost
 

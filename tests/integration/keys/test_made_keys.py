@@ -498,7 +498,7 @@ async def run_sql(path, *statements):
     """Change a gateway's SQLite file behind its back, as a restore or another program would."""
 
     def change():
-        with sqlite3.connect(path, timeout=10) as database:
+        with closing(sqlite3.connect(path, timeout=10)) as database, database:
             for statement in statements:
                 database.execute(statement)
 

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import asyncpg
@@ -52,7 +53,7 @@ def test_a_database_file_that_a_start_cannot_use_is_an_error(
 ) -> None:
     (tmp_path / "text.db").write_text("this is no database, but long enough to be taken for one" * 50)
     (tmp_path / "folder.db").mkdir()
-    with sqlite3.connect(tmp_path / "newer.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "newer.db")) as connection, connection:
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
         connection.execute("INSERT INTO alembic_version VALUES ('9999')")
     connection.close()

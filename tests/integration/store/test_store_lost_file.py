@@ -7,7 +7,7 @@ import resource
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ WATCH = "router.store.sqlite_file"
 
 
 def ids_in(path: Path) -> list[str]:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         rows = connection.execute("SELECT id FROM requests ORDER BY id").fetchall()
     connection.close()
     return [row[0] for row in rows]

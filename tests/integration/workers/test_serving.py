@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+from contextlib import closing
 
 import aiohttp
 
@@ -156,7 +157,7 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, re
         assert not is_running(other)
 
     # Every answer is a row, or counted as one that the kill took along.
-    with sqlite3.connect(tmp_path / "headway.db") as database:
+    with closing(sqlite3.connect(tmp_path / "headway.db")) as database, database:
         rows = database.execute("select count(*) from requests").fetchone()[0]
         runs = database.execute(
             "select clean, recorded, finished, lost_finished, lost_in_flight from runs order by clean"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ def test_the_fleet_tells_hardware_and_profile(path: Path) -> None:
 
 def test_rows_that_cannot_be_true_are_counted(path: Path) -> None:
     keep(path, [record(i, i) for i in range(4)])
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE attempts SET started_at = 'soon' WHERE request_id = 'req-000'")
         connection.execute("UPDATE attempts SET ended_at = started_at - 5 WHERE request_id = 'req-001'")
         connection.execute("UPDATE attempts SET first_token_at = 9e999 WHERE request_id = 'req-002'")
