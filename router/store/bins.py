@@ -29,7 +29,8 @@ class Bins:
 
     def index(self, value: ColumnElement[Any]) -> ColumnElement[Any]:
         """The bin of a value as SQL; NULL for NULL."""
-        return case((value.is_(None), None), else_=tree(value, self.edges))
+        edges: list[ColumnElement[float]] = [literal_column(repr(edge)) for edge in self.edges]
+        return case((value.is_(None), None), else_=tree(value, edges))
 
     def bounds(self, index: int) -> tuple[float, float]:
         """Lower and upper edge of a bin. The open ends of the first and last bin are one bin's width away."""
@@ -54,12 +55,14 @@ class Bins:
         return self.bounds(max(counts))[1]
 
 
-def tree(value: ColumnElement[Any], edges: Sequence[float], first: int = 0) -> ColumnElement[Any]:
+def tree(
+    value: ColumnElement[Any], edges: Sequence[ColumnElement[float]], first: int = 0
+) -> ColumnElement[Any]:
     """How many of the ascending `edges` lie below `value`, plus `first`."""
     if not edges:
         return literal_column(str(first))
     middle = len(edges) // 2
     return case(
-        (value <= literal_column(repr(edges[middle])), tree(value, edges[:middle], first)),
+        (value <= edges[middle], tree(value, edges[:middle], first)),
         else_=tree(value, edges[middle + 1 :], first + middle + 1),
     )

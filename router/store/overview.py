@@ -106,6 +106,8 @@ def _inside(table: sa.FromClause, window: Window) -> sa.ColumnElement[bool]:
 def _picked(window: Window, where: sa.ColumnElement[bool]) -> sa.CTE:
     """One narrow row for each request: its time bucket, its names, bins and amounts."""
     columns = requests.c
+    # Parameters, so that the statement is the same for every window: SQLAlchemy keeps the last 500, of 2 MB each.
+    starts = [sa.literal(start) for start in window.starts()[1:]]
     has_slo = (
         columns.slo_ttft_s.is_not(None) | columns.slo_tpot_s.is_not(None) | columns.slo_e2e_s.is_not(None)
     )
@@ -123,7 +125,7 @@ def _picked(window: Window, where: sa.ColumnElement[bool]) -> sa.CTE:
     }
     return (
         sa.select(
-            tree(columns.received_at, window.starts()[1:]).label("at"),
+            tree(columns.received_at, starts).label("at"),
             columns.outcome,
             sa.case((columns.decoded.is_(True), 1), else_=0).label("decoded"),
             *(func.coalesce(columns[column], "").label(name) for name, column in SPLITS.items()),
