@@ -98,6 +98,7 @@ def _requests(metrics: Metrics) -> Iterator[Family]:
         ("budget_overrun_usd", "Cost beyond the caps.", "overrun_usd"),
     ):
         by_policy = [((each.policy,), getattr(one, counted)) for each, one in series]
+        by_policy += [((policy,), getattr(one, counted)) for policy, one in metrics.dropped.items()]
         yield counter(f"headway_{name}", text, ("policy",), by_policy)
     for quantity, text in (
         ("ttft", "time to the first token"),

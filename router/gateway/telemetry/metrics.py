@@ -22,6 +22,8 @@ OTHER = "other"
 MAX_SERIES = 2000
 #: The most further ones, of model and outcome only: scaling counts by model.
 MAX_BY_MODEL = 500
+#: The counts of `Series` that are published by policy alone.
+_BY_POLICY = ("offered", "met", "attempts", "hedged", "overruns", "overrun_usd")
 #: Records are counted together when so many have come, or when somebody reads.
 _COUNTED_AT_ONCE = 16
 
@@ -56,6 +58,8 @@ class Metrics:
         self._series: dict[Labels, Series] = {}
         self._found: dict[tuple[Any, ...], Series] = {}  # by the names in records
         self._spend: dict[tuple[str, str, str], float] = {}  # by policy, model and key
+        #: By policy: what was counted at instances that have left the fleet, of `_BY_POLICY`. A counter never decreases.
+        self.dropped: dict[str, Series] = {}
 
     def set_fleet(
         self,
@@ -69,7 +73,7 @@ class Metrics:
         """Add the names that labels may take, at the start and after each change of the fleet.
 
         `instances` maps each name to its engine kind. Counts under older names stay, but those of instances that have left
-        the fleet are dropped when half of the label sets are used: new instances need them.
+        the fleet are dropped when half of the label sets are used: new instances need them. Counts by policy stay.
         """
         self._count_records()
         self._found.clear()
@@ -91,6 +95,11 @@ class Metrics:
     def _drop_gone(self, instances: Mapping[str, str]) -> None:
         """Drop the counts and the names of all but these instances."""
         kept = {*instances, OTHER, ""}
+        for key, each in self._series.items():
+            if key.instance not in kept:
+                sums = self.dropped.setdefault(key.policy, Series())
+                for name in _BY_POLICY:
+                    setattr(sums, name, getattr(sums, name) + getattr(each, name))
         self._series = {key: each for key, each in self._series.items() if key.instance in kept}
         self._instances, self._kinds = _known(()), {}
 

@@ -213,6 +213,27 @@ def test_the_number_of_series_is_bounded(metrics: Metrics, monkeypatch: pytest.M
     assert value(samples, "headway_requests_total", instance="other", outcome="ok") == 90
 
 
+def test_counters_by_policy_keep_the_counts_of_instances_that_left(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_module, "MAX_SERIES", 4)
+    late = {"outcome": Outcome.LATE, "slo_ttft_s": 0.1, "slo_met": False, "budget_overrun_usd": 0.5}
+    met = {"slo_ttft_s": 0.5, "slo_met": True, "hedged": True, "attempts": 2}
+    names = ("slo_offered", "slo_met", "attempts", "hedged", "budget_overruns", "budget_overrun_usd")
+    for left in ("gpu-0", "gpu-2"):
+        metrics.set_fleet(policies=[], models=[], instances={left: "vllm", "gpu-1": "ollama"})
+        for fields in (late, met):
+            metrics.record(record(instance=left, **fields))
+            metrics.record(record(instance="gpu-1", **fields))
+        before = {name: scrape(metrics)[f"headway_{name}_total"] for name in names}
+        metrics.set_fleet(policies=[], models=[], instances={"gpu-1": "ollama"})
+        samples = scrape(metrics)
+        assert "headway_requests_total" in samples
+        assert left not in {labels["instance"] for labels, _ in samples["headway_requests_total"]}
+        assert {name: samples[f"headway_{name}_total"] for name in names} == before
+    assert value(samples, "headway_slo_offered_total", policy="latency") == 8
+
+
 def test_gauges_are_read_at_the_scrape(metrics: Metrics) -> None:
     fleet = {
         "gpu-0": Instance("gpu-0", "vllm", {}, in_flight=3),
