@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.pickers.cases import Case, Table
-from router.core.interfaces import CheckedAnswer, Learner, Option, Policy, SecondLooker
+from router.core.interfaces import CheckedAnswer, Option, Policy
 from router.core.state import Instance
 from router.core.types import AnswerCheck, Prediction, Request
 
@@ -74,7 +74,7 @@ def replay(
         choice = policy.choose(request, options, rng)
         policy.placed(request, options, choice)
         taken = choice.index
-        if check is not None and choice.check and isinstance(policy, SecondLooker):
+        if check is not None and choice.check:
             usd = float(table.cost_usd[row, taken])
             tokens = float(table.output_tokens[row, taken])
             picks.checked[row] = True
@@ -88,8 +88,7 @@ def replay(
                 picks.more_usd[row] += usd
                 picks.replaced[row] = True
                 taken = other.index
-        if isinstance(policy, Learner):
-            policy.ended(request, options[taken].candidate, None, second + 0.5)
+        policy.ended(request, options[taken].candidate, None, second + 0.5)
         picks.models[row] = taken
     return picks
 

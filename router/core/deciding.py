@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from router.compiled import compiled_init
-from router.core.interfaces import CheckedAnswer, Choice, Option, Options, Policy, Predictor, SecondLooker
+from router.core.interfaces import CheckedAnswer, Choice, Option, Options, Policy, Predictor
 from router.core.option_columns import loads_of, predicted
 from router.core.state import Load, load_features
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
@@ -122,13 +122,10 @@ class Decider:
         passed_over: Sequence[tuple[Candidate, str]] = (),
     ) -> Decided | None:
         """Choose again among `options` (there may be none), now that an answer was checked; None to deliver it."""
-        policy = self.policies[request.policy]
-        if not isinstance(policy, SecondLooker):
-            return None
         if options:
             options = self._predict(request, options, now)
         rng = self._rng if request.seed is None else Random(request.seed)
-        choice = policy.reconsider(request, answer, options, rng)
+        choice = self.policies[request.policy].reconsider(request, answer, options, rng)
         return None if choice is None else Decided(request.policy, now, options, choice, (), passed_over)
 
     def refused(self, request: Request, options: Sequence[Option]) -> None:

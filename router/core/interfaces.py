@@ -26,7 +26,7 @@ class Choice:
     draw. `alternatives` are options that the policy rates as equally good; exploration may take one of them. `defer`
     means that the request's SLO is given up, and that it would delay other requests at any option: the scheduler may queue
     it and decide again, or refuse it if the SLO is hard. `memo` carries what `choose` computed to `placed`; only the policy
-    reads it. `check`: the answer is to be checked before the client gets it (`SecondLooker`); only for a request that has a
+    reads it. `check`: the answer is to be checked before the client gets it (`Policy.reconsider`); only for a request that has a
     `check`.
     """
 
@@ -40,10 +40,20 @@ class Choice:
     check: bool = False
 
 
+class CheckedAnswer(NamedTuple):
+    """A complete answer that the client has not got yet. `prediction` is that of its dispatch, `cost_usd` what the request
+    has cost so far, `score` what the check says of it, from 0 to 1."""
+
+    candidate: Candidate
+    prediction: Prediction
+    cost_usd: float
+    score: float
+
+
 class Policy(Protocol):
     """Picks one of the options. It does no I/O, reads no clock, and takes random numbers only from the given generator.
 
-    A subclass that counts nothing needs no `placed` and no `refused`."""
+    A subclass needs only `choose`. The other methods tell it what came of its choices."""
 
     name: str
     predicts: bool
@@ -51,7 +61,6 @@ class Policy(Protocol):
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         """Pick one of `options` (at least one). This changes no state, because dry runs and deferred requests call it too.
         The same state, request, options and generator give an equal Choice."""
-        ...
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """The request is dispatched to `options[choice.index]`: advance counters here. `options` are those of `choose`, with
@@ -63,37 +72,18 @@ class Policy(Protocol):
         """The request is refused, because none of `options` (at least one, with predictions) meets its hard SLO."""
         return
 
-
-@runtime_checkable
-class Learner(Protocol):
-    """A policy that learns from the outcomes of its choices."""
-
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """A request that this policy placed ended at `candidate`. `met`: whether its SLO was met; None if it had no SLO,
         or if the reason of its end says nothing about the SLO."""
-        ...
-
-
-class CheckedAnswer(NamedTuple):
-    """A complete answer that the client has not got yet. `prediction` is that of its dispatch, `cost_usd` what the request
-    has cost so far, `score` what the check says of it, from 0 to 1."""
-
-    candidate: Candidate
-    prediction: Prediction
-    cost_usd: float
-    score: float
-
-
-@runtime_checkable
-class SecondLooker(Protocol):
-    """A policy that may have an answer checked (`Choice.check`), and then ask another model."""
+        return
 
     def reconsider(
         self, request: Request, answer: CheckedAnswer, options: Sequence[Option], rng: Random
     ) -> Choice | None:
-        """Where the request goes now; None if the answer is good enough. Learns from the score. `options` may be empty. Called
-        once for each checked answer; `placed` follows a choice."""
-        ...
+        """An answer was checked, because the choice had `check`: where the request goes now; None if the answer is good
+        enough. Learns from the score. `options` may be empty. Called once for each checked answer; `placed` follows a
+        choice."""
+        return None
 
 
 class SharedCursor(Protocol):
@@ -101,11 +91,9 @@ class SharedCursor(Protocol):
 
     def drain_outgoing(self) -> Mapping[str, tuple[str, str]]:
         """The last chosen (instance, model) of each group that advanced here since the previous call."""
-        ...
 
     def receive(self, positions: Mapping[str, tuple[str, str]]) -> None:
         """Continue from the positions that other replicas sent."""
-        ...
 
 
 @runtime_checkable
@@ -120,7 +108,6 @@ class TargetHolder(Protocol):
 
     def use(self, targets: Mapping[str | None, Targets]) -> None:
         """Hold these from now on: by key, and None for the fleet."""
-        ...
 
 
 class Predictor(Protocol):
@@ -132,28 +119,23 @@ class Predictor(Protocol):
     @property
     def name(self) -> str:
         """The predictor's name in records."""
-        ...
 
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """The prediction for a dispatch of the request to `candidate` at `now`."""
-        ...
 
     def predict_all(
         self, request: Request, options: Sequence[Option], now: float
     ) -> PredictionColumns | None:
         """Set `Option.prediction` of every option; cheaper than one call each. Returns the same values by column, if the
         predictor has them."""
-        ...
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The expected quality of each candidate's answer, equal to that of `predict_all`; None if unknown."""
-        ...
 
     def observe_dispatch(
         self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
     ) -> None:
         """An attempt is dispatched to the instance. `prediction` was made for it at `now`."""
-        ...
 
     def observe_ttft(
         self,
@@ -165,7 +147,6 @@ class Predictor(Protocol):
         now: float,
     ) -> None:
         """The first token came `engine_ttft_s` after the dispatch. `prediction` was made for that dispatch."""
-        ...
 
     def observe_end(
         self,
@@ -179,7 +160,6 @@ class Predictor(Protocol):
         now: float,
     ) -> None:
         """The attempt ended normally, with the engine's token counts and its mean time per output token."""
-        ...
 
     def observe_loss(
         self,
@@ -196,34 +176,27 @@ class Predictor(Protocol):
         """The attempt was cancelled, expired or failed `waited_s` after its dispatch. `decoding`: after its first token.
         If not, its first token would have come later than `waited_s`. The answer would have been longer than the
         `output_tokens` so far, which took `tpot_s` each (None: unknown)."""
-        ...
 
     def observe_report(self, instance: Instance, now: float) -> None:
         """A load report of the engine arrived (`instance.report`)."""
-        ...
 
     def observe_quality(
         self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
     ) -> None:
         """An answer of `model` to such a prompt was judged `quality`, 0 to 1. `recorded`: it comes from the records,
         where every replica finds it."""
-        ...
 
     def receive(self, message: bytes, instances: Mapping[str, Instance], now: float) -> None:
         """Learn from what another replica observed."""
-        ...
 
     def use(self, models: Any) -> None:
         """Predict with these trained models from now on."""
-        ...
 
     def forget(self, instances: Collection[str]) -> None:
         """Instances have left the fleet."""
-        ...
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
         """The least time to a first token on an idle instance. A hard TTFT below it can never be met."""
-        ...
 
 
 # --- estimates from the prompt alone ------------------------------------------------------------------
@@ -245,12 +218,10 @@ class Collector(Protocol):
 
     def take_event(self, chunk: dict[str, Any], size: int) -> None:
         """Take one event of OpenAI's, which the collector may change. `size`: its bytes."""
-        ...
 
     def take_texts(self, field: str, escaped: bytes) -> None:
         """Take further events that differ from the last one in one string only, the choice's or its delta's `field`:
         their strings in JSON's escapes, one after the other."""
-        ...
 
 
 @compiled_init
@@ -310,21 +281,17 @@ class Sink(Protocol):
 
     def sent(self) -> None:
         """The request has been written to the engine. (Again, if it had to be sent on another connection.)"""
-        ...
 
     def take(self, batch: Batch) -> bool:
         """A batch has arrived. Returns True to pause the stream until `OpenCall.resume`."""
-        ...
 
     def ended(self, answer: dict[str, Any] | None) -> None:
         """A clean end: `[DONE]` or the engine's own end mark (None), or the whole answer, as an OpenAI object."""
-        ...
 
     def failed(self, error: Exception) -> None:
         """An UpstreamError if the engine refuses the request or reports an error, closes the connection early, or is
         silent after its first byte for longer than the idle limit. Any other exception is a fault of the router, such as
         one of the sink."""
-        ...
 
 
 class OpenCall(Protocol):
@@ -332,11 +299,9 @@ class OpenCall(Protocol):
 
     def resume(self) -> None:
         """Continue after `Sink.take` paused the stream. The idle limit does not count the pause."""
-        ...
 
     def abort(self) -> None:
         """Close the connection, so that the engine stops generating. Safe at any time, also after the end."""
-        ...
 
 
 #: The body fields that `Backend.count_tokens` sends: all that an engine's tokenizer endpoint accepts.
@@ -361,30 +326,23 @@ class Backend(Protocol):
     @property
     def busy(self) -> int:
         """The number of open calls."""
-        ...
 
     def start(self, call: Call, sink: Sink) -> OpenCall:
         """Send a request: a generation as a stream, or anything in one piece (embeddings, `prompt_logprobs`, beam search).
         Calls no method of `sink` but `sent` before it returns. Raises UpstreamError for a request that cannot be sent."""
-        ...
 
     async def count_tokens(self, call: Call) -> int | None:
         """The number of tokens in the body's COUNTED_FIELDS by the engine's own tokenizer; None if it has no endpoint for
         that."""
-        ...
 
     async def probe(self) -> bool:
         """True if the engine passes its health check. Raises UpstreamError with the reason if it does not; False says none."""
-        ...
 
     async def load(self) -> LoadReport:
         """The engine's load report; empty if the engine reports nothing."""
-        ...
 
     async def mismatches(self) -> list[str]:
         """Differences between the engine's models and the fleet file, one sentence each."""
-        ...
 
     async def aclose(self) -> None:
         """Close pooled connections."""
-        ...

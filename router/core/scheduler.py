@@ -60,7 +60,7 @@ from router.core.events import (
     Tick,
 )
 from router.core.fleet import Fleet
-from router.core.interfaces import HasSharedCursor, Learner, Policy, Predictor, TargetHolder
+from router.core.interfaces import HasSharedCursor, Policy, Predictor, TargetHolder
 from router.core.money import quote
 from router.core.money.account import RequestMoney, Wait
 from router.core.open_requests import OpenRequests
@@ -100,7 +100,6 @@ class Scheduler:
         self._placer = Placer(Fleet(instances), policies, predictor, self.settings, self._rng)
         self._waiting = self._placer.waiting
         self._targets = targets
-        self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
         self._open = OpenRequests()
         self._departed: dict[str, Instance] = {}  # `known_instances` that are not in the fleet
         self._arrivals = 0
@@ -797,9 +796,9 @@ class Scheduler:
             attempts.blame(state, self.settings, answered=False)
         self._open.states.pop(request.id, None)
         settlement = settle(state)
-        learner = self._learners.get(request.policy)
-        if learner is not None and state.placed is not None:
-            self._postponed.append((learner.ended, (request, state.placed, settlement.slo_met, now)))
+        if state.placed is not None:
+            ended = request, state.placed, settlement.slo_met, now
+            self._postponed.append((self.policies[request.policy].ended, ended))
         self._out.append(Finish(request.id, settlement))
 
 

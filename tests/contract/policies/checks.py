@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from router.core.interfaces import Choice, Learner, Option, Policy
+from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 from tests.contract.policies.snapshot import snapshot
 
@@ -52,8 +52,7 @@ def place(policy: Policy, case: Case, choice: Choice) -> None:
     """The case is dispatched, and ends well."""
     options = case.options_for(policy)
     policy.placed(case.request, options, choice)
-    if isinstance(policy, Learner):
-        policy.ended(case.request, options[choice.index].candidate, True, 1.0)
+    policy.ended(case.request, options[choice.index].candidate, True, 1.0)
 
 
 def check_choices(make: Make, cases: Sequence[Case]) -> None:

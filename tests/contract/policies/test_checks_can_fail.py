@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Policy
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, Request
 from tests.contract.policies.checks import (
@@ -24,7 +24,7 @@ from tests.contract.policies.checks import (
 Check = Callable[..., None]
 
 
-class Sound:
+class Sound(Policy):
     """Takes options in turn, as few lines as possible."""
 
     name = "sound"

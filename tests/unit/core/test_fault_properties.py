@@ -82,7 +82,7 @@ def test_what_fails_to_observe_changes_no_instruction(seed: int) -> None:
 
 def test_each_method_fails_in_these_tests() -> None:
     made: Counter[str] = Counter()
-    for seed in range(30):
+    for seed in range(50):
         script = Script(Random(seed))
         faults = Faults(Random(seed), 0.3)
         faults.into(script.s, (*OBSERVING, *PREDICTING, "choose", "placed", "ended"))
