@@ -24,11 +24,10 @@ class Recorder:
         self._runs = runs
         #: Attempts under way by request and instance: hedges have two.
         self._open: dict[tuple[str, str], int] = {}
-        predictor.observe_dispatch = _after(self._dispatch, predictor.observe_dispatch)
-        predictor.observe_ttft = _after(self._ttft, predictor.observe_ttft)
-        predictor.observe_end = _after(self._end, predictor.observe_end)
-        predictor.observe_loss = _after(self._loss, predictor.observe_loss)
-        predictor.observe_report = _after(self._report, predictor.observe_report)
+        events = {"dispatch": self._dispatch, "ttft": self._ttft, "end": self._end, "loss": self._loss}
+        for event, note in {**events, "report": self._report}.items():
+            name = f"observe_{event}"
+            setattr(predictor, name, _after(note, getattr(predictor, name)))
 
     def _dispatch(
         self, request: Request, candidate: Candidate, instance: Instance, _: Any, now: float

@@ -52,27 +52,16 @@ _NO_QUANTILES = np.empty((0, 2, len(PREDICTIONS), len(TAUS)))
 _NO_FACTORS = np.empty((0, 2, 3))
 
 
-class OnlinePredictor:
-    """Implements `router.core.interfaces.Predictor`. Pure: no clock, no I/O; one object for a fleet."""
+class OnlinePredictor(Learning):
+    """Implements `router.core.interfaces.Predictor`: predicts from what it learns. Pure: no clock, no I/O; one object for a
+    fleet."""
 
     def __init__(self, models: Models = UNTRAINED) -> None:
-        learning = Learning(models)
-        #: The data of each candidate.
-        self.stats = learning.stats
-        self._caches = learning.learner(PromptCaches)
-        self._qualities = learning.learner(Qualities)
+        super().__init__(models)
+        self._qualities = self.learner(Qualities)
+        self._caches = self.learner(PromptCaches)
         #: Sends observations to other replicas and receives theirs.
-        self.sharing = Sharing(learning)
-        #: The learners, by class (`predictors.online.learners`).
-        self.learner = learning.learner
-        self.use = learning.use
-        self.forget = learning.forget
-        self.observe_dispatch = learning.observe_dispatch
-        self.observe_ttft = learning.observe_ttft
-        self.observe_end = learning.observe_end
-        self.observe_loss = learning.observe_loss
-        self.observe_report = learning.observe_report
-        self.observe_quality = learning.observe_quality
+        self.sharing = Sharing(self)
         self.receive = self.sharing.receive
         self.coverage = self.stats.coverage
         self.groups = self.stats.groups
@@ -80,7 +69,7 @@ class OnlinePredictor:
         self.length_weights = self.stats.length_weights
         self.feedback_counts = self._qualities.counts
         #: By option, p90 of TTFT and TPOT from boosted trees.
-        self.tree_times = learning.learner(TreeTimes).times
+        self.tree_times = self.learner(TreeTimes).times
 
     @property
     def models(self) -> Models:
