@@ -91,7 +91,7 @@ def build_scheduler(
             tree_times=predictor.tree_times,
         )
     )
-    return Scheduler((), chosen, predictor, None, rng, table)
+    return Scheduler((), chosen, predictor, None, rng, table.use)
 
 
 def text_estimators(predictor: OnlinePredictor) -> dict[str, TextEstimator]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from router.compiled import compiled_init
 from router.core.options import Option, Options, PredictionColumns
 from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request, Targets
+from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request
 
 #: Parts of these interfaces that are not defined here.
 __all__ = ["Option", "Options", "PredictionColumns"]
@@ -101,13 +101,6 @@ class HasSharedCursor(Protocol):
     """A policy that takes options in turn, at a shared position."""
 
     cursor: SharedCursor
-
-
-class TargetHolder(Protocol):
-    """The targets that policies hold."""
-
-    def use(self, targets: Mapping[str | None, Targets]) -> None:
-        """Hold these from now on: by key, and None for the fleet."""
 
 
 class Predictor(Protocol):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from random import Random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from router.core import admission, hedging, refusals
@@ -12,7 +11,7 @@ from router.core.deciding import Decided, Decider, unavailable
 from router.core.eligibility import Eligible, eligible
 from router.core.errors import Refusal
 from router.core.fleet import Fleet
-from router.core.interfaces import CheckedAnswer, Option, Policy, Predictor
+from router.core.interfaces import CheckedAnswer, Option
 from router.core.money.account import RequestMoney
 from router.core.queue import Waiting
 from router.core.request_state import AttemptState, RequestPhase, RequestState
@@ -39,21 +38,13 @@ class Placer:
     """Places requests. `fleet` and `settings` are replaced as a whole when they change. `waiting` has the waiting
     requests, `usual_tokens` is the running mean of answers' lengths."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        policies: Mapping[str, Policy],
-        predictor: Predictor,
-        settings: SchedulerSettings,
-        rng: Random,
-    ) -> None:
+    def __init__(self, fleet: Fleet, decider: Decider, settings: SchedulerSettings) -> None:
         self.fleet = fleet
         self.waiting = WaitingRoom()
         self.usual_tokens = 256.0  # a start value, until there are answers
-        self.predictor = predictor
+        self.predictor = decider.predictor
         self.settings = settings
-        self._decider = Decider(policies, predictor, rng)
-        self.complete = self._decider.complete
+        self._decider = decider
 
     # --- decisions -----------------------------------------------------------------------------------
     def place(self, state: RequestState, now: float) -> Placement:

@@ -25,7 +25,7 @@ from random import Random
 from typing import Any, cast
 
 from router.core import attempts, health, hedging, refusals, streaming
-from router.core.deciding import Decided
+from router.core.deciding import Decided, Decider
 from router.core.eligibility import REPORT_HOLDS_S, free_slots
 from router.core.errors import Refusal
 from router.core.events import (
@@ -60,7 +60,7 @@ from router.core.events import (
     Tick,
 )
 from router.core.fleet import Fleet
-from router.core.interfaces import HasSharedCursor, Policy, Predictor, TargetHolder
+from router.core.interfaces import HasSharedCursor, Policy, Predictor
 from router.core.money import quote
 from router.core.money.account import RequestMoney, Wait
 from router.core.open_requests import OpenRequests
@@ -69,7 +69,7 @@ from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, 
 from router.core.settings import SchedulerSettings
 from router.core.settlement import settle, slo_met, tpot_s
 from router.core.state import ENGINE_QUEUE, Instance, Work
-from router.core.types import Decision, EndedHow, Outcome, Request
+from router.core.types import Decision, EndedHow, Outcome, Request, Targets
 
 #: An instance that has returned takes more as time passes, so the queue is served again after this many seconds.
 _RETURN_LOOK_S = 0.5
@@ -90,16 +90,17 @@ class Scheduler:
         predictor: Predictor,
         settings: SchedulerSettings | None = None,
         rng: Random | None = None,
-        targets: TargetHolder | None = None,
+        use_targets: Callable[[Mapping[str | None, Targets]], None] | None = None,
     ) -> None:
-        """`targets` has the targets of the policies (None: they are constant)."""
+        """`use_targets` gives the policies other targets, by key, and None for the fleet (None: they are constant)."""
         self.policies = policies
         self._rng = rng or Random()
         self.settings = settings or SchedulerSettings()
         self.predictor = predictor
-        self._placer = Placer(Fleet(instances), policies, predictor, self.settings, self._rng)
+        self._decider = Decider(policies, predictor, self._rng)
+        self._placer = Placer(Fleet(instances), self._decider, self.settings)
         self._waiting = self._placer.waiting
-        self._targets = targets
+        self._use_targets = use_targets
         self._open = OpenRequests()
         self._departed: dict[str, Instance] = {}  # `known_instances` that are not in the fleet
         self._arrivals = 0
@@ -420,8 +421,8 @@ class Scheduler:
         return True
 
     def _targets_changed(self, event: TargetsChanged, now: float) -> None:
-        if self._targets is not None:
-            self._targets.use(event.targets)
+        if self._use_targets is not None:
+            self._use_targets(event.targets)
 
     def _quality_reported(self, event: QualityReported, now: float) -> None:
         self.predictor.observe_quality(event.model, event.features, event.quality, recorded=event.recorded)
@@ -516,7 +517,7 @@ class Scheduler:
         """The rest of a dispatch. The attempt counts also where the predictor or the policy fails."""
         request, decided = state.request, attempt.decided
         try:
-            attempt.prediction = self._placer.complete(request, decided)
+            attempt.prediction = self._decider.complete(request, decided)
         finally:
             self._count(state, attempt, now)
             try:
