@@ -13,11 +13,10 @@ from router.core.errors import Refusal
 from router.core.fleet import Fleet
 from router.core.interfaces import CheckedAnswer, Option
 from router.core.money.account import RequestMoney
-from router.core.queue import Waiting
+from router.core.queue import DEFER_S, Queue, Waiting
 from router.core.request_state import AttemptState, RequestPhase, RequestState
 from router.core.settings import SchedulerSettings
 from router.core.types import Candidate, Decision, Request
-from router.core.waiting_room import WaitingRoom
 
 #: A request is no longer deferred after this share of its time.
 _PATIENCE = 0.5
@@ -35,12 +34,12 @@ Placement = Decided | Queued | Refusal
 
 
 class Placer:
-    """Places requests. `fleet` and `settings` are replaced as a whole when they change. `waiting` has the waiting
+    """Places requests. `fleet` and `settings` are replaced as a whole when they change. `queue` has the waiting
     requests, `usual_tokens` is the running mean of answers' lengths."""
 
     def __init__(self, fleet: Fleet, decider: Decider, settings: SchedulerSettings) -> None:
         self.fleet = fleet
-        self.waiting = WaitingRoom()
+        self.queue = Queue()
         self.usual_tokens = 256.0  # a start value, until there are answers
         self.predictor = decider.predictor
         self.settings = settings
@@ -193,7 +192,7 @@ class Placer:
     def drain_s(self) -> float:
         """Predicted seconds until the queue, and the requests before a new one, leave a free slot for it."""
         gap_s = admission.gap_s(self.fleet.instances.values())
-        return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self.waiting.states) + 1))
+        return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self.queue.waiting) + 1))
 
     def answered(self, state: RequestState, output_tokens: int) -> None:
         """A request was answered with this many tokens: update the mean length, and correct the work of its key."""
@@ -201,7 +200,7 @@ class Placer:
         self.usual_tokens += _USUAL_STEP * (output_tokens / request.choices - self.usual_tokens)
         if state.charged_tokens is not None:
             used_tokens = request.prompt_tokens + output_tokens + 1.0
-            self.waiting.queue.used(request.key, used_tokens - state.charged_tokens)
+            self.queue.used(request.key, used_tokens - state.charged_tokens)
             state.charged_tokens = 0.0  # a second answer counts as a whole
 
     def _wait(
@@ -209,25 +208,25 @@ class Placer:
     ) -> Queued | Refusal:
         """Put a request into the queue, or leave it there. It is refused if the queue is full, or if its hard SLO would
         pass."""
-        waiting_room = self.waiting
+        queue = self.queue
         requeued = state.phase is RequestPhase.QUEUED
         if requeued:
             if deferred and state.deferred:
-                waiting_room.defer_again(state, now)
+                queue.defer_again(state.models, now + DEFER_S)
             if state.deferred or not deferred:
                 return Queued()
-            waiting_room.remove(state)
+            queue.remove(state.request.id)
         waiting = self._waiting(state, options, now, late=deferred)
         if isinstance(waiting, Refusal):
             return waiting
         leaving = None
-        if len(waiting_room.states) >= self.settings.max_queue and not requeued:
-            leaving = waiting_room.gives_way(waiting)
+        if len(queue.waiting) >= self.settings.max_queue and not requeued:
+            leaving = queue.gives_way(waiting)
             if leaving is None:
                 return refusals.overloaded(self.drain_s())
-            waiting_room.remove(leaving)
-        waiting_room.add(state, waiting, now, deferred=deferred)
-        return Queued(leaving)
+            queue.remove(leaving.id)
+        queue.add(waiting, now + DEFER_S if deferred else None)
+        return Queued(None if leaving is None else leaving.state)
 
     def _waiting(
         self, state: RequestState, options: Sequence[Option], now: float, *, late: bool
@@ -239,13 +238,14 @@ class Placer:
             self.predictor.predict_all(request, options, now)
         due_at = state.slack_deadline(admission.least_decode_s(request, options))
         if request.hard and request.slo is not None:
-            turns = self.waiting.queue.before(request.priority, due_at, request.key, state.models) + 1
+            turns = self.queue.before(request.priority, due_at, request.key, state.models) + 1
             there = {each.instance.name: each.instance for each in options}.values()
             if now + admission.wait_s(turns, there, self.settings.confidence) + floor_s > due_at:
                 return refusals.unattainable(
                     "The time limit of the hard SLO would pass while the request is queued.", self.drain_s()
                 )
         return Waiting(
+            state,
             request.id,
             request.key,
             request.priority,
@@ -253,8 +253,8 @@ class Placer:
             state.seq,
             due_at - floor_s,
             self._work_tokens(request),
-            late=late or due_at - floor_s <= now,
-            models=state.models,
+            state.models,
+            late or due_at - floor_s <= now,
         )
 
     def _may_wait(self, state: RequestState, now: float) -> bool:
@@ -262,7 +262,7 @@ class Placer:
         request = state.request
         patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
         return patient and (
-            state.phase is RequestPhase.QUEUED or len(self.waiting.states) < self.settings.max_queue
+            state.phase is RequestPhase.QUEUED or len(self.queue.waiting) < self.settings.max_queue
         )
 
     def _work_tokens(self, request: Request) -> float:

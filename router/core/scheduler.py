@@ -99,7 +99,7 @@ class Scheduler:
         self.predictor = predictor
         self._decider = Decider(policies, predictor, self._rng)
         self._placer = Placer(Fleet(instances), self._decider, self.settings)
-        self._waiting = self._placer.waiting
+        self._queue = self._placer.queue
         self._use_targets = use_targets
         self._open = OpenRequests()
         self._departed: dict[str, Instance] = {}  # `known_instances` that are not in the fleet
@@ -157,7 +157,7 @@ class Scheduler:
     @property
     def queue_depth(self) -> int:
         """The number of waiting requests."""
-        return len(self._waiting.states)
+        return len(self._queue.waiting)
 
     @property
     def live(self) -> int:
@@ -166,7 +166,7 @@ class Scheduler:
 
     def queued_by_model(self) -> Counter[str]:
         """The number of waiting requests by their first model."""
-        return Counter(state.request.models[0] for state in self._waiting.states.values())
+        return Counter(each.models[0] for each in self._queue.waiting.values())
 
     def requests(self) -> Iterator[Request]:
         """The requests that have not ended."""
@@ -185,11 +185,11 @@ class Scheduler:
     def wake_at(self) -> float | None:
         """When the driver must send the next `Tick`; None for never."""
         at = self._open.next_at()
-        if self._waiting.states:
+        if self._queue.waiting:
             if self.fleet.returning():
                 at = min(at, self._now + _RETURN_LOOK_S)
             # With fewer attempts in an engine's queue, one that waits here may find room.
-            at = min(at, self._waiting.next_decision_at(self._now), self._open.first_tokens_at)
+            at = min(at, self._queue.next_decision_at(self._now), self._open.first_tokens_at)
         return at if at < math.inf else None
 
     def decide(self, request: Request, now: float) -> Decision:
@@ -219,7 +219,7 @@ class Scheduler:
                 attempts.assume_first_token(attempt)
         if assumed or type(event) not in _OF_ONE_INSTANCE:
             self._full_until = -math.inf
-        if (self._handlers[type(event)](event, now) or assumed) and self._waiting.states:
+        if (self._handlers[type(event)](event, now) or assumed) and self._queue.waiting:
             self._full_until = self._serve_queue(now)
         return out
 
@@ -249,7 +249,7 @@ class Scheduler:
             return
         # A returning instance has more slots as time passes, and there may be room for deferred requests. Requests that
         # already wait get these first.
-        if self._waiting.states and (self.fleet.returning() or self._waiting.due(state.models, now)):
+        if self._queue.waiting and (self.fleet.returning() or self._queue.due(state.models, now)):
             self._serve_queue(now)
             self.catch_up()
         try:
@@ -372,7 +372,7 @@ class Scheduler:
             return False
         instance.takes_report(event.report, now)
         if now < self._full_until and free_slots(instance, now) >= 1:
-            wanted = (model for models in self._waiting.models for model in models)
+            wanted = (model for models in self._queue.models for model in models)
             if any(model in instance.candidates for model in wanted):
                 self._full_until = -math.inf
         self._postponed.append((self.predictor.observe_report, (instance, now)))
@@ -441,7 +441,7 @@ class Scheduler:
     def _tick(self, event: Tick, now: float) -> None:
         for overdue in self._open.overdue(now):
             self._expire(overdue, now)
-        if self._waiting.states:
+        if self._queue.waiting:
             self._serve_queue(now)
         for request_id, number in self._open.hedges.due(now):
             state, attempt = self._open.find(request_id, number)
@@ -465,28 +465,28 @@ class Scheduler:
     def _serve_queue(self, now: float) -> float:
         """Give free slots to waiting requests, in order. Refuse those whose last instance has gone, and those with a
         hard SLO that can no longer be met. Returns the new `_full_until`."""
-        waiting_room, fleet = self._waiting, self.fleet
-        for state in waiting_room.shed(now):
-            if state.request.hard:
+        queue, fleet = self._queue, self.fleet
+        for waiting in queue.shed(now):
+            if waiting.state.request.hard:
                 message = "The hard SLO can no longer be met: the request was queued too long."
-                self._refuse(state, refusals.unattainable(message, self._placer.drain_s()), now)
+                self._refuse(waiting.state, refusals.unattainable(message, self._placer.drain_s()), now)
                 self._full_until = -math.inf  # its failures may have ejected an instance
         self.catch_up()
         if now < self._full_until:
             return self._full_until
-        full = {models: fleet.full_until(models, now) for models in waiting_room.models}
+        full = {models: fleet.full_until(models, now) for models in queue.models}
         if None not in full.values():  # walk a queue of thousands only if there may be a free slot
             return min(cast("Iterable[float]", full.values()), default=-math.inf)
-        for waiting, state in waiting_room.in_order():
+        for waiting in list(queue.in_order()):
             self.catch_up()
-            models = waiting.models
+            state, models = waiting.state, waiting.models
             if models not in full:
                 full[models] = fleet.full_until(models, now)
             if full[models] is not None:
-                if len(full) == len(waiting_room.models) and None not in full.values():
+                if len(full) == len(queue.models) and None not in full.values():
                     break
                 continue
-            if not waiting_room.may_place(state, now):
+            if not queue.may_place(waiting, now):
                 continue
             try:
                 found = self._placer.eligible(state, now)
@@ -505,7 +505,7 @@ class Scheduler:
     def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:
         """Start an attempt at the chosen candidate; it may have to wait for money first."""
         if state.phase is RequestPhase.QUEUED:
-            state.charged_tokens = self._waiting.remove(state, served=True)
+            state.charged_tokens = self._queue.remove(state.request.id, served=True).work_tokens
         attempt = attempts.start(state, decided, now, hedge=hedge)
         self._postponed.append((self._dispatched, (state, attempt, now)))
         if attempt.phase is AttemptPhase.PREFILL:
@@ -766,7 +766,7 @@ class Scheduler:
         """The end of a request is decided: cancel its attempts, and finish when all of them have ended."""
         state.verdict = verdict
         if state.phase is RequestPhase.QUEUED:
-            self._waiting.remove(state)
+            self._queue.remove(state.request.id)
         state.phase = RequestPhase.ENDING
         self._open.awaiting.pop(state.request.id, None)
         if state.under_way:

@@ -112,7 +112,7 @@ class Ledger:
     def waiting(self) -> set[str]:
         """Requests that have no attempt, or only one that lost to another that has failed, and whose end is not reported yet:
         those in the queue."""
-        funded, queued = {name for name, _ in self._funding}, self.scheduler._waiting.states
+        funded, queued = {name for name, _ in self._funding}, self.scheduler._queue.waiting
         return {
             name
             for name, entry in self.entries.items()

@@ -5,14 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.money.account import RequestMoney
 from router.core.queue import Queue, Waiting
+from router.core.request_state import RequestState
+from router.core.types import Request
 
 M = ("m",)
 
 
 def waiting(id: str, *, key: str | None = None, due: float = 10.0, seq: int = 0, **fields: object) -> Waiting:
+    request = Request(id, 0.0, "p", M)
+    state = RequestState(request, seq, RequestMoney(request))
     values: dict[str, object] = {"priority": 0, "doomed_at": due - 1.0, "work_tokens": 100.0, "models": M}
-    return Waiting(id, key, due_at=due, seq=seq, **(values | fields))  # type: ignore[arg-type]
+    return Waiting(state, id, key, due_at=due, seq=seq, **(values | fields))  # type: ignore[arg-type]
 
 
 def of(*each: Waiting) -> Queue:
@@ -29,7 +34,7 @@ def order(queue: Queue) -> list[str]:
 def served(queue: Queue) -> list[str]:
     """Serve one at a time, as the scheduler does."""
     told = []
-    while queue:
+    while queue.waiting:
         first = next(queue.in_order()).id
         queue.remove(first, served=True)
         told.append(first)
@@ -51,7 +56,7 @@ def test_who_cannot_be_in_time_any_more_goes_behind_those_who_can():
         waiting("lost", due=3.0, seq=1), waiting("late too", due=4.0, seq=2), waiting("fine", due=9.0, seq=3)
     )
     assert queue.shed(1.9) == []
-    assert queue.shed(3.5) == ["lost", "late too"]
+    assert [each.id for each in queue.shed(3.5)] == ["lost", "late too"]
     assert order(queue) == ["fine", "lost", "late too"]
     assert queue.shed(3.5) == []  # once
 
@@ -164,12 +169,13 @@ def test_in_a_full_queue_the_late_and_the_low_give_way():
 def test_everyone_is_served_once_and_no_lower_priority_before_a_higher_one(entries, now):
     queue = Queue()
     for seq, (key, priority, due, work, late) in enumerate(entries):
-        queue.add(Waiting(f"r{seq}", key, priority, due, seq, due - 0.5, work, late=late))
+        fields = {"priority": priority, "doomed_at": due - 0.5, "work_tokens": work, "late": late}
+        queue.add(waiting(f"r{seq}", key=key, due=due, seq=seq, **fields))
     queue.shed(now)
     assert sorted(order(queue)) == sorted(f"r{seq}" for seq in range(len(entries)))
     priorities = []
     by_key: dict[tuple[int, str | None], list[tuple[bool, float]]] = {}
-    while queue:
+    while queue.waiting:
         first = next(queue.in_order())
         priorities.append(-first.priority)
         by_key.setdefault((first.priority, first.key), []).append((first.late, first.due_at))
@@ -183,5 +189,5 @@ def test_everyone_is_served_once_and_no_lower_priority_before_a_higher_one(entri
             assert due == sorted(due)
         first_late = next((at for at, (late, _) in enumerate(told) if late), len(told))
         assert first_late >= min(sum(not late for late, _ in told), 7) or len(by_key) > 1
-    assert len(queue) == 0
+    assert not queue.waiting
     assert order(queue) == []
