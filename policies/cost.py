@@ -60,7 +60,7 @@ from typing import NamedTuple
 
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
-from policies.expected import CachedTokens, added_s, expected_s, p_miss
+from policies.expected import CachedTokens, added_s, expected_s, none_cached, p_miss
 from policies.giving_up import FREE_SCARCITY, GIVEN_UP, GivingUp, Work
 from policies.kinds import KEPT_FREE, least_kind
 from policies.picking import Reasons, format_s, format_usd, known, name_of
@@ -127,7 +127,7 @@ class LeastSpend(Policy):
         self,
         targets: Callable[[str | None], Targets],
         epsilon: float = 0.1,
-        cached_tokens: CachedTokens | None = None,
+        cached_tokens: CachedTokens = none_cached,
     ) -> None:
         self.epsilon = epsilon
         self._cached_tokens = cached_tokens

@@ -42,10 +42,15 @@ _NONE = 0.0, 0.0
 CachedTokens = Callable[[Request, str], float]
 
 
+def none_cached(request: Request, instance: str) -> float:
+    """Nothing is known of prefix caches."""
+    return 0.0
+
+
 class ExpectedTime:
     """See the module's docstring. What comes from the engine profile (`added`, `later`) is 0 without one."""
 
-    def __init__(self, ttft_weight: float = 0.0, cached_tokens: CachedTokens | None = None) -> None:
+    def __init__(self, ttft_weight: float = 0.0, cached_tokens: CachedTokens = none_cached) -> None:
         self.ttft_weight = ttft_weight
         self._cached_tokens = cached_tokens
         #: By instance: prompts and the seconds of their prefills, each times exp((when it came - `_since_s`) / horizon).
@@ -102,7 +107,7 @@ def _of_each(options: Sequence[Option]) -> tuple[Sequence[float], Sequence[float
     prediction."""
     e2es_s = [expected_s(option) for option in options]
     ttfts_s = [
-        e2e_s if (told := option.prediction) is None or told.ttft_s_p50 is None else told.ttft_s_p50
+        e2e_s if (found := option.prediction) is None or found.ttft_s_p50 is None else found.ttft_s_p50
         for option, e2e_s in zip(options, e2es_s, strict=True)
     ]
     return e2es_s, ttfts_s, _output_tokens(options)
@@ -123,7 +128,7 @@ def expected_s(option: Option) -> float:
 
 
 def added_s(
-    request: Request, options: Sequence[Option], cached_tokens: CachedTokens | None = None
+    request: Request, options: Sequence[Option], cached_tokens: CachedTokens = none_cached
 ) -> list[float]:
     """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
     cached = _cached(request, options, cached_tokens) if request.prefix else None
@@ -131,12 +136,8 @@ def added_s(
     return delays_s(options, _output_tokens(options), request.prompt_tokens, prefills)
 
 
-def _cached(
-    request: Request, options: Sequence[Option], cached_tokens: CachedTokens | None
-) -> list[float] | None:
-    """By option: expected tokens of the prompt in the prefix cache; None if nobody knows."""
-    if cached_tokens is None:
-        return None
+def _cached(request: Request, options: Sequence[Option], cached_tokens: CachedTokens) -> list[float]:
+    """By option: expected tokens of the prompt in the prefix cache."""
     return [cached_tokens(request, candidate.instance) for candidate in parts_of(options)[0]]
 
 
@@ -145,7 +146,8 @@ def _output_tokens(options: Sequence[Option]) -> Sequence[float | None]:
     if isinstance(options, Options):
         return options.columns.output_tokens_mean
     return [
-        None if (told := option.prediction) is None else told.output_tokens_mean or 0.0 for option in options
+        None if (found := option.prediction) is None else found.output_tokens_mean or 0.0
+        for option in options
     ]
 
 
@@ -162,4 +164,4 @@ def p_misses(options: Sequence[Option]) -> list[float]:
     if isinstance(options, Options):
         misses = options.columns.p_miss
         return [0.0] * len(options) if misses[0] is None else cast("list[float]", misses)
-    return [1.0 if (told := option.prediction) is None else told.p_miss or 0.0 for option in options]
+    return [1.0 if (found := option.prediction) is None else found.p_miss or 0.0 for option in options]

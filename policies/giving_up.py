@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from policies.expected import CachedTokens
+from policies.expected import CachedTokens, none_cached
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.types import Request
@@ -51,7 +51,7 @@ class Work(NamedTuple):
 class GivingUp:
     """See the module's docstring."""
 
-    def __init__(self, epsilon: float, cached_tokens: CachedTokens | None = None) -> None:
+    def __init__(self, epsilon: float, cached_tokens: CachedTokens = none_cached) -> None:
         self.scarcity = _LEAST_SCARCITY
         self._epsilon = epsilon
         self._cached_tokens = cached_tokens
@@ -65,7 +65,7 @@ class GivingUp:
         if profile is None or prediction is None:
             return None
         prompt, cached = request.prompt_tokens, 0.0
-        if request.prefix and self._cached_tokens is not None:
+        if request.prefix:
             cached = min(self._cached_tokens(request, instance.name), prompt - 1)
         return Work(profile, instance.fixed_slots, prompt, cached, prediction.output_tokens_mean or 0.0)
 

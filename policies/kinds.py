@@ -23,7 +23,7 @@ def kinds_of(options: Sequence[Option], among: list[int]) -> list[Kind]:
         if len(among) < len(options):
             costs_usd = [costs_usd[at] for at in among]
     elif costs_usd is None:
-        costs_usd = [None if (told := options[at].prediction) is None else told.cost_usd for at in among]
+        costs_usd = [None if (found := options[at].prediction) is None else found.cost_usd for at in among]
     prices: dict[float | None, float] = {None: 0.0}
     steps_s: dict[tuple[int, float], float] = {}  # by profile and speed: many instances share them
     kinds: dict[Kind, Kind] = {}  # one object for equal ones

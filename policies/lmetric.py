@@ -8,9 +8,10 @@ by `request.seed` if it is set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
+from policies.expected import CachedTokens, none_cached
 from policies.picking import least_at_random
 from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
@@ -23,17 +24,16 @@ class LMetric(Policy):
     name = "lmetric"
     predicts = False
 
-    def __init__(self, cached_tokens: Callable[[Request, str], float] | None = None) -> None:
+    def __init__(self, cached_tokens: CachedTokens = none_cached) -> None:
         self._cached_tokens = cached_tokens
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         prompt_tokens = max(request.prompt_tokens, 1)
-        cached_tokens = self._cached_tokens if request.prefix else None
         scores: list[float] = []
         for option in options:
             instance = option.instance
             new_tokens = float(prompt_tokens + instance.pending_prefill_tokens)
-            if cached_tokens is not None:
-                new_tokens -= min(cached_tokens(request, instance.name), prompt_tokens - 1)
+            if request.prefix:
+                new_tokens -= min(self._cached_tokens(request, instance.name), prompt_tokens - 1)
             scores.append(new_tokens * (instance.running + 1))
         return least_at_random(request, options, scores, rng, "as much or more prefill work x batch size")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from policies.expected import CachedTokens, none_cached
 from router.core.interfaces import Option, TextEstimator
 from router.core.types import Request, Targets
 
@@ -40,7 +41,7 @@ class PolicySettings:
     - `ttft_weight` in [0, 1]: the weight of TTFT beside E2E in the time that `latency` and `slo` minimise. 0 counts the
       whole answer, 1 only the first token.
     - `cached_tokens`: how many tokens of a request's prompt the instance of that name probably holds in its prefix
-      cache; None if unknown.
+      cache.
     - `targets`: the current targets of a key (None: the fleet).
     - `text`: the text-only estimators by name; empty without an artifact.
     - `tree_times`: what boosted trees predict; None without them.
@@ -48,7 +49,7 @@ class PolicySettings:
 
     confidence: float = 0.9
     ttft_weight: float = 0.0
-    cached_tokens: Callable[[Request, str], float] | None = None
+    cached_tokens: CachedTokens = none_cached
     targets: Callable[[str | None], Targets] = _same_targets
     text: Mapping[str, TextEstimator] = field(default_factory=dict)
     tree_times: TreeTimes | None = None

@@ -41,7 +41,7 @@ from random import Random
 from typing import TypeVar
 
 from policies.calibration_guard import CalibrationGuard
-from policies.expected import CachedTokens, ExpectedTime, p_miss, p_misses
+from policies.expected import CachedTokens, ExpectedTime, none_cached, p_miss, p_misses
 from policies.giving_up import FREE_SCARCITY, GIVEN_UP, SCARCITY_DOWN, GivingUp
 from policies.kinds import KEPT_FREE, Kind, kinds_of, least_kind
 from policies.latency import BUSIER, SIMILAR, least_busy
@@ -63,7 +63,7 @@ class BestFit(Policy):
     name = "slo"
     predicts = True
 
-    def __init__(self, epsilon: float, time: ExpectedTime, cached_tokens: CachedTokens | None = None) -> None:
+    def __init__(self, epsilon: float, time: ExpectedTime, cached_tokens: CachedTokens = none_cached) -> None:
         self.epsilon = epsilon
         self.time = time
         self._giving_up = GivingUp(epsilon, cached_tokens)
