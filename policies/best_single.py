@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from policies.quality_window import ModelOffer
 from policies.round_robin_cursor import RoundRobinCursor
 from policies.settings import PolicySettings
-from policies.text_picking import Offer, in_turn, offers
+from policies.text_picking import in_turn, offers
 from router.core.interfaces import Choice, Option, Policy
 from router.core.types import Request
 
@@ -32,8 +33,8 @@ class BestSingle(Policy):
         found = offers(request, options, self._estimator)
         best = max(offer.quality for offer in found)
 
-        def rank(offer: Offer) -> tuple[float, float, str]:
-            prices = [options[index].candidate.price for index in offer.at]
+        def rank(offer: ModelOffer) -> tuple[float, float, str]:
+            prices = [each.candidate.price for each in options if each.candidate.model == offer.model]
             cheapest = min((price.output_usd_per_mtok, price.input_usd_per_mtok) for price in prices)
             return *cheapest, offer.model
 

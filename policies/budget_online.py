@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from policies.quality_window import Row, Window, price_usd, target_quality
+from policies.quality_window import Offers, Window, price_usd, target_quality
 from policies.scopes import Scopes
 from policies.settings import PolicySettings
-from policies.text_picking import ModelPicker, Offer, in_turn, offers, row_of
+from policies.text_picking import ModelPicker, in_turn, offers
 from router.core.interfaces import Choice, Option
 from router.core.types import Request, Targets
 
@@ -57,21 +57,21 @@ class BudgetOnline(ModelPicker):
         picked = found[int(draw * len(found))]
         return in_turn(options, found, None, picked, self.cursor, 1.0 / len(found))
 
-    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+    def _scores(self, request: Request, found: Offers) -> list[float]:
         scope = self._scopes.get(request.key)
         if scope.gamma is None or scope.left_usd < 0.0:
             return [offer.cost_usd for offer in found]
         return [scope.gamma * offer.cost_usd - offer.quality for offer in found]
 
-    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+    def _learn(self, request: Request, found: Offers, model: str, options: Sequence[Option]) -> None:
         """Observe the request, or charge it to the budget."""
-        scope, row = self._scopes.use(request.key), row_of(found)
+        scope = self._scopes.use(request.key)
         if scope.gamma is None:
-            scope.window.add(row, model)
+            scope.window.add(found, model)
             if scope.window.seen >= OBSERVED:
                 _solve(scope, self._targets(request.key))
         else:
-            scope.left_usd += scope.budget_usd - row.cost_usd[row.models.index(model)]
+            scope.left_usd += scope.budget_usd - next(each.cost_usd for each in found if each.model == model)
 
 
 def _solve(scope: _Scope, targets: Targets) -> None:
@@ -82,12 +82,12 @@ def _solve(scope: _Scope, targets: Targets) -> None:
     scope.window = Window()
 
 
-def price_of_money(rows: Sequence[Row], budget_usd: float) -> float:
+def price_of_money(rows: Sequence[Offers], budget_usd: float) -> float:
     """gamma: the least price at which the rows spend no more than the budget. Spend falls as the price rises (the sum
     above is convex, and its slope in gamma is the budget minus the spend), so bisection finds it."""
     if _spent_usd(rows, 0.0, 1.0) <= budget_usd:
         return 0.0
-    cheapest = min(usd for row in rows for usd in row.cost_usd)
+    cheapest = min(offer.cost_usd for row in rows for offer in row)
     highest = 1e3 / max(cheapest, 1e-12)
     low, high = highest * 1e-12, highest
     for _ in range(_HALVINGS):
@@ -99,12 +99,8 @@ def price_of_money(rows: Sequence[Row], budget_usd: float) -> float:
     return high
 
 
-def _spent_usd(rows: Sequence[Row], of_money: float, of_quality: float) -> float:
+def _spent_usd(rows: Sequence[Offers], of_money: float, of_quality: float) -> float:
     """What the rows spend at these prices."""
     return sum(
-        min(
-            (of_money * usd - of_quality * quality, usd)
-            for quality, usd in zip(row.quality, row.cost_usd, strict=True)
-        )[1]
-        for row in rows
+        min((of_money * usd - of_quality * quality, usd) for _, quality, usd in row)[1] for row in rows
     )

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from policies.quality_window import Row, Window
+from policies.quality_window import Offers, Window
 from policies.scopes import Scopes
 from policies.settings import PolicySettings
-from policies.text_picking import ModelPicker, Offer, row_of
+from policies.text_picking import ModelPicker
 from router.core.interfaces import Option
 from router.core.types import Request
 
@@ -54,43 +54,44 @@ class Eccos(ModelPicker):
         super().__init__(name, estimator, settings)
         self._scopes: Scopes[str | None, _Duals] = Scopes(_Duals)
 
-    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+    def _scores(self, request: Request, found: Offers) -> list[float]:
         duals = self._scopes.get(request.key)
         return [
             offer.cost_usd - duals.quality_usd * offer.quality + duals.load_usd.get(offer.model, 0.0)
             for offer in found
         ]
 
-    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+    def _learn(self, request: Request, found: Offers, model: str, options: Sequence[Option]) -> None:
         duals = self._scopes.use(request.key)
         duals.share.update(shares(found, options))
-        if duals.window.add(row_of(found), model):
+        if duals.window.add(found, model):
             alpha = duals.window.next_target(self._targets(request.key))
             ascend(duals, list(duals.window.rows)[-_BATCH:], alpha)
 
 
-def shares(found: Sequence[Offer], options: Sequence[Option]) -> dict[str, float]:
+def shares(found: Offers, options: Sequence[Option]) -> dict[str, float]:
     """Each model's share of all slots; 1 for every model if some instance has no limit."""
-    limits = [option.instance.max_concurrency for option in options]
-    slots = [float(limit) for limit in limits if limit is not None]
-    if len(slots) < len(limits) or not sum(slots):
-        return dict.fromkeys((offer.model for offer in found), 1.0)
-    return {offer.model: sum(slots[index] for index in offer.at) / sum(slots) for offer in found}
+    slots = dict.fromkeys((offer.model for offer in found), 0.0)
+    for option in options:
+        if option.instance.max_concurrency is None:
+            return dict.fromkeys(slots, 1.0)
+        slots[option.candidate.model] += option.instance.max_concurrency
+    total = sum(slots.values())
+    return {model: own / total if total else 1.0 for model, own in slots.items()}
 
 
-def ascend(duals: _Duals, rows: Sequence[Row], alpha: float) -> None:
+def ascend(duals: _Duals, rows: Sequence[Offers], alpha: float) -> None:
     """A few passes of dual ascent over the batch, from the last result. The new duals are the mean over the passes:
     single passes jump between the models on either side of a tie."""
-    unit = fmean(usd for row in rows for usd in row.cost_usd)
-    models = sorted({model for row in rows for model in row.models})
+    unit = fmean(offer.cost_usd for row in rows for offer in row)
+    models = sorted({offer.model for row in rows for offer in row})
     price, load = duals.quality_usd, {model: duals.load_usd.get(model, 0.0) for model in models}
     mean_price, mean_load = 0.0, dict.fromkeys(models, 0.0)
     for step in range(_PASSES):
         total, picks = 0.0, dict.fromkeys(models, 0)
         for row in rows:
             _, _, picked, quality = min(
-                (usd - price * each + load[model], usd, model, each)
-                for model, each, usd in zip(row.models, row.quality, row.cost_usd, strict=True)
+                (usd - price * each + load[model], usd, model, each) for model, each, usd in row
             )
             total += quality
             picks[picked] += 1

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from math import log
 
 from policies.priced_picker import PricedPicker
-from policies.quality_window import Row, Window
+from policies.quality_window import Offers, Window
 from policies.scopes import Scopes
 from policies.settings import PolicySettings
-from policies.text_picking import Offer, row_of
 from router.core.interfaces import Option
 from router.core.types import Request
 
@@ -48,18 +47,18 @@ class LLMRouter(PricedPicker):
         super().__init__("llm_router_rr", "factorisation", settings)
         self._thresholds: Scopes[tuple[str | None, str, str], _Threshold] = Scopes(_Threshold)
 
-    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+    def _learn(self, request: Request, found: Offers, model: str, options: Sequence[Option]) -> None:
         if len(found) != 2:
             super()._learn(request, found, model, options)
             return
         state = self._thresholds.use((request.key, found[0].model, found[1].model))
-        if state.window.add(row_of(found), model):
+        if state.window.add(found, model):
             rows = list(state.window.rows)
             strong = _stronger(rows)
-            state.strong = rows[0].models[strong]
+            state.strong = rows[0][strong].model
             state.logit = threshold(rows, strong, state.window.next_target(self._targets(request.key)))
 
-    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+    def _scores(self, request: Request, found: Offers) -> list[float]:
         if len(found) != 2:
             return super()._scores(request, found)
         state = self._thresholds.get((request.key, found[0].model, found[1].model))
@@ -73,20 +72,20 @@ class LLMRouter(PricedPicker):
         return scores
 
 
-def threshold(rows: Sequence[Row], strong: int, target: float) -> float:
+def threshold(rows: Sequence[Offers], strong: int, target: float) -> float:
     """The greatest log-odds of a win such that the rows reach the target mean quality if the model at index `strong`
     takes all rows at or above it. The most likely wins come first."""
     weak = 1 - strong
-    if sum(row.cost_usd[strong] for row in rows) <= sum(row.cost_usd[weak] for row in rows):
+    if sum(row[strong].cost_usd for row in rows) <= sum(row[weak].cost_usd for row in rows):
         return -_UNBOUNDED
     wins = sorted(
         (
-            (_logit(row.quality[strong]) - _logit(row.quality[weak]), row.quality[strong] - row.quality[weak])
+            (_logit(row[strong].quality) - _logit(row[weak].quality), row[strong].quality - row[weak].quality)
             for row in rows
         ),
         reverse=True,
     )
-    total = sum(row.quality[weak] for row in rows)
+    total = sum(row[weak].quality for row in rows)
     enough = _UNBOUNDED
     for win, gain in wins:
         if total >= target * len(rows):
@@ -96,8 +95,8 @@ def threshold(rows: Sequence[Row], strong: int, target: float) -> float:
     return enough
 
 
-def _stronger(rows: Sequence[Row]) -> int:
-    first, second = (sum(row.quality[at] for row in rows) for at in (0, 1))
+def _stronger(rows: Sequence[Offers]) -> int:
+    first, second = (sum(row[at].quality for row in rows) for at in (0, 1))
     return int(second > first)
 
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from policies.quality_window import Window, price_usd
+from policies.quality_window import Offers, Window, price_usd
 from policies.scopes import Scopes
 from policies.settings import PolicySettings
-from policies.text_picking import ModelPicker, Offer, row_of
+from policies.text_picking import ModelPicker
 from router.core.interfaces import Option
 from router.core.types import Request
 
@@ -37,12 +37,12 @@ class PricedPicker(ModelPicker):
         super().__init__(name, estimator, settings)
         self._prices: Scopes[str | None, _Price] = Scopes(_Price)
 
-    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+    def _scores(self, request: Request, found: Offers) -> list[float]:
         usd = self._prices.get(request.key).usd
         return [offer.cost_usd - usd * offer.quality for offer in found]
 
-    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+    def _learn(self, request: Request, found: Offers, model: str, options: Sequence[Option]) -> None:
         price = self._prices.use(request.key)
-        if price.window.add(row_of(found), model):
+        if price.window.add(found, model):
             target = price.window.next_target(self._targets(request.key))
             price.usd = price_usd(price.window.upgrades, target)

@@ -27,13 +27,16 @@ _ROUNDING = 1e-9
 _MAX_PRICE = 1e4
 
 
-class Row(NamedTuple):
-    """A request's estimates when it was placed: its models, ordered by name, with the quality in [0, 1] and the cost in
-    USD of an answer."""
+class ModelOffer(NamedTuple):
+    """What a model offers for a request: its expected quality in [0, 1], and the cost of an answer in USD."""
 
-    models: tuple[str, ...]
-    quality: tuple[float, ...]
-    cost_usd: tuple[float, ...]
+    model: str
+    quality: float
+    cost_usd: float
+
+
+#: The offers of one request, ordered by model.
+Offers = Sequence[ModelOffer]
 
 
 class Upgrades(NamedTuple):
@@ -49,16 +52,16 @@ class Upgrades(NamedTuple):
 class Window:
     """Recent requests of one scope. `picked_quality` is the estimated quality of the models picked."""
 
-    rows: deque[Row] = field(default_factory=lambda: deque(maxlen=_MAX_ROWS))
+    rows: deque[Offers] = field(default_factory=lambda: deque(maxlen=_MAX_ROWS))
     upgrades: deque[Upgrades] = field(default_factory=lambda: deque(maxlen=_MAX_ROWS))
     picked_quality: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_ROWS))
     seen: int = 0
 
-    def add(self, row: Row, picked: str) -> bool:
+    def add(self, row: Offers, picked: str) -> bool:
         """Add a request and the model picked. True if the price is due: often at first, then once a period."""
         self.rows.append(row)
         self.upgrades.append(upgrades_of(row))
-        self.picked_quality.append(row.quality[row.models.index(picked)])
+        self.picked_quality.append(next(offer.quality for offer in row if offer.model == picked))
         self.seen += 1
         return self.seen % _PERIOD == 0 or self.seen in (1, 2, 4, 8)
 
@@ -70,19 +73,19 @@ class Window:
         return min(max(target + shortfall, 0.0), 1.0)
 
 
-def target_quality(rows: Sequence[Row], targets: Targets) -> float:
+def target_quality(rows: Sequence[Offers], targets: Targets) -> float:
     """The configured target, or without one the quality of the best single model minus the slack."""
     return best_single(rows)[1] - targets.quality_slack if targets.quality is None else targets.quality
 
 
-def best_single(rows: Sequence[Row]) -> tuple[str, float]:
+def best_single(rows: Sequence[Offers]) -> tuple[str, float]:
     """The model of highest mean quality among those that at least half of the rows have, and that mean. Ties: the
     cheaper model, then its name."""
     quality: dict[str, float] = {}
     cost_usd: dict[str, float] = {}
     counts: dict[str, int] = {}
     for row in rows:
-        for model, each, usd in zip(row.models, row.quality, row.cost_usd, strict=True):
+        for model, each, usd in row:
             quality[model] = quality.get(model, 0.0) + each
             cost_usd[model] = cost_usd.get(model, 0.0) + usd
             counts[model] = counts.get(model, 0) + 1
@@ -109,7 +112,7 @@ def price_usd(upgrades: Sequence[Upgrades], target: float) -> float:
     return usd if total >= needed else _MAX_PRICE * max(each.max_cost_usd for each in upgrades)
 
 
-def upgrades_of(row: Row) -> Upgrades:
+def upgrades_of(row: Offers) -> Upgrades:
     """See `Upgrades`."""
-    hull = lower_hull(list(zip(row.quality, row.cost_usd, strict=True)))
-    return Upgrades(hull[0][0], tuple(steps_of(hull)), max(row.cost_usd))
+    hull = lower_hull([(offer.quality, offer.cost_usd) for offer in row])
+    return Upgrades(hull[0][0], tuple(steps_of(hull)), max(offer.cost_usd for offer in row))

@@ -12,10 +12,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from random import Random
 from statistics import fmean, median
-from typing import NamedTuple
 
 from policies.picking import format_usd
-from policies.quality_window import Row
+from policies.quality_window import ModelOffer, Offers
 from policies.round_robin_cursor import RoundRobinCursor
 from policies.settings import PolicySettings
 from router.core.interfaces import Choice, Option, Policy, TextEstimates, TextEstimator
@@ -26,22 +25,13 @@ _OUTPUT_TOKENS = 300.0
 _QUALITY = 0.5
 
 
-class Offer(NamedTuple):
-    """One model: the indices of its options, its expected quality in [0, 1] (the median of its options' priors if the
-    estimator does not know the model) and the mean cost of an answer over its options in USD."""
-
-    model: str
-    at: tuple[int, ...]
-    quality: float
-    cost_usd: float
-
-
-def offers(request: Request, options: Sequence[Option], estimator: TextEstimator | None) -> list[Offer]:
-    """The models of the options, ordered by name."""
-    places: dict[str, list[int]] = {}
-    for index, option in enumerate(options):
-        places.setdefault(option.candidate.model, []).append(index)
-    models = sorted(places)
+def offers(request: Request, options: Sequence[Option], estimator: TextEstimator | None) -> list[ModelOffer]:
+    """The offers of the options' models, ordered by name. A model that the estimator does not know has the median of its
+    options' priors as its quality. The cost is the mean over its options."""
+    by_model: dict[str, list[Option]] = {}
+    for option in options:
+        by_model.setdefault(option.candidate.model, []).append(option)
+    models = sorted(by_model)
     estimates = TextEstimates([None] * len(models), [None] * len(models))
     if estimator is not None and request.features is not None:
         estimates = estimator(request.features, models)
@@ -49,11 +39,10 @@ def offers(request: Request, options: Sequence[Option], estimator: TextEstimator
     typical = fmean(known) if known else _OUTPUT_TOKENS
     found = []
     for model, quality, tokens in zip(models, estimates.quality, estimates.output_tokens, strict=True):
-        at = tuple(places[model])
-        expected = median(_prior(options[index]) for index in at) if quality is None else quality
+        own = by_model[model]
+        expected = median(map(_prior, own)) if quality is None else quality
         length = typical if tokens is None else tokens
-        cost_usd = fmean(_cost_usd(request, options[index], length) for index in at)
-        found.append(Offer(model, at, expected, cost_usd))
+        found.append(ModelOffer(model, expected, fmean(_cost_usd(request, each, length) for each in own)))
     return found
 
 
@@ -70,7 +59,7 @@ def _cost_usd(request: Request, option: Option, tokens: float) -> float:
     return option.candidate.price.cost_usd(request.prompt_tokens, tokens * request.choices)
 
 
-def least(found: Sequence[Offer], scores: Sequence[float]) -> Offer:
+def least(found: Offers, scores: Sequence[float]) -> ModelOffer:
     """The offer of the least score. Ties: the cheaper one, then the model's name."""
     order = range(len(found))
     return found[min(order, key=lambda at: (scores[at], found[at].cost_usd, found[at].model))]
@@ -78,39 +67,28 @@ def least(found: Sequence[Offer], scores: Sequence[float]) -> Offer:
 
 def in_turn(
     options: Sequence[Option],
-    found: Sequence[Offer],
+    found: Offers,
     scores: Sequence[float] | None,
-    picked: Offer,
+    picked: ModelOffer,
     cursor: RoundRobinCursor,
     propensity: float = 1.0,
 ) -> Choice:
     """The next instance of the picked model. `scores` are those of the offers, if they have any. The choice's memo is
     `found`."""
-    own = [options[index] for index in picked.at]
-    index = picked.at[cursor.next_index(picked.model, own)]
-    option_scores: list[float | None] = [None] * len(options)
-    reasons: list[str | None] = [None] * len(options)
-    for at, offer in enumerate(found):
-        reason = (
-            "not its turn"
-            if offer.model == picked.model
-            else f"quality {offer.quality:.2f} for {format_usd(offer.cost_usd)}, "
-            f"picked {picked.quality:.2f} for {format_usd(picked.cost_usd)}"
-        )
-        for each in offer.at:
-            option_scores[each] = None if scores is None else scores[at]
-            reasons[each] = reason
-    reasons[index] = None
-    alternatives = [each for each in picked.at if each != index]
-    return Choice(index, option_scores, reasons, propensity, alternatives, memo=found)
-
-
-def row_of(found: Sequence[Offer]) -> Row:
-    """The estimates that a window keeps of a request."""
-    return Row(
-        tuple(offer.model for offer in found),
-        tuple(offer.quality for offer in found),
-        tuple(offer.cost_usd for offer in found),
+    models = [option.candidate.model for option in options]
+    own = [at for at, model in enumerate(models) if model == picked.model]
+    index = own[cursor.next_index(picked.model, [options[at] for at in own])]
+    why = {
+        model: f"quality {quality:.2f} for {format_usd(cost_usd)}, "
+        f"picked {picked.quality:.2f} for {format_usd(picked.cost_usd)}"
+        for model, quality, cost_usd in found
+    }
+    why[picked.model] = "not its turn"
+    reasons = [None if at == index else why[model] for at, model in enumerate(models)]
+    by_model = {offer.model: score for offer, score in zip(found, scores or (), strict=False)}
+    alternatives = [at for at in own if at != index]
+    return Choice(
+        index, [by_model.get(model) for model in models], reasons, propensity, alternatives, memo=found
     )
 
 
@@ -138,9 +116,9 @@ class ModelPicker(Policy):
         self._learn(request, choice.memo, option.candidate.model, options)
 
     @abstractmethod
-    def _scores(self, request: Request, found: Sequence[Offer]) -> list[float]:
+    def _scores(self, request: Request, found: Offers) -> list[float]:
         """The score of each offer."""
 
     @abstractmethod
-    def _learn(self, request: Request, found: Sequence[Offer], model: str, options: Sequence[Option]) -> None:
+    def _learn(self, request: Request, found: Offers, model: str, options: Sequence[Option]) -> None:
         """The request was offered these, and got `model`."""

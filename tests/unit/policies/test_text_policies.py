@@ -13,7 +13,7 @@ from policies import POLICIES, PolicySettings
 from policies.budget_online import OBSERVED, price_of_money
 from policies.eccos import HEADROOM
 from policies.llm_router_rr import threshold
-from policies.quality_window import Row, Window, best_single, price_usd, upgrades_of
+from policies.quality_window import ModelOffer, Offers, Window, best_single, price_usd, upgrades_of
 from policies.scopes import Scopes
 from policies.text_picking import offers
 from router.core.interfaces import Option, Policy, TextEstimates
@@ -188,12 +188,8 @@ def test_a_model_with_several_prices_costs_their_mean() -> None:
 
 
 # --- the price of quality -------------------------------------------------------------------------------
-def row(*models: tuple[float, float]) -> Row:
-    return Row(
-        tuple("abcdef"[: len(models)]),
-        tuple(quality for quality, _ in models),
-        tuple(usd for _, usd in models),
-    )
+def row(*models: tuple[float, float]) -> Offers:
+    return [ModelOffer(name, *values) for name, values in zip("abcdef", models, strict=False)]
 
 
 def test_picks_move_up_the_lower_hull() -> None:
