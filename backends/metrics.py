@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 
 from router.core.types import LoadReport
 
@@ -21,25 +20,7 @@ KV_USAGE = (
     b"sglang:token_usage",
     b"llamacpp:kv_cache_usage_ratio",
 )
-PREFIX_QUERIES = (
-    b"vllm:prefix_cache_queries_total",
-    b"vllm:prefix_cache_queries",
-    b"vllm:gpu_prefix_cache_queries_total",
-    b"vllm:gpu_prefix_cache_queries",
-)
-PREFIX_HITS = (
-    b"vllm:prefix_cache_hits_total",
-    b"vllm:prefix_cache_hits",
-    b"vllm:gpu_prefix_cache_hits_total",
-    b"vllm:gpu_prefix_cache_hits",
-)
-PREFIX_RATE = (b"sglang:cache_hit_rate", b"vllm:gpu_prefix_cache_hit_rate")
 PREEMPTIONS = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
-ITL_HISTOGRAM = (
-    b"vllm:inter_token_latency_seconds",
-    b"vllm:time_per_output_token_seconds",
-    b"sglang:inter_token_latency_seconds",
-)
 CACHE_CONFIG = b"vllm:cache_config_info"
 KV_TOKENS = (b"sglang:max_total_num_tokens",)
 
@@ -48,7 +29,6 @@ _MAX_SAMPLES = 1000
 _MAX_LINE_BYTES = 4096
 _LARGEST = 1e15
 _MOST_REQUESTS = 1_000_000
-_LONGEST_ITL_S = 3600.0
 
 #: The labels of a sample. What follows may hold braces too: an exemplar has labels of its own.
 _LABELS = re.compile(rb'\{((?:[^"}]|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+)\}')
@@ -116,52 +96,13 @@ def _kv_capacity_tokens(text: bytes) -> int | None:
     return total or _count(text, KV_TOKENS)
 
 
-@dataclass(slots=True)
-class _Ratio:
-    """The ratio of two counters over the time between two scrapes."""
-
-    top: float | None = None
-    bottom: float | None = None
-    value: float | None = None
-
-    def update(self, top: float | None, bottom: float | None) -> None:
-        """A lower counter means that the engine was restarted: its values count from zero."""
-        if top is None or bottom is None:
-            self.top = self.bottom = self.value = None
-            return
-        if self.bottom is None or self.top is None or bottom < self.bottom or top < self.top:
-            self.value = top / bottom if bottom > 0 else None
-        elif bottom > self.bottom:
-            self.value = (top - self.top) / (bottom - self.bottom)
-        self.top, self.bottom = top, bottom
-
-
-class MetricsReader:
-    """Reads consecutive scrapes of one engine. Rates are measured between two scrapes (since the engine's start at the
-    first one), and keep their value while nothing changes."""
-
-    def __init__(self) -> None:
-        self._itl = _Ratio()
-        self._prefix = _Ratio()
-
-    def read(self, scrape: bytes) -> LoadReport:
-        text = b"\n" + scrape
-        self._itl.update(
-            _sum(text, tuple(name + b"_sum" for name in ITL_HISTOGRAM)),
-            _sum(text, tuple(name + b"_count" for name in ITL_HISTOGRAM)),
-        )
-        self._prefix.update(_sum(text, PREFIX_HITS), _sum(text, PREFIX_QUERIES))
-        hit_rate, itl_s = self._prefix.value, self._itl.value
-        if hit_rate is not None and hit_rate > 1:
-            hit_rate = None
-        if itl_s is not None and itl_s > _LONGEST_ITL_S:
-            itl_s = None
-        return LoadReport(
-            running=_requests(text, RUNNING),
-            waiting=_requests(text, WAITING),
-            kv_usage=_mean(text, KV_USAGE),
-            prefix_hit_rate=_mean(text, PREFIX_RATE) if hit_rate is None else hit_rate,
-            itl_avg_s=itl_s,
-            preemptions_total=_count(text, PREEMPTIONS),
-            kv_capacity_tokens=_kv_capacity_tokens(text),
-        )
+def load_report(scrape: bytes) -> LoadReport:
+    """The load in one scrape."""
+    text = b"\n" + scrape
+    return LoadReport(
+        running=_requests(text, RUNNING),
+        waiting=_requests(text, WAITING),
+        kv_usage=_mean(text, KV_USAGE),
+        preemptions_total=_count(text, PREEMPTIONS),
+        kv_capacity_tokens=_kv_capacity_tokens(text),
+    )

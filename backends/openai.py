@@ -15,7 +15,7 @@ from backends.engine_numbers import token_count
 from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
 from backends.listing import listed, mismatches
-from backends.metrics import MetricsReader
+from backends.metrics import load_report
 from backends.scanning import EventFormat, SseScanner, StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import COUNTED_FIELDS, Call, OpenCall, Sink
@@ -100,7 +100,6 @@ class OpenAIBackend(EngineAdapter):
         """Raises as `EngineAdapter`."""
         super().__init__(kind, endpoint, PATHS)
         self._tokenizes = kind.tokenizes
-        self._metrics = MetricsReader()
         self._skip_scrapes = 0
         self._formats = {"chat": EventFormat(), "completions": EventFormat()}
 
@@ -159,7 +158,7 @@ class OpenAIBackend(EngineAdapter):
         if status != 200:
             self._skip_scrapes = _SCRAPES_SKIPPED
             return LoadReport()
-        return self._metrics.read(text)
+        return load_report(text)
 
     async def mismatches(self) -> list[str]:
         entries = await listed(self._control, "/v1/models", "data")

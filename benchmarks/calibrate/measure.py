@@ -23,7 +23,7 @@ import aiohttp
 import orjson
 import uvloop
 
-from backends.metrics import MetricsReader
+from backends.metrics import load_report
 from benchmarks.calibrate.measured import Level, Measured, State, write_file
 from benchmarks.checks import positive_number, positive_numbers
 from benchmarks.replay.client import Target, body_of, check_url, key_from, wire_for
@@ -152,12 +152,11 @@ async def watched(target: Target, start_at: float, every_s: float) -> AsyncItera
 
 
 async def _watch(target: Target, start_at: float, every_s: float, states: list[State]) -> None:
-    reader = MetricsReader()
     async with aiohttp.ClientSession(headers=target.headers, timeout=aiohttp.ClientTimeout(2)) as session:
         while True:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 async with session.get(f"{target.base_url}/metrics") as answer:
-                    load = reader.read(await answer.read() if answer.status == 200 else b"")
+                    load = load_report(await answer.read() if answer.status == 200 else b"")
                 if load.running is not None and load.waiting is not None:
                     at_s = max(0.0, time.perf_counter() - start_at)
                     states.append(State(at_s, load.running, load.waiting, kv_usage=load.kv_usage))

@@ -171,13 +171,10 @@ class SimulatedEngine:
             return LoadReport(loaded_models=names)
         engine = self._batching
         assert engine is not None  # noqa: S101 (restart made one)
-        queries = engine.prefix_queries_total
         return LoadReport(
             engine.running,
             engine.waiting,
             engine.kv_usage,
-            engine.prefix_hits_total / queries if queries else None,
-            None,
             engine.preemptions_total,
             engine.kv.total * engine.profile.block_tokens,
         )
