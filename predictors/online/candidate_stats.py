@@ -39,7 +39,8 @@ class PendingTtft:
     became overdue."""
 
     __slots__ = (
-        "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "request", "stats", "taken", "ttft_s", "void",
+        "actual", "dispatched_at", "lost", "median", "overdue_at", "p95", "prediction", "request", "stats", "taken", "ttft_s",
+        "void",
     )  # fmt: skip
 
     ttft_s: float
@@ -54,7 +55,7 @@ class PendingTtft:
         OnlinePrediction.complete(prediction)
         estimate = prediction.estimate
         window = stats.ttft.windows[estimate.ttft_stratum]
-        self.physical = window.median, window.p95  # residuals that the physical estimate predicted
+        self.median, self.p95 = window.median, window.p95  # of the residual, by the physical estimate
         late = _LATE * max(window.p95_factor, prediction.of_ttft[1])
         self.overdue_at = dispatched_at + estimate.ttft_s * late
         self.actual: float | None = None

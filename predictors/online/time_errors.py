@@ -92,14 +92,19 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
                 pending.popleft()
                 until = entry.overdue_at if entry.lost else now
                 waited_s = max(until - entry.dispatched_at, LEAST_S)
-                if entry.lost and waited_s < estimate.ttft_s * exp(entry.physical[0]):
+                if entry.lost and waited_s < estimate.ttft_s * exp(entry.median):
                     continue  # it ended too early for a first token, so it shows nothing
                 # The least value that is still possible: a larger guess would reinforce itself.
                 entry.taken = residual = log(waited_s / estimate.ttft_s)
             else:
                 return None
             return TtftError(
-                stats.key, estimate.ttft_stratum, residual, *entry.physical, entry.prediction.quantiles(0)
+                stats.key,
+                estimate.ttft_stratum,
+                residual,
+                entry.median,
+                entry.p95,
+                entry.prediction.quantiles(0),
             )
         return None
 

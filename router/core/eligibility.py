@@ -7,7 +7,7 @@ then a free slot. The first check that no candidate passes gives the reason of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from router.compiled import compiled_init
@@ -92,11 +92,11 @@ def eligible(
     busy: list[Option] = []
     starting: list[Option] = []
     out: list[tuple[Candidate, str]] = []
-    unmet: set[Need] = set()
+    unmet: list[Need] = []
     able = not needs
     fits = good = affordable = len(looked_at) < len(candidates)
     over_budget = False  # some candidate is too expensive only for the key's budgets
-    poor: set[tuple[str, str]] = set()
+    poor: Collection[tuple[str, str]] = ()
     best_quality = None
     if floor is not None and candidates:
         poor, best_quality = _below(request, floor, roster, qualities)
@@ -106,7 +106,7 @@ def eligible(
         if needs:
             missing = [need for need in needs if need.capability in instance.unsupported]
             if missing:
-                unmet.update(missing)
+                unmet += missing
                 out.append((candidate, f"cannot {' or '.join(need.capability for need in missing)}"))
                 continue
             able = True
@@ -196,7 +196,7 @@ def _roomy(
     return list(filter(holds, free)), list(filter(holds, busy))
 
 
-def _unable(request: Request, models: Iterable[str], unmet: set[Need]) -> Refusal:
+def _unable(request: Request, models: Iterable[str], unmet: Collection[Need]) -> Refusal:
     """The refusal if each candidate lacks some capability that the request needs."""
     missing = [need for need in request.needs if need in unmet]
     return invalid_request(

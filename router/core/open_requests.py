@@ -59,8 +59,8 @@ class OpenRequests:
         """When a time limit, a hard SLO or a hedge is due next; infinity for never."""
         deadline_at, hedge_at = self._deadlines.next_at(), self.hedges.next_at()
         at = hedge_at if hedge_at < deadline_at else deadline_at
-        for oldest in self.awaiting.values():
-            expires_at = oldest.request.expires_at
+        for oldest in self.awaiting:
+            expires_at = self.awaiting[oldest].request.expires_at
             return expires_at if expires_at < at else at
         return at
 
@@ -79,7 +79,7 @@ class OpenRequests:
                 else:
                     self._deadlines.add(due, request_id)
         while self.awaiting:
-            state = next(iter(self.awaiting.values()))
+            state = self.awaiting[next(iter(self.awaiting))]
             if state.request.expires_at > now:
                 break
             yield state
