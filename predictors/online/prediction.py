@@ -84,11 +84,6 @@ class Predictions:
         """Expected tokens of the answer."""
         return self.estimates.lengths(self.answers)
 
-    @property
-    def quality(self) -> list[float | None]:
-        """Expected quality."""
-        return [quality for quality, _ in self.qualities]
-
     def each(self, first: int, end: int) -> list[OnlinePrediction]:
         """Those of the candidates from `first` until before `end`."""
         estimates, of, costs, size = self.estimates, self.outputs, self._costs, end - first
