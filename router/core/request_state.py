@@ -10,7 +10,7 @@ A request is in one of these phases::
 - QUEUED: it waits for a slot; `deferred`: its policy lets it wait although there is one.
 - RUNNING: it has attempts under way: one, or two if a hedge runs beside a late first one.
 - CHECKING: its answer is complete (`held`), and is checked before the client gets it.
-- ENDING: its end is decided (`verdict`), but the driver has not yet reported the end of cancelled attempts.
+- ENDING: its end is decided (`end`), but the driver has not yet reported the end of cancelled attempts.
 
 An attempt is in one of these phases::
 
@@ -114,7 +114,7 @@ class AttemptState:
 
 
 @compiled_init
-class Verdict(NamedTuple):
+class RequestEnd(NamedTuple):
     """How a request ends. `refusal` is the client's error (None: an answer, or the client has left). `answer` is the
     attempt that the record describes."""
 
@@ -152,7 +152,7 @@ class RequestState:
     failed_at: dict[str, Instance] = field(default_factory=dict)
     held: AttemptState | None = None
     refused: bool = False
-    verdict: Verdict | None = None
+    end: RequestEnd | None = None
 
     @property
     def decoding(self) -> bool:

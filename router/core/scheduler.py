@@ -65,7 +65,7 @@ from router.core.money import quote
 from router.core.money.account import RequestMoney, Wait
 from router.core.open_requests import OpenRequests
 from router.core.placing import Placement, Placer, Queued
-from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
+from router.core.request_state import AttemptPhase, AttemptState, RequestEnd, RequestPhase, RequestState
 from router.core.settings import SchedulerSettings
 from router.core.settlement import settle, slo_met, tpot_s
 from router.core.state import ENGINE_QUEUE, Instance, Work
@@ -356,7 +356,7 @@ class Scheduler:
         state = self._open.states.get(event.request_id)
         if state is None or state.phase is RequestPhase.ENDING:
             return False
-        self._end(state, Verdict(Outcome.CLIENT_CANCELLED, now), now)
+        self._end(state, RequestEnd(Outcome.CLIENT_CANCELLED, now), now)
         return True
 
     def _given_up(self, event: GivenUp, now: float) -> bool:
@@ -589,7 +589,7 @@ class Scheduler:
 
     # --- money ---------------------------------------------------------------------------------------
     def _request_money(self, state: RequestState) -> None:
-        usd = None if state.verdict is not None else state.money.request_more()
+        usd = None if state.end is not None else state.money.request_more()
         if usd is not None:
             self._out.append(Reserve(state.request.id, usd))
 
@@ -643,7 +643,7 @@ class Scheduler:
         if attempt.decided.choice.check and outcome is Outcome.OK and self._may_check(state, now):
             self._check(state, attempt, now)
             return
-        self._end(state, Verdict(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
+        self._end(state, RequestEnd(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
 
     def _may_check(self, state: RequestState, now: float) -> bool:
         """Whether there is time for a check, and another attempt is allowed."""
@@ -699,8 +699,8 @@ class Scheduler:
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
         """An attempt failed: the request continues with its other attempt, is placed again, or ends."""
         if attempt.decoding and state.request.client_streams:  # the client has seen some of it
-            verdict = Verdict(Outcome.BACKEND_ERROR, now, refusals.broken_off(), attempt)
-            self._end(state, verdict, now)
+            end = RequestEnd(Outcome.BACKEND_ERROR, now, refusals.broken_off(), attempt)
+            self._end(state, end, now)
         elif any(each.phase is not AttemptPhase.CANCELLING for each in state.under_way):
             return
         elif failure.kind is FailureKind.REJECTED:
@@ -733,7 +733,7 @@ class Scheduler:
     # --- ends of requests ----------------------------------------------------------------------------
     def _refuse(self, state: RequestState, refusal: Refusal, now: float) -> None:
         if state.held is None:
-            self._end(state, Verdict(refusal.outcome, now, refusal), now)
+            self._end(state, RequestEnd(refusal.outcome, now, refusal), now)
         else:
             self._deliver(state, state.held, now)
 
@@ -741,7 +741,7 @@ class Scheduler:
         """End a request with the answer that was held back for its check."""
         state.placed = held.candidate
         met = slo_met(state.request, held, now)
-        self._end(state, Verdict(Outcome.LATE if met is False else Outcome.OK, now, None, held, met), now)
+        self._end(state, RequestEnd(Outcome.LATE if met is False else Outcome.OK, now, None, held, met), now)
 
     def _expire(self, state: RequestState, now: float) -> None:
         request, slo = state.request, state.request.slo
@@ -758,13 +758,13 @@ class Scheduler:
     def _end(
         self,
         state: RequestState,
-        verdict: Verdict,
+        end: RequestEnd,
         now: float,
         *,
         lost: EndedHow = EndedHow.CANCELLED,
     ) -> None:
         """The end of a request is decided: cancel its attempts, and finish when all of them have ended."""
-        state.verdict = verdict
+        state.end = end
         if state.phase is RequestPhase.QUEUED:
             self._queue.remove(state.request.id)
         state.phase = RequestPhase.ENDING
@@ -780,7 +780,7 @@ class Scheduler:
             self._deliver(state, state.held, now)
             return
         refusal = refusals.given_up(reason)
-        self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=reason), now)
+        self._end(state, RequestEnd(Outcome.BACKEND_ERROR, now, refusal, error_code=reason), now)
 
     def _fault(self, state: RequestState, error: Exception, now: float) -> None:
         """A policy or a predictor failed while a request was being placed."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from router.compiled import compiled_init
 from router.core.errors import Refusal
-from router.core.request_state import AttemptState, RequestState, Verdict
+from router.core.request_state import AttemptState, RequestEnd, RequestState
 from router.core.types import EndedHow, Outcome, Request
 
 
@@ -59,24 +59,24 @@ _OUTSIDE_SLO = frozenset({Outcome.REJECTED_INVALID, Outcome.CLIENT_CANCELLED})
 
 
 def settle(state: RequestState) -> Settlement:
-    """The settlement of a request that has a verdict and no attempt under way."""
-    request, verdict, money = state.request, state.verdict, state.money
-    assert verdict is not None  # noqa: S101 (a request is settled after its verdict)
+    """The settlement of a request whose end is decided, with no attempt under way."""
+    request, end, money = state.request, state.end, state.money
+    assert end is not None  # noqa: S101 (a request is settled after its end is decided)
     attempts = tuple(state.attempts)
-    answer, refusal = verdict.answer, verdict.refusal
+    answer, refusal = end.answer, end.refusal
     if answer is None and attempts:
         answer = next((each for each in attempts if each.decoding and not _unseen(each)), attempts[-1])
-    decoded_s = e2e_s = verdict.at - request.arrived_at
+    decoded_s = e2e_s = end.at - request.arrived_at
     ttft_s = None
     output_tokens = 0
     if answer is not None:
         output_tokens = answer.output_tokens
-        if answer.first_token_at is not None and (answer is verdict.answer or not _unseen(answer)):
+        if answer.first_token_at is not None and (answer is end.answer or not _unseen(answer)):
             ttft_s = answer.first_token_at - request.arrived_at
         if answer is state.held and answer.ended_at is not None:
             decoded_s = answer.ended_at - request.arrived_at  # its check is no part of TPOT
-    met = verdict.slo_met
-    if refusal is not None and request.slo is not None and verdict.outcome not in _OUTSIDE_SLO:
+    met = end.slo_met
+    if refusal is not None and request.slo is not None and end.outcome not in _OUTSIDE_SLO:
         met = False
     decoded, used_tokens = False, 0
     for each in attempts:
@@ -84,8 +84,8 @@ def settle(state: RequestState) -> Settlement:
             used_tokens += (each.prompt_tokens or request.prompt_tokens) + each.output_tokens
         decoded = decoded or each.first_token_at is not None
     return Settlement(
-        verdict.outcome,
-        verdict.error_code or (None if refusal is None else refusal.code),
+        end.outcome,
+        end.error_code or (None if refusal is None else refusal.code),
         refusal,
         met,
         answer,
@@ -94,7 +94,7 @@ def settle(state: RequestState) -> Settlement:
         ttft_s,
         tpot_s(ttft_s, decoded_s, output_tokens),
         attempts[0].dispatched_at - request.arrived_at if attempts else e2e_s,
-        decoded or _answered_in_one_piece(request, verdict),
+        decoded or _answered_in_one_piece(request, end),
         money.spent_usd,
         money.overrun_usd,
         money.reserved_usd,
@@ -102,9 +102,9 @@ def settle(state: RequestState) -> Settlement:
     )
 
 
-def _answered_in_one_piece(request: Request, verdict: Verdict) -> bool:
+def _answered_in_one_piece(request: Request, end: RequestEnd) -> bool:
     """Whether an answer with tokens came that was not streamed."""
-    answer = verdict.answer
+    answer = end.answer
     return answer is not None and request.decodes and not answer.decoding and answer.output_tokens > 0
 
 
