@@ -15,18 +15,16 @@ _ALARM = 2.0  # epsilons
 _FIRST_SPAN, _LONGEST_SPAN = 500, 64_000  # requests
 _CALM_SPANS = 4  # after so many spans at level 0 the next span is half as long
 _MAX_PENDING = 65_536
+_MAX_LEVEL = 2
 
 
 @dataclass(slots=True)
 class CalibrationGuard:
-    """One policy's guard. `level` goes from 0 (P(miss) is trusted) to `max_level`."""
+    """One policy's guard. `level` goes from 0 (P(miss) is trusted) to 2."""
 
     epsilon: float
-    max_level: int
     level: int = 0
-    _pending: dict[str, None] = field(
-        default_factory=dict
-    )  # requests predicted to meet their SLO, still running
+    _pending: dict[str, None] = field(default_factory=dict)  # still running, predicted to meet their SLO
     _missed: float = 0.0  # running share
     _remaining: int = 0  # requests until the level falls
     _span: int = _FIRST_SPAN
@@ -60,6 +58,6 @@ class CalibrationGuard:
             self._missed, self._calm = 0.0, 0
             self._remaining = self._span
             self._pending.clear()  # dispatched before the alarm
-            if self.level < self.max_level:
+            if self.level < _MAX_LEVEL:
                 self.level += 1
                 self._span = min(2 * self._span, _LONGEST_SPAN)

@@ -38,7 +38,7 @@ class LeastLatency(Policy):
         self.name = name
         self.epsilon = epsilon
         self.time = time
-        self._guard = CalibrationGuard(epsilon, max_level=2)
+        self._guard = CalibrationGuard(epsilon)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         misses = p_misses(options)

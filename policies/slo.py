@@ -68,7 +68,7 @@ class BestFit(Policy):
         self.time = time
         self._giving_up = GivingUp(epsilon, cached_tokens)
         self._first_scarcity = 1.0  # for packing, while little is known
-        self._guard = CalibrationGuard(epsilon, max_level=2)
+        self._guard = CalibrationGuard(epsilon)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         times_s = self.time.of(request, options)

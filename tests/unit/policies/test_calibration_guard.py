@@ -12,7 +12,7 @@ def outcomes(guard: CalibrationGuard, count: int, met: bool = False) -> None:
 
 
 def test_more_misses_than_predicted_raise_the_level_for_a_while() -> None:
-    guard = CalibrationGuard(0.1, max_level=2)
+    guard = CalibrationGuard(0.1)
     outcomes(guard, 10)
     assert guard.level == 0
     outcomes(guard, 10)
@@ -22,7 +22,7 @@ def test_more_misses_than_predicted_raise_the_level_for_a_while() -> None:
 
 
 def test_risky_requests_and_other_ends_do_not_count() -> None:
-    guard = CalibrationGuard(0.1, max_level=1)
+    guard = CalibrationGuard(0.1)
     for number in range(200):
         guard.predicted(f"risky{number}", 0.5)
         guard.observed(f"risky{number}", False)
@@ -33,7 +33,7 @@ def test_risky_requests_and_other_ends_do_not_count() -> None:
 
 
 def test_each_alarm_lasts_longer_until_predictions_hold_again() -> None:
-    guard = CalibrationGuard(0.1, max_level=1)
+    guard = CalibrationGuard(0.1)
 
     def lasts() -> int:
         outcomes(guard, 20)
