@@ -24,9 +24,14 @@ class Recorder:
         self._runs = runs
         #: Attempts under way by request and instance: hedges have two.
         self._open: dict[tuple[str, str], int] = {}
-        events = {"dispatch": self._dispatch, "ttft": self._ttft, "end": self._end, "loss": self._loss}
-        for event, note in {**events, "report": self._report}.items():
-            name = f"observe_{event}"
+        notes: dict[str, Callable[..., None]] = {
+            "observe_dispatch": self._dispatch,
+            "observe_ttft": self._ttft,
+            "observe_end": self._end,
+            "observe_loss": self._loss,
+            "observe_report": self._report,
+        }
+        for name, note in notes.items():
             setattr(predictor, name, _after(note, getattr(predictor, name)))
 
     def _dispatch(
