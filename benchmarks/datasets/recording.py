@@ -54,12 +54,10 @@ class Recorder:
         self._change(self._open[request.id, instance.name], first_token_s=times[-1])
 
     def _end(self, request: Request, _: Candidate, instance: Instance, *what: Any) -> None:
-        _, output_tokens, counted, _, now = (
-            what  # `counted` are the prompt's tokens by the engine's own count
-        )
+        _, output_tokens, prompt_tokens, _, now = what
         index = self._open.pop((request.id, instance.name))
-        own = {} if counted is None else {"prompt_tokens": counted}
-        self._change(index, ended_s=now, output_tokens=output_tokens, **own)
+        counted = {} if prompt_tokens is None else {"prompt_tokens": prompt_tokens}  # by the engine
+        self._change(index, ended_s=now, output_tokens=output_tokens, **counted)
 
     def _loss(self, request: Request, _: Candidate, instance: Instance, *what: Any) -> None:
         _, _, decoding, tokens, _, now = what

@@ -1,7 +1,8 @@
-"""Groups of unlike stages, for models that no group of equal ones holds: stages of two pools, or of another number than profiles have.
+"""Groups of unlike stages, for models that no group of equal ones holds: stages of two pools, or of another number than
+profiles have.
 
-The cheapest choices of stages from one pool or two are tried, each with its best split of the layers (`unlike_stages`). The group of
-the most steps a second for its price is taken out of the pools; the planner divides what is left.
+The cheapest choices of stages from one pool or two are tried, each with its best split of the layers (`unlike_stages`).
+The group of the most steps a second for its price is taken out of the pools; the planner divides what is left.
 """
 
 from __future__ import annotations

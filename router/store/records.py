@@ -43,7 +43,8 @@ class RequestRecord:
 
     `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s` and of
     `attempt_states`. Decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks,
-    `features` the inputs of predictors from its text, `choices` the number of texts that are asked for. `prompt` is written only by a store that keeps prompts.
+    `features` the inputs of predictors from its text, `choices` the number of texts that are asked for. `prompt` is written
+    only by a store that keeps prompts.
     """
 
     id: str

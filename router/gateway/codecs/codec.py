@@ -85,10 +85,8 @@ class CopyingCodec:
         self._events: list[bytes] = []
 
     def first(self, data: bytes) -> bytes:
-        self._left, self._events = (
-            self._max_bytes,
-            [],
-        )  # an earlier attempt may have failed on its first events
+        # An earlier attempt may have failed on its first events.
+        self._left, self._events = self._max_bytes, []
         self._copy(data)
         return self._codec.first(data)
 

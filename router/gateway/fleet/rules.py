@@ -47,7 +47,8 @@ class Rules:
     """One version of the rules.
 
     `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
-    `stored`: the keys that are not in the fleet file. `working`: the keys that work, by name. `created`: when the fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    `stored`: the keys that are not in the fleet file. `working`: the keys that work, by name. `created`: when the fleet was
+    read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
     `most_context_tokens`: the longest one (None: one is unknown). `check`: how answers may be checked before their clients
     get them (None: they are not). The fields after it are settings of `config` that each request needs: to read them there
     takes ten times as long.

@@ -198,10 +198,7 @@ def test_only_the_chosen_command_is_imported() -> None:
         "bad = {'uvicorn', 'sqlalchemy', 'torch', 'numpy', 'benchmarks', 'router.demo', 'router.serve'} & set(sys.modules); "
         "sys.exit(str(sorted(bad)) if bad else 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert _run(program) == (0, "")
 
 
 def test_no_help_waits_for_packages_that_train() -> None:
@@ -213,10 +210,15 @@ def test_no_help_waits_for_packages_that_train() -> None:
         "bad = {'torch', 'sklearn', 'scipy'} & set(sys.modules); "
         "sys.exit(str(sorted(bad)) if bad else 0)"
     )
+    assert _run(program) == (0, "")
+
+
+def _run(program: str) -> tuple[int, str]:
+    """The exit code and the errors of a program in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    return done.returncode, done.stderr
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
