@@ -14,7 +14,7 @@ from router.core.interfaces import Choice, Option
 from router.core.money.account import OutputBound
 from router.core.request_state import AttemptState
 from router.core.state import Instance
-from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
+from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction, Request
 from router.store import tables
 from router.store.entries import Entry, from_line
 from router.store.queries import Store
@@ -42,7 +42,17 @@ def make_attempt(number: int, instance: str, model: str, dispatched_at: float, *
     decided = Decided(
         "latency", dispatched_at, [Option(candidate, at)], Choice(0, (1.0,), (None,), 1.0), (), ()
     )
-    attempt = AttemptState(number, candidate, at, decided, OutputBound(), False, dispatched_at, 0)
+    attempt = AttemptState(
+        Request("", 0.0, "latency", (model,)),
+        candidate,
+        at,
+        Prediction(),
+        number,
+        decided,
+        OutputBound(),
+        False,
+        dispatched_at,
+    )
     for name, value in fields.items():
         setattr(attempt, name, value)
     return attempt

@@ -8,8 +8,9 @@ from typing import Any, ParamSpec
 
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Attempt, State
+from router.core.interfaces import SentAttempt
 from router.core.state import Instance
-from router.core.types import Candidate, EndedHow, Request
+from router.core.types import EndedHow
 
 P = ParamSpec("P")
 
@@ -22,8 +23,7 @@ class Recorder:
         self.states: list[State] = []
         self._cached_tokens = predictor.cached_tokens
         self._runs = runs
-        #: Attempts under way by request and instance: hedges have two.
-        self._open: dict[tuple[str, str], int] = {}
+        self._open: dict[SentAttempt, int] = {}
         notes: dict[str, Callable[..., None]] = {
             "observe_dispatch": self._dispatch,
             "observe_ttft": self._ttft,
@@ -34,34 +34,33 @@ class Recorder:
         for name, note in notes.items():
             setattr(predictor, name, _after(note, getattr(predictor, name)))
 
-    def _dispatch(
-        self, request: Request, candidate: Candidate, instance: Instance, _: Any, now: float
-    ) -> None:
-        self._open[request.id, instance.name] = len(self.attempts)
+    def _dispatch(self, attempt: SentAttempt, now: float) -> None:
+        request, instance = attempt.request, attempt.instance.name
+        self._open[attempt] = len(self.attempts)
         self.attempts.append(
             Attempt(
-                self._runs[instance.name],
-                candidate.model,
+                self._runs[instance],
+                attempt.candidate.model,
                 now,
                 request.prompt_tokens,
                 max_tokens=request.max_tokens,
-                cached_tokens=int(self._cached_tokens(request, instance.name)),
+                cached_tokens=int(self._cached_tokens(request, instance)),
                 session=request.session,
             )
         )
 
-    def _ttft(self, request: Request, _: Candidate, instance: Instance, *times: Any) -> None:
-        self._change(self._open[request.id, instance.name], first_token_s=times[-1])
+    def _ttft(self, attempt: SentAttempt, _: float, now: float) -> None:
+        self._change(self._open[attempt], first_token_s=now)
 
-    def _end(self, request: Request, _: Candidate, instance: Instance, *what: Any) -> None:
-        _, output_tokens, prompt_tokens, _, now = what
-        index = self._open.pop((request.id, instance.name))
+    def _end(self, attempt: SentAttempt, *what: Any) -> None:
+        output_tokens, _, prompt_tokens, _, now = what
+        index = self._open.pop(attempt)
         counted = {} if prompt_tokens is None else {"prompt_tokens": prompt_tokens}  # by the engine
         self._change(index, ended_s=now, output_tokens=output_tokens, **counted)
 
-    def _loss(self, request: Request, _: Candidate, instance: Instance, *what: Any) -> None:
-        _, _, decoding, tokens, _, now = what
-        index = self._open.pop((request.id, instance.name))
+    def _loss(self, attempt: SentAttempt, *what: Any) -> None:
+        _, decoding, tokens, _, now = what
+        index = self._open.pop(attempt)
         how = EndedHow.CANCELLED.value
         self._change(index, ended_s=now, output_tokens=tokens if decoding else None, ended_how=how)
 

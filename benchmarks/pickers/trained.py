@@ -23,7 +23,7 @@ from predictors.learned.models import KINDS, Models, load_models
 from predictors.learned.text_only.models import TextModels
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Dataset, fraction_of
-from router.core.interfaces import Option, TextEstimates, TextEstimator
+from router.core.interfaces import Option, SentAttempt, TextEstimates, TextEstimator
 from router.core.types import Prediction, PromptFeatures
 
 #: What is trained of each set, where it has the data for it.
@@ -152,10 +152,10 @@ def _warm_up(predictor: OnlinePredictor, table: Table) -> None:
         request = request_of(table, row, "", 0.0)
         predictor.predict_all(request, options, 0.0)
         for at, option in enumerate(options):
-            of, predicted = (option.candidate, option.instance), option.prediction
-            if predicted is not None:
+            if option.prediction is not None:
+                attempt = SentAttempt(request, option.candidate, option.instance, option.prediction)
                 tokens = int(table.output_tokens[row, at])
-                predictor.observe_end(request, *of, predicted, tokens, None, None, 0.0)
+                predictor.observe_end(attempt, tokens, request.max_tokens, None, None, 0.0)
 
 
 def _served_prediction(option: Option, prompt_tokens: int, case: Case) -> Prediction:

@@ -37,27 +37,27 @@ class AnswerLengths(Learner[AnswerCounted]):
     observations = (AnswerCounted,)
 
     def observe_end(self, event: EndEvent) -> AnswerCounted | None:
-        request, model = event.request, event.candidate.model
+        request, candidate = event.attempt.request, event.attempt.candidate
         if not event.has_output and event.prompt_tokens is None:
             return None
-        predicted = None if request.forecast is None else request.forecast.predicted.get(model)
+        predicted = None if request.forecast is None else request.forecast.predicted.get(candidate.model)
         return AnswerCounted(
-            (event.candidate.instance, model),
+            (candidate.instance, candidate.model),
             request.prompt_tokens,
             event.prompt_tokens,
             event.output_tokens if event.has_output else None,
-            request.max_tokens,
+            event.max_tokens,
             request.choices or 1,
             predicted,
         )
 
     def observe_loss(self, event: LossEvent) -> AnswerCounted | None:
-        request, model, tokens = event.request, event.candidate.model, event.output_tokens
+        request, candidate, tokens = event.attempt.request, event.attempt.candidate, event.output_tokens
         if not event.decoding or tokens < 1 or request.choices > 1:
             return None
-        predicted = None if request.forecast is None else request.forecast.predicted.get(model)
+        predicted = None if request.forecast is None else request.forecast.predicted.get(candidate.model)
         return AnswerCounted(
-            (event.candidate.instance, model), request.prompt_tokens, None, tokens, tokens, 1, predicted
+            (candidate.instance, candidate.model), request.prompt_tokens, None, tokens, tokens, 1, predicted
         )
 
     def apply(self, observation: AnswerCounted, now: float) -> None:

@@ -21,6 +21,7 @@ from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.model_lengths import Lengths, ServedModels
 from router.compiled import compiled_init
+from router.core.interfaces import SentAttempt
 from router.core.option_columns import models_of
 from router.core.state import Instance
 from router.core.types import Candidate
@@ -49,8 +50,8 @@ class FleetStats:
         self.on_new: Callable[[Candidate], None] = lambda _: None
         self.lengths = Lengths()
         self.candidates: dict[tuple[str, str], CandidateStats] = {}
-        #: Attempts without a first token, by request and instance: a hedged request has two.
-        self.attempts: dict[tuple[str, str], PendingTtft] = {}
+        #: Attempts without a first token.
+        self.attempts: dict[SentAttempt, PendingTtft] = {}
         self.histories: dict[str, InstanceHistory] = {}
         self._prefills: dict[str, PrefillRate] = {}
         self._coverage: dict[str, Coverage] = {}
@@ -201,7 +202,7 @@ class FleetStats:
         for key in [key for key in self.candidates if key[0] in instances]:
             del self.candidates[key]
         self.changed()
-        for attempt in [attempt for attempt in self.attempts if attempt[1] in instances]:
+        for attempt in [attempt for attempt in self.attempts if attempt.candidate.instance in instances]:
             del self.attempts[attempt]
         used = self.group_keys()
         for group in [group for group in self._groups if group not in used]:

@@ -21,7 +21,8 @@ from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.fleet_stats import FleetStats
 from predictors.online.prediction import OnlinePrediction
 from router.compiled import compiled_init
-from router.core.types import Candidate, Request
+from router.core.interfaces import SentAttempt
+from router.core.types import Candidate
 
 O = TypeVar("O")  # noqa: E741 (the observations of one learner)
 
@@ -32,17 +33,17 @@ class EndEvent:
     """An attempt ended with a complete answer.
 
     `stats` is None if the instance has left the fleet, `prediction` is None if another predictor made it, and `pending`
-    is None if the first token came before. `output_tokens` are those of all choices. `prompt_tokens` are the engine's
-    own count, `tpot_s` its seconds for each token after the first; None if unknown. `has_output`: there is an answer to
-    learn a length from.
+    is None if the first token came before. `output_tokens` are those of all choices, `max_tokens` caps each.
+    `prompt_tokens` are the engine's own count, `tpot_s` its seconds for each token after the first; None if unknown.
+    `has_output`: there is an answer to learn a length from.
     """
 
-    request: Request
-    candidate: Candidate
+    attempt: SentAttempt
     stats: CandidateStats | None
     prediction: OnlinePrediction | None
     pending: PendingTtft | None
     output_tokens: int
+    max_tokens: int | None
     prompt_tokens: int | None
     tpot_s: float | None
     has_output: bool
@@ -55,8 +56,7 @@ class LossEvent:
     came before. `decoding`: the engine had given a first token. The answer would have been longer than
     `output_tokens`, which took `tpot_s` each (None: unknown). `prediction` as in `EndEvent`."""
 
-    request: Request
-    candidate: Candidate
+    attempt: SentAttempt
     stats: CandidateStats
     prediction: OnlinePrediction | None
     pending: PendingTtft | None

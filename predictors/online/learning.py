@@ -23,8 +23,9 @@ from predictors.online.observation import Observation
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.qualities import AnswerJudged
 from predictors.online.time_errors import LEAST_S, TtftErrors, served
+from router.core.interfaces import SentAttempt
 from router.core.state import Instance
-from router.core.types import Candidate, Prediction, PromptFeatures, Request
+from router.core.types import Candidate, PromptFeatures, Request
 
 L = TypeVar("L", bound=Learner[Any])
 #: An answer whose tokens after the first took less than this part of one engine step came in one piece.
@@ -123,16 +124,15 @@ class Learning:
             stats.coverage.observe_ttft(error.residual, p50, p95)
 
     # --- events ----------------------------------------------------------------------------------------
-    def observe_dispatch(
-        self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
-    ) -> None:
-        """An attempt was sent. From now on it can become overdue."""
+    def observe_dispatch(self, attempt: SentAttempt, now: float) -> None:
+        """The attempt was sent. From now on it can become overdue."""
+        request, candidate, prediction = attempt.request, attempt.candidate, attempt.prediction
         stats = self.stats.candidates.get((candidate.instance, candidate.model))
         if stats is None or not isinstance(prediction, OnlinePrediction):
             return
-        stats.instance = instance
+        stats.instance = attempt.instance
         pending = PendingTtft(request, stats, prediction, now)
-        self.stats.attempts[request.id, candidate.instance] = pending
+        self.stats.attempts[attempt] = pending
         pending.void = not request.engine_streams  # its first token is never seen, so none is late
         stats.pending.append(pending)
         if stats.history is not None and request.engine_streams:
@@ -140,21 +140,13 @@ class Learning:
         self._learn(pending, self._on_dispatch, now)
         self._learn_due(stats, now)
 
-    def observe_ttft(
-        self,
-        request: Request,
-        candidate: Candidate,
-        instance: Instance,
-        prediction: Prediction,
-        engine_ttft_s: float,
-        now: float,
-    ) -> None:
-        """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
-        pending = self.stats.attempts.pop((request.id, candidate.instance), None)
+    def observe_ttft(self, attempt: SentAttempt, engine_ttft_s: float, now: float) -> None:
+        """The first token came `engine_ttft_s` after the dispatch."""
+        pending = self.stats.attempts.pop(attempt, None)
         if pending is None:  # the prediction is another predictor's, or the instance was forgotten
             return
         stats = pending.stats
-        stats.instance = instance
+        stats.instance = attempt.instance
         pending.ttft_s = ttft_s = max(engine_ttft_s, LEAST_S)
         pending.actual = log(ttft_s / pending.prediction.estimate.ttft_s)
         if stats.history is not None:
@@ -164,23 +156,23 @@ class Learning:
 
     def observe_end(
         self,
-        request: Request,
-        candidate: Candidate,
-        instance: Instance,
-        prediction: Prediction,
+        attempt: SentAttempt,
         output_tokens: int,
+        max_tokens: int | None,
         prompt_tokens: int | None,
         tpot_s: float | None,
         now: float,
     ) -> None:
-        """The attempt ended with a complete answer. Token counts are the engine's; TPOT is the mean."""
-        pending = self.stats.attempts.pop((request.id, candidate.instance), None)
+        """The attempt ended with a complete answer. Token counts are the engine's; TPOT is the mean. At `max_tokens` each
+        choice was or would have been cut."""
+        request, candidate, prediction = attempt.request, attempt.candidate, attempt.prediction
+        pending = self.stats.attempts.pop(attempt, None)
         stats = self.stats.candidates.get((candidate.instance, candidate.model))
         own = prediction if isinstance(prediction, OnlinePrediction) else None
         if stats is None:  # the instance has left the fleet: only its model's lengths are learned
             self.stats.lengths.of(candidate.model, candidate.family)
         else:
-            stats.instance = instance
+            stats.instance = attempt.instance
             if pending is not None:
                 pending.void = True
                 if stats.history is not None and request.engine_streams:
@@ -188,7 +180,7 @@ class Learning:
         has_output = request.decodes and output_tokens >= 1
         tpot_s = _checked_tpot(stats, request, own, output_tokens, tpot_s)
         event = EndEvent(
-            request, candidate, stats, own, pending, output_tokens, prompt_tokens, tpot_s, has_output, now
+            attempt, stats, own, pending, output_tokens, max_tokens, prompt_tokens, tpot_s, has_output, now
         )
         self._learn(event, self._on_end, now)
         if stats is None:
@@ -200,10 +192,7 @@ class Learning:
 
     def observe_loss(
         self,
-        request: Request,
-        candidate: Candidate,
-        instance: Instance,
-        prediction: Prediction,
+        attempt: SentAttempt,
         waited_s: float,
         decoding: bool,
         output_tokens: int,
@@ -213,17 +202,18 @@ class Learning:
         """The attempt ended without a complete answer. If it had no first token after `waited_s`, its TTFT would have
         been longer. This is learned in order of dispatch. After its first token, the length and TPOT so far are learned,
         because otherwise only answers that nobody gave up would count."""
-        pending = self.stats.attempts.pop((request.id, candidate.instance), None)
+        request, candidate, prediction = attempt.request, attempt.candidate, attempt.prediction
+        pending = self.stats.attempts.pop(attempt, None)
         key = candidate.instance, candidate.model
         stats = pending.stats if pending is not None else self.stats.candidates.get(key)
         if stats is None:
             return
-        stats.instance = instance
+        stats.instance = attempt.instance
         if stats.history is not None and not decoding and request.engine_streams:
             stats.history.stops_waiting(now - waited_s)
         own = prediction if isinstance(prediction, OnlinePrediction) else None
         tpot_s = _checked_tpot(stats, request, own, output_tokens, tpot_s)
-        event = LossEvent(request, candidate, stats, own, pending, waited_s, decoding, output_tokens, tpot_s)
+        event = LossEvent(attempt, stats, own, pending, waited_s, decoding, output_tokens, tpot_s)
         self._learn(event, self._on_loss, now)
         if pending is not None:
             pending.lost = True

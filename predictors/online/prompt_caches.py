@@ -86,7 +86,7 @@ class PromptCaches(Learner[PromptCached]):
         return PromptCached(attempt.stats.key, request.prefix, request.session, request.prompt_tokens)
 
     def observe_end(self, event: EndEvent) -> PromptCached | None:
-        request, stats = event.request, event.stats
+        request, stats = event.attempt.request, event.stats
         if stats is None or not request.decodes or not (request.prefix or request.session is not None):
             return None
         # Of several choices, one is continued.

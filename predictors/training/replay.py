@@ -28,7 +28,7 @@ from predictors.learned.trees import TREE_FEATURES, TreeModel, tree_row
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State, by_run
-from router.core.interfaces import Option
+from router.core.interfaces import Option, SentAttempt
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Request
@@ -160,7 +160,7 @@ class _Replay:
             profiles=dict.fromkeys(self.candidates, profile) if profile else {},
             fixed_slots=bool(run.fixed_slots),
         )
-        self.requests: dict[int, Request] = {}
+        self.sent: dict[int, SentAttempt] = {}
         self.predictions: dict[int, OnlinePrediction] = {}
         size = len(attempts)
         self.expected = [0] * size
@@ -226,7 +226,7 @@ class _Replay:
         prediction = self.predictor.predict(request, candidate, instance, now)
         assert isinstance(prediction, OnlinePrediction)  # noqa: S101 (that predictor makes no others)
         estimate = prediction.estimate
-        self.requests[at], self.predictions[at] = request, prediction
+        self.predictions[at] = prediction
         self.expected[at] = int(prediction.output_tokens_p50 or 0.0)
         found.targets[at] = self.history.target(instance, estimate, now)
         found.held[at] = prediction.memory_ratio
@@ -252,18 +252,17 @@ class _Replay:
             found.actual[at, 1] = log(tpot_s)
         self.cluster.dispatched(attempt.prompt_tokens)
         instance = self._share()
-        self.predictor.observe_dispatch(request, candidate, instance, prediction, now)
+        self.sent[at] = SentAttempt(request, candidate, instance, prediction)
+        self.predictor.observe_dispatch(self.sent[at], now)
         self.history.waits(now)
         self.history.dispatched(instance, estimate, estimate.step_s, now)
 
     def _first_token(self, at: int, now: float) -> None:
-        attempt = self.attempts[at]
+        attempt, sent = self.attempts[at], self.sent[at]
         self.cluster.first_token(attempt.prompt_tokens, self.expected[at])
         waited_s = now - attempt.dispatched_s
-        instance = self._share()
-        self.predictor.observe_ttft(
-            self.requests[at], self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
-        )
+        sent.instance = instance = self._share()
+        self.predictor.observe_ttft(sent, waited_s, now)
         self.history.stops_waiting(attempt.dispatched_s)
         self.history.first_token(instance, self.predictions[at].estimate, waited_s, now)
 
@@ -271,20 +270,15 @@ class _Replay:
         attempt = self.attempts[at]
         decoding = attempt.first_token_s is not None
         self.cluster.released(attempt.prompt_tokens, self.expected[at], decoding)
-        request, candidate = self.requests[at], self.candidates[attempt.model]
-        prediction = self.predictions[at]
-        instance = self._share()
+        sent, prediction = self.sent[at], self.predictions[at]
+        sent.instance = instance = self._share()
         tpot_s, tokens = _tpot_s(attempt), attempt.output_tokens or 0
         if attempt.ended_how != "ok":
             waited_s = now - attempt.dispatched_s
-            self.predictor.observe_loss(
-                request, candidate, instance, prediction, waited_s, decoding, tokens, tpot_s, now
-            )
+            self.predictor.observe_loss(sent, waited_s, decoding, tokens, tpot_s, now)
             self._lost(attempt, instance, decoding, now)
             return
-        self.predictor.observe_end(
-            request, candidate, instance, prediction, tokens, attempt.prompt_tokens, tpot_s, now
-        )
+        self.predictor.observe_end(sent, tokens, attempt.max_tokens, attempt.prompt_tokens, tpot_s, now)
         if decoding:
             self.history.ended(instance, prediction.estimate, tokens, tpot_s, now)
         else:  # an answer without a first token, which the predictor counts as lost too

@@ -7,10 +7,10 @@ from bisect import bisect_left, insort
 from router.core import health
 from router.core.deciding import Decided
 from router.core.events import Failure, FailureKind
-from router.core.request_state import AttemptPhase, AttemptState, RequestState
+from router.core.request_state import NO_PREDICTION, AttemptPhase, AttemptState, RequestState
 from router.core.settings import SchedulerSettings
 from router.core.settlement import bill
-from router.core.types import EndedHow, Request
+from router.core.types import EndedHow
 
 #: Statuses that depend on the request or the load, and not on the instance's health.
 NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
@@ -20,17 +20,18 @@ _ERROR_CHARS = 300
 
 def start(state: RequestState, decided: Decided, now: float, *, hedge: bool) -> AttemptState:
     """Create an attempt at the chosen candidate. It may start if its phase is PREFILL. `count` follows."""
-    request, option, money = state.request, decided.option, state.money
+    option, money = decided.option, state.money
     candidate = option.candidate
     attempt = AttemptState(
-        len(state.attempts) + 1,
+        state.request,
         candidate,
         option.instance,
+        NO_PREDICTION,
+        len(state.attempts) + 1,
         decided,
         money.output_bound(candidate),
         hedge,
         now,
-        request.prompt_tokens,
     )
     state.attempts.append(attempt)
     state.under_way.append(attempt)
@@ -41,10 +42,10 @@ def start(state: RequestState, decided: Decided, now: float, *, hedge: bool) -> 
     return attempt
 
 
-def count(request: Request, attempt: AttemptState, confidence: float) -> None:
+def count(attempt: AttemptState, confidence: float) -> None:
     """Count an attempt at its instance. It is counted even if its prediction is invalid, which raises."""
-    prediction, instance = attempt.prediction, attempt.instance
-    instance.dispatched(attempt.pending_tokens)
+    request, prediction, instance = attempt.request, attempt.prediction, attempt.instance
+    instance.dispatched(request.prompt_tokens)
     attempt.expected_output_tokens = int(prediction.output_tokens_p50 or 0.0)
     slo = request.slo
     # A target that will probably be missed anyway is no promise.
@@ -57,7 +58,7 @@ def first_token(attempt: AttemptState, now: float) -> None:
     """An attempt has its first token and decodes from now on."""
     attempt.first_token_at = now
     attempt.phase = AttemptPhase.DECODING
-    attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
+    attempt.instance.first_token(attempt.request.prompt_tokens, attempt.expected_output_tokens)
 
 
 def assume_first_token(attempt: AttemptState) -> None:
@@ -65,7 +66,7 @@ def assume_first_token(attempt: AttemptState) -> None:
     instance's queue of prompts would seem too long. Predictors learn nothing from it."""
     if attempt.phase is AttemptPhase.PREFILL and not attempt.assumed_decoding:
         attempt.assumed_decoding = True
-        attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
+        attempt.instance.first_token(attempt.request.prompt_tokens, attempt.expected_output_tokens)
 
 
 def end(
@@ -84,12 +85,12 @@ def end(
         health.answered(instance)
     attempt.phase, attempt.ended_how, attempt.ended_at = AttemptPhase.ENDED, how, now
     state.under_way.remove(attempt)
-    bill(state.request, attempt, sent=sent, too_large=too_large)
+    bill(attempt, sent=sent, too_large=too_large)
     state.money.end(
         attempt.number, attempt.candidate, attempt.cost_usd, attempt.prompt_tokens, attempt.output_tokens
     )
     decoding = attempt.first_token_at is not None or attempt.assumed_decoding
-    instance.released(attempt.pending_tokens, attempt.expected_output_tokens, decoding)
+    instance.released(attempt.request.prompt_tokens, attempt.expected_output_tokens, decoding)
     if attempt.promised_tpot_s is not None:
         promised = instance.promised_tpot_s
         del promised[bisect_left(promised, attempt.promised_tpot_s)]

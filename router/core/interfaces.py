@@ -103,6 +103,17 @@ class HasSharedCursor(Protocol):
     cursor: SharedCursor
 
 
+@dataclass(slots=True, eq=False)
+class SentAttempt:
+    """What a predictor sees of an attempt: `prediction` was made at its dispatch. One object stands for the attempt in all its
+    events."""
+
+    request: Request
+    candidate: Candidate
+    instance: Instance
+    prediction: Prediction
+
+
 class Predictor(Protocol):
     """Predicts how a candidate would serve a request, and learns from the outcome.
 
@@ -125,41 +136,27 @@ class Predictor(Protocol):
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The expected quality of each candidate's answer, equal to that of `predict_all`; None if unknown."""
 
-    def observe_dispatch(
-        self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
-    ) -> None:
-        """An attempt is dispatched to the instance. `prediction` was made for it at `now`."""
+    def observe_dispatch(self, attempt: SentAttempt, now: float) -> None:
+        """The attempt is dispatched."""
 
-    def observe_ttft(
-        self,
-        request: Request,
-        candidate: Candidate,
-        instance: Instance,
-        prediction: Prediction,
-        engine_ttft_s: float,
-        now: float,
-    ) -> None:
-        """The first token came `engine_ttft_s` after the dispatch. `prediction` was made for that dispatch."""
+    def observe_ttft(self, attempt: SentAttempt, engine_ttft_s: float, now: float) -> None:
+        """The first token came `engine_ttft_s` after the dispatch."""
 
     def observe_end(
         self,
-        request: Request,
-        candidate: Candidate,
-        instance: Instance,
-        prediction: Prediction,
+        attempt: SentAttempt,
         output_tokens: int,
+        max_tokens: int | None,
         prompt_tokens: int | None,
         tpot_s: float | None,
         now: float,
     ) -> None:
-        """The attempt ended normally, with the engine's token counts and its mean time per output token."""
+        """The attempt ended normally, with the engine's token counts and its mean time per output token. At `max_tokens` each
+        choice was or would have been cut (None: at no length)."""
 
     def observe_loss(
         self,
-        request: Request,
-        candidate: Candidate,
-        instance: Instance,
-        prediction: Prediction,
+        attempt: SentAttempt,
         waited_s: float,
         decoding: bool,
         output_tokens: int,

@@ -34,6 +34,7 @@ from typing import NamedTuple
 from router.compiled import compiled_init
 from router.core.deciding import Decided
 from router.core.errors import Refusal
+from router.core.interfaces import SentAttempt
 from router.core.money.account import OutputBound, RequestMoney
 from router.core.state import Instance
 from router.core.types import Candidate, Decision, EndedHow, Outcome, Prediction, Request
@@ -63,7 +64,7 @@ class AttemptPhase(Enum):
 
 @compiled_init
 @dataclass(slots=True, eq=False)
-class AttemptState:
+class AttemptState(SentAttempt):
     """One attempt. Times are on the driver's clock in seconds.
 
     `number` counts the request's attempts from 1. `prediction` is that of its dispatch. `expected_output_tokens` and
@@ -75,14 +76,10 @@ class AttemptState:
     """
 
     number: int
-    candidate: Candidate
-    instance: Instance
     decided: Decided
     bound: OutputBound
     hedge: bool
     dispatched_at: float
-    pending_tokens: int
-    prediction: Prediction = NO_PREDICTION
     expected_output_tokens: int = 0
     promised_tpot_s: float | None = None
     phase: AttemptPhase = AttemptPhase.PREFILL

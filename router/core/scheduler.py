@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -266,8 +265,7 @@ class Scheduler:
             attempts.blame(state, self.settings, answered=True)
         attempts.first_token(attempt, now)
         ttft_s = now - attempt.dispatched_at
-        observed = state.request, attempt.candidate, attempt.instance, attempt.prediction, ttft_s, now
-        self._postponed.append((self.predictor.observe_ttft, observed))
+        self._postponed.append((self.predictor.observe_ttft, (attempt, ttft_s, now)))
         if len(state.under_way) == 1:
             # One request fewer in the engine's queue may free a slot there.
             return attempt.instance.awaiting_first_token == ENGINE_QUEUE - 1
@@ -522,9 +520,7 @@ class Scheduler:
             self._count(state, attempt, now)
             try:
                 if attempt.phase is not AttemptPhase.FUNDING:
-                    self.predictor.observe_dispatch(
-                        request, attempt.candidate, attempt.instance, attempt.prediction, now
-                    )
+                    self.predictor.observe_dispatch(attempt, now)
             finally:
                 self.policies[request.policy].placed(request, decided.options, decided.choice)
 
@@ -532,15 +528,14 @@ class Scheduler:
         """Start an attempt that waited for money. Its wait is no time of the engine."""
         self.catch_up()
         attempt.dispatched_at = now
-        observed = state.request, attempt.candidate, attempt.instance, attempt.prediction, now
-        self._postponed.append((self.predictor.observe_dispatch, observed))
+        self._postponed.append((self.predictor.observe_dispatch, (attempt, now)))
         self._send(state, attempt)
 
     def _count(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Count a new attempt, and set its time limits and its request's."""
         request, prediction = state.request, attempt.prediction
         self._open.add(state)
-        attempts.count(request, attempt, self.settings.confidence)
+        attempts.count(attempt, self.settings.confidence)
         if self.settings.hedge_share and not attempt.hedge:
             at = hedging.hedge_at(request, prediction)
             if at is not None:
@@ -611,28 +606,16 @@ class Scheduler:
             ttft_s = attempt.first_token_at - request.arrived_at
             known_tpot_s = tpot_s(ttft_s, now - request.arrived_at, output_tokens)
         attempts.end(state, attempt, EndedHow.OK, now)
-        as_bounded, most_tokens = request, bound.max_tokens
-        if event.out_of_money or (event.truncated and _fills_context(request, attempt)):
-            most_tokens = max(output_tokens // max(request.choices, 1), 1)
-        if most_tokens != request.max_tokens and request.decodes:
-            # Without its bound the answer might have been longer.
-            as_bounded = replace(request, max_tokens=most_tokens)
-        observed = (
-            as_bounded,
-            attempt.candidate,
-            attempt.instance,
-            attempt.prediction,
-            output_tokens,
-            attempt.prompt_tokens,
-            known_tpot_s,
-            now,
-        )
+        max_tokens = bound.max_tokens
+        if event.out_of_money or (event.truncated and _fills_context(attempt)):
+            max_tokens = max(output_tokens // max(request.choices, 1), 1)
+        observed = attempt, output_tokens, max_tokens, attempt.prompt_tokens, known_tpot_s, now
         self._postponed.append((self.predictor.observe_end, observed))
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
-        met = slo_met(request, attempt, now)
+        met = slo_met(attempt, now)
         outcome = Outcome.LATE if met is False else Outcome.OK
         at_bound = bound.max_tokens is not None and output_tokens >= bound.max_tokens
         if event.out_of_money or (event.truncated and bound.by_money and at_bound):
@@ -683,17 +666,7 @@ class Scheduler:
         if steady and tokens >= 2 and attempt.first_token_at is not None:
             # On average half of the next token is made.
             tpot_s = (now - attempt.first_token_at) / (tokens - 0.5)
-        observed = (
-            state.request,
-            attempt.candidate,
-            attempt.instance,
-            attempt.prediction,
-            now - attempt.dispatched_at,
-            attempt.decoding,
-            tokens,
-            tpot_s,
-            now,
-        )
+        observed = attempt, now - attempt.dispatched_at, attempt.decoding, tokens, tpot_s, now
         self._postponed.append((self.predictor.observe_loss, observed))
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
@@ -740,7 +713,7 @@ class Scheduler:
     def _deliver(self, state: RequestState, held: AttemptState, now: float) -> None:
         """End a request with the answer that was held back for its check."""
         state.placed = held.candidate
-        met = slo_met(state.request, held, now)
+        met = slo_met(held, now)
         self._end(state, RequestEnd(Outcome.LATE if met is False else Outcome.OK, now, None, held, met), now)
 
     def _expire(self, state: RequestState, now: float) -> None:
@@ -803,9 +776,9 @@ class Scheduler:
         self._out.append(Finish(request.id, settlement))
 
 
-def _fills_context(request: Request, attempt: AttemptState) -> bool:
+def _fills_context(attempt: AttemptState) -> bool:
     """Whether one prompt and its answer leave no room in the model's context."""
-    most_tokens = attempt.candidate.context_tokens
+    request, most_tokens = attempt.request, attempt.candidate.context_tokens
     if most_tokens is None or request.choices != 1:
         return False
     return (attempt.prompt_tokens or request.prompt_tokens) + attempt.output_tokens >= most_tokens

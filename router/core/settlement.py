@@ -120,10 +120,11 @@ def tpot_s(ttft_s: float | None, e2e_s: float | None, output_tokens: int | None)
     return (e2e_s - ttft_s) / (output_tokens - 1)
 
 
-def slo_met(request: Request, answer: AttemptState, now: float) -> bool | None:
+def slo_met(answer: AttemptState, now: float) -> bool | None:
     """Whether a complete answer that is delivered now meets its targets; None without an SLO. An answer without a stream has
     its first token at its end."""
-    slo, ended_at = request.slo, answer.ended_at
+    request, ended_at = answer.request, answer.ended_at
+    slo = request.slo
     if slo is None or ended_at is None:
         return None
     ended_s = ended_at - request.arrived_at
@@ -131,22 +132,22 @@ def slo_met(request: Request, answer: AttemptState, now: float) -> bool | None:
     return slo.met(ttft_s, tpot_s(ttft_s, ended_s, answer.output_tokens), now - request.arrived_at)
 
 
-def bill(request: Request, attempt: AttemptState, *, sent: bool, too_large: bool) -> None:
+def bill(attempt: AttemptState, *, sent: bool, too_large: bool) -> None:
     """Set `billed` and `cost_usd` of an attempt whose end is known (see the module's docstring)."""
-    how = attempt.ended_how
+    request, how = attempt.request, attempt.ended_how
     cancelled = how is EndedHow.CANCELLED or how is EndedHow.HEDGE_LOST
     if cancelled and sent and not request.engine_streams:
-        attempt.output_tokens = _estimated_tokens(request, attempt)
+        attempt.output_tokens = _estimated_tokens(attempt)
     attempt.billed = how is EndedHow.OK or too_large or (cancelled and sent) or attempt.output_tokens > 0
     if attempt.billed:
         prompt_tokens = attempt.prompt_tokens or request.prompt_tokens
         attempt.cost_usd = attempt.candidate.price.cost_usd(prompt_tokens, attempt.output_tokens)
 
 
-def _estimated_tokens(request: Request, attempt: AttemptState) -> int:
+def _estimated_tokens(attempt: AttemptState) -> int:
     """The output that the engine has probably produced of a cancelled non-streaming answer, by the predicted speed and
     the time since the dispatch: at most its bound, or without one the length that nine of ten answers do not exceed."""
-    prediction = attempt.prediction
+    request, prediction = attempt.request, attempt.prediction
     if not request.decodes or not prediction.tpot_s or attempt.ended_at is None:
         return 0
     decoding_s = attempt.ended_at - attempt.dispatched_at - (prediction.engine_ttft_s or 0.0)

@@ -6,6 +6,7 @@ from benchmarks.datasets.recording import Recorder
 from predictors.online.predictor import OnlinePredictor
 from router.core.state import Instance
 from router.core.types import Candidate, Request
+from tests.unit.predictors_online.attempts import sent
 
 
 def test_two_attempts_of_one_request_are_kept_apart() -> None:
@@ -13,13 +14,10 @@ def test_two_attempts_of_one_request_are_kept_apart() -> None:
     recorder = Recorder(predictor, {"a": "run-a", "b": "run-b"})
     request = Request("r", 0.0, "slo", ("m",), prompt_tokens=100)
     fleet = {name: Instance(name, "vllm", {"m": Candidate(name, "m", "m")}) for name in "ab"}
-    of = {name: instance.candidates["m"] for name, instance in fleet.items()}
-    told = {name: predictor.predict(request, of[name], fleet[name], 0.0) for name in "ab"}
-    for name, now in (("a", 0.0), ("b", 0.5)):
-        predictor.observe_dispatch(request, of[name], fleet[name], told[name], now)
-    predictor.observe_ttft(request, of["b"], fleet["b"], told["b"], 0.2, 0.7)
-    predictor.observe_loss(request, of["a"], fleet["a"], told["a"], 0.7, False, 0, None, 0.7)
-    predictor.observe_end(request, of["b"], fleet["b"], told["b"], 30, 100, 0.01, 1.0)
+    first, second = (sent(predictor, request, fleet[name], now) for name, now in (("a", 0.0), ("b", 0.5)))
+    predictor.observe_ttft(second, 0.2, 0.7)
+    predictor.observe_loss(first, 0.7, False, 0, None, 0.7)
+    predictor.observe_end(second, 30, None, 100, 0.01, 1.0)
     slow, quick = recorder.attempts
     assert (slow.run, slow.first_token_s, slow.ended_how, slow.ended_s) == ("run-a", None, "cancelled", 0.7)
     assert (quick.run, quick.first_token_s, quick.ended_how, quick.output_tokens) == ("run-b", 0.7, "ok", 30)

@@ -14,7 +14,7 @@ from router.core.deciding import Decided
 from router.core.events import Cancel, Dispatch, Instruction
 from router.core.interfaces import Choice
 from router.core.money.account import OutputBound
-from router.core.request_state import AttemptState
+from router.core.request_state import NO_PREDICTION, AttemptState
 from router.core.state import Instance
 from router.core.types import Candidate, Request
 from tests.unit.benchmarks_simulator.worlds import config, emulated, understood
@@ -91,10 +91,10 @@ def attempt(bound: OutputBound, tokens: int) -> SimulatedAttempt:
     candidate = Candidate("a", "m", "m")
     decided = Decided("random", 0.0, (), Choice(0, (), ()), (), ())
     instance = Instance("a", "vllm", {"m": candidate})
-    dispatch = Dispatch(
-        "r", 1, candidate, bound, AttemptState(1, candidate, instance, decided, bound, False, 0.0, 10)
-    )
-    arrival = Arrival(Request("r", 0.0, "random", ("m",), prompt_tokens=10), {"m": 100}, {}, ())
+    request = Request("r", 0.0, "random", ("m",), prompt_tokens=10)
+    state = AttemptState(request, candidate, instance, NO_PREDICTION, 1, decided, bound, False, 0.0)
+    dispatch = Dispatch("r", 1, candidate, bound, state)
+    arrival = Arrival(request, {"m": 100}, {}, ())
     found = SimulatedAttempt(SimulatedRequest(0, arrival), dispatch)
     found.tokens = tokens
     return found

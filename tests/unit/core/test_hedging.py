@@ -190,7 +190,7 @@ def attempt(p_miss: float, price: Price) -> AttemptState:
     prediction = Prediction(ttft_s_p50=0.2, ttft_s_p95=0.5, p_miss=p_miss, cost_usd=price.cost_usd(100, 100))
     decided = Decided("first", 0.0, (), Choice(0, (), ()), (), ())
     bound = OutputBound()
-    return AttemptState(1, candidate, instance("a"), decided, bound, False, 0.0, 100, prediction, 100)
+    return AttemptState(request(), candidate, instance("a"), prediction, 1, decided, bound, False, 0.0, 100)
 
 
 def option(p_miss: float, price: Price) -> Option:

@@ -8,7 +8,7 @@ from typing import Any
 
 from router.core.errors import Refusal
 from router.core.events import Cancel, Dispatch, Ended, Event, Failure, FailureKind, Finish, Instruction
-from router.core.interfaces import CheckedAnswer, Choice, Option, Policy
+from router.core.interfaces import CheckedAnswer, Choice, Option, Policy, SentAttempt
 from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
 from router.core.settlement import Settlement
@@ -73,49 +73,40 @@ class Fixed:
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         return [each.quality for each in candidates]
 
-    def observe_dispatch(
-        self, request: Request, candidate: Any, instance: Instance, prediction: Prediction, now: float
-    ) -> None:
-        self.observed.append(("dispatch", request.id, instance.in_flight, now))
+    def observe_dispatch(self, attempt: SentAttempt, now: float) -> None:
+        self.observed.append(("dispatch", attempt.request.id, attempt.instance.in_flight, now))
 
     def observe_loss(
         self,
-        request: Request,
-        candidate: Any,
-        instance: Instance,
-        prediction: Prediction,
+        attempt: SentAttempt,
         waited_s: float,
         decoding: bool,
         output_tokens: int,
         tpot_s: float | None,
         now: float,
     ) -> None:
-        self.observed.append(("loss", request.id, instance.in_flight, now))
+        self.observed.append(("loss", attempt.request.id, attempt.instance.in_flight, now))
         self.losses.append((waited_s, decoding, output_tokens, tpot_s))
 
     def observe_report(self, instance: Instance, now: float) -> None:
         self.observed.append(("report", instance.name, instance.running, now))
 
-    def observe_ttft(
-        self, request: Any, candidate: Any, instance: Any, prediction: Any, engine_ttft_s: float, now: float
-    ) -> None:
-        self.observed.append(("ttft", request.id, instance.awaiting_first_token, now))
+    def observe_ttft(self, attempt: SentAttempt, engine_ttft_s: float, now: float) -> None:
+        self.observed.append(("ttft", attempt.request.id, attempt.instance.awaiting_first_token, now))
         self.ttfts.append(engine_ttft_s)
 
     def observe_end(
         self,
-        request: Any,
-        candidate: Any,
-        instance: Any,
-        prediction: Any,
+        attempt: SentAttempt,
         output_tokens: int,
+        max_tokens: int | None,
         prompt_tokens: Any,
         tpot_s: Any,
         now: float,
     ) -> None:
-        self.observed.append(("end", request.id, instance.in_flight, now))
+        self.observed.append(("end", attempt.request.id, attempt.instance.in_flight, now))
         self.ends.append((output_tokens, tpot_s))
-        self.bounds.append(request.max_tokens)
+        self.bounds.append(max_tokens)
 
     def forget(self, instances: Collection[str]) -> None:
         """Instances have left the fleet."""

@@ -14,11 +14,10 @@ from predictors.learned.trees import TAU, TREE_FEATURES, TreeModel, tree_row
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
 from predictors.online.tree_offsets import TreeGroup, TreeOffset
-from router.core.interfaces import Option
+from router.core.interfaces import Option, SentAttempt
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Request
-from tests.unit.predictors_online.attempts import Attempt
 
 PROFILE = EngineProfile("fast", 1e-3, 9e-3, 1e-4, 1e-7, 1e-9, 100_000)
 SLOW = replace(PROFILE, name="slow", overhead_s=1e-2, floor_s=9e-2, per_token_s=1e-3)
@@ -54,12 +53,12 @@ def times_of(
     return list(predictor.tree_times(REQUEST, options))
 
 
-def sent(predictor: OnlinePredictor, to: Option, number: int) -> Attempt:
+def sent(predictor: OnlinePredictor, to: Option, number: int) -> SentAttempt:
     """One of several requests, predicted by the trees too."""
     times_of(predictor, [to])
     assert to.prediction is not None
-    attempt = replace(REQUEST, id=str(number)), to.candidate, to.instance, to.prediction
-    predictor.observe_dispatch(*attempt, 0.0)
+    attempt = SentAttempt(replace(REQUEST, id=str(number)), to.candidate, to.instance, to.prediction)
+    predictor.observe_dispatch(attempt, 0.0)
     return attempt
 
 
@@ -175,8 +174,8 @@ def test_an_engine_slower_than_its_profile_is_learned_for_its_kind() -> None:
     before = times_of(predictor, [one, twin, other])
     for at in range(60):
         attempt = sent(predictor, one, at)
-        predictor.observe_ttft(*attempt, 3 * before[0][0], 1.0)
-        predictor.observe_end(*attempt, 20, 1000, 2 * before[0][1], 2.0)
+        predictor.observe_ttft(attempt, 3 * before[0][0], 1.0)
+        predictor.observe_end(attempt, 20, None, 1000, 2 * before[0][1], 2.0)
     after = times_of(predictor, [one, twin, other])
     for at in range(2):
         assert after[at][0] == pytest.approx(3 * before[at][0])
@@ -195,7 +194,7 @@ def test_a_lost_request_shows_only_that_it_was_late() -> None:
 
     def lose(waited_s: float) -> None:
         for at in range(40):
-            predictor.observe_loss(*sent(predictor, one, at), waited_s, False, 0, None, waited_s)
+            predictor.observe_loss(sent(predictor, one, at), waited_s, False, 0, None, waited_s)
 
     lose(0.5 * before)
     assert times_of(predictor, [one])[0][0] == pytest.approx(before)

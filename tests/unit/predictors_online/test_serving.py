@@ -7,6 +7,7 @@ import pytest
 from predictors.online.predictor import OnlinePredictor
 from predictors.online.prompt_caches import PromptCaches
 from router.core.events import FleetChanged
+from router.core.interfaces import SentAttempt
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
@@ -41,9 +42,9 @@ def taught(
         request = replace(REQUEST, id=str(number), arrived_at=at_s, choices=choices)
         of = sent(predictor, request, instance, at_s)
         ttft_s = PROFILE.prefill_s(500) * ttft_factor * spread
-        predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
+        predictor.observe_ttft(of, ttft_s, at_s + ttft_s)
         tpot_s = PROFILE.step_s(0, 1, 600) * tpot_factor * spread
-        predictor.observe_end(*of, output_tokens, REQUEST.prompt_tokens, tpot_s, at_s + 30.0)
+        predictor.observe_end(of, output_tokens, None, REQUEST.prompt_tokens, tpot_s, at_s + 30.0)
     return predictor
 
 
@@ -78,7 +79,8 @@ def test_an_instance_is_covered_once_it_was_observed() -> None:
     predictor = OnlinePredictor()
     prediction = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
     assert predictor.coverage() == {}
-    predictor.observe_end(REQUEST, CANDIDATE, an_instance(), prediction, 10, None, None, 101.0)
+    attempt = SentAttempt(REQUEST, CANDIDATE, an_instance(), prediction)
+    predictor.observe_end(attempt, 10, None, None, None, 101.0)
     assert list(predictor.coverage()) == ["i"]
 
 
@@ -197,8 +199,8 @@ def test_e2e_target_goes_by_the_length_distribution() -> None:
         at_s = 100.0 - 60.0 * (400 - number)
         of = sent(predictor, replace(REQUEST, max_tokens=2000, arrived_at=at_s), instance, at_s)
         ttft_s = PROFILE.prefill_s(500)
-        predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
-        predictor.observe_end(*of, 100 if number % 4 else 1000, 500, 0.0125, at_s + 30.0)
+        predictor.observe_ttft(of, ttft_s, at_s + ttft_s)
+        predictor.observe_end(of, 100 if number % 4 else 1000, None, 500, 0.0125, at_s + 30.0)
     request = replace(REQUEST, max_tokens=2000, slo=Slo(e2e_s=0.1 + 400 * 0.0125))
     assert predictor.predict(request, CANDIDATE, instance, 100.0).p_miss == pytest.approx(0.25, abs=0.05)
     capped = replace(request, max_tokens=350)
@@ -247,7 +249,8 @@ def test_embeddings_end_with_their_first_answer() -> None:
     # A share of its TTFT that rounds to 0.
     tiny = replace(request, slo=Slo(ttft_s=5e-324), prompt_tokens=100_000)
     assert predictor.predict(tiny, CANDIDATE, an_instance(), 100.0).p_miss == 1.0
-    predictor.observe_end(request, CANDIDATE, an_instance(), prediction, 0, 500, None, 101.0)
+    attempt = SentAttempt(request, CANDIDATE, an_instance(), prediction)
+    predictor.observe_end(attempt, 0, None, 500, None, 101.0)
     assert predictor.stats.lengths.of("m", "f").output.observed == 0
 
 
@@ -270,10 +273,9 @@ def test_a_known_prefix_shortens_the_prefill() -> None:
     assert predictor.cached_tokens(request, "i") == 0.0
     predictor.learner(PromptCaches).prefixes.add("i", request.prefix[:9])
     assert predictor.cached_tokens(request, "i") == pytest.approx(3600)
-    warm = predictor.predict(request, CANDIDATE, instance, 100.0)
-    assert value(warm.ttft_s_p50) < 0.3 * value(cold.ttft_s_p50)
-    predictor.observe_dispatch(request, CANDIDATE, instance, warm, 100.0)
-    predictor.observe_ttft(request, CANDIDATE, instance, warm, 0.05, 100.05)
+    warm = sent(predictor, request, instance, 100.0)
+    assert value(warm.prediction.ttft_s_p50) < 0.3 * value(cold.ttft_s_p50)
+    predictor.observe_ttft(warm, 0.05, 100.05)
     assert predictor.cached_tokens(request, "i") == pytest.approx(4000)
     assert predictor.cached_tokens(REQUEST, "i") == 0.0
 
@@ -283,7 +285,8 @@ def test_prompt_estimates_are_corrected_by_the_engines_counts() -> None:
     instance = an_instance()
     before = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     for _ in range(200):
-        predictor.observe_end(REQUEST, CANDIDATE, instance, before, 10, 750, None, 101.0)
+        attempt = SentAttempt(REQUEST, CANDIDATE, instance, before)
+        predictor.observe_end(attempt, 10, None, 750, None, 101.0)
     after = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert value(after.cost_usd) == pytest.approx(
         (750 + 4 * value(after.output_tokens_mean)) * 1e-6, rel=0.02
@@ -339,13 +342,13 @@ def test_observations_of_another_predictors_predictions_teach_lengths_only() -> 
     predictor = OnlinePredictor()
     instance = an_instance()
     mine = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
-    theirs = Prediction(ttft_s_p50=1.0)
-    predictor.observe_dispatch(REQUEST, CANDIDATE, instance, theirs, 100.0)
-    predictor.observe_ttft(REQUEST, CANDIDATE, instance, theirs, 9.0, 109.0)
-    predictor.observe_end(REQUEST, CANDIDATE, instance, Prediction(), 77, None, 9.0, 120.0)
-    stranger = replace(CANDIDATE, instance="never predicted")
-    predictor.observe_dispatch(REQUEST, stranger, instance, mine, 120.0)
-    predictor.observe_ttft(REQUEST, stranger, instance, mine, 9.0, 129.0)
+    theirs = SentAttempt(REQUEST, CANDIDATE, instance, Prediction(ttft_s_p50=1.0))
+    predictor.observe_dispatch(theirs, 100.0)
+    predictor.observe_ttft(theirs, 9.0, 109.0)
+    predictor.observe_end(theirs, 77, None, None, 9.0, 120.0)
+    stranger = SentAttempt(REQUEST, replace(CANDIDATE, instance="never predicted"), instance, mine)
+    predictor.observe_dispatch(stranger, 120.0)
+    predictor.observe_ttft(stranger, 9.0, 129.0)
     again = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert again.ttft_s_p50 == mine.ttft_s_p50
     assert again.tpot_s == pytest.approx(value(mine.tpot_s), rel=0.01)
@@ -367,9 +370,7 @@ def test_coverage_counts_what_held() -> None:
 def test_coverage_is_unknown_before_anything_was_seen() -> None:
     predictor = OnlinePredictor()
     instance = an_instance()
-    prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
-    predictor.observe_dispatch(REQUEST, CANDIDATE, instance, prediction, 100.0)
-    predictor.observe_ttft(REQUEST, CANDIDATE, instance, prediction, 0.1, 100.1)
+    predictor.observe_ttft(sent(predictor, REQUEST, instance, 100.0), 0.1, 100.1)
     coverage = predictor.coverage()["i"]
     assert coverage["tpot_abs_log_error"] is None
     assert coverage["output_within_p90"] is None

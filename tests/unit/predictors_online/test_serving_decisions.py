@@ -11,7 +11,7 @@ from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
 from predictors.online.prompt_caches import PromptCaches
-from router.core.interfaces import Option
+from router.core.interfaces import Option, SentAttempt
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, Request, Slo
@@ -75,16 +75,18 @@ def lived(
     """The request goes to one of them, and is late, lost, or answered; the moment after that."""
     option = rng.choice(options)
     assert option.prediction is not None
-    of = request, option.candidate, option.instance, option.prediction
-    predictor.observe_dispatch(*of, now)
+    of = SentAttempt(request, option.candidate, option.instance, option.prediction)
+    predictor.observe_dispatch(of, now)
     late_s = 0.05 * rng.lognormvariate(0.0, 1.0)
     end = rng.random()
     if end < 0.2:
-        predictor.observe_loss(*of, late_s, False, 0, None, now + late_s)
+        predictor.observe_loss(of, late_s, False, 0, None, now + late_s)
     elif end < 0.9:
-        predictor.observe_ttft(*of, late_s, now + late_s)
+        predictor.observe_ttft(of, late_s, now + late_s)
         tpot_s = 0.02 * rng.lognormvariate(0.0, 0.3)
-        predictor.observe_end(*of, rng.randrange(1, 600), request.prompt_tokens, tpot_s, now + late_s + 1.0)
+        predictor.observe_end(
+            of, rng.randrange(1, 600), None, request.prompt_tokens, tpot_s, now + late_s + 1.0
+        )
     return now + late_s + 1.0
 
 
@@ -135,9 +137,9 @@ HERE = Instance("i", "vllm", {"m": Candidate("i", "m", "m")}, profiles={"m": PRO
 
 def served(predictor: OnlinePredictor, request: Request, output_tokens: int, *, ended: bool = True) -> None:
     of = sent(predictor, request, HERE, 100.0)
-    predictor.observe_ttft(*of, 1.0, 101.0)
+    predictor.observe_ttft(of, 1.0, 101.0)
     if ended:
-        predictor.observe_end(*of, output_tokens, None, 0.01, 105.0)
+        predictor.observe_end(of, output_tokens, None, None, 0.01, 105.0)
 
 
 def test_a_session_reaches_beyond_the_hashes() -> None:
@@ -193,10 +195,10 @@ def test_a_request_may_have_two_attempts_at_once() -> None:
         attempts[name] = sent(predictor, request, instance, 100.0)
         instance.dispatched(500)
     fleet["quick"].first_token(500, 100)
-    predictor.observe_ttft(*attempts["quick"], 0.05, 100.05)
+    predictor.observe_ttft(attempts["quick"], 0.05, 100.05)
     fleet["slow"].released(500, 0, decoding=False)
-    predictor.observe_loss(*attempts["slow"], 0.05, False, 0, None, 100.05)
-    predictor.observe_end(*attempts["quick"], 50, 500, 0.01, 100.6)
+    predictor.observe_loss(attempts["slow"], 0.05, False, 0, None, 100.05)
+    predictor.observe_end(attempts["quick"], 50, None, 500, 0.01, 100.6)
     assert not predictor.stats.attempts
     assert all(not each.pending for each in predictor.stats.candidates.values())
     assert all(not each._waiting for each in predictor.stats.histories.values())

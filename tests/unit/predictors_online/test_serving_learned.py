@@ -16,7 +16,7 @@ from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
-from router.core.interfaces import Option
+from router.core.interfaces import Option, SentAttempt
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Price, PromptFeatures, Request, Slo
@@ -71,15 +71,13 @@ def serve(
 ) -> None:
     """One request through the instance, its TTFT a multiple of the idle prefill."""
     request = replace(REQUEST, id=f"{instance.name}-{number}-{at_s}", arrived_at=at_s)
-    prediction = predictor.predict(request, instance.candidates["m"], instance, at_s)
-    of = request, instance.candidates["m"], instance, prediction
+    of = sent(predictor, request, instance, at_s)
     instance.dispatched(500)
-    predictor.observe_dispatch(*of, at_s)
     ttft_s = PROFILE.prefill_s(500) * ttft_factor * (0.9 + 0.2 * (number * 7 % 10) / 9)
     instance.first_token(500, 100)
-    predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
+    predictor.observe_ttft(of, ttft_s, at_s + ttft_s)
     instance.released(500, 100, decoding=True)
-    predictor.observe_end(*of, 100, 500, 0.012, at_s + 2.0)
+    predictor.observe_end(of, 100, None, 500, 0.012, at_s + 2.0)
 
 
 def value(number: float | None) -> float:
@@ -183,7 +181,7 @@ def test_attempts_that_are_overdue_count_before_they_end() -> None:
             of = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s), instance, at_s)
             if number % 2:
                 ttft_s = PROFILE.prefill_s(500)
-                predictor.observe_ttft(*of, ttft_s, at_s + ttft_s)
+                predictor.observe_ttft(of, ttft_s, at_s + ttft_s)
         predictor.observe_report(instance, 9000.0)
         covered = predictor.coverage()["i"]
         assert value(covered["observed"]) == 100
@@ -207,9 +205,9 @@ def test_an_answer_in_one_piece_is_never_overdue() -> None:
             attempt = sent(predictor, request, instance, at_s)
             predictor.observe_report(instance, at_s + 8.0)
             if lost:
-                predictor.observe_loss(*attempt, 8.0, False, 0, None, at_s + 8.0)
+                predictor.observe_loss(attempt, 8.0, False, 0, None, at_s + 8.0)
             else:
-                predictor.observe_end(*attempt, 30, 500, None, at_s + 8.0)
+                predictor.observe_end(attempt, 30, None, 500, None, at_s + 8.0)
         assert predictor.coverage().get("i", {}).get("observed", 0) == 0
         after = predictor.predict(replace(REQUEST, arrived_at=1000.0), of, instance, 1000.0)
         assert value(after.ttft_s_p50) == pytest.approx(expected, rel=0.01)
@@ -223,7 +221,7 @@ def test_what_was_taken_for_overdue_is_corrected_when_it_comes() -> None:
     late = sent(predictor, replace(REQUEST, id="late", arrived_at=1000.0), instance, 1000.0)
     predictor.observe_report(instance, 1001.0)
     assert predictor.coverage()["i"]["observed"] == 41
-    predictor.observe_ttft(*late, 1.5, 1001.5)
+    predictor.observe_ttft(late, 1.5, 1001.5)
     assert predictor.coverage()["i"]["observed"] == 41
     after = predictor.predict(replace(REQUEST, arrived_at=2000.0), instance.candidates["m"], instance, 2000.0)
     assert value(after.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.3)
@@ -234,7 +232,7 @@ def test_a_request_given_up_at_once_teaches_nothing_and_one_given_up_late_does()
         predictor = predictor_with(latency=latency_model())
         instance = an_instance()
         predictor.observe_loss(
-            *sent(predictor, REQUEST, instance, 100.0), waited_s, False, 0, None, 100.0 + waited_s
+            sent(predictor, REQUEST, instance, 100.0), waited_s, False, 0, None, 100.0 + waited_s
         )
         predicted = predictor.coverage().get("i")
         assert (0 if predicted is None else predicted["observed"]) == learned
@@ -273,7 +271,8 @@ def test_a_prompt_gives_the_length_and_fleet_answers_correct_it() -> None:
     for number in range(100):
         request = replace(short, id=str(number), forecast=None)
         prediction = predictor.predict(request, of, instance, 100.0)
-        predictor.observe_end(request, of, instance, prediction, 60, 500, None, 101.0)
+        attempt = SentAttempt(request, of, instance, prediction)
+        predictor.observe_end(attempt, 60, None, 500, None, 101.0)
     again = replace(short, forecast=None)
     assert value(predictor.predict(again, of, instance, 100.0).output_tokens_p50) == pytest.approx(
         60, rel=0.2
@@ -429,11 +428,10 @@ def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> Non
         for number in range(60):
             at_s = 30.0 * number
             request = replace(REQUEST, id=str(number), arrived_at=at_s, decodes=number % 2 == 0)
-            prediction = predictor.predict(request, of, instance, at_s)
+            attempt = sent(predictor, request, instance, at_s)
             instance.dispatched(500)
-            predictor.observe_dispatch(request, of, instance, prediction, at_s)
             instance.released(500, 0, decoding=False)
-            predictor.observe_end(request, of, instance, prediction, 0, 500, None, at_s + 0.06)
+            predictor.observe_end(attempt, 0, None, 500, None, at_s + 0.06)
         later = replace(REQUEST, arrived_at=5000.0)
         after = predictor.predict(later, of, instance, 5000.0)
         assert value(after.ttft_s_p95) == pytest.approx(value(before.ttft_s_p95), rel=0.05)
@@ -446,13 +444,10 @@ def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> Non
 def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
     predictor = predictor_with(latency=latency_model())
     instance = an_instance()
-    of = instance.candidates["m"]
     for name, at_s in (("slow", 100.0), ("lost", 100.01)):
-        request = replace(REQUEST, id=name, arrived_at=at_s)
-        prediction = predictor.predict(request, of, instance, at_s)
-        predictor.observe_dispatch(request, of, instance, prediction, at_s)
+        attempt = sent(predictor, replace(REQUEST, id=name, arrived_at=at_s), instance, at_s)
         if name == "lost":
-            predictor.observe_loss(request, of, instance, prediction, 0.1, False, 0, None, at_s + 0.1)
+            predictor.observe_loss(attempt, 0.1, False, 0, None, at_s + 0.1)
     predictor.observe_report(instance, 4000.0)
     window = predictor.stats.candidates["i", "m"].ttft.pooled
     assert window.count == 2
@@ -468,8 +463,8 @@ def test_an_answer_that_ended_in_the_middle_teaches_the_speed_and_the_least_leng
     for number in range(200):
         at_s = 100.0 + 10.0 * number
         attempt = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s), instance, at_s)
-        predictor.observe_ttft(*attempt, 0.1, at_s + 0.1)
-        predictor.observe_loss(*attempt, 8.0, True, 250, 5.0 * step_s, at_s + 8.0)
+        predictor.observe_ttft(attempt, 0.1, at_s + 0.1)
+        predictor.observe_loss(attempt, 8.0, True, 250, 5.0 * step_s, at_s + 8.0)
     after = predictor.predict(replace(REQUEST, arrived_at=1e4), instance.candidates["m"], instance, 1e4)
     assert value(after.tpot_s) == pytest.approx(5.0 * step_s, rel=0.2)
     assert value(after.output_tokens_p50) > 250
@@ -485,6 +480,6 @@ def test_what_shows_no_speed_or_length_when_it_ends_in_the_middle() -> None:
     ):
         at_s = 100.0 + 10.0 * number
         attempt = sent(predictor, replace(REQUEST, id=str(number), arrived_at=at_s, **fields), instance, at_s)
-        predictor.observe_loss(*attempt, 8.0, decoding, tokens, tpot_s, at_s + 8.0)
+        predictor.observe_loss(attempt, 8.0, decoding, tokens, tpot_s, at_s + 8.0)
         assert stats.candidates["i", "m"].tpot.pooled.count == 0
         assert stats.lengths.of("m").output.observed == (number >= 1)

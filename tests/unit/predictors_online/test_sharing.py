@@ -119,8 +119,8 @@ def test_prompts_that_an_instance_holds_are_exchanged() -> None:
     instance = same_instance()
     request = replace(REQUEST, prefix=(1, 2**32 - 1, 3), session="0123abcd", prompt_tokens=3000)
     of = sent(teacher, request, instance, 0.0)
-    teacher.observe_ttft(*of, 0.2, 0.2)
-    teacher.observe_end(*of, 400, 3100, 0.01, 4.0)
+    teacher.observe_ttft(of, 0.2, 0.2)
+    teacher.observe_end(of, 400, None, 3100, 0.01, 4.0)
     message = teacher.sharing.drain_outgoing(1.0, 2)
     assert message is not None
     pupil.sharing.receive(message, {"i": instance}, 4.0)
@@ -279,12 +279,10 @@ def test_messages_hold_no_text_of_a_prompt() -> None:
     teacher.sharing.begin()
     instance = same_instance()
     request = replace(REQUEST, features=prompt_features("the password is swordfish"), session=None)
-    prediction = teacher.predict(request, instance.candidates["m"], instance, 0.0)
+    of = sent(teacher, request, instance, 0.0)
     teacher.predict_all(request, [Option(instance.candidates["m"], instance)], 0.0)
-    of = request, instance.candidates["m"], instance, prediction
-    teacher.observe_dispatch(*of, 0.0)
-    teacher.observe_ttft(*of, 0.2, 0.2)
-    teacher.observe_end(*of, 40, 31, 0.01, 4.0)
+    teacher.observe_ttft(of, 0.2, 0.2)
+    teacher.observe_end(of, 40, None, 31, 0.01, 4.0)
     assert request.features is not None
     teacher.observe_quality("m", request.features, 1.0)
     message = teacher.sharing.drain_outgoing(1.0, 2)

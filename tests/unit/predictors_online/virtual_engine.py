@@ -7,6 +7,7 @@ from random import Random
 
 from backends.engine import Engine, Progress, Sequence
 from predictors.online.predictor import OnlinePredictor
+from router.core.interfaces import SentAttempt
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, PromptFeatures, Request, Slo
@@ -66,7 +67,7 @@ class Run:
         self.now = 0.0
         self.seen: list[Seen] = []
         self.features: PromptFeatures | None = None  # of every request
-        self._open: dict[str, tuple[Request, Seen]] = {}
+        self._open: dict[str, tuple[SentAttempt, Seen]] = {}
         self._reported_at = 0.0
 
     def arrive(self, rate_per_s: float, count: int, slo: Slo | None) -> list[Seen]:
@@ -99,10 +100,10 @@ class Run:
         prediction = self.predictor.predict(request, self.candidate, self.instance, self.now)
         seen = Seen(prediction, prompt_tokens, self.now)
         self.seen.append(seen)
-        self._open[request.id] = (request, seen)
-        instance = self.instance
-        instance.dispatched(prompt_tokens)
-        self.predictor.observe_dispatch(request, self.candidate, instance, prediction, self.now)
+        attempt = SentAttempt(request, self.candidate, self.instance, prediction)
+        self._open[request.id] = (attempt, seen)
+        self.instance.dispatched(prompt_tokens)
+        self.predictor.observe_dispatch(attempt, self.now)
         self.engine.submit(Sequence(request.id, prompt_tokens, output_tokens), self.now)
 
     def _until(self, at: float) -> None:
@@ -118,27 +119,18 @@ class Run:
             self.predictor.observe_report(instance, at)
 
     def _progress(self, progress: Progress) -> None:
-        request, seen = self._open[progress.seq_id]
-        instance, predictor = self.instance, self.predictor
+        attempt, seen = self._open[progress.seq_id]
+        request, instance, predictor = attempt.request, self.instance, self.predictor
         expected_output = round(seen.prediction.output_tokens_mean or 0)
         if seen.first_at is None:
             seen.first_at = progress.at_s
             instance.first_token(request.prompt_tokens, expected_output)
-            predictor.observe_ttft(
-                request, self.candidate, instance, seen.prediction, seen.ttft_s, progress.at_s
-            )
+            predictor.observe_ttft(attempt, seen.ttft_s, progress.at_s)
         seen.tokens += progress.new_tokens
         if progress.finished is not None:
             seen.ended_at = progress.at_s
             instance.released(request.prompt_tokens, expected_output, decoding=True)
             del self._open[request.id]
             predictor.observe_end(
-                request,
-                self.candidate,
-                instance,
-                seen.prediction,
-                seen.tokens,
-                request.prompt_tokens,
-                seen.tpot_s,
-                progress.at_s,
+                attempt, seen.tokens, request.max_tokens, request.prompt_tokens, seen.tpot_s, progress.at_s
             )

@@ -17,7 +17,7 @@ from router.core.money.account import OutputBound
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
 from router.core.state import Instance
-from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome, Prediction, Slo
+from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome, Prediction, Request, Slo
 from router.store import tables
 from router.store.entries import (
     ATTEMPT_COLUMNS,
@@ -135,7 +135,18 @@ def settled(reasons: Sequence[str | None] = (None,)) -> tuple[RequestRecord, Dec
     decision = Decision("slo", 10.5, 0, (Considered(candidate, prediction, 1.0, None),), 0.25, ())
     choice = Choice(0, (1.0,), reasons, 0.25)
     decided = Decided("slo", 10.5, (Option(candidate, instance, prediction),), choice, (), ())
-    attempt = AttemptState(1, candidate, instance, decided, OutputBound(), False, 10.5, 5, prediction, 20)
+    attempt = AttemptState(
+        Request("req", 10.0, "slo", ("m",), prompt_tokens=5),
+        candidate,
+        instance,
+        prediction,
+        1,
+        decided,
+        OutputBound(),
+        False,
+        10.5,
+        20,
+    )
     attempt.first_token_at, attempt.ended_at, attempt.ended_how = 11.0, 12.0, EndedHow.OK
     attempt.output_tokens, attempt.cost_usd = 7, 0.25
     record = RequestRecord("req", 1000.0, arrived_at=10.0, prompt_tokens=5)
