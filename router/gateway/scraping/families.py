@@ -52,28 +52,32 @@ def _requests(metrics: Metrics) -> Iterator[Family]:
     series = list(metrics.all_series())
     names = (
         *("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_response_model"),
-        *("server_address", "error_type", "headway_policy"),
+        *("server_address", "headway_policy"),
     )
     labelled = []
     for each, one in series:
-        kind, error = metrics.kind(each.instance), "" if each.outcome in SUCCESS else each.outcome.value
-        values = (each.operation, kind, each.requested, each.model, each.instance, error, each.policy)
-        labelled.append((values, one))
-
-    def timed(name: str, times: str, text: str) -> Family:
-        found = [(values, getattr(one, times)) for values, one in labelled]
-        return histogram(f"gen_ai_server_{name}_seconds", text, names, found)
+        kind = metrics.kind(each.instance)
+        values = (each.operation, kind, each.requested, each.model, each.instance, each.policy)
+        labelled.append((values, each.outcome, one))
 
     text = "Time from arrival to the first token, queue included; server_address is the instance."
-    yield timed("time_to_first_token", "ttft", text)
-    yield timed("time_per_output_token", "tpot", "Mean time per output token after the first.")
-    yield timed("request_duration", "duration", "Time from arrival to the end of the request.")
+    first_tokens = ((values, one.ttft) for values, _, one in labelled)
+    yield histogram("gen_ai_server_time_to_first_token_seconds", text, names, first_tokens)
+    text = "Mean time per output token after the first."
+    output_tokens = ((values, one.tpot) for values, _, one in labelled)
+    yield histogram("gen_ai_server_time_per_output_token_seconds", text, names, output_tokens)
+    text = "Time from arrival to the end of the request."
+    durations = (
+        ((*values, "" if outcome in SUCCESS else outcome.value), one.duration)
+        for values, outcome, one in labelled
+    )
+    yield histogram("gen_ai_server_request_duration_seconds", text, (*names, "error_type"), durations)
     yield histogram(
         "gen_ai_client_token_usage",
         "Input and output tokens of a request.",
         (*names, "gen_ai_token_type"),
-        [((*values, "input"), one.input_tokens) for values, one in labelled]
-        + [((*values, "output"), one.output_tokens) for values, one in labelled],
+        [((*values, "input"), one.input_tokens) for values, _, one in labelled]
+        + [((*values, "output"), one.output_tokens) for values, _, one in labelled],
     )
     yield counter(
         "headway_requests",
@@ -148,7 +152,7 @@ def _predictor(predictor: OnlinePredictor) -> Iterator[Family]:
     yield gauge(
         "headway_predictor_coverage",
         "Share of recent TTFTs at or below a predicted quantile.",
-        (*group, "of", "quantile"),
+        (*group, "of", "predicted_quantile"),
         [((*key, "0.5"), coverage.ttft_p50) for key, coverage in coverages]
         + [((*key, "0.95"), coverage.ttft_p95) for key, coverage in coverages],
     )

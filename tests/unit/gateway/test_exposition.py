@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.types import Outcome
+from router.gateway.scraping.families import families
 from router.gateway.scraping.scrapes import MAX_PAGES, Scrapes, metrics_page
 from router.gateway.telemetry import metrics as metrics_module
 from router.gateway.telemetry.exposition import Page, counter, gauge, histogram
@@ -89,6 +90,12 @@ def test_what_is_told_is_read_back(values: dict[tuple[str, str], float], more: s
         expected[f"{name}_count", around] = times * len(values)
         expected[f"{name}_sum", around] = sum([one.total] * times)
     assert _told(page) == expected
+
+
+def test_no_label_has_a_name_that_prometheus_keeps_for_itself() -> None:
+    """`promtool check metrics` refuses them: of a histogram's bucket, and of a summary."""
+    for family in families(idle_gateway(Metrics())):
+        assert not {"le", "quantile"} & set(family.labels), family.name
 
 
 def _full() -> Metrics:

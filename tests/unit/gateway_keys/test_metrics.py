@@ -93,7 +93,6 @@ def test_times_and_tokens_have_opentelemetrys_names_and_buckets(metrics: Metrics
         "gen_ai_request_model": "small",
         "gen_ai_response_model": "llama",
         "server_address": "gpu-0",
-        "error_type": "",
     }
     ttft = "gen_ai_server_time_to_first_token_seconds"
     assert value(samples, f"{ttft}_sum", **labels) == 0.2
@@ -108,6 +107,21 @@ def test_times_and_tokens_have_opentelemetrys_names_and_buckets(metrics: Metrics
     assert value(samples, f"{usage}_sum", **labels, gen_ai_token_type="input") == 100
     assert value(samples, f"{usage}_sum", **labels, gen_ai_token_type="output") == 50
     assert (TOKEN_BUCKETS[0], TOKEN_BUCKETS[-1]) == (1, 67108864)
+
+
+def test_only_the_duration_is_told_apart_by_outcome(metrics: Metrics) -> None:
+    """As in OpenTelemetry's conventions. With the outcome, each of these histograms would be there many times over."""
+    for outcome in (Outcome.OK, Outcome.LATE, Outcome.CLIENT_CANCELLED):
+        metrics.record(record(outcome=outcome))
+    samples = scrape(metrics)
+    for name in ("server_time_to_first_token_seconds", "server_time_per_output_token_seconds"):
+        assert [value for _, value in samples[f"gen_ai_{name}_count"]] == [3]
+    assert [value for _, value in samples["gen_ai_client_token_usage_count"]] == [3, 3]
+    durations = samples["gen_ai_server_request_duration_seconds_count"]
+    assert [(labels["error_type"], value) for labels, value in durations] == [
+        ("", 2),
+        ("client_cancelled", 1),
+    ]
 
 
 def test_a_bound_is_inclusive(metrics: Metrics) -> None:
