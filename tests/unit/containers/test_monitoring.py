@@ -84,6 +84,19 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
         assert alert["annotations"]["summary"]
 
 
+def test_an_alert_about_a_gateway_is_over_all_its_workers() -> None:
+    alerts = [rule for group in RULES["groups"] for rule in group["rules"] if "alert" in rule]
+    about = [each for each in alerts if "$labels.gateway" in each["annotations"]["summary"]]
+    assert [each["alert"] for each in about if "without (worker)" not in each["expr"]] == ["HeadwayDown"]
+
+
+def test_what_is_not_there_raises_an_alert() -> None:
+    """A gateway that its service discovery has dropped, and a model without an instance, have no series to compare."""
+    rules = {rule.get("alert"): rule["expr"] for group in RULES["groups"] for rule in group["rules"]}
+    assert "or absent(" in rules["HeadwayDown"]
+    assert "or 0 * max by (model) (headway_desired_replicas)" in rules["HeadwayWantsMoreReplicas"]
+
+
 def test_the_burn_rate_is_the_share_of_misses_over_the_budget() -> None:
     """A miss in every two requests burns a budget of 5 % ten times too fast."""
     metrics = Metrics()
