@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from router.core.types import EndedHow
 from router.gateway.telemetry.metrics import OPERATIONS, SUCCESS
+from router.store.entries import clean
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -166,6 +167,7 @@ def _request_attributes(record: RequestRecord, operation: str) -> dict[str, Any]
     return {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "headway",
+        "gen_ai.request.model": clean(record.model_requested),
         "gen_ai.response.model": record.model,
         "gen_ai.request.max_tokens": record.max_tokens,
         "gen_ai.response.finish_reasons": None if finish is None else (finish,),
@@ -177,6 +179,7 @@ def _request_attributes(record: RequestRecord, operation: str) -> dict[str, Any]
         "headway.key": record.key_name,
         "headway.policy": record.policy,
         "headway.outcome": record.outcome.value,
+        "headway.error_code": record.error_code,
         "headway.attempts": record.attempts,
         "headway.hedged": record.hedged,
         "headway.candidates": len(record.decisions[0].considered) if record.decisions else None,

@@ -81,10 +81,14 @@ def test_a_refusal_is_an_error(exporter: InMemorySpanExporter) -> None:
     tracing = Tracing(None, 1.0, "0", exporter)
     trace = tracing.begin({})
     assert trace.parent_id is None
-    tracing.end(RequestRecord("req_2", 1.0, Outcome.REJECTED_RATE, api="embeddings"), trace)
+    refused = RequestRecord("req_2", 1.0, Outcome.REJECTED_INVALID, api="embeddings")
+    refused.model_requested, refused.error_code = "no-such\ud800", "model_not_found"
+    tracing.end(refused, trace)
     (root,) = spans(tracing, exporter)
     assert (root.name, root.parent) == ("embeddings", None)
-    assert root.attributes["error.type"] == "rejected_rate"
+    assert root.attributes["error.type"] == "rejected_invalid"
+    assert root.attributes["headway.error_code"] == "model_not_found"
+    assert root.attributes["gen_ai.request.model"] == "no-such\ufffd"
 
 
 @pytest.mark.parametrize(
