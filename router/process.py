@@ -91,6 +91,7 @@ async def run_gateway(
     async with open_gateway(config, reload=reload, engine_url=engine_url) as gateway:
 
         async def started() -> None:
+            gateway.stalls.start()  # a stall before delays no request
             # uvicorn accepts connections right after the lifespan's start.
             loop.call_soon(on_ready, url_of(listener))
 

@@ -103,7 +103,6 @@ async def _serve(config: FleetConfig, listener: socket.socket, client: _Client) 
         client.begin(server, listener.getsockname()[1])
 
     async with open_gateway(config) as gateway:
-        gateway.stalls.stop()  # its ticks would be counted where a request takes longer than their interval
         app = Application(gateway, started)
         settings = server_config(app, config.server.host, config.server.port, grace_s=1.0)
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))

@@ -81,7 +81,6 @@ class Gateway:
     # --- life ----------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Serve the fleet. Raises ConfigError, StoreError."""
-        self.stalls.start()
         await self.keys.start(self.config)
         if self.keys.lost:
             self.fleet.close()

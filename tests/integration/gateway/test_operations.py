@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -70,6 +72,13 @@ async def test_the_metrics_of_the_contract(tmp_path):
         assert value(found["headway_decision_seconds"]) == 4
         # A client's own unknown names make no series.
         assert not any("gpt-9" in sample.labels.values() for f in found.values() for sample in f.samples)
+
+
+async def test_the_start_of_a_gateway_is_no_stall(tmp_path):
+    """`router.process` measures stalls from when it accepts connections."""
+    async with live(tmp_path, vllm("a")) as gw:
+        await asyncio.sleep(0.1)
+        assert value((await metrics(gw))["headway_event_loop_stall_seconds"]) == 0
 
 
 async def test_health_of_instances_is_told(tmp_path):

@@ -40,6 +40,7 @@ async def test_workers_are_one_gateway(tmp_path, redis_url):
                 assert sum(counts.values()) == 40
                 assert by_worker(found["gen_ai_server_request_duration_seconds"]) == counts
                 assert by_worker(found["headway_worker_up"]) == {"0": 1, "1": 1}
+            assert by_worker(found["headway_event_loop_stall_seconds"]).keys() == {"0", "1"}
 
             # An emulated engine runs once for all of them.
             assert gw.engine_processes() == 1
