@@ -151,7 +151,8 @@ class Gateway:
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
-        traced, logged = record.trace is not None, self.fleet.rules.log_requests
+        traced = record.trace is not None and record.trace.sampled
+        logged = self.fleet.rules.log_requests
         if traced or logged:
             record.complete()
         if traced and self.tracing is not None:

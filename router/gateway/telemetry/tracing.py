@@ -30,15 +30,17 @@ _CLOSE_S = 3.0
 
 
 class Trace(NamedTuple):
-    """A request's place in a trace. `span_id` is its own, `parent_id` its caller's (None: it begins the trace)."""
+    """A request's place in a trace. `span_id` is its own, `parent_id` its caller's (None: it begins the trace). Spans are
+    sent only if it is `sampled`; engines are told so, or they would begin traces of their own."""
 
     trace_id: int
     span_id: int
     parent_id: int | None
+    sampled: bool
 
     def parent_of(self, span_id: int) -> str:
         """The `traceparent` of a call inside the span `span_id`."""
-        return f"00-{self.trace_id:032x}-{span_id:016x}-01"
+        return f"00-{self.trace_id:032x}-{span_id:016x}-{self.sampled:02x}"
 
 
 def new_span_id() -> int:
@@ -70,16 +72,13 @@ class Tracing:
         self._sample = sample
         self._rng = Random(secrets.randbits(64))
 
-    def begin(self, headers: Mapping[bytes, bytes]) -> Trace | None:
-        """The trace of a request that arrives; None if it is not traced. A caller's `traceparent` decides."""
+    def begin(self, headers: Mapping[bytes, bytes]) -> Trace:
+        """The trace of a request that arrives. A caller's `traceparent` decides whether it is sampled."""
         given = _TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").strip())
         if given is not None and given[1] != b"ff" and int(given[2], 16) and int(given[3], 16):
-            if not int(given[4], 16) & 1:
-                return None
-            return Trace(int(given[2], 16), new_span_id(), int(given[3], 16))
-        if self._rng.random() >= self._sample:
-            return None
-        return Trace(secrets.randbits(128) or 1, new_span_id(), None)
+            sampled = bool(int(given[4], 16) & 1)
+            return Trace(int(given[2], 16), new_span_id(), int(given[3], 16), sampled)
+        return Trace(secrets.randbits(128) or 1, new_span_id(), None, self._rng.random() < self._sample)
 
     def end(self, record: RequestRecord, trace: Trace) -> None:
         """Send the spans of a request that has ended."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ async def test_a_request_is_traced_through_to_its_engine(tmp_path: Path) -> None
     async with FakeEngine(lambda exchange: exchange.answer(200, b"")) as collector:
         traces = {"enabled": True, "endpoint": f"{collector.url}/v1/traces"}
         async with staged(
-            tmp_path, says("Hi"), kind="openai", engines="e", observability={"traces": traces}
+            tmp_path, says("Hi"), says("Hi"), kind="openai", engines="e", observability={"traces": traces}
         ) as (gw, stage):
             status, headers, _ = await gw.chat(headers={"traceparent": CALLER})
             assert status == 200
             assert (await gw.chat(model="nothing", headers={"traceparent": CALLER}))[0] == 404
+            # no spans of its own, and the engine is not to make any
+            assert (await gw.chat(headers={"traceparent": CALLER[:-2] + "00"}))[0] == 200
     spans = [
         span
         for request in collector.requests
@@ -38,6 +41,7 @@ async def test_a_request_is_traced_through_to_its_engine(tmp_path: Path) -> None
         for scope in resource.scope_spans
         for span in scope.spans
     ]
+    assert len(spans) == 4
     told = {span.name: span for span in spans}
     assert {span.trace_id.hex() for span in spans} == {CALLER[3:35]}
     answered, attempt = told["chat llama-3.1-8b"], told["attempt e"]
@@ -46,6 +50,7 @@ async def test_a_request_is_traced_through_to_its_engine(tmp_path: Path) -> None
     assert answered.parent_span_id.hex() == CALLER[36:52]
     assert attempt.parent_span_id == answered.span_id
     assert stage.headers[0]["traceparent"] == f"00-{CALLER[3:35]}-{attempt.span_id.hex()}-01"
+    assert re.fullmatch(f"00-{CALLER[3:35]}-[0-9a-f]{{16}}-00", stage.headers[1]["traceparent"])
     refused = {each.key: each.value.string_value for each in told["chat"].attributes}
     assert refused["error.type"] == "rejected_invalid"
 

@@ -111,12 +111,14 @@ def test_a_wrong_traceparent_begins_a_trace(told: bytes, exporter: InMemorySpanE
 
 def test_the_caller_decides_else_the_share(exporter: InMemorySpanExporter) -> None:
     never = Tracing(None, 0.0, "0", exporter)
-    assert never.begin({}) is None
-    assert never.begin({b"traceparent": CALLER}) is not None
+    assert not never.begin({}).sampled
+    assert never.begin({b"traceparent": CALLER}).sampled
     always = Tracing(None, 1.0, "0", exporter)
-    assert always.begin({b"traceparent": CALLER[:-2] + b"00"}) is None
+    unsampled = always.begin({b"traceparent": CALLER[:-2] + b"00"})
+    assert not unsampled.sampled
+    assert unsampled.parent_of(7) == "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-00"
     half = Tracing(None, 0.5, "0", exporter)
-    assert 300 < sum(half.begin({}) is not None for _ in range(1000)) < 700
+    assert 300 < sum(half.begin({}).sampled for _ in range(1000)) < 700
     for each in (never, always, half):
         each.close()
 
@@ -169,6 +171,6 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.M
     away = Away()
     tracing = Tracing(None, 1.0, "0", away)
     for _ in range(400):  # of three spans each
-        tracing.end(record(), tracing.begin({}) or pytest.fail("not traced"))
+        tracing.end(record(), tracing.begin({}))
     tracing.close()
     assert away.tries == 0
