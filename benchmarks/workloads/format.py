@@ -54,7 +54,11 @@ reading, writing = partial(_doing, "read"), partial(_doing, "write")
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that is there whole or not at all: beside it, and moved to its place at the end."""
+    """Where to write a file that is there whole or not at all: beside it, and moved to its place at the end. A pipe or a
+    device is written directly."""
+    if path.exists() and not path.is_file():
+        yield path
+        return
     part = path.with_name(path.name + ".part")
     try:
         yield part

@@ -1,5 +1,7 @@
 """The workload file: round trips, and errors that name line and reason."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,17 @@ def test_a_broken_writer_leaves_the_old_file(tmp_path: Path) -> None:
         write(path, Header("test"), broken())
     assert list(read(path)) == [PLAIN]
     assert [name.name for name in tmp_path.iterdir()] == ["w.jsonl"]
+
+
+def test_a_pipe_or_a_device_stays_what_it_is(tmp_path: Path) -> None:
+    """`--out /dev/null` as root put a file in its place, and other programs of the machine failed."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(path.read_bytes)
+        write(path, Header("test"), [PLAIN])
+        assert reading.result().count(b"\n") == 2
+    assert [(each.name, each.is_fifo()) for each in tmp_path.iterdir()] == [("pipe", True)]
 
 
 def test_a_second_pass_need_not_remember_ids(tmp_path: Path) -> None:
