@@ -17,7 +17,8 @@ class Translated(NamedTuple):
 
     `api` is "chat", "completions" or "embeddings"; `body` has the client's model name, and `routing` if the client gave
     it. `load` is set for a request of Ollama's that generates nothing and only loads or unloads the model: it is answered
-    at once with that as its `done_reason`. `echo` has the members of a response that repeat the request.
+    at once with that as its `done_reason`. `echo` has the members of a response that repeat the request. `namespaces` has the
+    namespace and the name of each function in one, by its name in `body`.
     """
 
     body: dict[str, Any]
@@ -25,6 +26,7 @@ class Translated(NamedTuple):
     api: str = "chat"
     load: Literal["load", "unload"] | None = None
     echo: Mapping[str, Any] = MappingProxyType({})
+    namespaces: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
 
 class ApiCodec(Protocol):

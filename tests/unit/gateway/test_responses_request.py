@@ -159,6 +159,26 @@ def test_allowed_tools_are_the_only_tools(mode: str) -> None:
     assert (asked.echo["tools"], asked.echo["tool_choice"]) == (tools, choice)
 
 
+def namespace(name: str, *tools: Any) -> dict[str, Any]:
+    return {"type": "namespace", "name": name, "description": "Some tools", "tools": list(tools)}
+
+
+def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
+    """As Codex sends its tools: the other kinds are left out, and calls of earlier turns have a chat's names too."""
+    tools = [TOOL, namespace("mcp__a", TOOL, {"type": "custom", "name": "patch"}), {"type": "web_search"}]
+    call = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"}
+    given = [{"role": "user", "content": "Hi"}, call, {**call, "namespace": "mcp__a"}]
+    asked = responses_to_chat(
+        {"model": "m", "input": given, "tools": tools, "client_metadata": {"turn": "1"}}
+    )
+    assert asked.body.keys() == {"model", "messages", "tools"}
+    names = [tool["function"].pop("name") for tool in asked.body["tools"]]
+    assert names == ["weather", "mcp__a__weather"]
+    assert asked.body["tools"][0] == asked.body["tools"][1]
+    assert [one["function"]["name"] for one in asked.body["messages"][1]["tool_calls"]] == names
+    assert asked.namespaces == {"mcp__a__weather": ("mcp__a", "weather")}
+
+
 def allowed(*tools: Any, mode: str = "auto") -> dict[str, Any]:
     return {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": mode, "tools": list(tools)}}
 
@@ -174,7 +194,12 @@ def allowed(*tools: Any, mode: str = "auto") -> dict[str, Any]:
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{}]}, "tools[0].type"),
+        ({"tools": [namespace("web", {"type": "custom", "name": "run"})]}, "tools"),
+        ({"tools": [namespace("web", {"type": "function"})]}, "tools[0].tools[0].name"),
+        ({"tools": [namespace("web", *[TOOL] * 600)] * 2}, "tools"),
+        ({"tools": [{"type": "namespace", "name": "web"}]}, "tools[0].tools"),
         ({"tools": [TOOL, {"type": "function"}]}, "tools[1].name"),
         ({"tools": [{**TOOL, "parameters": 1}]}, "tools[0].parameters"),
         ({"tools": [1]}, "tools[0]"),

@@ -20,7 +20,9 @@ from tests.unit.gateway.chunks import call, chunk
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 HEADWAY = {"request_id": "req_1", "model": "llama", "outcome": "ok"}
-ASKED = responses_to_chat({"model": "asked", "input": "x"})
+FUNCTION = {"type": "function", "name": "add"}
+NAMESPACE = {"type": "namespace", "name": "math", "description": "Sums", "tools": [FUNCTION]}
+ASKED = responses_to_chat({"model": "asked", "input": "x", "tools": [NAMESPACE]})
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
@@ -115,6 +117,22 @@ def test_thoughts_text_and_calls_are_items_one_after_the_other() -> None:
     assert [item["type"] for item in response["output"]] == ["reasoning", "message", *["function_call"] * 2]
     assert [item["call_id"] for item in response["output"][2:]] == ["c0", "c1"]
     assert [e["output_index"] for e in events if e["type"] == "response.output_item.done"] == [0, 1, 2, 3]
+
+
+def test_a_call_in_a_namespace() -> None:
+    batches = [
+        chunk(call(0, "{}", id="a", name="math__add")),
+        chunk(call(1, "{}", id="b", name="other__add")) + chunk({}, "tool_calls"),
+    ]
+    events = streamed(*batches)
+    first, second = events[-1]["response"]["output"]
+    assert (first["namespace"], first["name"]) == ("math", "add")
+    assert ("namespace" in second, second["name"]) == (False, "other__add")
+    assert events[-1]["response"] == whole(*batches)
+    items = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    assert [item.get("namespace") for item in items] == ["math", None]
+    (done, _) = [event for event in events if event["type"].endswith("arguments.done")]
+    assert done["name"] == "add"
 
 
 def test_text_inside_a_call_stays_before_text_after_it() -> None:

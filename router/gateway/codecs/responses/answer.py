@@ -15,6 +15,8 @@ from router.gateway.codecs.codec import listed, texts_of
 
 #: Where engines put a model's reasoning, the newer name first.
 THINKING = ("reasoning", "reasoning_content")
+#: The namespace and the name of each function in one, by its name in a chat.
+Namespaces = Mapping[str, tuple[str, str]]
 
 
 def item_id(prefix: str, ids: str, index: int) -> str:
@@ -75,8 +77,10 @@ def reasoning_part(text: str) -> dict[str, Any]:
     return {"type": "reasoning_text", "text": text}
 
 
-def call_item(item: str, status: str, call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {
+def call_item(
+    item: str, status: str, call_id: str, name: str, arguments: str, namespaces: Namespaces
+) -> dict[str, Any]:
+    call = {
         "id": item,
         "type": "function_call",
         "status": status,
@@ -84,6 +88,9 @@ def call_item(item: str, status: str, call_id: str, name: str, arguments: str) -
         "name": name,
         "arguments": arguments,
     }
+    if name in namespaces:
+        call["namespace"], call["name"] = namespaces[name]
+    return call
 
 
 def logprobs_of(given: Any) -> list[dict[str, Any]]:
@@ -112,7 +119,7 @@ def _logprob(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def output_of(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
+def output_of(choice: Mapping[str, Any], ids: str, namespaces: Namespaces) -> list[dict[str, Any]]:
     """The items of a chat's choice, all complete."""
     said: Mapping[str, Any] = choice.get("message") or {}
     output: list[dict[str, Any]] = []
@@ -136,6 +143,6 @@ def output_of(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
         arguments = function.get("arguments") or ""
         if not isinstance(arguments, str):  # some engines send an object
             arguments = orjson.dumps(arguments).decode()
-        item = item_id("fc", ids, index)
-        output.append(call_item(item, "completed", call_id, function.get("name") or "", arguments))
+        item, name = item_id("fc", ids, index), function.get("name") or ""
+        output.append(call_item(item, "completed", call_id, name, arguments, namespaces))
     return output

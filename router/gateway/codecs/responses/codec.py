@@ -100,7 +100,7 @@ class ResponsesCodec(EventReader):
         self._ids = request_id.removeprefix("req_")  # what the ids of a response and its items share
         model = request.body.get("model")
         self._asked_model = model if isinstance(model, str) else ""
-        self._echo = request.echo
+        self._echo, self._namespaces = request.echo, request.namespaces
         self._clock = clock
         self._begin_stream()
 
@@ -165,7 +165,7 @@ class ResponsesCodec(EventReader):
         choice: Mapping[str, Any] = choices[0] if choices else {}
         reason = choice.get("finish_reason")
         status = _status_of(reason)
-        self._output = output_of(choice, self._ids)
+        self._output = output_of(choice, self._ids, self._namespaces)
         if self._output:
             self._output[-1]["status"] = status  # all items before it are complete
         self._model, self._service_tier = headway["model"], tier if isinstance(tier, str) else None
@@ -291,7 +291,8 @@ class ResponsesCodec(EventReader):
                 item = item_id("fc", self._ids, index)
                 call_id = call.get("id") or item_id("call", self._ids, index)
                 self._call_item = item, call_id
-                out.append(self._item_event("added", call_item(item, "in_progress", call_id, name, "")))
+                begun = call_item(item, "in_progress", call_id, name, "", self._namespaces)
+                out.append(self._item_event("added", begun))
             item, call_id = self._call_item
             place = {"item_id": item, "output_index": index}
             if len(arguments) > self._call_sent:
@@ -300,10 +301,10 @@ class ResponsesCodec(EventReader):
                 out.append(self._event("response.function_call_arguments.delta", **place, delta=delta))
             if not last and not (more and self._is_complete(call)):
                 return
-            done = call_item(item, "completed" if more else status, call_id, name, arguments)
-            out.append(
-                self._event("response.function_call_arguments.done", **place, name=name, arguments=arguments)
-            )
+            ended = "completed" if more else status
+            done = call_item(item, ended, call_id, name, arguments, self._namespaces)
+            said = {"name": done["name"], "arguments": arguments}
+            out.append(self._event("response.function_call_arguments.done", **place, **said))
             out.append(self._item_event("done", done))
             self._output.append(done)
             self._call += 1

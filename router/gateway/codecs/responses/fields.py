@@ -5,7 +5,7 @@ Field names are those of https://platform.openai.com/docs/api-reference/response
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Required
+from typing import Annotated, Any, Literal, NotRequired, Required
 
 from pydantic import Field, GetPydanticSchema, with_config
 from typing_extensions import TypedDict
@@ -17,6 +17,7 @@ from router.request.validation import (
     MAX_TOOLS,
     STRICT,
     Check,
+    List,
     Object,
     Text,
     by_type,
@@ -111,6 +112,7 @@ class FunctionCall(TypedDict):
     call_id: Text
     name: Text
     arguments: Text
+    namespace: NotRequired[Text | None]
 
 
 @with_config(STRICT)
@@ -121,7 +123,12 @@ class FunctionCallOutput(TypedDict):
 
 @with_config(STRICT)
 class ItemReference(TypedDict):
-    type: Annotated[None, says("is not supported: no items are stored here")]
+    type: Annotated[
+        None,
+        says(
+            "is not supported: no items are stored here: send the item itself (some clients need store: false)"
+        ),
+    ]
 
 
 _Item = Annotated[
@@ -178,6 +185,35 @@ class Function(TypedDict, total=False):
 
 
 @with_config(STRICT)
+class Namespace(TypedDict):
+    """Tools under one name, for `NAMESPACE_TOOLS`."""
+
+    type: Literal["namespace"]
+    name: Text
+    tools: List
+
+
+def _kind_of_tool(tool: Any) -> str | None:
+    if not isinstance(tool, dict):
+        return None
+    kind = tool.get("type")
+    return (
+        kind
+        if kind == "namespace"
+        else "other"
+        if isinstance(kind, str) and kind != "function"
+        else "function"
+    )
+
+
+_TOOL_KINDS = {"function": Function, "namespace": Namespace, "other": Object}
+_Tools = Annotated[
+    list[Annotated[Any, one_of(_TOOL_KINDS, _kind_of_tool, "must be an object")]],
+    Field(max_length=MAX_TOOLS, fail_fast=True),
+]
+
+
+@with_config(STRICT)
 class ToolChoice(TypedDict, total=False):
     type: Required[_FunctionType]
     name: Required[Text]
@@ -223,13 +259,14 @@ class Body(TypedDict, total=False):
     text: TextOptions | None
     reasoning: Reasoning | None
     stream_options: Object | None
-    tools: Annotated[list[Function], Field(max_length=MAX_TOOLS, fail_fast=True)] | None
+    tools: _Tools | None
     tool_choice: Annotated[
         Literal["auto", "none", "required"] | Object | None,
         says("must be auto, none, required, a function or allowed_tools"),
     ]
     include: Annotated[list[Text], Field(max_length=_MAX_ENTRIES, fail_fast=True)] | None
     truncation: Literal["auto", "disabled"] | None
+    client_metadata: Any
     user: Text | None
     safety_identifier: Text | None
     prompt_cache_key: Text | None
@@ -237,6 +274,7 @@ class Body(TypedDict, total=False):
 
 
 BODY = Check(Body)
+NAMESPACE_TOOLS = Check(_Tools)
 TOOL_CHOICE, ALLOWED_TOOLS = Check(ToolChoice), Check(AllowedTools)
 #: Refuses the fields of `_SENTENCES`.
 NO_OTHER_FIELDS = Check(

@@ -6,7 +6,7 @@ Fields that the Responses API does not have (`seed`, `stop`, `top_k`, ...) pass 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from router.core.errors import invalid_request
@@ -14,6 +14,7 @@ from router.gateway.codecs.codec import Translated
 from router.gateway.codecs.responses.fields import (
     ALLOWED_TOOLS,
     BODY,
+    NAMESPACE_TOOLS,
     NO_OTHER_FIELDS,
     OTHER_NAMES,
     TOOL_CHOICE,
@@ -21,6 +22,7 @@ from router.gateway.codecs.responses.fields import (
     Body,
     Function,
 )
+from router.request.validation import MAX_TOOLS
 
 #: Fields that chats have too.
 _SAME = frozenset(
@@ -46,7 +48,7 @@ def responses_to_chat(body: Mapping[str, Any]) -> Translated:
     into["messages"] = messages
     if given.get("max_output_tokens") is not None:
         into["max_completion_tokens"] = given["max_output_tokens"]
-    _tools(given, into)
+    namespaces = _tools(given, into)
     _text_format(given, into)
     effort = (given.get("reasoning") or {}).get("effort")
     if effort is not None:
@@ -54,7 +56,7 @@ def responses_to_chat(body: Mapping[str, Any]) -> Translated:
     if given.get("top_logprobs") or _LOGPROBS in (given.get("include") or ()):
         into["logprobs"] = True
         into["top_logprobs"] = given.get("top_logprobs") or 0
-    return Translated(into, given.get("stream") is True, echo=_echo(body))
+    return Translated(into, given.get("stream") is True, echo=_echo(body), namespaces=namespaces)
 
 
 def is_response(given: Mapping[str, Any]) -> bool:
@@ -83,7 +85,8 @@ def _messages_of(given: str | Sequence[dict[str, Any]] | None) -> _Messages:
         if "role" in item:
             _add_message(item["role"], _content(item["content"]), messages)
         elif "arguments" in item:
-            function = {"name": item["name"], "arguments": item["arguments"]}
+            name = item["name"] if item.get("namespace") is None else _joined(item["namespace"], item["name"])
+            function = {"name": name, "arguments": item["arguments"]}
             call = {"id": item["call_id"], "type": "function", "function": function}
             _turn(messages).setdefault("tool_calls", []).append(call)
         elif "output" in item:
@@ -136,8 +139,18 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # --- tools and formats -------------------------------------------------------------------------------
-def _tools(given: Body, into: dict[str, Any]) -> None:
-    tools = [_tool(tool) for tool in given.get("tools") or ()]
+def _tools(given: Body, into: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Write the functions to the chat `into`. Returns the namespace and the name of each function in one, by its name in the
+    chat. Tools that the server or the model's vendor would run are left out: agents send them beside their functions."""
+    tools, namespaces = [], {}
+    for namespace, function in _functions(given.get("tools") or ()):
+        name = function["name"]
+        if namespace is not None:
+            name = _joined(namespace, name)
+            namespaces[name] = namespace, function["name"]
+        tools.append(_tool(function, name))
+    if given.get("tools") and not tools:
+        raise invalid_request("tools must have a function: other tools are not supported here.", "tools")
     choice: Any = given.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         # Few engines know a chat's form of it: they get the allowed tools alone.
@@ -151,17 +164,38 @@ def _tools(given: Body, into: dict[str, Any]) -> None:
     if not tools:
         if choice not in (None, "auto", "none"):
             raise invalid_request("tool_choice needs tools.", "tool_choice")
-        return
+        return namespaces
     into["tools"] = tools
     if choice is not None:
         into["tool_choice"] = choice
     if given.get("parallel_tool_calls") is not None:
         into["parallel_tool_calls"] = given["parallel_tool_calls"]
+    return namespaces
 
 
-def _tool(given: Function) -> dict[str, Any]:
-    members = ("name", "parameters", "description")
-    function = {name: value for name in members if (value := given.get(name)) is not None}
+def _functions(tools: Sequence[Any]) -> Iterator[tuple[str | None, Function]]:
+    """Each function, with its namespace. Raises a 400 for more than `MAX_TOOLS` tools in namespaces."""
+    left = MAX_TOOLS
+    for index, tool in enumerate(tools):
+        if tool["type"] == "function":
+            yield None, tool
+        elif tool["type"] == "namespace":
+            left -= len(tool["tools"])
+            if left < 0:
+                raise invalid_request(f"tools must have at most {MAX_TOOLS} entries.", "tools")
+            for each in NAMESPACE_TOOLS(tool["tools"], f"tools[{index}].tools"):
+                if each["type"] == "function":
+                    yield tool["name"], each
+
+
+def _joined(namespace: str, name: str) -> str:
+    """A chat's name of a function in a namespace: chats have no namespaces."""
+    return f"{namespace}__{name}"
+
+
+def _tool(given: Function, name: str) -> dict[str, Any]:
+    members = ("parameters", "description")
+    function = {"name": name, **{each: value for each in members if (value := given.get(each)) is not None}}
     if isinstance(given.get("strict"), bool):
         function["strict"] = given["strict"]
     return {"type": "function", "function": function}
