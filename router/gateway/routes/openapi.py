@@ -91,7 +91,13 @@ _RESPONSE_ITEM = _object(
     },
     description="a message, a function_call, a function_call_output, or a reasoning item",
 )
-_FUNCTION = {"type": {"const": "function"}, "name": _STRING, "description": _STRING, "parameters": _OBJECT}
+_TOOL = {
+    "type": _STRING | {"description": "`function` or `namespace` (with `tools`); others are left out"},
+    "name": _STRING,
+    "description": _STRING,
+    "parameters": _OBJECT,
+    "tools": _list(_OBJECT),
+}
 _FORMAT = {"type": {"enum": ["text", "json_object", "json_schema"]}, "name": _STRING, "schema": _OBJECT}
 _CHOICE = "`auto`, `none`, `required`, a function by its name, or `allowed_tools`"
 _SCORED = _INTEGER | {"minimum": 0, "description": "0 with `echo` scores the prompt"}
@@ -120,7 +126,7 @@ _PATHS: dict[str, tuple[str, str, dict[str, _Schema]]] = {
             "max_output_tokens": _COUNT,
             "temperature": _NUMBER,
             "top_p": _NUMBER,
-            "tools": _list(_object(_FUNCTION, "type name")),
+            "tools": _list(_object(_TOOL, "type")),
             "tool_choice": {"description": _CHOICE},
             "text": _object({"format": _object(_FORMAT, "type")}),
             "reasoning": _object({"effort": _STRING}),
