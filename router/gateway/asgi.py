@@ -28,10 +28,10 @@ Send = Callable[[Any], Awaitable[None]]
 
 _JSON, _TEXT = b"application/json", b"text/plain; charset=utf-8"
 #: The paths that are answered here, by these methods.
-_PATHS = ("/", "/healthz", "/readyz", "/metrics")
+_PATHS = ("/", "/healthz", "/health", "/readyz", "/metrics")
 _METHODS = ("GET", "HEAD")
-#: Those that callers with any host name may use.
-_PROBES = ("/healthz", "/readyz")
+#: Those that callers with any host name may use. `/health` is vLLM's name of `/healthz`: load generators look there.
+_PROBES = ("/healthz", "/health", "/readyz")
 #: One at a time: while pydantic builds models, it changes the warning filters of the whole process.
 _LOADING = threading.Lock()
 
@@ -90,7 +90,7 @@ class Application:
             raise method_not_allowed()
         if path == "/":
             await _respond(send, 200, _TEXT, b"Headway is running")
-        elif path == "/healthz":
+        elif path in {"/healthz", "/health"}:
             await _respond(send, 200, _JSON, orjson.dumps({"status": "ok"}))
         elif path == "/readyz":
             status, content = self._gateway.readiness()

@@ -146,6 +146,7 @@ _STATUS = _OBJECT | {"additionalProperties": _STRING}
 _OPERATIONS: dict[str, tuple[str, str, _Schema, dict[str, Any]]] = {
     "/": ("Says that it runs.", "text/plain", _STRING, {}),
     "/healthz": ("The process is alive.", "application/json", _STATUS, {}),
+    "/health": ("The same, by vLLM's name.", "application/json", _STATUS, {}),
     "/readyz": (
         "Whether the gateway can serve requests and record them. It stays ready while a database server is away: the "
         "answer then says so.",

@@ -68,7 +68,7 @@ async def test_programs_and_the_gateways_own_page_are_answered(tmp_path):
 
 async def test_probes_may_ask_under_any_name(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
-        for path in ("/healthz", "/readyz"):
+        for path in ("/healthz", "/health", "/readyz"):
             assert await status_of(gw, "GET", path, host="gateway-0.pods:8080") == 200
             assert await status_of(gw, "GET", path, host="gateway-0.pods:8080", authorization="x") == 200
 

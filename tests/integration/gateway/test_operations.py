@@ -85,7 +85,8 @@ async def test_health_of_instances_is_told(tmp_path):
     async with live(
         tmp_path, vllm("a"), probes={"interval_s": 0.05, "eject_after": 1, "return_after": 1}
     ) as gw:
-        assert await gw.get("/healthz") == (200, {"status": "ok"})
+        for path in ("/healthz", "/health"):
+            assert await gw.get(path) == (200, {"status": "ok"})
         assert await gw.get("/readyz") == (200, {"status": "ready"})
         gw.engines["a"].arm(fault("unhealthy", for_s=60))
         await gw.until(lambda: not gw.instances["a"].healthy)
@@ -130,6 +131,7 @@ async def test_the_description_is_valid_and_whole(shared_description):
         ("/v1/routing/{request_id}", "get"),
         ("/v1/feedback", "post"),
         ("/healthz", "get"),
+        ("/health", "get"),
         ("/readyz", "get"),
         ("/metrics", "get"),
         ("/admin/fleet", "get"),
