@@ -14,8 +14,9 @@ from router.core.errors import Refusal
 from router.core.quoting import cut
 from router.gateway.codecs.ollama.answer import rfc3339
 
-#: The release of Ollama whose API this is. Clients compare it to turn features on.
-OLLAMA_VERSION = "0.12.11"
+#: The release of Ollama whose API this is. Clients compare it to turn features on. The first with `/v1/responses` is 0.13.4:
+#: `codex --oss` takes no older one.
+OLLAMA_VERSION = "0.13.4"
 
 _NEVER = "9999-12-31T23:59:59Z"  # the router never unloads a model
 _CAPABILITIES = ("completion", "tools")
