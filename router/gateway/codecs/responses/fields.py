@@ -197,13 +197,9 @@ def _kind_of_tool(tool: Any) -> str | None:
     if not isinstance(tool, dict):
         return None
     kind = tool.get("type")
-    return (
-        kind
-        if kind == "namespace"
-        else "other"
-        if isinstance(kind, str) and kind != "function"
-        else "function"
-    )
+    if kind == "namespace":
+        return "namespace"
+    return "other" if isinstance(kind, str) and kind != "function" else "function"
 
 
 _TOOL_KINDS = {"function": Function, "namespace": Namespace, "other": Object}
