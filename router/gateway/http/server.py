@@ -90,6 +90,7 @@ class GatewayProtocol(HttpToolsProtocol):
     url = b""  # of the incoming request
     _in_head = False
     _upgraded = False  # the client asked for another protocol: it gets none, and the connection ends
+    _unreadable = False  # what follows the requests that are answered
     _overhead = 0  # bytes of the incoming request, minus the framing that its body allows
     _ahead = 0  # bytes that arrived while a request was answered
     _dropped = 0
@@ -156,6 +157,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self._ahead += size
             if self._ahead > MAX_AHEAD_BYTES:
                 self._close("ahead")
+                return
+            if self._unreadable:
                 return
         rest = None
         try:
@@ -387,8 +390,18 @@ class GatewayProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, why: str, status: int, message: str) -> None:
-        """Close the connection, with an error response unless another response is being written."""
+        """Close the connection, with an error response unless another response is being written. Complete requests that came
+        before what cannot be read are answered first."""
         if self.transport.is_closing():
+            return
+        current = self._current
+        if why == "malformed" and current is not None and not current.more_body:
+            if self.pipeline and self.pipeline[0][0].more_body:
+                self.pipeline.popleft()
+            last = self.pipeline[0][0] if self.pipeline else current
+            last.keep_alive = False
+            self._unreadable = True
+            self._server.closed[why] += 1
             return
         cycle: RequestResponseCycle | None = self.cycle
         dropping = self._current is None and cycle is not None and cycle.response_complete and cycle.more_body

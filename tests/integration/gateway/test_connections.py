@@ -326,6 +326,31 @@ async def test_a_few_requests_ahead_are_answered_in_order(slow):
     assert statuses(answer) == [200] * 9
 
 
+@pytest.mark.parametrize("behind", [b"}", GET.replace(b"\r\n", b"\n"), chunked(b"zz\r\n")])
+async def test_requests_before_what_cannot_be_read_are_answered(slow, behind):
+    answer = await slow.raw(GET + post(json.dumps(CHAT).encode()) + behind + GET)
+    assert statuses(answer) == [200, 200]
+
+
+async def test_a_length_in_characters_is_told_as_json_that_is_cut(slow):
+    body = json.dumps(CHAT | {"user": "Zoë"}, ensure_ascii=False)
+    request = post(body.encode()).replace(b": %d" % len(body.encode()), b": %d" % len(body))
+    answer = await slow.raw(request)
+    assert statuses(answer) == [400]
+    assert b"not valid JSON" in answer
+
+
+async def test_a_stream_ends_well_though_what_follows_its_request_cannot_be_read(slow):
+    reader, writer = await asyncio.open_connection("127.0.0.1", slow.port)
+    writer.write(post(json.dumps(CHAT | {"stream": True, "max_tokens": 20}).encode()))
+    await reader.readuntil(b"data: ")
+    writer.write(b"}" + GET)
+    async with asyncio.timeout(60):
+        answer = await reader.read()
+    assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    writer.close()
+
+
 @pytest.mark.real_time  # the kernel takes its time with what a client has not read
 async def test_a_stream_goes_on_that_was_asked_for_while_its_client_was_behind(tmp_path):
     """What the client had not read then was of the answer before."""
