@@ -264,8 +264,8 @@ class SseScanner:
             else:
                 event = event.removeprefix(_BYTE_ORDER_MARK)  # a stream may begin with one
                 text = data_of(event)
-            if text is None:
-                continue  # a comment that keeps the connection alive, or blank lines
+            if not text:
+                continue  # a comment or an event without data, which keeps the connection alive, or blank lines
             if text == DONE:
                 if self._answered:
                     self.done = True

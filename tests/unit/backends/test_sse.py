@@ -195,6 +195,15 @@ def test_comments_are_left_out() -> None:
     assert result.tokens == 3
 
 
+@pytest.mark.parametrize(
+    "nothing", [b"data:\n\n", b"data: \n\n", b"event: ping\ndata:\n\n", b"retry: 1000\n\n"]
+)
+def test_events_without_data_are_left_out(nothing: bytes) -> None:
+    result = Result([nothing + text("a"), nothing, text("b") + nothing + text("c", "stop"), nothing + DONE])
+    assert result.data == (text("a") + text("b") + text("c", "stop")).replace(b"engine", b"fleet")
+    assert (result.tokens, result.scanner.done) == (3, True)
+
+
 def test_several_choices_are_counted_one_by_one() -> None:
     both = data(
         {
