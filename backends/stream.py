@@ -69,9 +69,7 @@ class StreamedCall(Post):
                 data = connection.take()
                 if data is None:
                     return
-                if not data:
-                    raise UpstreamError("the engine's stream ended without its end mark")
-                batch = scanner.feed(data)
+                batch = scanner.feed(data or b"\n\n")  # at the end: the end mark may lack its line end
                 if batch is not None:
                     # Before the first token the request's own time limits hold, not the idle limit.
                     if not connection.watched:
@@ -82,6 +80,8 @@ class StreamedCall(Post):
                     if paused:  # unread bytes pile up to the connection's mark, then it stops reading
                         self._paused = True
                         return
+                if not data and not scanner.done:
+                    raise UpstreamError("the engine's stream ended without its end mark")
                 taken = True
         except UpstreamError as error:
             self._end_with(error)

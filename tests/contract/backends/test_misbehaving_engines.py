@@ -98,6 +98,20 @@ async def test_a_body_that_ends_with_the_connection(dialect: Dialect) -> None:
     assert engine.connections == 2
 
 
+@pytest.mark.parametrize("line_end", [b"", b"\n"])
+@pytest.mark.parametrize("piece", [1, 1000])
+async def test_an_end_mark_without_its_line_end(dialect: Dialect, line_end: bytes, piece: int) -> None:
+    body = dialect.text("a") + dialect.text("b") + dialect.end(2).rstrip(b"\n") + line_end
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.events(*[body[at : at + piece] for at in range(0, len(body), piece)])
+
+    async with dialect.over(script) as (engine, backend):
+        for _ in range(2):
+            assert answer_of(await streamed(backend, chat())) == ("ab", 2, USAGE_OF_2, "stop")
+    assert engine.connections == 1
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
 async def test_a_failed_attempt_by_status(dialect: Dialect, status: int) -> None:
     async with dialect.over(
