@@ -53,7 +53,7 @@ def free_slots(instance: Instance, now: float) -> float:
         share = (now - instance.returned_at) / RETURN_RAMP_S
         if share < 1:
             usual = instance.max_concurrency or RAMP_CONCURRENCY
-            limit = min(limit, max(1.0, math.ceil(share * usual)))
+            limit = max(1.0, math.ceil(share * usual))
     free = limit - instance.in_flight
     # The router cannot reorder an engine's own queue, which is first come, first served and ignores SLOs.
     report, awaiting = instance.report, instance.awaiting_first_token
@@ -80,8 +80,9 @@ def eligible(
     A quality floor is checked against `qualities`, without them against the priors."""
     needs, floor, bounded = request.needs, request.min_quality, money.is_bounded
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
-    need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
-    most_tokens = request.prompt_tokens + (request.max_tokens or 0)
+    prompt_tokens = request.longest_prompt_tokens or request.prompt_tokens
+    need_tokens = prompt_tokens + (1 if request.decodes else 0)
+    most_tokens = prompt_tokens + (request.max_tokens or 0)
     candidates, instances = roster.candidates, roster.instances
     looked_at: Sequence[int] = range(len(candidates))
     if not (needs or tried or bounded or floor is not None) and (

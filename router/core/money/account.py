@@ -126,7 +126,8 @@ class RequestMoney:
         if context is not None:
             if affordable >= context:
                 return wanted, False  # no answer outgrows the context
-            room = max(1, context - self._request.prompt_tokens)
+            prompt_tokens = self._request.longest_prompt_tokens or self._request.prompt_tokens
+            room = max(1, context - prompt_tokens)
             if affordable > room:  # engines refuse a bound that the context cannot hold
                 affordable, by_money = room, False
         if wanted is not None and wanted <= affordable:

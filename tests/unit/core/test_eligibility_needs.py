@@ -79,6 +79,10 @@ def test_if_nobody_can_it_is_the_clients_mistake(
     assert refusal.message == f"No instance that serves m can {message}."
 
 
+def test_without_any_candidate_nobody_lacks_anything() -> None:
+    assert sorted_out(needs=(ECHO,)).refusal.code == "no_instance"
+
+
 def test_of_those_who_can_the_other_checks_tell() -> None:
     """Who cannot do it has room; who can has none."""
     roomy = lacking("a", Capability.ECHO)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from router.core.eligibility import free_slots
 from router.core.events import (
     Arrived,
     Dispatch,
@@ -105,3 +106,41 @@ def test_every_event_has_the_effect_that_a_walk_of_the_queue_would_have(seed: in
             if quick._open.find(name, number)[1] is not None
         }
     assert spared > 5
+
+
+REPORTED = {"reported_at": 9.0, "report": LoadReport(waiting=2)}
+
+
+@pytest.mark.parametrize(
+    ("slots", "fields", "free"),
+    [
+        (None, {"in_flight": 99}, inf),
+        (5, {"in_flight": 2}, 3),
+        (5, {"in_flight": 7}, -2),
+        # It returned after an ejection: of its load it takes a share that grows for ten seconds.
+        (50, {"in_flight": 1, "returned_at": 8.0}, 9),
+        (50, {"in_flight": 1, "returned_at": 0.0}, 49),
+        (50, {"returned_at": 10.0}, 1),
+        (None, {"in_flight": 1, "returned_at": 5.0}, 31),
+        # Four requests may wait inside an engine that has a queue, or whose memory is filling.
+        (None, {"awaiting_first_token": 3, **REPORTED}, inf),
+        (None, {"awaiting_first_token": 4, **REPORTED}, 2),
+        (None, {"awaiting_first_token": 9, "dispatched_since_report": 5, **REPORTED}, -3),
+        (
+            None,
+            {"awaiting_first_token": 9, "dispatched_since_report": 5, "ended_since_report": 4, **REPORTED},
+            1,
+        ),
+        (None, {"awaiting_first_token": 4, "dispatched_since_report": 9, **REPORTED}, 0),
+        (5, {"in_flight": 4, "awaiting_first_token": 4, **REPORTED}, 1),
+        (None, {"awaiting_first_token": 4, **REPORTED, "reported_at": 0.0}, inf),  # too old
+        (None, {"awaiting_first_token": 4, **REPORTED, "report": LoadReport(kv_usage=0.4)}, inf),
+        (None, {"awaiting_first_token": 4, **REPORTED, "report": LoadReport(kv_usage=0.6)}, 4),
+        (None, {"awaiting_first_token": 4}, inf),
+    ],
+)
+def test_how_many_more_an_instance_takes(slots: int | None, fields: dict[str, object], free: float) -> None:
+    one = instance("a", slots=slots)
+    for name, value in fields.items():
+        setattr(one, name, value)
+    assert free_slots(one, 10.0) == free

@@ -36,6 +36,10 @@ def funded(reserved: float, left: float | None = None, *, step: float = 100.0, *
         (400 + 2, {}, 1, True),
         (400 + 2 * 1000, {"context_tokens": 900}, None, False),
         (400 + 2 * 850, {"context_tokens": 900}, 800, False),  # what the context has room for
+        # Each of two prompts has its own context.
+        (400 + 4 * 860, {"context_tokens": 900, "choices": 2, "longest_prompt_tokens": 60}, 840, False),
+        (400 + 2 * 900, {"context_tokens": 900}, 800, False),
+        (400 + 2 * 901, {"context_tokens": 900}, None, False),
         (1e300, {"context_tokens": 900, "max_cost_usd": 1e303}, None, False),
         (400 + 2 * 11, {"max_cost_usd": (400 + 2 * 5) * USD}, 5, True),
         (400 + 2 * 4, {"max_cost_usd": (400 + 2 * 5) * USD}, 3, True),
@@ -73,7 +77,10 @@ def test_where_an_answer_ends(bound: OutputBound, cap_is_least: bool, total: int
         (402, {}, None),
         (401, {}, OVER_BUDGET),
         (403, {"choices": 2}, OVER_BUDGET),
+        (102, {"counted": ("m", 100)}, None),
+        (401, {"counted": ("another", 100)}, OVER_BUDGET),
         (399, {"decodes": False}, OVER_BUDGET),
+        (400.01, {"decodes": False}, None),
         (401, {"max_cost_usd": 1.0}, OVER_BUDGET),
         (500, {"max_cost_usd": 401 * USD}, OVER_CAP),
         (401, {"max_cost_usd": 401 * USD}, OVER_CAP),
@@ -92,6 +99,9 @@ def test_attempts_share_one_cap() -> None:
     beside = money.output_bound(candidate("b"))
     assert beside.left_usd == pytest.approx(400 * USD)
     assert beside.paid_tokens == 0
+    longer = RequestMoney(request(max_cost_usd=1000 * USD, max_tokens=500))
+    longer.begin(1, candidate(), longer.output_bound(candidate()))  # its cap pays for 300 tokens of 500
+    assert longer.output_bound(candidate("b")).left_usd == pytest.approx(0.0, abs=USD)
     money.end(1, candidate(), PRICE.cost_usd(90, 10), 90, 10)  # what it did cost counts from here on
     assert money.output_bound(candidate("b")).left_usd == pytest.approx((1000 - 90 - 20) * USD)
     assert (money.spent_usd, money.overrun_usd) == (pytest.approx(110 * USD), 0.0)
@@ -115,6 +125,8 @@ def test_an_attempt_starts_with_its_prompt_and_a_token_of_each_choice() -> None:
     # An answer in one piece cannot be ended half-way: all of it is reserved first.
     assert not funded(499, engine_streams=False).begin(1, candidate(), bound)
     assert funded(500, engine_streams=False).begin(1, candidate(), bound)
+    assert not funded(499, engine_streams=False).begin(1, candidate(context_tokens=50), OutputBound())
+    assert funded(500, engine_streams=False).begin(1, candidate(context_tokens=50), OutputBound())
 
 
 def test_an_attempt_waits_until_its_cost_is_reserved() -> None:
@@ -151,6 +163,7 @@ def test_a_refusal_of_less_is_no_refusal_of_what_is_needed_now() -> None:
     assert money.metered(1, 405 * USD)
     assert money.request_more() is not None  # ahead of the need
     assert not money.metered(1, 700 * USD)
+    assert money.request_more() is None  # while their answer is pending
     money.granted(0.0, 590 * USD)
     assert money.wait_of(1) is Wait.CONTINUES
     assert money.request_more() == pytest.approx(290 * USD)
@@ -161,6 +174,7 @@ def test_a_refusal_of_less_is_no_refusal_of_what_is_needed_now() -> None:
 def test_two_attempts_share_one_reservation() -> None:
     money = funded(900, 2000)
     assert money.begin(1, candidate(), OutputBound())
+    assert money.output_bound(candidate("b")).max_tokens == (2000 - 400 - 400) / 2 - 1
     assert money.begin(2, candidate("b"), OutputBound())
     for number in (1, 2):
         allowance = money.allowance(number)
