@@ -143,8 +143,8 @@ class LeastSpend(Policy):
         targets = self._targets(request.key)
         estimates = _estimates(request, options)
         scope = self._scopes.get(request.key)
-        costs_usd = [each.cost_usd for each in estimates if each.cost_usd < inf]
-        usual_usd = fmean(costs_usd) if costs_usd else 0.0
+        costs_usd = [each.cost_usd for each in estimates if each.cost_usd < inf]  # at least one
+        usual_usd = fmean(costs_usd)
         delays_s = added_s(request, options, self._cached_tokens)
         mean_s = scope.mean_e2e_s
         delay_price = _DELAY_PRICE * max(1.0, scope.caution / FIRST_CAUTION)
@@ -155,7 +155,7 @@ class LeastSpend(Policy):
             delay = min(delay_s / mean_s, _MAX_DELAY) if mean_s > 0.0 else 0.0
             risks.append(scope.caution * (estimate.miss + estimate.breaks) + delay_price * delay)
         qualities = [each.quality for each in estimates]
-        finite = [spend for spend in spends if spend < inf] or [0.0]
+        finite = [spend for spend in spends if spend < inf]
         spend_usd, spread = max(finite) - min(finite), max(qualities) - min(qualities)
         most_usd, most = max(scope.usual_usd, usual_usd, spend_usd), max(scope.spread, spread)
         offers = [

@@ -84,7 +84,7 @@ class CostScope:
 
     def add_misses(self, misses: float, targets: Targets) -> None:
         """Move `caution` by `misses` beyond what is allowed: expected ones, or what an outcome adds to these."""
-        step = _MISS_STEP * _MISS_WINDOW / max(targets.window_requests, 1)
+        step = _MISS_STEP * _MISS_WINDOW / targets.window_requests
         caution = self.caution * exp(min(max(step * misses, -1.0), 1.0))
         self.caution = min(max(caution, _LEAST_CAUTION), _MOST_CAUTION)
 

@@ -60,8 +60,9 @@ class QualityPriceEstimator:
 
     def add(self, offers: Sequence[Offer], window_requests: float, look: Offer | None = None) -> float:
         """A request had these offers, at least one. Returns the quality of that of most value. The weight of a request
-        falls by a factor e over `window_requests` requests. `look` is a further offer, which is not counted as reachable."""
-        keep = 1.0 - 1.0 / max(window_requests, 2.0)
+        falls by a factor e over `window_requests` requests (two or more). `look` is a further offer, which is not counted as
+        reachable."""
+        keep = 1.0 - 1.0 / window_requests
         weight = self._next_weight
         self._next_weight /= keep
         self._weight += weight

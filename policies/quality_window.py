@@ -67,7 +67,7 @@ class Window:
 
     def next_target(self, targets: Targets) -> float:
         """The mean quality to aim at next: the target, plus what the window fell short of it."""
-        rows = list(self.rows)[-max(targets.window_requests, 1) :]
+        rows = list(self.rows)[-targets.window_requests :]
         target = target_quality(rows, targets)
         shortfall = target - fmean(list(self.picked_quality)[-len(rows) :])
         return min(max(target + shortfall, 0.0), 1.0)

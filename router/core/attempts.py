@@ -64,7 +64,7 @@ def first_token(attempt: AttemptState, now: float) -> None:
 def assume_first_token(attempt: AttemptState) -> None:
     """The first token of an attempt without a stream was expected by now, so the attempt counts as decoding: otherwise the
     instance's queue of prompts would seem too long. Predictors learn nothing from it."""
-    if attempt.phase is AttemptPhase.PREFILL and not attempt.assumed_decoding:
+    if attempt.phase is AttemptPhase.PREFILL:
         attempt.assumed_decoding = True
         attempt.instance.first_token(attempt.request.prompt_tokens, attempt.expected_output_tokens)
 
@@ -116,8 +116,6 @@ def count_failure(
 def blame(state: RequestState, settings: SchedulerSettings, *, answered: bool) -> None:
     """Count a request's failures against the instances at which it failed, unless the request itself is the cause: it
     failed at several instances, and none has `answered`."""
-    if not state.failed_at:
-        return
     if answered or len(state.failed_at) == 1:
         owner = state.request.owner
         for instance in state.failed_at.values():

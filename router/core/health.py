@@ -56,18 +56,16 @@ def request_failed(instance: Instance, owner: str | None, eject_after: int, retu
     """Record a failed request that is probably not the cause itself.
 
     `owner` is the operator's key that the request counts for; None if the gateway has no keys. One owner alone cannot
-    eject an instance for the others: at most `eject_after - 1` of its consecutive failures count. After `eject_after`
-    of them the instance is ejected for this owner only.
+    eject an instance for the others: after `eject_after` of its consecutive failures the instance is ejected for this
+    owner only.
     """
     failures = instance.request_failures
     failures[owner] = failures.get(owner, 0) + 1
-    if not instance.healthy:
+    if not instance.healthy or sum(failures.values()) < eject_after:
         return
-    most = max(1, eject_after - 1)
-    counted = sum(count if each is None else min(count, most) for each, count in failures.items())
-    if counted >= eject_after and (owner is None or len(failures) > 1):
+    if owner is None or len(failures) > 1:
         _eject(instance)
-    elif owner is not None and failures[owner] >= eject_after:
+    else:
         instance.ejected_for[owner] = return_after
 
 

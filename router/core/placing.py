@@ -47,12 +47,8 @@ class Placer:
 
     # --- decisions -----------------------------------------------------------------------------------
     def place(self, state: RequestState, now: float) -> Placement:
-        """Where a request goes now."""
-        return self.place_among(state, self.eligible(state, now), now)
-
-    def place_among(self, state: RequestState, found: Eligible, now: float) -> Placement:
-        """The same, for a given result of `eligible`."""
-        request = state.request
+        """Where a request goes now. One that waits stays where it is if every candidate is still full."""
+        request, found = state.request, self.eligible(state, now)
         if found.refusal is not None:
             return _against(found.refusal, request, found, now)
         if not found.free:
@@ -85,7 +81,7 @@ class Placer:
             for each in found.free
             if each.instance is not attempt.instance and each.candidate.model != poor
         ]
-        if found.refusal is not None or not options:
+        if not options:
             return None
         self.predictor.predict_all(request, options, now)
         worth, explore = self.settings.hedge_worth, self.settings.explore

@@ -487,10 +487,7 @@ class Scheduler:
             if not queue.may_place(waiting, now):
                 continue
             try:
-                found = self._placer.eligible(state, now)
-                if found.refusal is None and not found.free:
-                    continue
-                placement = self._placer.place_among(state, found, now)
+                placement = self._placer.place(state, now)
                 self._carry_out(state, placement, now)
             except Exception as error:  # noqa: BLE001 (reported by `_fault`)
                 self._fault(state, error, now)
@@ -608,7 +605,7 @@ class Scheduler:
         attempts.end(state, attempt, EndedHow.OK, now)
         max_tokens = bound.max_tokens
         if event.out_of_money or (event.truncated and _fills_context(attempt)):
-            max_tokens = max(output_tokens // max(request.choices, 1), 1)
+            max_tokens = max(output_tokens // request.choices, 1)
         observed = attempt, output_tokens, max_tokens, attempt.prompt_tokens, known_tpot_s, now
         self._postponed.append((self.predictor.observe_end, observed))
         if state.failed_at:

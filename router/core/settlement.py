@@ -68,9 +68,7 @@ def settle(state: RequestState) -> Settlement:
         answer = next((each for each in attempts if each.decoding and not _unseen(each)), attempts[-1])
     decoded_s = e2e_s = end.at - request.arrived_at
     ttft_s = None
-    output_tokens = 0
     if answer is not None:
-        output_tokens = answer.output_tokens
         if answer.first_token_at is not None and (answer is end.answer or not _unseen(answer)):
             ttft_s = answer.first_token_at - request.arrived_at
         if answer is state.held and answer.ended_at is not None:
@@ -92,7 +90,7 @@ def settle(state: RequestState) -> Settlement:
         attempts,
         e2e_s,
         ttft_s,
-        tpot_s(ttft_s, decoded_s, output_tokens),
+        None if answer is None else tpot_s(ttft_s, decoded_s, answer.output_tokens),
         attempts[0].dispatched_at - request.arrived_at if attempts else e2e_s,
         decoded or _answered_in_one_piece(request, end),
         money.spent_usd,
@@ -103,9 +101,9 @@ def settle(state: RequestState) -> Settlement:
 
 
 def _answered_in_one_piece(request: Request, end: RequestEnd) -> bool:
-    """Whether an answer with tokens came that was not streamed."""
+    """Whether an answer with tokens came, of a request of which nothing was streamed."""
     answer = end.answer
-    return answer is not None and request.decodes and not answer.decoding and answer.output_tokens > 0
+    return answer is not None and request.decodes and answer.output_tokens > 0
 
 
 def _unseen(attempt: AttemptState) -> bool:
@@ -113,9 +111,9 @@ def _unseen(attempt: AttemptState) -> bool:
     return attempt.ended_how is EndedHow.FAILED
 
 
-def tpot_s(ttft_s: float | None, e2e_s: float | None, output_tokens: int | None) -> float | None:
-    """(E2E - TTFT) / (output tokens - 1); None for fewer than two tokens."""
-    if ttft_s is None or e2e_s is None or output_tokens is None or output_tokens < 2:
+def tpot_s(ttft_s: float | None, e2e_s: float, output_tokens: int) -> float | None:
+    """(E2E - TTFT) / (output tokens - 1); None without a first token, and for fewer than two tokens."""
+    if ttft_s is None or output_tokens < 2:
         return None
     return (e2e_s - ttft_s) / (output_tokens - 1)
 

@@ -67,7 +67,7 @@ class Reservation:
             return None
         step_usd = self._step_usd * self._steps
         self._steps = min(2.0 * self._steps, _MOST_STEPS)
-        if rest_usd < 0 and self.reserved_usd >= self._most_usd:
+        if self.reserved_usd >= self._most_usd:
             self._most_usd = math.inf  # the engine ignores its bound, so the quote does not hold
         self._requested_usd = max(min(step_usd, self._most_usd - self.reserved_usd), -rest_usd)
         return self._requested_usd

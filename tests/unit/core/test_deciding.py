@@ -28,7 +28,7 @@ from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, LoadReport, Request, Slo
-from tests.unit.core.worlds import Fixed, dispatched, failed, instance, refused, request, scheduler
+from tests.unit.core.worlds import Fixed, dispatched, failed, finished, instance, refused, request, scheduler
 
 OK = EndedHow.OK
 
@@ -128,6 +128,9 @@ def test_a_dry_run_and_a_deferred_request_place_nothing():
     s = world(policy, instance("a"))
     s.decide(request("dry"), 0.0)
     policy.defers = True
+    assert s.decide(request("dry"), 0.0).chosen == 0
+    with pytest.raises(Refusal, match="scarce"):
+        s.decide(request("hard", slo=Slo(ttft_s=1.0), hard=True), 0.0)
     assert s.handle(Arrived(request("r")), 0.0) == []
     assert policy.placements == []
 
@@ -154,10 +157,26 @@ def test_deferred_ones_are_not_thought_over_at_every_event():
     s = world(policy, instance("a"))
     for n in range(20):
         s.handle(Arrived(request(f"r{n}")), 0.0)
+    for begin in (0.0, 0.05):
+        s.handle(Tick(), begin)
+        asked = policy.asked
+        for n in range(100):
+            s.handle(LoadReported("a", LoadReport()), begin + n * 1e-5)
+        assert policy.asked == asked
+
+
+def test_one_that_waited_for_a_slot_may_be_deferred():
+    policy = Choosy()
+    s = world(policy, instance("a", slots=1))
+    for name in ("r0", "r1"):
+        s.handle(Arrived(request(name)), 0.0)
+    policy.defers = True
+    finished(s.handle(Ended("r0", 1, OK), 1.0))
     asked = policy.asked
-    for n in range(100):
-        s.handle(LoadReported("a", LoadReport()), 0.0 + n * 1e-5)
-    assert policy.asked == asked
+    s.handle(LoadReported("a", LoadReport()), 1.01)
+    assert (policy.asked, s.queue_depth) == (asked, 1)
+    policy.defers = False
+    assert dispatched(s.handle(Tick(), s.wake_at)).request_id == "r1"
 
 
 def test_deferred_ones_of_other_models_are_thought_over_apart_and_older_ones_first():

@@ -30,6 +30,12 @@ CASES = [
     ("in a row", ["a", "a", "a", "good", "bad", "good"], True, {"a"}),
     ("and is counted anew", ["a", "a", "a", "good", "good", "a", "a"], True, set()),
     ("all come back", ["refused"] * 3 + ["good", "good"], True, set()),
+    ("by good probes in a row", ["refused"] * 3 + ["good", "bad", "good"], False, set()),
+    ("whatever old requests do", ["refused"] * 3 + ["good", "refused", "a", "b", "a", "good"], True, set()),
+    ("good probes before do not count", ["good", "good"] + ["refused"] * 3 + ["good"], False, set()),
+    ("one owner too", ["refused"] * 3 + ["a"] * 3, False, set()),
+    ("to a clean slate", ["refused"] * 3 + ["good", "good", "refused", "a", "a"], True, set()),
+    ("bad probes between good ones", ["bad", "bad", "good", "bad"], True, set()),
 ]
 
 
@@ -52,6 +58,14 @@ def test_who_is_out(events, healthy, out_for):
     for event in events:
         happen(one, event)
     assert (one.healthy, set(one.ejected_for)) == (healthy, out_for)
+
+
+def test_the_first_failure_of_a_second_owner_may_be_enough():
+    one = instance("i")
+    health.request_failed(one, "a", eject_after=1, return_after=2)
+    assert (one.healthy, one.ejected_for) == (True, {"a": 2})
+    health.request_failed(one, "b", eject_after=1, return_after=2)
+    assert (one.healthy, one.ejected_for) == (False, {})
 
 
 @given(st.lists(st.sampled_from(["a", "ok", "good"])), st.integers(1, 5))
@@ -89,8 +103,28 @@ def test_an_answer_elsewhere_tells_whose_fault_it_was():
         assert dispatched(s.handle(failed(id, 1), 0.1)).candidate.instance == "b"
         assert a.healthy  # not before it is known
         s.handle(FirstToken(id, 2), 0.2)
+        assert a.healthy is (number == 1)
         s.handle(Ended(id, 2, EndedHow.OK, output_tokens=3), 0.3)
-    assert not a.healthy
+
+
+def test_an_answer_elsewhere_tells_it_of_all_at_which_the_request_failed():
+    several = [instance(name) for name in "abc"]
+    s = scheduler(*several, eject_after=1)
+    s.handle(Arrived(request()), 0.0)
+    s.handle(failed(attempt=1), 0.1)
+    s.handle(failed(attempt=2), 0.2)
+    s.handle(Ended("r1", 3, EndedHow.OK, output_tokens=3), 0.3)
+    assert [each.healthy for each in several] == [False, False, True]
+
+
+def test_an_instance_that_answers_between_failures_is_well():
+    a = instance("a")
+    s = scheduler(a, eject_after=2)
+    for number in range(6):
+        id = f"r{number}"
+        s.handle(Arrived(request(id)), 0.0)
+        s.handle(failed(id) if number % 2 else Ended(id, 1, EndedHow.OK, output_tokens=3), 0.1)
+    assert a.healthy
 
 
 def test_a_poison_that_only_one_kind_of_engine_takes_hurts_its_own_key_only():
@@ -136,6 +170,7 @@ def test_a_stream_that_breaks_counts_when_nobody_can_tell():
         (FailureKind.ERROR, 500, True),
         (FailureKind.ERROR, 503, False),  # it has too much to do
         (FailureKind.ERROR, 429, False),
+        *((FailureKind.ERROR, status, False) for status in (408, 413, 414, 415, 431)),
         (FailureKind.UNREACHABLE, None, True),
         (FailureKind.REJECTED, 400, False),
         (FailureKind.TOO_LARGE, None, False),

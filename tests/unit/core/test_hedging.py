@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.core.deciding import Decided
-from router.core.events import Arrived, Cancel, Dispatch, Ended, FirstToken, Tick
+from router.core.events import Arrived, Cancel, Dispatch, Ended, FailureKind, FirstToken, Tick
 from router.core.hedging import again_at, gain, hedge_at, pays
 from router.core.interfaces import Choice, Option
 from router.core.money.account import OutputBound
@@ -80,7 +80,10 @@ def test_the_first_token_decides_and_the_loser_is_cancelled(winner: int, loser: 
     late(s)
     assert s.handle(FirstToken("r1", winner), 0.7) == [Cancel("r1", loser)]
     assert s.handle(FirstToken("r1", loser), 0.7) == []
+    heard: list[str] = []
+    s.policies["first"].ended = lambda request, candidate, *_: heard.append(candidate.instance)  # type: ignore[method-assign]
     settlement = finished(s.handle(Ended("r1", winner, EndedHow.OK, 10), 1.0))
+    assert heard == ["ab"[winner - 1]]
     assert (settlement.hedged, settlement.answer.number) == (True, winner)
     hows = {each.number: each.ended_how for each in settlement.attempts}
     assert hows == {winner: EndedHow.OK, loser: EndedHow.HEDGE_LOST}
@@ -96,6 +99,30 @@ def test_if_one_fails_the_other_goes_on_and_if_both_fail_it_is_tried_again():
     assert s.handle(failed("r1", 1), 0.6) == []
     third = dispatched(s.handle(failed("r1", 2), 0.7))
     assert (third.candidate.instance, third.attempt, third.hedge) == ("c", 3, False)
+
+
+def test_where_it_pays():
+    dear = Price(50.0, 100.0)
+    s = hedging(instance("a", price=CHEAP), instance("b", price=dear))
+    started(s)
+    assert late(s) == []
+    s = hedging(instance("a", price=CHEAP), instance("b", price=dear), instance("c", price=CHEAP))
+    started(s)
+    assert dispatched(late(s)).candidate.instance == "c"
+
+
+def test_not_where_no_attempt_is_left():
+    s = hedging(instance("a"), instance("b"), max_attempts=1)
+    started(s)
+    assert late(s) == []
+
+
+def test_what_an_engine_refuses_is_hedged_no_more():
+    s = hedging(*map(instance, "abc"), share=1.0)
+    started(s, others=2)
+    late(s)
+    assert s.handle(failed("r1", 2, FailureKind.REJECTED), 0.6) == []
+    assert late(s, 1.0) == []
 
 
 def test_a_time_limit_ends_both():
@@ -204,6 +231,8 @@ def test_the_gain_is_the_chance_that_the_other_one_saves_it():
         0.4 * 0.75, rel=1e-6
     )
     assert gain(asked, attempt(0.5, CHEAP), sure, 0.5) == 1.0
+    later = request(at=3.0, slo=SLO)
+    assert gain(later, attempt(0.02, CHEAP), sure, 3.5) == gain(asked, attempt(0.02, CHEAP), sure, 0.5)
     assert gain(asked, attempt(0.5, CHEAP), Prediction(), 0.5) == 0.0
     # The longer nothing comes, the surer the miss: at the target it is certain, whatever was predicted.
     gains = [gain(asked, attempt(0.0, CHEAP), sure, now) for now in (0.5, 1.0, 1.5, 1.9, 2.0)]
@@ -216,6 +245,8 @@ def test_what_does_not_pay_yet_is_thought_over_again_until_it_is_too_late():
     asked = request(at=1.0, slo=SLO)
     assert again_at(asked, 2.0) == pytest.approx(2.25)
     assert again_at(asked, 2.7) is None
+    assert again_at(asked, 1.0) is None  # it would be at once, again and again
+    assert again_at(request(at=1.0, slo=Slo(ttft_s=2.0, e2e_s=9.0)), 2.7) == pytest.approx(3.125)
     assert again_at(request(at=1.0), 2.0) is None
 
 
@@ -237,3 +268,11 @@ def test_it_pays_by_what_it_is_worth():
     assert not pays(asked, attempt(0.04, CHEAP), option(0.9, CHEAP), 3.0, 0.5)  # little gained
     assert not pays(asked, attempt(0.04, CHEAP), option(0.0, Price(50.0, 100.0)), 3.0, 0.5)  # too dear
     assert pays(asked, attempt(0.04, Price()), option(0.0, Price()), 3.0, 0.5)  # costs nothing
+
+
+@pytest.mark.parametrize(("worth", "does"), [(1.49, False), (1.51, True)])
+def test_it_pays_if_the_gain_is_worth_more_than_the_expected_extra_price(worth: float, does: bool) -> None:
+    # The gain is 0.8. In millionths: the first attempt costs 300, of which 100 are its prompt; the second one costs 600,
+    # of which 200 are its prompt. So 0.8 * 300 * worth is set against 0.8 * (600 + 100 - 300) + 0.2 * 200.
+    first, second = attempt(0.5, Price(1.0, 2.0)), option(0.2, Price(2.0, 4.0))
+    assert pays(request(slo=SLO), first, second, worth, 0.5) is does

@@ -92,11 +92,13 @@ def test_a_request_waits_for_the_end_of_all_its_attempts() -> None:
     s = in_phase("hedged")
     s.late = True
     assert s.handle(Left("r1"), 1.0) == [Cancel("r1", 1), Cancel("r1", 2)]
-    assert s.handle(Left("r1"), 1.0) == []
+    for more in (Left("r1"), GivenUp("r1", "shutdown"), FirstToken("r1", 1), Metered("r1", 1, 1.0)):
+        assert s.handle(more, 1.05) == []
     assert s.handle(Tick(), 700.0) == []  # it has ended: its time cannot pass any more
     assert s.handle(Ended("r1", 2, CANCELLED), 1.1) == []
     settlement = finished(s.handle(Ended("r1", 1, CANCELLED), 1.2))
     assert (settlement.outcome, settlement.e2e_s) == (Outcome.CLIENT_CANCELLED, 1.0)
+    assert (settlement.refusal, settlement.decoded) == (None, False)
     assert [each.ended_at for each in settlement.attempts] == [1.2, 1.1]
 
 
@@ -142,10 +144,53 @@ def test_money_that_comes_while_a_request_ends_is_released_with_the_rest() -> No
 def settled(*events: Any, **fields: Any) -> Settlement:
     """The settlement of r1, which is alone. Events come a second apart."""
     s = scheduler(instance("a", price=CHEAP))
-    out = s.handle(Arrived(request(**fields)), 0.0)
-    for second, event in enumerate(events, 1):
+    out = s.handle(Arrived(request(at=100.0, **fields)), 100.0)
+    for second, event in enumerate(events, 101):
         out = s.handle(event, float(second))
     return finished(out)
+
+
+ONE_PIECE = {"engine_streams": False, "client_streams": False}
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "decoded"),
+    [
+        (Ended("r1", 1, OK, 1), ONE_PIECE, True),
+        (Ended("r1", 1, OK, 0), ONE_PIECE, False),
+        (Ended("r1", 1, OK, 1), ONE_PIECE | {"decodes": False}, False),
+        (Left("r1"), ONE_PIECE, False),
+    ],
+)
+def test_whether_an_answer_in_one_piece_has_tokens(end: Any, fields: dict[str, Any], decoded: bool) -> None:
+    settlement = settled(end, **fields)
+    assert (settlement.decoded, settlement.ttft_s, settlement.tpot_s) == (decoded, None, None)
+
+
+@pytest.mark.parametrize(("tokens", "tpot_s"), [(0, None), (1, None), (2, 2.0), (5, 0.5)])
+def test_the_time_of_a_token_after_the_first(tokens: int, tpot_s: float | None) -> None:
+    settlement = settled(FirstToken("r1", 1), Tick(), Ended("r1", 1, OK, tokens))
+    assert (settlement.ttft_s, settlement.e2e_s, settlement.tpot_s) == (1.0, 3.0, tpot_s)
+
+
+def test_which_attempt_is_recorded_if_none_answers() -> None:
+    s = in_phase("hedged")
+    s.handle(FirstToken("r1", 1), 0.6)
+    settlement = finished(s.handle(Left("r1"), 1.0))
+    assert settlement.hedged
+    assert (settlement.answer, settlement.ttft_s) == (settlement.attempts[0], 0.6)  # the client saw this one
+    broken = settled(FirstToken("r1", 1), failed(output_tokens=3))
+    assert (broken.answer, broken.ttft_s, broken.error_code) == (broken.attempts[0], 1.0, "upstream_error")
+
+    s = scheduler(*map(instance, "ab"))
+    s.handle(Arrived(request(client_streams=False)), 0.0)
+    s.handle(FirstToken("r1", 1), 1.0)
+    s.handle(failed(output_tokens=3), 2.0)
+    unseen = finished(s.handle(Left("r1"), 3.0))
+    assert not unseen.hedged
+    assert (unseen.answer, unseen.ttft_s, unseen.decoded) == (unseen.attempts[1], None, True)
+    alone = settled(FirstToken("r1", 1), failed(output_tokens=3), client_streams=False)
+    assert (alone.answer, alone.ttft_s, alone.tpot_s) == (alone.attempts[0], None, None)
 
 
 @pytest.mark.parametrize(
@@ -188,24 +233,42 @@ def test_the_engines_count_of_the_prompt_is_what_is_paid() -> None:
 
 
 class Prompt(Fixed):
-    """Predicts that an engine begins after a second, and gives ten tokens a second."""
+    """Predicts that an engine begins after a second, and gives ten tokens a second, 600 or fewer in nine answers of ten."""
 
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
-        return Prediction(engine_ttft_s=1.0, tpot_s=0.1)
+        return Prediction(engine_ttft_s=1.0, tpot_s=0.1, output_tokens_p90=600.0)
 
 
 @pytest.mark.parametrize(
-    ("fields", "tokens"), [({}, 40), ({"choices": 2}, 80), ({"max_tokens": 10}, 10), ({"decodes": False}, 0)]
+    ("fields", "after_s", "tokens"),
+    [
+        ({}, 5.0, 40),
+        ({"choices": 2}, 5.0, 80),
+        ({"max_tokens": 10}, 5.0, 10),
+        ({"decodes": False}, 5.0, 0),
+        ({}, 0.5, 0),
+        ({}, 90.0, 600),
+        ({"choices": 2}, 90.0, 600),
+    ],
 )
 def test_an_answer_in_one_piece_that_nobody_waited_for_is_estimated(
-    fields: dict[str, Any], tokens: int
+    fields: dict[str, Any], after_s: float, tokens: int
 ) -> None:
     """The engine has produced something by then, and is paid for that."""
     s = scheduler(instance("a", price=CHEAP, context_tokens=4000), predictor=Prompt())
-    s.handle(Arrived(request(engine_streams=False, client_streams=False, **fields)), 0.0)
-    settlement = finished(s.handle(Left("r1"), 5.0))
+    s.handle(Arrived(request(at=9.0, **ONE_PIECE, **fields)), 9.0)
+    settlement = finished(s.handle(Left("r1"), 9.0 + after_s))
     assert settlement.attempts[0].output_tokens == tokens
     assert settlement.cost_usd == pytest.approx(CHEAP.cost_usd(100, tokens))
+
+
+def test_an_answer_in_one_piece_that_was_never_asked_for_costs_nothing() -> None:
+    s = scheduler(instance("a", price=CHEAP), predictor=Prompt())
+    s.late = True
+    s.handle(Arrived(request(**ONE_PIECE)), 0.0)
+    s.handle(Left("r1"), 5.0)
+    settlement = finished(s.handle(Ended("r1", 1, CANCELLED, sent=False), 5.0))
+    assert (settlement.cost_usd, settlement.used_tokens) == (0.0, 0)
 
 
 def test_a_failed_attempt_costs_beside_the_one_that_answers() -> None:
@@ -226,6 +289,8 @@ def test_a_failed_attempt_costs_beside_the_one_that_answers() -> None:
     [
         (Slo(ttft_s=1.5), False, (FirstToken("r1", 1), Ended("r1", 1, OK, 5)), Outcome.OK, True),
         (Slo(ttft_s=0.5), False, (FirstToken("r1", 1), Ended("r1", 1, OK, 5)), Outcome.LATE, False),
+        (Slo(e2e_s=2.0), False, (FirstToken("r1", 1), Ended("r1", 1, OK, 5)), Outcome.OK, True),
+        (Slo(e2e_s=1.9), False, (FirstToken("r1", 1), Ended("r1", 1, OK, 5)), Outcome.LATE, False),
         (Slo(ttft_s=1.5), False, (Ended("r1", 1, OK, 0),), Outcome.OK, True),  # an answer without a token
         (Slo(e2e_s=9.0), False, (failed(),), Outcome.BACKEND_ERROR, False),
         (None, False, (failed(),), Outcome.BACKEND_ERROR, None),
@@ -239,6 +304,27 @@ def test_whether_an_slo_was_kept(
 ) -> None:
     settlement = settled(*events, slo=slo, hard=hard)
     assert (settlement.outcome, settlement.slo_met) == (outcome, met)
+
+
+@pytest.mark.parametrize(
+    ("slo", "ttft_s", "tpot_s", "e2e_s", "met"),
+    [
+        (Slo(), None, None, None, True),
+        (Slo(ttft_s=1.0), 1.0, 9.0, 9.0, True),
+        (Slo(ttft_s=1.0), 1.1, 0.0, 0.0, False),
+        (Slo(ttft_s=1.0), None, 0.0, 0.0, False),
+        (Slo(tpot_s=1.0), 9.0, 1.0, 9.0, True),
+        (Slo(tpot_s=1.0), 0.0, 1.1, 0.0, False),
+        (Slo(tpot_s=1.0), 0.0, None, 0.0, True),  # of fewer than two tokens
+        (Slo(e2e_s=1.0), 9.0, 9.0, 1.0, True),
+        (Slo(e2e_s=1.0), 0.0, 0.0, 1.1, False),
+        (Slo(e2e_s=1.0), 0.0, 0.0, None, False),
+    ],
+)
+def test_which_times_meet_a_target(
+    slo: Slo, ttft_s: float | None, tpot_s: float | None, e2e_s: float | None, met: bool
+) -> None:
+    assert slo.met(ttft_s, tpot_s, e2e_s) is met
 
 
 def test_a_queued_request_that_ends_was_waiting_all_the_time() -> None:

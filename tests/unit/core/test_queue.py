@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.money.account import RequestMoney
-from router.core.queue import Queue, Waiting
+from router.core.queue import DEFER_S, Queue, Waiting
 from router.core.request_state import RequestState
 from router.core.types import Request
 
@@ -191,3 +193,40 @@ def test_everyone_is_served_once_and_no_lower_priority_before_a_higher_one(entri
         assert first_late >= min(sum(not late for late, _ in told), 7) or len(by_key) > 1
     assert not queue.waiting
     assert order(queue) == []
+
+
+# --- what is left of those who have gone ------------------------------------------------------------------
+def test_deferred_requests_are_decided_again_at_their_time_while_they_wait():
+    first, second = waiting("first"), waiting("second")
+    queue = Queue()
+    queue.add(first, 5.0)
+    queue.add(second, 7.0)  # it is decided with the other one
+    assert queue.next_decision_at(0.0) == 5.0
+    assert queue.next_decision_at(5.0) == 5.0 + DEFER_S
+    assert [queue.due(M, now) for now in (4.9, 5.0)] == [False, True]
+    assert [queue.may_place(second, now) for now in (4.9, 5.0)] == [False, True]
+    queue.defer_again(M, 6.0)
+    assert queue.next_decision_at(0.0) == 6.0
+    queue.remove("first")
+    assert (first.state.deferred, queue.models) == (False, {M: 1})
+    assert queue.next_decision_at(0.0) == 6.0
+    queue.remove("second")
+    assert (queue.models, queue.due(M, 9.0), queue.next_decision_at(0.0)) == ({}, False, inf)
+
+
+def test_a_priority_that_nobody_has_any_more_gives_nothing_way():
+    queue = of(waiting("low"), waiting("high", priority=1))
+    queue.remove("low")
+    assert queue.gives_way(waiting("higher", priority=2)).id == "high"
+    assert queue.gives_way(waiting("lower")) is None
+    queue.add(waiting("middle", priority=0))
+    assert queue.gives_way(waiting("new", priority=1)).id == "middle"
+
+
+def test_keys_without_requests_are_forgotten():
+    queue = of(waiting("here", key="here"))
+    for number in range(5000):
+        queue.add(waiting(str(number), key=str(number)))
+        queue.remove(str(number), served=True)
+    assert len(queue._given) <= 4097
+    assert queue.remove("here", served=True).key == "here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,17 @@ from router.core.events import (
     FleetChanged,
     Left,
     LoadReported,
+    PeerObserved,
+    PeerTurned,
+    PredictorsChanged,
     Probed,
+    QualityReported,
+    TargetsChanged,
     Tick,
 )
+from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
-from router.core.types import EndedHow, LoadReport, Outcome, Price, Slo
+from router.core.types import EndedHow, LoadReport, Outcome, Prediction, Price, PromptFeatures, Slo, Targets
 from tests.unit.core.worlds import (
     CHEAP,
     First,
@@ -60,6 +67,18 @@ def test_a_request_is_dispatched_followed_and_settled():
     assert predictor.ends == [(11, pytest.approx(0.1))]
 
 
+def test_a_tpot_target_is_a_promise_unless_it_will_probably_be_missed():
+    a = instance("a")
+    predictor = Fixed()
+    s = scheduler(a, predictor=predictor, confidence=0.9)
+    for name, tpot_s, p_miss in (("r1", 0.2, None), ("r2", 0.1, 0.9), ("r3", 0.3, 0.91), ("r4", None, 0.0)):
+        predictor.p_miss["a"] = p_miss
+        s.handle(Arrived(request(name, slo=Slo(tpot_s=tpot_s))), 0.0)
+    assert a.promised_tpot_s == [0.1, 0.2]
+    s.handle(Ended("r2", 1, OK, output_tokens=11), 1.5)
+    assert a.promised_tpot_s == [0.2]
+
+
 def test_the_decision_tells_every_candidate_and_why():
     s = scheduler(instance("a"), instance("b"), instance("c", context_tokens=50))
     s.instances["b"].healthy = False
@@ -73,6 +92,13 @@ def test_the_decision_tells_every_candidate_and_why():
     ("candidate", "fields", "status", "code", "outcome"),
     [
         ({"context_tokens": 100}, {}, 400, "context_length_exceeded", Outcome.REJECTED_INVALID),
+        (
+            {"context_tokens": 99},
+            {"decodes": False},
+            400,
+            "context_length_exceeded",
+            Outcome.REJECTED_INVALID,
+        ),
         ({"quality": 0.5}, {"min_quality": 0.6}, 400, "quality_unattainable", Outcome.REJECTED_INVALID),
         ({}, {"min_quality": 0.1}, 400, "quality_unattainable", Outcome.REJECTED_INVALID),
         ({"price": CHEAP}, {"max_cost_usd": 400e-6}, 400, "budget_unattainable", Outcome.REJECTED_BUDGET),
@@ -124,6 +150,29 @@ def test_a_failed_attempt_goes_to_the_next_candidate_then_ends():
     assert (refusal.status, refusal.code, refusal.outcome) == (502, "upstream_error", Outcome.BACKEND_ERROR)
     assert refusal.message == "Every attempt failed upstream: a: it broke; b: it broke."
     assert all(i.in_flight == 0 for i in s.instances.values())
+
+
+@pytest.mark.parametrize(
+    ("fields", "attempts", "retried"),
+    [
+        ({}, 3, True),
+        ({}, 1, False),
+        ({"expires_at": 2.0}, 3, False),
+        ({"slo": Slo(ttft_s=1.5), "hard": True}, 3, False),
+        ({"slo": Slo(ttft_s=2.1), "hard": True}, 3, True),
+        ({"slo": Slo(ttft_s=1.5)}, 3, True),
+        ({"slo": Slo(ttft_s=9.0), "hard": True, "expires_at": 2.0}, 3, False),
+    ],
+)
+def test_a_broken_answer_is_tried_again_while_time_and_attempts_are_left(fields, attempts, retried):
+    s = scheduler(instance("a"), instance("b"), max_attempts=attempts)
+    s.handle(Arrived(request(client_streams=False, **fields)), 0.0)
+    s.handle(FirstToken("r1", 1), 1.0)
+    out = s.handle(failed(), 2.0)
+    if retried:
+        assert dispatched(out).candidate.instance == "b"
+    else:
+        assert refused(out).code == "upstream_error"
 
 
 def test_a_failed_attempt_that_waits_in_vain_for_another_candidate_ends_with_its_error():
@@ -265,6 +314,8 @@ def test_queued_requests_are_told_when_their_last_instance_goes():
     ("fields", "first_token", "due", "code"),
     [
         ({"expires_at": 10.0}, False, 10.0, "ttft_timeout"),
+        ({"expires_at": 10.0, "slo": Slo(e2e_s=3.0)}, False, 10.0, "ttft_timeout"),
+        ({"slo": Slo(ttft_s=2.0, e2e_s=3.0), "hard": True}, False, 2.0, "ttft_timeout"),
         ({"slo": Slo(ttft_s=2.0), "hard": True}, False, 2.0, "ttft_timeout"),
         ({"slo": Slo(e2e_s=3.0), "hard": True}, False, 3.0, "deadline_exceeded"),
         ({"slo": Slo(e2e_s=3.0), "hard": True}, True, 3.0, "deadline_exceeded"),
@@ -294,6 +345,20 @@ def test_a_soft_slo_never_ends_a_request():
     s.handle(FirstToken("r1", 1), 5.0)
     assert s.handle(Tick(), 10_000.0) == []
     assert s.live == 1
+    s = scheduler(instance("a"), instance("b"))
+    s.handle(Arrived(request(slo=Slo(ttft_s=0.001, e2e_s=0.002))), 0.0)
+    assert dispatched(s.handle(failed(), 5.0)).candidate.instance == "b"
+
+
+def test_what_waits_too_long_is_refused_only_for_a_hard_slo():
+    s = scheduler(instance("a", slots=1))
+    s.handle(Arrived(request("r1")), 0.0)
+    for name, hard in (("soft", False), ("hard", True)):
+        s.handle(Arrived(request(name, slo=Slo(ttft_s=2.0), hard=hard)), 0.0)
+    assert s.handle(Tick(), 1.94) == []
+    assert refused(s.handle(Tick(), 1.95)).code == "slo_unattainable"  # an engine needs 0.05 s
+    assert s.handle(Tick(), 2.0) == []
+    assert dispatched(s.handle(Ended("r1", 1, OK), 3.0)).request_id == "soft"
 
 
 @pytest.mark.parametrize(
@@ -378,9 +443,49 @@ def test_a_hard_slo_with_hardly_a_chance_is_tried_again_after_a_long_time() -> N
     s = scheduler(instance("a"), predictor=Fixed({"a": 0.99}, floor_s=0.05), confidence=0.9)
     s.handle(Arrived(request("r0")), 0.0)
     s.handle(Ended("r0", 1, OK, 1), 10.0)
-    for name, at_s, ttft_s in (("r1", 309.9, 1.0), ("r2", 310.0, 0.01)):
-        refused(s.handle(Arrived(request(name, slo=Slo(ttft_s=ttft_s), hard=True)), at_s))
+    for at_s, slo in ((309.9, Slo(ttft_s=1.0)), (310.0, Slo(ttft_s=0.01)), (310.0, Slo(e2e_s=0.01))):
+        refused(s.handle(Arrived(request("r1", slo=slo, hard=True)), at_s))
     dispatched(s.handle(Arrived(request("r3", slo=Slo(ttft_s=1.0), hard=True)), 310.0))
+
+
+def test_the_time_to_decode_is_none_to_wait_in():
+    class Long(Fixed):
+        """Expects ten seconds of decoding, half of which is the least."""
+
+        def predict(self, request, candidate, instance, now):
+            return Prediction(ttft_s_p50=0.1, e2e_s_p50=10.1)
+
+    s = scheduler(instance("a", slots=1), predictor=Long())
+    s.handle(Arrived(request("r1")), 0.0)
+    assert (
+        refused(s.handle(Arrived(request("r2", slo=Slo(e2e_s=5.0), hard=True)), 0.0)).code
+        == "slo_unattainable"
+    )
+    assert s.handle(Arrived(request("r3", slo=Slo(e2e_s=5.1), hard=True)), 0.0) == []
+
+
+def test_one_that_is_late_at_its_arrival_waits_behind_those_in_time():
+    s = scheduler(instance("a", slots=1))
+    s.handle(Arrived(request("r1")), 0.0)
+    s.handle(Arrived(request("late", slo=Slo(ttft_s=0.05))), 0.0)  # an engine needs that long
+    s.handle(Arrived(request("early", slo=Slo(ttft_s=2.0))), 0.0)
+    assert dispatched(s.handle(Ended("r1", 1, OK), 0.1)).request_id == "early"
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, 100 + 256 + 1),
+        ({"max_tokens": 50}, 100 + 50 + 1),
+        ({"max_tokens": 500, "choices": 2}, 100 + 2 * 256 + 1),
+        ({"decodes": False}, 100 + 1),
+    ],
+)
+def test_the_work_that_a_waiting_request_counts_for(fields, tokens):
+    s = scheduler(instance("a", slots=1))
+    for name in ("r1", "r2"):
+        s.handle(Arrived(request(name, **fields)), 0.0)
+    assert s._queue.waiting["r2"].work_tokens == tokens
 
 
 def test_a_hard_slo_below_the_floor_is_not_queued():
@@ -421,7 +526,12 @@ def test_ejection_by_probes_and_a_gradual_return():
     for at in range(3):
         s.handle(Probed("a", False), float(at))
     assert (a.healthy, a.ejections) == (False, 1)
-    assert refused(s.handle(Arrived(request("r0")), 3.0)).code == "no_instance"
+    refusal = refused(s.handle(Arrived(request("r0")), 3.0))
+    assert refusal.code == "no_instance"
+    assert [(each.candidate.instance, each.reason) for each in refusal.decision.considered] == [
+        ("a", "unhealthy")
+    ]
+    assert refused(s.handle(Arrived(request("r0", models=("nothing",))), 3.0)).decision is None
     s.handle(Probed("a", True), 4.0)
     assert not a.healthy
     s.handle(Probed("a", True), 5.0)
@@ -430,6 +540,10 @@ def test_ejection_by_probes_and_a_gradual_return():
     assert sent == 10  # one second into a ramp of ten, of 100 slots
     s.handle(Tick(), 10.0)
     assert a.in_flight == 50
+    s.handle(Probed("a", True), 14.9)
+    assert s.fleet.returning()
+    s.handle(Probed("a", True), 15.0)
+    assert not s.fleet.returning()
 
 
 def test_a_dry_run_changes_nothing():
@@ -452,6 +566,44 @@ def test_a_changed_fleet_keeps_what_is_under_way():
     assert dispatched(s.handle(Arrived(request("r2")), 0.1)).candidate.instance == "b"
     s.handle(Ended("r1", 1, OK, output_tokens=1), 0.2)
     assert a.in_flight == 0
+
+
+def test_an_instance_that_comes_back_keeps_what_is_under_way_there():
+    a, b = instance("a"), instance("b")
+    s = scheduler(a, b, eject_after=1)
+    gone = []
+    s.predictor.forget = gone.append
+    s.handle(Arrived(request("r1")), 0.0)
+    s.handle(Probed("a", False), 0.5)
+    s.handle(FleetChanged((b,), s.settings), 1.0)
+    assert (s.known_instances, gone) == ({"a": a, "b": b}, [{"a"}])
+    s.handle(FleetChanged((a, b), s.settings), 2.0)
+    assert (a.healthy, a.in_flight, len(gone)) == (True, 1, 1)
+    s.handle(FleetChanged((b,), s.settings), 3.0)
+    s.handle(Ended("r1", 1, OK, output_tokens=1), 4.0)
+    s.handle(FleetChanged((b,), s.settings), 5.0)
+    assert s.known_instances == {"b": b}
+
+
+def test_what_others_tell_reaches_policies_and_predictors():
+    policy, told = First(), []
+    policy.cursor = SimpleNamespace(receive=told.append)
+    policies, predictor = {"first": policy, "other": First()}, Fixed()
+    s = Scheduler([instance("a")], policies, predictor, use_targets=told.append)
+    targets, turns = {None: Targets(attainment=0.8)}, {"m": ("a", "m")}
+    for event in (
+        TargetsChanged(targets),
+        PeerTurned("first", turns),
+        PeerTurned("other", turns),
+        PeerTurned("nobody", turns),
+        QualityReported("m", PromptFeatures((), (), ()), 0.5, recorded=True),
+        PeerObserved(b"an observation"),
+        PredictorsChanged(SimpleNamespace(name="others")),
+    ):
+        assert s.handle(event, 1.0) == []
+    assert told == [targets, turns]
+    assert predictor.observed == [("quality", "m", 1, 0.5), ("message", "an observation", 1, 1.0)]
+    assert predictor.name == "others"
 
 
 def test_a_changed_fleet_serves_the_queue():
@@ -504,6 +656,7 @@ def test_those_who_wait_come_before_newcomers_when_a_returning_instance_opens_sl
     for n in range(3):
         s.handle(Arrived(request(f"r{n}", at=1.0)), 1.0)
     assert s.queue_depth == 2  # one slot so far
+    assert s.wake_at == 1.5  # there may be another one then
     out = s.handle(Arrived(request("late", at=1.15)), 1.15)
     assert [i.request_id for i in out] == ["r1"]  # two slots now
     assert s.queue_depth == 2
@@ -520,10 +673,21 @@ def test_a_retry_keeps_its_own_time_limit():
     assert s.wake_at == 900.0
 
 
+@pytest.mark.parametrize(("decodes", "context"), [(True, 101), (False, 100)])
+def test_a_context_that_just_holds_the_prompt_and_a_token(decodes: bool, context: int):
+    s = scheduler(instance("a", context_tokens=context))
+    dispatched(s.handle(Arrived(request(decodes=decodes)), 0.0))
+
+
 def test_a_context_that_holds_all_the_output_asked_for_is_preferred():
     s = scheduler(instance("a", context_tokens=1000), instance("b", context_tokens=8000))
-    assert dispatched(s.handle(Arrived(request("r1", max_tokens=2000)), 0.0)).candidate.instance == "b"
+    sent = dispatched(s.handle(Arrived(request("r1", max_tokens=2000)), 0.0))
+    told = {each.candidate.instance: each.reason for each in sent.decision.considered}
+    assert told == {"b": None, "a": "the context has room for the prompt, but not for max_tokens too"}
     assert dispatched(s.handle(Arrived(request("r2", max_tokens=500)), 0.0)).candidate.instance == "a"
+    # Each of four prompts has its own context.
+    four = request("four", prompt_tokens=1600, longest_prompt_tokens=400, choices=4, max_tokens=500)
+    assert dispatched(s.handle(Arrived(four), 0.0)).candidate.instance == "a"
     # Nobody holds it: the engine has the last word.
     assert dispatched(s.handle(Arrived(request("r3", max_tokens=9000)), 0.0)).candidate.instance == "a"
 

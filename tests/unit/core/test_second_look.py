@@ -16,6 +16,7 @@ from router.core.events import (
     Dispatch,
     Ended,
     FirstToken,
+    GivenUp,
     Granted,
     Left,
     Tick,
@@ -72,6 +73,11 @@ def usd(tokens: int) -> float:
     return CHEAP.cost_usd(100, tokens)
 
 
+def test_a_check_reads_its_form_and_both_texts_and_writes_a_verdict() -> None:
+    check = AnswerCheck(2.0, Price(1.0, 3.0), 300, 100, limit_s=5.0)
+    assert check.cost_usd(1000, 200) == pytest.approx((300 + 1000 + 200 + 3 * 100) * 1e-6)
+
+
 def test_a_good_answer_is_delivered_after_its_check() -> None:
     policy = Told()
     s, first, out = answered(policy, slo=Slo(tpot_s=0.2, e2e_s=60.0))
@@ -100,6 +106,12 @@ def test_a_poor_answer_is_replaced_and_both_are_paid() -> None:
     assert policy.ends == [(second.candidate.instance, None)]
 
 
+def test_an_answer_that_its_check_delays_is_late() -> None:
+    s, first, _ = answered(slo=Slo(e2e_s=7.0))
+    settlement = finished(s.handle(Checked("r1", 1, 1.0), 7.5))
+    assert (settlement.outcome, settlement.slo_met, settlement.answer) == (Outcome.LATE, False, first.state)
+
+
 def test_without_a_score_the_answer_is_delivered() -> None:
     s, first, _ = answered()
     assert finished(s.handle(Checked("r1", 1, None), 3.0)).answer is first.state
@@ -113,11 +125,20 @@ def test_a_score_counts_once() -> None:
 
 
 def test_the_first_answer_is_delivered_where_the_second_one_fails() -> None:
-    s, first, _ = answered()
+    policy = Told()
+    s, first, _ = answered(policy)
     s.handle(Checked("r1", 1, 0.0), 3.0)
     settlement = finished(s.handle(failed("r1", 2), 4.0))  # and nobody else is tried
     assert (settlement.outcome, settlement.answer) == (Outcome.OK, first.state)
+    assert policy.ends == [(first.candidate.instance, None)]
     assert settlement.cost_usd == pytest.approx(usd(11))
+
+
+def test_the_first_answer_is_delivered_where_the_second_one_is_empty() -> None:
+    s, first, _ = answered()
+    s.handle(Checked("r1", 1, 0.0), 3.0)
+    settlement = finished(s.handle(Ended("r1", 2, EndedHow.OK, 0, 100, empty=True), 4.0))
+    assert (settlement.outcome, settlement.answer) == (Outcome.OK, first.state)
 
 
 def test_the_first_answer_is_delivered_where_time_passes() -> None:
@@ -145,6 +166,15 @@ def test_the_first_answer_is_delivered_where_the_budgets_do_not_pay_the_second_o
     s, first, _ = answered(funding=Funding(450e-6, 1.0, 1e-6, 1.0))
     s.handle(Checked("r1", 1, 0.0), 3.0)
     settlement = finished(s.handle(Granted("r1", 0.0, 0.0), 3.0))
+    assert (settlement.outcome, settlement.answer) == (Outcome.OK, first.state)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_first_answer_is_delivered_where_a_request_is_given_up(again: bool) -> None:
+    s, first, _ = answered()
+    if again:
+        s.handle(Checked("r1", 1, 0.0), 3.0)
+    settlement = finished(s.handle(GivenUp("r1", "shutdown"), 4.0))
     assert (settlement.outcome, settlement.answer) == (Outcome.OK, first.state)
 
 

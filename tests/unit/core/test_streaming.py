@@ -96,8 +96,10 @@ def test_an_assumed_first_token_makes_room_in_an_engines_queue(event: Event) -> 
     assert s.wake_at == 600.0
     assert s.handle(Arrived(request("r4")), 0.2) == []
     assert s.wake_at == 1.0
+    assert s.handle(Tick(), 0.3) == []
     assert dispatched(s.handle(event, 1.0)).request_id == "r4"
     assert s.wake_at == 600.0
+    assert s._open.first_tokens_at == float("inf")
 
 
 def test_an_end_before_the_assumed_first_token() -> None:

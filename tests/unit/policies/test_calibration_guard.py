@@ -48,3 +48,28 @@ def test_each_alarm_lasts_longer_until_predictions_hold_again() -> None:
     assert second > 1.8 * first
     outcomes(guard, 20_000, met=True)
     assert lasts() < 1.2 * first
+
+
+def test_the_highest_level_falls_in_two_steps() -> None:
+    guard = CalibrationGuard(0.1)
+    outcomes(guard, 20)
+    outcomes(guard, 100)
+    assert guard.level == 2
+    lasted = {2: 0, 1: 0}
+    while guard.level:
+        lasted[guard.level] += 1
+        outcomes(guard, 1, met=True)
+    assert lasted[1] > 900 < lasted[2]
+
+
+def test_each_request_counts_once_and_not_if_it_is_older_than_the_alarm() -> None:
+    guard = CalibrationGuard(0.1)
+    for number in range(100):
+        guard.predicted(f"old{number}", 0.01)
+    for _ in range(100):
+        guard.observed("old0", False)
+    assert guard.level == 0
+    outcomes(guard, 20)
+    for number in range(100):
+        guard.observed(f"old{number}", False)
+    assert guard.level == 1

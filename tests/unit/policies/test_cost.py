@@ -6,6 +6,7 @@ import re
 from collections import deque
 from copy import deepcopy
 from dataclasses import replace
+from math import exp
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -259,6 +260,25 @@ def closed_loop(spender: LeastSpend, rates: list[int], steps: int) -> tuple[list
             ends.append((step + 5, request_, chosen.candidate, kept))
             loads.append(len(running["cheap"]))
     return met, loads
+
+
+def test_caution_follows_misses_beyond_those_allowed() -> None:
+    spender, there = policy(attainment=0.9), option("a", miss=0.3)  # six of a hundred may miss
+    expected = spender._scopes.get(None).caution
+
+    def caution() -> float:
+        return spender._scopes.get(None).caution
+
+    for number, (slo, met, beyond) in enumerate(
+        [(SLO, None, 0.0), (SLO, True, -0.06), (SLO, False, 0.94), (None, None, 0.0)]
+    ):
+        wanted = request(number, slo=slo)
+        pick(spender, wanted, [there])
+        assert caution() == pytest.approx(expected * (1.0 if slo is None else exp(0.2 * 0.24)))
+        spender.ended(wanted, there.candidate, met, 1.0)
+        expected *= exp(0.2 * beyond)
+        assert caution() == pytest.approx(expected)
+    assert spender.prices()[None]["attainment"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_attainment_holds_while_the_load_swings() -> None:

@@ -172,8 +172,22 @@ def test_no_second_look_where_a_target_or_the_cap_could_break() -> None:
     ):
         assert cost().choose(request(slo=target), options(**slo), Random(0)).check is taken, target
     assert not cost().choose(request(slo=Slo(e2e_s=60.0)), options(e2e_s_p95=None), Random(0)).check
-    for cap_usd, taken in ((22.1, True), (21.9, False)):  # answers of 200 tokens
-        assert cost().choose(request(max_cost_usd=cap_usd), options(), Random(0)).check is taken
+    # The second answer must not be likelier to decode too slowly than the first one.
+    for misses, taken in (((0.02, 0.02), True), ((0.03, 0.02), False)):
+        offered = [option("large", 0.9, 10.0, p_miss=misses[0]), option("small", 0.6, 1.0, p_miss=misses[1])]
+        assert cost().choose(request(slo=Slo(tpot_s=0.1)), offered, Random(0)).check is taken
+    unknown: dict[str, Any] = {"output_tokens_p90": None}
+    for cap_usd, most_tokens, told, taken in (
+        (22.1, None, {}, True),  # answers of 200 tokens
+        (21.9, None, {}, False),
+        (11.1, 100, {}, True),
+        (10.9, 100, {}, False),
+        (22.1, 900, {}, True),
+        (22.1, 200, unknown, True),
+        (1e6, None, unknown, False),
+    ):
+        asked = request(max_cost_usd=cap_usd, max_tokens=most_tokens)
+        assert cost().choose(asked, options(**told), Random(0)).check is taken
 
 
 def test_the_check_decides() -> None:

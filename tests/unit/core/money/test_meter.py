@@ -65,6 +65,19 @@ def test_an_engine_that_knows_its_bound_ends_by_itself() -> None:
     assert verdict(meter, 6) is Verdict.STOP  # it does not
 
 
+def test_bounds_are_of_each_choice() -> None:
+    assert one_by_one(capped(10, 6, choices=2), 10) is Verdict.PASS_LAST  # it would go on to 12
+    assert one_by_one(capped(12, 6, choices=2), 12) is Verdict.PASS
+    meter = capped(20, 9, max_tokens=5, choices=2)
+    assert one_by_one(meter, 11) is Verdict.STOP
+    assert not meter.by_money
+
+
+def test_a_cap_holds_beside_budgets() -> None:
+    meter = TokenMeter(request(), CANDIDATE, OutputBound(50, True, 5, 1.0), allowed(99))
+    assert one_by_one(meter, 5) is Verdict.PASS_LAST
+
+
 def test_the_engines_own_end_is_no_cut() -> None:
     assert verdict(capped(5, 50), 5, finished=True) is Verdict.PASS
 
@@ -75,7 +88,8 @@ def test_a_longer_prompt_takes_from_the_answer_by_price() -> None:
     for prompt_tokens, most in ((PROMPT + 15, 17), (PROMPT, 20), (1, 20)):
         meter = capped(20, left_usd=PRICE.cost_usd(PROMPT, 20))
         meter.count(0, prompt_tokens)
-        assert verdict(meter, most) is not Verdict.STOP
+        # The engine stops at the 20 tokens that it was told, not before.
+        assert verdict(meter, most) is (Verdict.PASS if most == 20 else Verdict.PASS_LAST)
         assert verdict(meter, most + 1) is Verdict.STOP
 
 
@@ -158,6 +172,7 @@ def test_the_last_allowance_ends_the_answer() -> None:
     meter = budgeted(allowed(10, final=True))
     assert one_by_one(meter, 10) is Verdict.PASS_LAST
     assert meter.by_money
+    assert meter.judge_total(PROMPT, 40) is Verdict.PASS  # it has ended there already
     assert verdict(budgeted(allowed(10, final=True)), 11) is Verdict.STOP
     assert meter.report_usd is None
 
@@ -176,6 +191,10 @@ def test_a_total_beyond_what_was_seen_is_covered_too() -> None:
     assert meter.judge_total(PROMPT, 10) is Verdict.PASS
     assert meter.judge_total(PROMPT, 40) is Verdict.WAIT
     assert meter.report_usd == pytest.approx(usd(40))
+    assert (
+        budgeted(allowed(10)).judge_total(None, None) is Verdict.PASS
+    )  # it counted nothing, and nothing was seen
+    assert budgeted(allowed(10)).judge_total(PROMPT + 51, None) is Verdict.WAIT
     assert capped(5).judge_total(PROMPT, 40) is Verdict.PASS  # no budget bounds it: it is said at the end
 
 
@@ -210,3 +229,46 @@ def test_what_passes_is_covered_and_the_end_comes_before_the_money(
         return
     assert next(more, None) is None  # every step was taken before the answer was cut
     assert meter.by_money
+
+
+BOUNDS = st.none() | st.integers(1, 25)
+
+
+@given(
+    made=st.lists(st.sampled_from([-1, 0, 0, 1, 1, 2, 4]), min_size=1, max_size=8),
+    exact=st.booleans(),
+    before=st.integers(0, 12),
+    prompt=st.sampled_from([None, PROMPT, PROMPT + 10]),
+    bounds=st.tuples(BOUNDS, BOUNDS, BOUNDS, BOUNDS, st.integers(0, 25)),
+)
+def test_events_that_pass_together_are_those_that_pass_one_by_one(
+    made: list[int], exact: bool, before: int, prompt: int | None, bounds: tuple[Any, ...]
+) -> None:
+    paid, bound, wanted, covered, report_at = bounds
+    if not exact:
+        made = [max(1, each) for each in made]
+
+    def begun() -> TokenMeter:
+        told = OutputBound(bound, True, paid, None if paid is None else usd(paid))
+        allowance = None if covered is None else allowed(covered, report_at=min(report_at, covered))
+        meter = TokenMeter(request(max_tokens=wanted), CANDIDATE, told, allowance)
+        for tokens in range(before):
+            meter.count(tokens + 1, prompt, tokens // 2)
+            meter.judge(complete=False, finished=False)
+        meter.report_usd = None
+        return meter
+
+    def state(meter: TokenMeter) -> tuple[int, int, int]:
+        return meter.tokens, meter._certain_tokens, meter._widest
+
+    one_by_one, together = begun(), begun()
+    states = [state(together)]
+    for each in made:
+        tokens = one_by_one.tokens + each
+        one_by_one.count(tokens, None, tokens if exact else one_by_one._certain_tokens + 1)
+        passes = one_by_one.judge(complete=False, finished=False) is Verdict.PASS
+        if each < 0 or not passes or one_by_one.report_usd is not None:
+            break
+        states.append(state(one_by_one))
+    assert together.passing(made, exact=exact) == len(states) - 1
+    assert state(together) == states[-1]

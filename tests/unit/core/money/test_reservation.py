@@ -31,6 +31,7 @@ def test_it_asks_for_no_more_than_the_request_can_cost() -> None:
     assert one.request_more(4.0) == 1.0
     one.granted(1.0, 95.0)
     assert one.request_more(5.0) is None
+    assert reservation(most_usd=5.0).request_more(4.5) == 1.0
     # An engine that ignores its bound: the quote does not hold any more.
     assert one.request_more(5.5) == pytest.approx(6.0)
 
