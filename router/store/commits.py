@@ -65,12 +65,12 @@ class Commits:
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What `write` raises while the database is away."""
-        return self._database.errors
+        """What `write` raises while the database is away, or the memory is used up."""
+        return (*self._database.errors, MemoryError)
 
     def write(self, run: Run, entries: Sequence[Entry]) -> Written:
         """Commit entries. A batch with a bad entry is halved until the entry is found, which is then corrected. Raises one
-        of `Database.errors` if the database is away; then a part may be committed."""
+        of `errors` if the database is away; then a part may be committed."""
         if run.arrived is not None:
             try:
                 return Written(new=self._commit(run, entries, all_new=True))
@@ -99,7 +99,7 @@ class Commits:
         return Written(refused=1)
 
     def _is_away(self, error: Exception) -> bool:
-        return isinstance(error, self._database.errors) and not self._database.is_bad_value(error)
+        return isinstance(error, self.errors) and not self._database.is_bad_value(error)
 
     def _commit(self, run: Run, entries: Sequence[Entry], *, all_new: bool = False) -> int:
         database = self._database

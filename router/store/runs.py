@@ -126,11 +126,12 @@ def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
 
 
 def takes_files(directory: Path) -> bool:
-    """Whether a file can be made in a directory; none stays. Permissions are no answer: root has all of them, also where
-    nothing can be written."""
+    """Whether a file can be made in a directory, and written; none stays. Permissions are no answer: root has all of them,
+    also where nothing can be written."""
     try:
-        with TemporaryFile(dir=directory):
-            return True
+        with TemporaryFile(dir=directory) as file:
+            file.write(bytes(_SIZE_BYTES))
+        return True
     except OSError:
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -232,6 +233,19 @@ def test_a_file_that_a_start_cannot_write_is_an_error(
     good = {"store": {**store, "spool_directory": str(tmp_path / "a" / "b")}}
     assert check(tmp_path, capsys, **good, observability={"decision_log": str(tmp_path / "log")})[0] == 0
     assert not (tmp_path / "log").exists()
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(yaml.safe_dump({"models": [{"name": "m"}], "store": sqlite(tmp_path / "a.db")}))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # files can be made, but not written
+    try:
+        code = main(["check", "--config", str(file)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    shown = capsys.readouterr()
+    assert (code, "store.url: " in shown.err, "cannot be written" in shown.err) == (2, True, True), shown
 
 
 def test_postgres_needs_a_working_directory_for_its_counter_file(

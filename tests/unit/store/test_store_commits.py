@@ -138,6 +138,23 @@ def test_an_error_of_an_unknown_kind_refuses_its_row_alone(
     assert spent(tmp_path) == [("run", 11, 11.0)]
 
 
+def test_rows_for_which_there_is_no_memory_wait(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """sqlite3 raises MemoryError itself."""
+
+    def no_memory(sql: str, rows: Sequence[Any]) -> None:
+        raise MemoryError
+
+    commits = Commits(database)
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "execute", no_memory)
+        with pytest.raises(commits.errors):
+            commits.write(RUN, entries(range(4)))
+    assert commits.write(RUN, entries(range(4))) == Written(new=4)
+    assert spent(tmp_path) == [("run", 4, 4.0)]
+
+
 @pytest.mark.parametrize("received_at", [4e18, 253_402_300_800.0, -1e15])
 def test_a_time_that_has_no_day_takes_no_other_row_with_it(
     database: SqliteDatabase, tmp_path: Path, received_at: float
