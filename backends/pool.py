@@ -9,6 +9,11 @@ import asyncio
 import errno
 import socket
 import ssl
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, TypeVar
 
 import aiohappyeyeballs
 
@@ -16,6 +21,8 @@ from backends.http1 import Origin
 from backends.scanning import Connection
 from router.background import surviving
 from router.core.errors import OutOfSockets, UpstreamError, UpstreamTimeout
+
+_T = TypeVar("_T")
 
 #: vLLM (uvicorn) closes idle connections after 5 s; reuse stops well before that.
 IDLE_CONNECTION_S = 2.0
@@ -47,6 +54,22 @@ def _reason(error: OSError) -> str:
     return (isinstance(error, socket.gaierror) and error.strerror) or type(error).__name__
 
 
+class _OwnThreads(Executor):
+    """Each call has a thread of its own. It ends with the process, even if the call does not."""
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        result: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 (whoever waits for the result gets it)
+                result.set_exception(error)
+
+        threading.Thread(target=run, name="lookup", daemon=True).start()
+        return result
+
+
 class Pool:
     """Connections to one engine; the freshest idle one is used first."""
 
@@ -74,6 +97,7 @@ class Pool:
         self._busy: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+        self._lookup: asyncio.Future[list[tuple[Any, ...]]] | None = None
 
     @property
     def idle_connections(self) -> int:
@@ -122,16 +146,30 @@ class Pool:
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> Connection:
         """A connection to the first address of the engine's name that answers. Raises OSError."""
-        at, tls = (self._origin.host, self._origin.port), self._tls
-        try:  # an address takes no lookup, and so no thread
-            found = socket.getaddrinfo(*at, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        except socket.gaierror:
-            found = await loop.getaddrinfo(*at, type=socket.SOCK_STREAM)
-        reached = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS_S)
+        tls = self._tls
+        reached = await aiohappyeyeballs.start_connection(
+            await self._addresses(loop), happy_eyeballs_delay=_NEXT_ADDRESS_S
+        )
         _, connection = await loop.create_connection(  # type: ignore[type-var] # a protocol by its methods
-            lambda: self._kind(self, loop), sock=reached, ssl=tls, server_hostname=at[0] if tls else None
+            lambda: self._kind(self, loop),
+            sock=reached,
+            ssl=tls,
+            server_hostname=self._origin.host if tls else None,
         )
         return connection
+
+    async def _addresses(self, loop: asyncio.AbstractEventLoop) -> list[tuple[Any, ...]]:
+        """The addresses of the engine's name. Raises OSError. There is one lookup at a time, in a thread of its own: uvloop
+        does two at once for the whole process, so names whose lookup hangs would hold up those of all other engines."""
+        look_up = partial(socket.getaddrinfo, self._origin.host, self._origin.port, type=socket.SOCK_STREAM)
+        try:  # an address takes no lookup, and so no thread
+            return look_up(flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            pass
+        if self._lookup is None or self._lookup.done():
+            self._lookup = loop.run_in_executor(_OwnThreads(), look_up)
+            self._lookup.add_done_callback(asyncio.Future.exception)  # perhaps nobody waits for it any more
+        return await asyncio.shield(self._lookup)
 
     async def aclose(self) -> None:
         """Close every connection; readers get an error."""

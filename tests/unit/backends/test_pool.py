@@ -7,6 +7,8 @@ import gc
 import os
 import resource
 import socket
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -306,7 +308,7 @@ async def test_a_gateway_without_files_blames_no_engine(host: str) -> None:
     async with FakeEngine(hello) as engine:
         origin = Origin.parse(engine.url.replace("127.0.0.1", host))
         pool, head = Pool(origin), request_head(origin, "/x", {})
-        await asyncio.get_running_loop().getaddrinfo(host, 80)  # loads what a lookup needs
+        socket.getaddrinfo(host, 80)  # loads what a lookup needs
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = os.dup(0)
         os.close(free)
@@ -326,8 +328,10 @@ async def test_a_dead_address_of_a_name_costs_a_moment(monkeypatch: pytest.Monke
     loop = asyncio.get_running_loop()
     connect, tried = loop.sock_connect, []
 
-    async def found(host: str, port: int, **_: Any) -> list[Any]:
+    def found(host: str, port: int, *, flags: int = 0, **_: Any) -> list[Any]:
         assert host == "engines.internal"
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror
         hosts = ("192.0.2.1", "192.0.2.2", "127.0.0.1")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
 
@@ -342,11 +346,35 @@ async def test_a_dead_address_of_a_name_costs_a_moment(monkeypatch: pytest.Monke
     async with FakeEngine(hello) as engine:
         origin = Origin.parse(engine.url.replace("127.0.0.1", "engines.internal"))
         pool, began = Pool(origin), loop.time()
-        monkeypatch.setattr(loop, "getaddrinfo", found)
+        monkeypatch.setattr(socket, "getaddrinfo", found)
         monkeypatch.setattr(loop, "sock_connect", connecting)
         (await pool.connect()).abort()
         assert tried == [("192.0.2.1", 0.0), ("192.0.2.2", 0.25), ("127.0.0.1", 0.25)]
         await pool.aclose()
+
+
+@pytest.mark.real_time
+async def test_names_whose_lookup_hangs_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, asked, look_up = threading.Event(), Counter[str](), socket.getaddrinfo
+
+    def found(host: str, port: int, *, flags: int = 0, **settings: Any) -> list[Any]:
+        if host.endswith(".internal") and not flags & socket.AI_NUMERICHOST:
+            asked[host] += 1
+            answered.wait(60)
+        return look_up(host, port, flags=flags, **settings)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    hosts = [f"{number}.internal" for number in range(40)]  # more than a loop has threads
+    pools = [Pool(Origin.parse(f"http://{host}"), connect_timeout_s=0.2) for host in hosts]
+    async with FakeEngine(hello) as engine:
+        hanging = await asyncio.gather(*(each.connect() for each in pools * 2), return_exceptions=True)
+        assert {str(each) for each in hanging} == {"no connection to the engine in time"}
+        assert asked == Counter(hosts)  # one lookup of a name at a time
+        pool = Pool(Origin.parse(engine.url.replace("127.0.0.1", "localhost")), connect_timeout_s=5.0)
+        (await pool.connect()).abort()
+        for each in (pool, *pools):
+            await each.aclose()
+    answered.set()
 
 
 async def test_an_engine_that_is_not_there_is_unreachable() -> None:
