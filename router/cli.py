@@ -103,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((each for each in arguments if not each.startswith("-")), None)
     if chosen == "serve":  # SIGHUP would end a gateway that starts: it waits until the gateway serves
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+        if os.getpid() == 1:  # the first process of a container: without a handler the kernel drops SIGTERM
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     try:
         args = build_parser(chosen).parse_args(arguments)
         command = importlib.import_module(COMMANDS[args.command].module)

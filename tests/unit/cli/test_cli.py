@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -283,3 +284,15 @@ def test_an_argument_that_is_wrong_is_shown(
     with contextlib.suppress(SystemExit):
         assert cli.main(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+def test_sigterm_ends_the_first_process_of_a_container_while_it_starts() -> None:
+    """The kernel drops it there if there is no handler."""
+    program = (
+        "import os, signal\nfrom router import cli, serve\n"
+        "own, os.getpid = os.getpid(), lambda: 1\n"
+        "serve.run = lambda args: os.kill(own, signal.SIGTERM)\n"
+        "cli.main(['serve', '--config', 'fleet.yaml'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
