@@ -39,12 +39,22 @@ class Process:
     def stop(self) -> None:
         """Drain, then stop; a second call stops at once."""
         if self.gateway.draining:
-            self._server.should_exit = self._server.force_exit = True
-            for task in list(self._server.server_state.tasks):
-                task.cancel()
+            self.end()
         else:
+            self.drain()
+
+    def drain(self) -> None:
+        """Drain, then stop."""
+        if not self.gateway.draining:
             self.gateway.draining = True  # the next signal may be handled in this turn of the event loop
             self._tasks.start(self._drain(), "drain")
+
+    def end(self) -> None:
+        """Stop at once."""
+        self.drain()
+        self._server.should_exit = self._server.force_exit = True
+        for task in list(self._server.server_state.tasks):
+            task.cancel()
 
     def hang_up(self) -> None:
         """Read the fleet file again."""
@@ -101,8 +111,12 @@ async def run_gateway(
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, hot_paths(gateway))
         gateway.connections = lambda: (server.connections, server.closed)
         process = Process(gateway, server)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, process.stop)
+        if on_open is None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, process.stop)
+        else:  # SIGTERM may come twice: from the supervisor, and from a service manager, which signals all processes
+            loop.add_signal_handler(signal.SIGTERM, process.drain)
+            loop.add_signal_handler(signal.SIGINT, process.end)
         if reload is not None:
             loop.add_signal_handler(signal.SIGHUP, process.hang_up)
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it

@@ -69,8 +69,8 @@ class Worker:
         """Stop, because the supervisor has ended."""
         if not self._process.done():
             serving.cancel()
-        elif not self._process.result().gateway.draining:
-            self._process.result().stop()
+        else:
+            self._process.result().drain()
 
     async def _serve(self) -> None:
         try:

@@ -17,7 +17,7 @@ from tests.processes import children, is_running
 from tests.waiting import until
 
 
-@pytest.mark.parametrize("how", ["drained", "at once", "without supervisor"])
+@pytest.mark.parametrize("how", ["drained", "by a service manager", "at once", "without supervisor"])
 async def test_streams_under_way(tmp_path, redis_url, how):
     async with engine_at(2.0) as engine, AsyncExitStack() as stack:
         gw = await stack.enter_async_context(serving(write_fleet(tmp_path, redis_url, engine)))
@@ -38,11 +38,14 @@ async def test_streams_under_way(tmp_path, redis_url, how):
             for each in streams:
                 assert (await lines(each))[-1]["error"]["code"] == "no_instance"
         else:
-            ending = asyncio.create_task(
-                gw.end(signal.SIGTERM if how == "drained" else signal.SIGKILL), name="end"
-            )
+            if how == "by a service manager":  # as systemd, which signals all processes of a service
+                for worker in workers:
+                    os.kill(worker, signal.SIGTERM)
+                await unready(gw)
+            code = -signal.SIGKILL if how == "without supervisor" else 0
+            ending = asyncio.create_task(gw.end(signal.SIGTERM if code == 0 else signal.SIGKILL), name="end")
             assert [(await lines(each))[-1] for each in streams] == ["[DONE]"] * 10
-            assert await ending == (0 if how == "drained" else -signal.SIGKILL)
+            assert await ending == code
         await until(lambda: not any(map(is_running, workers)))
         assert await gw.process.stdout.read() == b""  # it said once that it listens
 
