@@ -33,7 +33,9 @@ DRAIN_S = 2.0
 #: The next address of a name is tried after this long (RFC 8305), or when the one before has failed.
 _NEXT_ADDRESS_S = 0.25
 #: Errors of a connection that this machine causes, not the engine.
-_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+_SHORTAGE = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
+)
 
 
 def _shortage_in_lookup(error: OSError) -> int | None:
@@ -66,7 +68,10 @@ class _OwnThreads(Executor):
             except Exception as error:  # noqa: BLE001 (whoever waits for the result gets it)
                 result.set_exception(error)
 
-        threading.Thread(target=run, name="lookup", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="lookup", daemon=True).start()
+        except RuntimeError as error:  # there are as many threads as the system allows
+            result.set_exception(OSError(errno.EAGAIN, str(error)))
         return result
 
 

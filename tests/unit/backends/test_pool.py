@@ -377,6 +377,18 @@ async def test_names_whose_lookup_hangs_hold_up_no_other(monkeypatch: pytest.Mon
     answered.set()
 
 
+@pytest.mark.real_time
+async def test_a_gateway_without_threads_blames_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    pool = Pool(Origin.parse("http://localhost:1"))
+    with pytest.raises(OutOfSockets):
+        await pool.connect()
+    await pool.aclose()
+
+
 async def test_an_engine_that_is_not_there_is_unreachable() -> None:
     async with FakeEngine(hello) as engine:
         pool, head = pool_for(engine)
