@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, make_url
 
 from router.store import schema
 from router.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
-from router.store.faults import BAD_VALUE_STATES, file_fault
+from router.store.faults import BAD_VALUE_STATES, error_name, file_fault
 
 log = logging.getLogger(__name__)
 # A pool logs a traceback for each connection that a lost server leaves; the store itself says what that means.
@@ -342,7 +342,7 @@ def is_temporary(error: Exception) -> bool:
     # Connections; too many of them; a lock that was not granted in time; shutting down or starting up.
     if state[:2] in {"08", "53", "55", "57"}:
         return True
-    return "locked" in str(cause) or isinstance(cause, OSError) or _driver_name(cause) == _NO_PRIMARY
+    return "locked" in str(cause) or isinstance(cause, OSError) or error_name(cause) == _NO_PRIMARY
 
 
 _NO_ANSWER = "no answer in time"
@@ -356,15 +356,11 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def safe_reason(error: Exception) -> str:
-    """What may be logged or shown of an error: its type in the driver, because a driver's message may quote the row."""
+    """What may be logged or shown of an error."""
     cause = _cause(error)
     if isinstance(cause, TimeoutError):
         return _NO_ANSWER
-    return file_fault(cause) or _driver_name(cause)
-
-
-def _driver_name(cause: BaseException) -> str:
-    return type(cause.__cause__ or cause).__name__  # SQLAlchemy wraps asyncpg's twice
+    return file_fault(cause) or error_name(cause)
 
 
 def reason(error: Exception) -> str:

@@ -35,8 +35,9 @@ _FILE_FAULTS = {
     "SQLITE_CORRUPT": "the database file is damaged",
     "SQLITE_NOTADB": "the database file is not a SQLite database",
 }
+_LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED")
 #: Another process has the file locked; a statement was interrupted.
-_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_INTERRUPT")
+_PASSING = (*_LOCKED, "SQLITE_INTERRUPT")
 
 
 def file_fault(error: BaseException) -> str | None:
@@ -50,3 +51,11 @@ def file_fault(error: BaseException) -> str | None:
         (words for start, words in _FILE_FAULTS.items() if name.startswith(start)),
         f"the database refuses ({name})",
     )
+
+
+def error_name(error: BaseException) -> str:
+    """What may be shown of an error that is not a fault of a file: its type in the driver, because a driver's message may
+    quote the row."""
+    if getattr(error, "sqlite_errorname", "").startswith(_LOCKED):
+        return "another process has the file locked"
+    return type(error.__cause__ or error).__name__  # SQLAlchemy wraps asyncpg's twice

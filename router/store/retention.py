@@ -15,7 +15,7 @@ from sqlalchemy import delete, func, select, text
 from router.background import failed
 from router.store import tables
 from router.store.async_engine import AsyncConnection, AsyncEngine
-from router.store.database import driver_errors
+from router.store.database import driver_errors, safe_reason
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Retention:
                 if removed:
                     log.info("retention: %d requests removed from the store", removed)
             except self._errors as error:
-                log.warning("retention: %s; trying again later", type(error).__name__)
+                log.warning("retention: %s; trying again later", safe_reason(error))
             except Exception as error:  # noqa: BLE001 (the task's root)
                 failed("retention", error)
             await asyncio.sleep(INTERVAL_S)

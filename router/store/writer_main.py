@@ -26,7 +26,7 @@ import orjson
 
 from router.store.commits import Commits, Run
 from router.store.entries import from_line
-from router.store.faults import file_fault
+from router.store.faults import error_name, file_fault
 
 _BUFFER_BYTES = 256 * 1024
 
@@ -69,13 +69,13 @@ def _open(backend: str, run_file: str, **settings: Any) -> Commits:
 
 
 def _answer(commits: Commits, run: Run, lines: list[bytes]) -> dict[str, Any]:
-    """`new` and `refused` rows; or the `error` (its type: a driver's message may quote a row), with the `fault` of a file,
-    and whether the database is `away`."""
+    """`new` and `refused` rows; or the name of the `error`, with the `fault` of a file, and whether the database is
+    `away`."""
     try:
         entries = [entry for entry in map(from_line, lines) if entry is not None]
         written = commits.write(run, entries)
     except commits.errors as error:
-        return {"error": type(error.__cause__ or error).__name__, "fault": file_fault(error), "away": True}
+        return {"error": error_name(error), "fault": file_fault(error), "away": True}
     except Exception as error:  # noqa: BLE001 (the root of this process: a fault here must not end recording)
         return {"error": type(error).__name__, "fault": None, "away": False}
     return {"new": written.new, "refused": written.refused + len(lines) - len(entries)}

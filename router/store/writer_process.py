@@ -31,7 +31,7 @@ _MODULES = str(Path(__file__).parents[2])
 
 
 class CommitError(Exception):
-    """A batch was not committed. The text is the type of the driver's error; `fault` is what is wrong with the SQLite file,
+    """A batch was not committed. The text names the error; `fault` is what is wrong with the SQLite file,
     if that is the reason; `away`: the same batch may be committed later."""
 
     def __init__(self, error: str, fault: str | None, away: bool) -> None:

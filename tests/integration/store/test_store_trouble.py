@@ -42,6 +42,7 @@ async def test_a_locked_file_loses_nothing_and_can_be_read(
         assert store.counts().pending == 30
         await until(lambda: store.counts().retries > 2)
         assert (store.away, store.fault) == (True, None)
+        assert "the store accepts no records: another process has the file locked; they wait" in caplog.text
     await until(lambda: store.counts().pending == 0)
     assert len((await store.requests()).requests) == 30
     assert caplog.text.count("accepts no records") == caplog.text.count("accepts records again") == 1
