@@ -33,6 +33,7 @@ def crosscheck(data: Mapping[str, Any], *, any_profile: bool = False) -> list[Fi
     """All problems between the parts of the fleet file. `any_profile`: engine profiles need not be in the catalog."""
     return [
         *_server(data),
+        *_passwords(data),
         *_keys(data),
         *_models(data),
         *_instances(data),
@@ -76,6 +77,13 @@ def _server(data: Mapping[str, Any]) -> Iterator[Finding]:
             ("server", "workers"),
             "several workers share limits, budgets and load: state.url must be redis://...",
         )
+
+
+def _passwords(data: Mapping[str, Any]) -> Iterator[Finding]:
+    for section, local in (("store", "sqlite"), ("state", "memory:")):
+        settings = _mapping(data.get(section))
+        if settings.get("password_env") is not None and str(settings.get("url", local)).startswith(local):
+            yield (section, "password_env"), f"is for a server: {section}.url names none"
 
 
 def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -150,14 +158,15 @@ def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
     seen: dict[tuple[tuple[str, ...], str], object] = {}
     instances, models = _names(_rows(data, "instances")), _names(_rows(data, "models"))
     for path, pool in pools:
-        if pool.get("name") in instances:
-            yield (*path, "name"), f"an instance is named {masked(pool.get('name'))} too"
+        name = pool.get("name")
+        if isinstance(name, str) and name in instances:
+            yield (*path, "name"), f"an instance is named {masked(name)} too"
         instance = _mapping(pool.get("instance"))
         yield from _served(models, (*path, "instance"), instance)
         of = _pool_of(instance)
         if of[0] and of in seen:
             yield path, f"pool {masked(seen[of])} has this model on this hardware too"
-        seen[of] = pool.get("name")
+        seen[of] = name
         if actuator == "processes" and not pool.get("command"):
             yield (*path, "command"), "is missing: the actuator processes starts engines with it"
         if actuator == "kubernetes":

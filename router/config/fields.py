@@ -109,6 +109,8 @@ def _http_url(value: str) -> str:
         raise PydanticCustomError("url", "must be http://HOST[:PORT] or https://HOST[:PORT]")
     if not re.fullmatch(r"[!-~]+", value):  # it stands in the heads of requests
         raise PydanticCustomError("url", "must be ASCII without spaces")
+    if not re.fullmatch(r"[A-Za-z0-9.:%_-]+", host):  # `${HOST}` is not replaced by a variable's value
+        raise PydanticCustomError("url", "has a host that is neither a name nor an address")
     return value
 
 

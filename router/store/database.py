@@ -65,6 +65,8 @@ def parse_url(url: str) -> URL:
     parsed = parsed.set(drivername=_SHORT_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _DRIVERS:
         raise StoreError(f"store.url: unknown database {parsed.drivername!r} (known: {', '.join(_DRIVERS)})")
+    if parsed.port is not None and parsed.port > 65535:
+        raise StoreError(f"store.url: {parsed.port} is no port (at most 65535)")
     if "@" in (parsed.host or ""):  # it is a part of the password
         raise StoreError(
             "store.url: write @ in a user or password as %40, or name a variable in password_env"
@@ -123,7 +125,7 @@ def create_engine(
     try:
         engine = create_async_engine(url, **options)
     except (exc.ArgumentError, ValueError) as error:
-        raise StoreError(f"the URL of the store has a wrong option: {error}") from None
+        raise StoreError(f"the URL of the store has a wrong option: {reason(error)}") from None
     except ModuleNotFoundError as error:
         extra = "postgres" if url.get_backend_name() == "postgresql" else "store"
         raise StoreError(

@@ -175,7 +175,7 @@ def test_a_wrong_redis_password_is_an_error(
     "sections",
     [
         {"auth": {"admin_key_env": "NOT_SET"}},
-        {"store": {"password_env": "NOT_SET"}},
+        {"store": {"url": "postgresql+asyncpg://127.0.0.1:1/x", "password_env": "NOT_SET"}},
         {"state": {"url": "redis://127.0.0.1:1", "password_env": "NOT_SET"}},
     ],
 )

@@ -8,7 +8,7 @@ from tests.unit.config.test_shown_values import FIELDS
 
 FLEET = """
 auth: {admin_key_env: ADMIN, engine_env: [LATER]}
-store: {password_env: DB}
+store: {url: "postgresql+asyncpg://h/d", password_env: DB}
 models: [{name: m}]
 instances:
   - {name: a, kind: vllm, url: "http://a", serves: {m: m}, ca_file: ca.pem, tokenizer: t.json, headers_env: {X-Org: ORG}}

@@ -90,6 +90,7 @@ def test_mistakes_in_a_pool(text: str, path: str, reason: str) -> None:
             "hardware: l4, serves: {llama-3.1-8b",
             "pool 'small' has this model",
         ),
+        ("name: big", "name: {big: 1}", "scaling.pools[1].name: must be text"),
         ("hardware: 2xl4", "hardware: [2xl4]", "scaling.pools[1].instance.hardware: must be text"),
         ("actuator: processes", "actuator: kubernetes", "scaling.pools[0].deployment: is missing"),
         ("profile: llama-3.1-8b@2xl4", "profile: llama", "must be MODEL@HARDWARE"),

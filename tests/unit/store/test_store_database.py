@@ -66,6 +66,10 @@ def test_options_of_a_server_are_known_ones() -> None:
         parse_url("postgresql://h/db?application_name=hunter2")
     with pytest.raises(StoreError, match=r"wrong option: .*'one'"):
         create_engine(parse_url("postgresql://h/db?port=one"))
+    with pytest.raises(StoreError, match="99999 is no port"):
+        parse_url("postgresql://h:99999/db")
+    with pytest.raises(StoreError, match=r"wrong option: Invalid SQLite URL: [^\n]*$"):
+        create_engine(parse_url("sqlite:///x.db").set(password="hunter2"))
 
 
 def test_the_file_of_a_sqlite_url() -> None:
