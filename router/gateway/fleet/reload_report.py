@@ -18,6 +18,8 @@ def needs_restart(started: FleetConfig, now: FleetConfig) -> list[str]:
         if isinstance(before, BaseModel):
             changed = [each for each in at_start(before) if getattr(before, each) != getattr(after, each)]
             found += [f"{section}.{each}" for each in changed]
+    if now.scaling.pools and not started.scaling.pools:  # nothing scales where a start has seen no pools
+        found.append("scaling.pools")
     return found
 
 

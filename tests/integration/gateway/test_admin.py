@@ -251,11 +251,13 @@ async def test_a_reload_tells_what_changed_and_what_needs_a_restart(tmp_path, ca
         gw.fleet["defaults"] = {"policy": "price"}
         gw.fleet["server"] = {"port": 1, "max_connections": 50}
         gw.fleet["store"] = gw.fleet["store"] | {"retain_days": 3.0, "when_full": "refuse"}
-        late = ["server.port", "store.retain_days"]
+        pool = {"hardware": "l4", "kind": "vllm", "serves": {"llama-3.1-8b": "up/llama-3.1-8b"}}
+        gw.fleet["scaling"] = {"pools": [{"name": "l4", "instance": pool}]}  # there was none at the start
+        late = ["server.port", "store.retain_days", "scaling.pools"]
         assert await reload() == (
             late,
             "the fleet file is applied (models: 1 added; instances: 1 removed, 1 changed; changed in server, store, "
-            "defaults); only a restart applies server.port, store.retain_days",
+            "defaults, scaling); only a restart applies server.port, store.retain_days, scaling.pools",
         )
         assert (await reload())[0] == late  # still
 
