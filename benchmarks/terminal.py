@@ -40,9 +40,15 @@ def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = 
     )
 
 
+class _Tables(Console):
+    def on_broken_pipe(self) -> None:
+        """`router.cli` ends all commands alike whose reader leaves."""
+        raise BrokenPipeError
+
+
 def table_console() -> Console:
     """Prints tables on standard output. A file or a pipe has no width of its own, so there lines may be long."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    return _Tables(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
 
 
 def prefixed(progress: Progress, prefix: str) -> Progress:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -99,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Before NumPy is imported: its matrix products are small here, and one thread per core would only compete with the
     # relay.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((each for each in arguments if not each.startswith("-")), None)
     if chosen == "serve":  # SIGHUP would end a gateway that starts: it waits until the gateway serves
@@ -134,6 +136,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _refuse(str(error))
     return code
+
+
+def _prepare_streams() -> None:
+    """Open those of the standard streams that the caller has closed (`>&-`): a socket with the number of one ends libuv.
+    What the encoding of standard output lacks becomes a question mark."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _refuse(message: str) -> int:

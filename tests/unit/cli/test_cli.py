@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -228,6 +229,34 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert (done.stdout, done.stderr) == ("{\n0\n", "")
 
 
+def test_a_reader_that_leaves_a_table_is_no_error(fleet: Path) -> None:
+    command = f"{sys.executable} -m router.cli check --config {fleet} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_may_be_closed(closed: str) -> None:
+    """Each number below 3 is taken, so that nothing else gets it."""
+    program = (
+        "import os; from router import cli; cli.main(['check', '--schema']); os._exit(min(os.pipe()) < 3)"
+    )
+    command = f"{sys.executable} -c {shlex.quote(program)} {closed} | cat >/dev/null; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_character_that_the_terminal_lacks_is_a_question_mark() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from router import cli; cli.main(['check', '--schema']); print('\u2585')"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.stdout.endswith(b"}\n?\n")
+
+
 def test_check_warns_of_hardware_without_a_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +304,10 @@ def test_check_says_whether_compare_can_simulate_the_fleet(
         (
             ["workload", "build", "poisson", "--rate", "-3", "--out", "f"],
             "--rate: must be above 0 (given: -3)",
+        ),
+        (
+            ["workload", "build", "poisson", "--rate", "1", "--limit", "2", "--out", ""],
+            "cannot write .: Is a directory",
         ),
     ],
 )
