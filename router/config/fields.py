@@ -8,7 +8,16 @@ from socket import inet_aton
 from typing import Annotated, Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from router.config.marks import Mark
@@ -55,9 +64,12 @@ PolicyName = Text
 OnMiss = Literal["best_effort", "reject"]
 
 
+_ENVIRONMENT_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+
+
 def _environment_name(value: str) -> str:
     # The message never shows the value, because it may be the secret itself.
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+    if not re.fullmatch(_ENVIRONMENT_NAME, value):
         raise PydanticCustomError(
             "environment_name",
             "must be the name of an environment variable (the file must not contain the secret itself)",
@@ -65,7 +77,14 @@ def _environment_name(value: str) -> str:
     return value
 
 
-EnvironmentName = Annotated[str, AfterValidator(_environment_name), Mark.VARIABLE]
+def schema_pattern(pattern: str) -> WithJsonSchema:
+    """What a text looks like that a validator of its own accepts, for editors."""
+    return WithJsonSchema({"type": "string", "pattern": pattern})
+
+
+EnvironmentName = Annotated[
+    str, AfterValidator(_environment_name), Mark.VARIABLE, schema_pattern(f"^{_ENVIRONMENT_NAME}$")
+]
 
 
 def path_name(value: str) -> str:
@@ -114,7 +133,7 @@ def _http_url(value: str) -> str:
     return value
 
 
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
+HttpUrl = Annotated[str, AfterValidator(_http_url), schema_pattern("^[hH][tT][tT][pP][sS]?://[!-~]+$")]
 
 
 class Section(BaseModel):

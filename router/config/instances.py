@@ -32,6 +32,7 @@ from router.config.fields import (
     Section,
     Share,
     Text,
+    schema_pattern,
 )
 from router.config.marks import Mark, named
 from router.core.profile import EngineProfile
@@ -61,7 +62,7 @@ def _profile_name(value: str) -> str:
 
 
 #: The name of an engine profile, `MODEL@HARDWARE`.
-ProfileName = Annotated[str, AfterValidator(_profile_name)]
+ProfileName = Annotated[str, AfterValidator(_profile_name), schema_pattern("^[^@]+@[^@]+$")]
 #: The usual name of a format of weights; it stays as it is written.
 WeightsName = Annotated[Text, AfterValidator(_weights_name)]
 

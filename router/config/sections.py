@@ -30,6 +30,7 @@ from router.config.fields import (
     SloConfig,
     Text,
     path_name,
+    schema_pattern,
 )
 from router.config.marks import Mark
 
@@ -57,7 +58,7 @@ class KeyConfig(Section):
     """
 
     name: InstanceName
-    sha256: str
+    sha256: Annotated[str, schema_pattern("^[0-9a-fA-F]{64}$")]
     policy: PolicyName | None = None
     locked: Bool = False
     models: Annotated[tuple[ModelName, ...], Field(min_length=1)] | None = None
@@ -116,7 +117,9 @@ class StoreConfig(Section):
     or get a 503 (`refuse`).
     """
 
-    url: Annotated[PasswordlessUrl, Mark.AT_START] = "sqlite+aiosqlite:///headway.db"
+    url: Annotated[
+        PasswordlessUrl, Mark.AT_START, schema_pattern(r"^(sqlite\+aiosqlite:///|postgresql\+asyncpg://)")
+    ] = "sqlite+aiosqlite:///headway.db"
     password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
     retain_days: Annotated[Positive, Mark.AT_START] = 30.0
     max_mb: Annotated[Positive, Mark.AT_START] = 2048.0
@@ -142,7 +145,7 @@ class StateConfig(Section):
     process is alone. `name` distinguishes fleets that share one Redis. If an answer takes longer than `timeout_ms`,
     each replica decides from its own data until Redis answers again. Load is sent every `interval_ms`."""
 
-    url: Annotated[PasswordlessUrl, Mark.AT_START] = "memory://"
+    url: Annotated[PasswordlessUrl, Mark.AT_START, schema_pattern("^(memory://$|rediss?://)")] = "memory://"
     password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
     name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$"), Mark.AT_START] = "headway"
     timeout_ms: Annotated[Positive, Mark.AT_START] = 250.0
