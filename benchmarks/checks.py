@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from router.config.fields import LARGEST_NUMBER
 from router.config.load import in_words
 from router.config.masking import dotted
 
@@ -84,6 +85,8 @@ def whole_number(text: str) -> int:
     """An argument that counts something. Raises ArgumentTypeError."""
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    if int(text) > LARGEST_NUMBER:
+        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_NUMBER}, not {text!r}")
     return int(text)
 
 

@@ -309,6 +309,10 @@ def test_check_says_whether_compare_can_simulate_the_fleet(
             ["workload", "build", "poisson", "--rate", "1", "--limit", "2", "--out", ""],
             "cannot write .: Is a directory",
         ),
+        (
+            ["workload", "from-store", "--store", "x", "--limit", "9" * 20, "--out", "f"],
+            "argument --limit: must be at most 9007199254740991",
+        ),
     ],
 )
 def test_an_argument_that_is_wrong_is_shown(
