@@ -15,8 +15,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -244,13 +243,3 @@ async def start_all(instances: Sequence[EmulatedInstance]) -> None:
 
 async def stop_all(instances: Sequence[EmulatedInstance], grace_s: float = 0.0) -> None:
     await asyncio.gather(*(instance.stop(grace_s) for instance in instances))
-
-
-@asynccontextmanager
-async def serve(*instances: EmulatedInstance) -> AsyncIterator[tuple[EmulatedInstance, ...]]:
-    """The started instances; they are stopped at the end."""
-    await start_all(instances)
-    try:
-        yield instances
-    finally:
-        await stop_all(instances)

@@ -9,8 +9,8 @@ import pytest
 
 import backends
 from backends import KINDS
-from backends.emulator import EmulatedInstance
 from backends.emulator.faults import Fault, FaultKind
+from backends.emulator.instance import EmulatedInstance
 from router.core.errors import UpstreamError, UpstreamTimeout
 from router.core.interfaces import Backend
 from tests.contract.backends import engine_suite as suite

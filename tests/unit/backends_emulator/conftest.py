@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from emulator_client import serve
 from emulator_profiles import QUICK, SLOW, emulated
 
-from backends.emulator import EmulatedInstance, serve
+from backends.emulator.instance import EmulatedInstance
 from tests.virtual_time import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]

@@ -1,15 +1,16 @@
-"""One request to an emulated engine, and its whole answer."""
+"""Emulated engines while a test runs; one request to one of them, and its whole answer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from backends.emulator import EmulatedInstance
+from backends.emulator.instance import EmulatedInstance, start_all, stop_all
 
 CHAT = "/v1/chat/completions"
 
@@ -33,6 +34,16 @@ class Answer:
     def events(self) -> list[str]:
         """What stands behind `data: ` in a stream of events."""
         return [event[6:] for event in self.text.split("\n\n") if event]
+
+
+@asynccontextmanager
+async def serve(*instances: EmulatedInstance) -> AsyncIterator[tuple[EmulatedInstance, ...]]:
+    """The started instances; they are stopped at the end."""
+    await start_all(instances)
+    try:
+        yield instances
+    finally:
+        await stop_all(instances)
 
 
 async def ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from backends.emulator import EmulatedInstance
+from backends.emulator.instance import EmulatedInstance
 from tests.engine_profiles import profile
 from tests.virtual_time import loop_time
 

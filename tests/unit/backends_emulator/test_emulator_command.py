@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.emulator import EmulatedInstance, start_all
+from backends.emulator.instance import EmulatedInstance, start_all
 from backends.engine.profiles import names
 from router.cli import main
 from router.listening import listen

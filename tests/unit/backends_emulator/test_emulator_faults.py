@@ -6,10 +6,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from emulator_client import CHAT, ask
+from emulator_client import CHAT, ask, serve
 from emulator_profiles import QUICK, SLOW, emulated
 
-from backends.emulator import EmulatedInstance, serve
+from backends.emulator.instance import EmulatedInstance
 from tests.waiting import until
 
 VLLM = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20, "ignore_eos": True}

@@ -9,10 +9,10 @@ from typing import Any
 import ollama
 import openai
 import pytest
-from emulator_client import CHAT, ask
+from emulator_client import CHAT, ask, serve
 from emulator_profiles import QUICK, SLOW, emulated
 
-from backends.emulator import EmulatedInstance, serve
+from backends.emulator.instance import EmulatedInstance
 from tests.waiting import until
 
 MESSAGES = [{"role": "user", "content": "x" * 40}]

@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from emulator_client import CHAT, ask
+from emulator_client import CHAT, ask, serve
 from emulator_profiles import QUICK, SLOW, emulated
 from prometheus_client.parser import text_string_to_metric_families
 
-from backends.emulator import EmulatedInstance, serve
+from backends.emulator.instance import EmulatedInstance
 from tests.waiting import until
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
