@@ -47,7 +47,6 @@ class EngineAdapter:
         headers = {name.lower(): value for name, value in (endpoint.headers or {}).items()}
         if endpoint.api_key:
             headers = {"authorization": f"Bearer {endpoint.api_key}", **headers}
-        self.kind = kind.name
         self.pool = Pool(
             origin,
             tls=tls,

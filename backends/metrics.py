@@ -20,7 +20,6 @@ KV_USAGE = (
     b"sglang:token_usage",
     b"llamacpp:kv_cache_usage_ratio",
 )
-PREEMPTIONS = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
 CACHE_CONFIG = b"vllm:cache_config_info"
 KV_TOKENS = (b"sglang:max_total_num_tokens",)
 
@@ -65,14 +64,9 @@ def _values(text: bytes, names: tuple[bytes, ...]) -> list[float] | None:
     return None
 
 
-def _sum(text: bytes, names: tuple[bytes, ...]) -> float | None:
-    values = _values(text, names)
-    return None if values is None else sum(values)
-
-
 def _count(text: bytes, names: tuple[bytes, ...]) -> int | None:
-    total = _sum(text, names)
-    return None if total is None else max(0, round(total))
+    values = _values(text, names)
+    return None if values is None else round(sum(values))
 
 
 def _requests(text: bytes, names: tuple[bytes, ...]) -> int | None:
@@ -103,6 +97,5 @@ def load_report(scrape: bytes) -> LoadReport:
         running=_requests(text, RUNNING),
         waiting=_requests(text, WAITING),
         kv_usage=_mean(text, KV_USAGE),
-        preemptions_total=_count(text, PREEMPTIONS),
         kv_capacity_tokens=_kv_capacity_tokens(text),
     )

@@ -11,7 +11,6 @@ class ModelSpec:
     """A decoder with gated MLPs and grouped-query attention. `tied`: the output layer is the embedding."""
 
     name: str
-    family: str
     layers: int
     hidden: int
     heads: int
@@ -20,7 +19,6 @@ class ModelSpec:
     intermediate: int
     vocab: int
     params: int
-    context_tokens: int
     tied: bool = False
 
     def layer_params(self, tensor_parallel: int = 1) -> float:
@@ -48,17 +46,13 @@ class ModelSpec:
 MODELS: dict[str, ModelSpec] = {
     spec.name: spec
     for spec in (
-        ModelSpec(
-            "llama-3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 1_235_814_400, 131072, tied=True
-        ),
-        ModelSpec(
-            "llama-3.2-3b", "llama", 28, 3072, 24, 8, 128, 8192, 128256, 3_212_749_824, 131072, tied=True
-        ),
-        ModelSpec("llama-3.1-8b", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 8_030_261_248, 131072),
-        ModelSpec("llama-3.1-70b", "llama", 80, 8192, 64, 8, 128, 28672, 128256, 70_553_706_496, 131072),
-        ModelSpec("qwen2.5-7b", "qwen", 28, 3584, 28, 4, 128, 18944, 152064, 7_615_616_512, 32768),
-        ModelSpec("qwen2.5-14b", "qwen", 48, 5120, 40, 8, 128, 13824, 152064, 14_770_033_664, 32768),
-        ModelSpec("qwen2.5-32b", "qwen", 64, 5120, 40, 8, 128, 27648, 152064, 32_763_876_352, 32768),
-        ModelSpec("qwen2.5-72b", "qwen", 80, 8192, 64, 8, 128, 29568, 152064, 72_706_203_648, 32768),
+        ModelSpec("llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, 1_235_814_400, tied=True),
+        ModelSpec("llama-3.2-3b", 28, 3072, 24, 8, 128, 8192, 128256, 3_212_749_824, tied=True),
+        ModelSpec("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256, 8_030_261_248),
+        ModelSpec("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256, 70_553_706_496),
+        ModelSpec("qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, 7_615_616_512),
+        ModelSpec("qwen2.5-14b", 48, 5120, 40, 8, 128, 13824, 152064, 14_770_033_664),
+        ModelSpec("qwen2.5-32b", 64, 5120, 40, 8, 128, 27648, 152064, 32_763_876_352),
+        ModelSpec("qwen2.5-72b", 80, 8192, 64, 8, 128, 29568, 152064, 72_706_203_648),
     )
 }

@@ -19,8 +19,6 @@ class PromptTooLong(Exception):
 
     def __init__(self, prompt_tokens: int, limit_tokens: int) -> None:
         super().__init__(f"prompt of {prompt_tokens} tokens, the limit is {limit_tokens} with the output")
-        self.prompt_tokens = prompt_tokens
-        self.limit_tokens = limit_tokens
 
 
 @dataclass(slots=True, eq=False)

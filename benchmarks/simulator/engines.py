@@ -175,6 +175,5 @@ class SimulatedEngine:
             engine.running,
             engine.waiting,
             engine.kv_usage,
-            engine.preemptions_total,
             engine.kv.total * engine.profile.block_tokens,
         )

@@ -81,7 +81,6 @@ class StageEstimate:
         throughput: Throughput,
         request: MeanRequest,
     ) -> None:
-        self._pools = pools
         self._machines = [cluster.machines[pool.nodes[0]] for pool in pools]
         self._request = request
         self._token_bytes = model.token_bytes

@@ -311,8 +311,6 @@ COUNTED_FIELDS = (
 class Backend(Protocol):
     """The adapter for one instance of an engine kind. Raises only UpstreamError and its subclasses."""
 
-    kind: str
-
     @property
     def busy(self) -> int:
         """The number of open calls."""

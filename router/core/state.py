@@ -64,12 +64,6 @@ class Work(NamedTuple):
     pending_prefill_tokens: int = 0
     context_tokens: int = 0
 
-    def __add__(self, other: object) -> Work:
-        """The sum, field by field."""
-        if not isinstance(other, Work):
-            return NotImplemented
-        return Work(*map(int.__add__, self, other))
-
 
 #: How many requests may wait in an engine's own queue: enough to fill each of its steps, few enough that the router
 #: keeps control of the order.

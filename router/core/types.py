@@ -228,7 +228,6 @@ class LoadReport:
     running: int | None = None
     waiting: int | None = None
     kv_usage: float | None = None  # share of KV blocks in use, 0 to 1
-    preemptions_total: int | None = None
     kv_capacity_tokens: int | None = None
     loaded_models: frozenset[str] | None = None  # Ollama: the models in memory now
 

@@ -60,13 +60,10 @@ class MemoryState:
     def send_observations(self, message: bytes) -> None:
         pass
 
-    async def change(
-        self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
+    async def change(self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         content = self._documents[document] = edit(self._documents.get(document, {}))
         if self._listener is not None:
             self._listener.document_changed(document, content)
-        return content
 
     def wake(self) -> None:
         pass

@@ -147,15 +147,12 @@ class RedisState:
         if self._joined:
             self._timer.soon()
 
-    async def change(
-        self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
+    async def change(self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         if self._claims.fallback is not None:
             # Another replica may have a later version that Redis does not know yet.
             raise StateError("the shared state does not answer; nothing was changed")
-        content = await self._documents.change(document, edit)
+        await self._documents.change(document, edit)
         self.wake()
-        return content
 
     def _changed(self, document: str, content: Mapping[str, Any]) -> None:
         self._listener.document_changed(document, content)
@@ -318,9 +315,7 @@ class _Documents:
             self._copies[name] = (version, content)
             self._changed(name, content)
 
-    async def change(
-        self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
+    async def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Edit a document. Raises StateError; the change may still have been made."""
         async with self._turn:
             while True:
@@ -340,4 +335,4 @@ class _Documents:
                     await self._link.aclose()
                 self.received(name, now_version, text)
                 if made:
-                    return edited
+                    return

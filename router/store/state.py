@@ -178,9 +178,7 @@ class State(Protocol):
     def send_observations(self, message: bytes) -> None:
         """Send encoded observations to the others. Best effort: nothing is kept for a replica that is away."""
 
-    async def change(
-        self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
+    async def change(self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Change a shared document (JSON; empty at first), atomically among replicas: `edit` is called again if another
         replica was faster. Calls every listener's `document_changed`. Raises StateError if the shared state does not
         answer."""

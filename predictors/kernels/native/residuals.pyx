@@ -152,9 +152,6 @@ cdef class ResidualWindow:
         self._insert(before + by)
         self._summarise()
 
-    def quantile(self, double probability):
-        return at_share(self, probability)
-
     def quantiles(self, probabilities):
         return [at_share(self, probability) for probability in probabilities]
 

@@ -111,10 +111,6 @@ class ResidualWindow:
         insort(self.values, before + by)
         self._summarise()
 
-    def quantile(self, probability: float) -> float:
-        """The log residual (bias included) not exceeded with this probability."""
-        return self.quantiles((probability,))[0]
-
     def quantiles(self, probabilities: Sequence[float]) -> list[float]:
         """The log residuals (bias included) not exceeded with these probabilities."""
         values, bias = self.values, self.bias

@@ -338,7 +338,6 @@ class GatewayProtocol(HttpToolsProtocol):
         now = self._idle_since = self.loop.time()
         if cycle is not None and cycle.more_body:  # from now on the rest is dropped
             self._began_at, self._received = now, 0
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self.flow.resume_reading()

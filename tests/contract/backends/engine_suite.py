@@ -149,7 +149,6 @@ async def test_probe_and_load(served: Served, backend: Backend) -> None:
         assert report.running is not None
         assert report.waiting is not None
         assert report.kv_usage is not None
-        assert report.preemptions_total == 0
         assert (report.kv_capacity_tokens or 0) >= served.context_tokens
 
 

@@ -24,8 +24,6 @@ from tests.unit.gateway.relays import END, TOKEN, Relayed, start
 class LiveEngine:
     """`router.core.interfaces.Backend` over one of the simulator's engines, which gives each token by itself."""
 
-    kind = "vllm"
-
     def __init__(self, engine: SimulatedEngine, truths: Mapping[str, Arrival]) -> None:
         self._engine = engine
         self._truths = truths

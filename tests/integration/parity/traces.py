@@ -52,7 +52,7 @@ def step(event: Event, at_s: float) -> Step:
         return found | {"request_id": event.request.id}
     if isinstance(event, LoadReported):
         report = event.report
-        names = ("running", "waiting", "kv_usage", "preemptions_total", "loaded_models")
+        names = ("running", "waiting", "kv_usage", "loaded_models")
         return found | {"instance": event.instance} | {name: getattr(report, name) for name in names}
     found |= event._asdict()
     if isinstance(event, Ended):

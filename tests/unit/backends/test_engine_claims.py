@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends.engine_errors import from_event, from_response
 from backends.engine_numbers import MAX_TOKENS, finish_reason, sound_usage, token_count
-from backends.metrics import KV_USAGE, PREEMPTIONS, load_report
+from backends.metrics import KV_USAGE, load_report
 from backends.ndjson import NdjsonScanner
 from backends.scanning import SseScanner
 from router.core.errors import UpstreamError
@@ -26,7 +26,6 @@ NAMES = [
     b"vllm:num_requests_waiting",
     b"vllm:cache_config_info",
     KV_USAGE[0],
-    PREEMPTIONS[0],
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(max_size=20),
@@ -55,7 +54,7 @@ def test_a_load_report_is_finite_whatever_the_metrics_say(lines: list[tuple[byte
     )
     for scrape in (text, text[::-1]):
         report = load_report(scrape)
-        for figure in (report.running, report.waiting, report.preemptions_total, report.kv_capacity_tokens):
+        for figure in (report.running, report.waiting, report.kv_capacity_tokens):
             assert figure is None or 0 <= figure < 1 << 62
         assert report.kv_usage is None or 0 <= report.kv_usage <= 1
 

@@ -19,13 +19,11 @@ def test_vllm() -> None:
         'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 99.0',
         'vllm:kv_cache_usage_perc{engine="0"} 0.25',
         'vllm:kv_cache_usage_perc{engine="1"} 0.75',
-        'vllm:num_preemptions_total{engine="0"} 1.0',
-        'vllm:num_preemptions_total{engine="1"} 2.0',
         'vllm:cache_config_info{block_size="16",engine="0",num_cpu_blocks="None",num_gpu_blocks="100"} 1.0',
         'vllm:cache_config_info{block_size="16",engine="1",num_cpu_blocks="None",num_gpu_blocks="100"} 1.0',
     ]
     assert load_report("\n".join(lines).encode() + b"\n") == LoadReport(
-        running=7, waiting=2, kv_usage=0.5, preemptions_total=3, kv_capacity_tokens=3200
+        running=7, waiting=2, kv_usage=0.5, kv_capacity_tokens=3200
     )
 
 

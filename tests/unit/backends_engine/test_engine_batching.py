@@ -111,9 +111,8 @@ def test_seats_are_limited_and_first_come_first_served() -> None:
 
 def test_lengths_that_do_not_fit() -> None:
     engine = Engine(PROFILE, context_tokens=100)
-    with pytest.raises(PromptTooLong) as caught:
+    with pytest.raises(PromptTooLong, match="prompt of 100 tokens, the limit is 100 "):
         engine.submit(seq("long", 100, 1), 0.0)
-    assert (caught.value.prompt_tokens, caught.value.limit_tokens) == (100, 100)
     engine.submit(seq("cut", 98, 50), 0.0)
     out = run(engine)
     assert len(out) == 2

@@ -29,7 +29,6 @@ class Engine:
     """A backend: each call follows the script to its end. `calls` are those that were sent. `opens` says after how many
     seconds a request is sent (None: never)."""
 
-    kind = "vllm"
     busy = 0
 
     def __init__(self, *steps: Step, opens: float | None = 0.0) -> None:

@@ -41,7 +41,6 @@ def told(window: Any, residuals: list[float]) -> list[Any]:
     return [
         *(getattr(window, name) for name in SUMMARY),
         window.quantiles(PROBABILITIES),
-        [window.quantile(each) for each in PROBABILITIES],
         [window.exceed(each) for each in residuals],
         window.least_factor(),
     ]
