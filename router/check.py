@@ -262,7 +262,7 @@ def _store_warnings(config: FleetConfig, source: str) -> Iterator[str]:
         yield due
     else:
         with contextlib.suppress(StoreError, TimeoutError):
-            keys = asyncio.run(known_keys(config, url, timeout_s=3.0))
+            keys = asyncio.run(known_keys(config, url))
     if keys is not None:
         yield from keys.left_out
     if config.auth.keys or (keys is not None and (keys.left_out or any(True for _ in keys))):

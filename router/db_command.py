@@ -78,9 +78,9 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None,
         await dispose(engine)
 
 
-async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
+async def upgrade_due(url: str) -> str | None:
     """A warning for the operator if the tables are of an older version or the database does not answer within
-    `timeout_s`; else None. Raises StoreError for what stops a start: a database that refuses the connection, has tables
+    three seconds; else None. Raises StoreError for what stops a start: a database that refuses the connection, has tables
     of a newer program or cannot be written."""
     parsed = parse_url(url)
     path = sqlite_path(parsed)
@@ -96,7 +96,7 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
     try:
         with opening(engine):
             try:
-                async with asyncio.timeout(timeout_s), engine.connect() as connection:
+                async with asyncio.timeout(3.0), engine.connect() as connection:
                     found = await connection.run_sync(schema.version)
                     if path is None:
                         await connection.run_sync(schema.write_nothing)

@@ -84,12 +84,12 @@ def server_of(
     if server is None:
         host = environment.get("KUBERNETES_SERVICE_HOST")
         if not host:
-            raise _unknown("server", "is not set, and the gateway does not run in a pod")
+            raise _unknown("server")
         host = f"[{host}]" if ":" in host else host
         server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
     namespace = kubernetes.namespace or _text(account / "namespace")
     if namespace is None:
-        raise _unknown("namespace", "is not set, and the gateway does not run in a pod")
+        raise _unknown("namespace")
     return ApiServer(server, namespace, account)
 
 
@@ -277,5 +277,6 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _unknown(what: str, reason: str) -> ConfigError:
+def _unknown(what: str) -> ConfigError:
+    reason = "is not set, and the gateway does not run in a pod"
     return ConfigError("discovery", [Problem(("kubernetes", what), reason)])

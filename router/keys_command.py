@@ -86,12 +86,12 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants:
+async def known_keys(config: FleetConfig, url: str) -> Tenants:
     """The keys of the fleet file and of the database, if there is one. Raises StoreError, TimeoutError."""
     path = sqlite_path(parse_url(url))
     if path is not None and not path.exists():
         return Tenants(config.auth.keys, (), lambda _: None)
-    async with asyncio.timeout(timeout_s), aclosing(await KeyTable.open(url)) as table:
+    async with asyncio.timeout(3.0), aclosing(await KeyTable.open(url)) as table:
         return await _known(config, table)
 
 

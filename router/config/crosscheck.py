@@ -88,7 +88,7 @@ def _passwords(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
     rows = _rows(data, "auth", "keys")
-    yield from _repeated(rows, "name", "key")
+    yield from _repeated(rows, "key")
     seen: dict[str, Any] = {}
     for path, key in rows:
         digest = key.get("sha256")
@@ -106,7 +106,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
     rows = _rows(data, "models")
-    yield from _repeated(rows, "name", "model")
+    yield from _repeated(rows, "model")
     names = _names(rows)
     owner_of: dict[str, str] = {}
     for path, model in rows:
@@ -137,7 +137,7 @@ def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
     rows, models = _rows(data, "instances"), _names(_rows(data, "models"))
-    yield from _repeated(rows, "name", "instance")
+    yield from _repeated(rows, "instance")
     for path, instance in rows:
         yield from _served(models, path, instance)
         for model, served in _mapping(instance.get("serves")).items():
@@ -153,7 +153,7 @@ def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
     pools, actuator = _rows(data, "scaling", "pools"), _value(data, "scaling", "actuator")
-    yield from _repeated(pools, "name", "pool")
+    yield from _repeated(pools, "pool")
     discovered = [_pool_of(_mapping(entry.get("instance"))) for _, entry in _rows(data, "discovery")]
     seen: dict[tuple[tuple[str, ...], str], object] = {}
     instances, models = _names(_rows(data, "instances")), _names(_rows(data, "models"))
@@ -212,14 +212,14 @@ def _pool_of(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     return tuple(map(str, _mapping(instance.get("serves")))), str(instance.get("hardware"))
 
 
-def _repeated(rows: _Rows, field: str, what: str) -> Iterator[Finding]:
+def _repeated(rows: _Rows, what: str) -> Iterator[Finding]:
     seen = set()
     for path, row in rows:
-        value = row.get(field)
+        value = row.get("name")
         if not isinstance(value, str):
             continue
         if value in seen:
-            yield (*path, field), f"another {what} is named {masked(value)}"
+            yield (*path, "name"), f"another {what} is named {masked(value)}"
         seen.add(value)
 
 

@@ -170,7 +170,7 @@ class Placer:
                 return [tried]
             return refusals.unattainable(
                 f"No instance can meet the hard SLO now; the best misses it with probability {admission.least_miss(options):.2f}.",
-                max(refusals.until_met_s(request, options, now), self.drain_s()),
+                max(refusals.until_met_s(slo, options, now - request.arrived_at), self.drain_s()),
             )
         passed_over += risky
         return kept

@@ -8,7 +8,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.events import Failure
 from router.core.interfaces import Option
 from router.core.request_state import AttemptState
-from router.core.types import EndedHow, Outcome, Request
+from router.core.types import EndedHow, Outcome, Slo
 
 _LEAST_S, _MOST_S = 1.0, 60.0
 
@@ -18,14 +18,10 @@ def bounded_s(seconds: float) -> float:
     return min(_MOST_S, max(_LEAST_S, seconds))
 
 
-def until_met_s(request: Request, options: Iterable[Option], now: float) -> float:
-    """Predicted seconds until a retry could meet its targets at the best option. Per option this is the longest of: the
+def until_met_s(slo: Slo, options: Iterable[Option], waited_s: float) -> float:
+    """Predicted seconds until a retry could meet these targets at the best option. Per option this is the longest of: the
     lateness of the first token, the lateness of the whole answer, and, if TPOT is too high, a share of the median
     answer time, because running answers must end first."""
-    slo = request.slo
-    if slo is None:
-        return _LEAST_S
-    waited_s = now - request.arrived_at
     excess = []
     for option in options:
         predicted = option.prediction

@@ -161,7 +161,7 @@ class RequestState:
         """All models that may serve it, in order of preference."""
         return self.request.models + self.request.fallbacks
 
-    def slack_deadline(self, decode_s: float = 0.0) -> float:
+    def slack_deadline(self, decode_s: float) -> float:
         """The time at which the first token is due if decoding takes at least `decode_s`. A key's requests wait in this
         order."""
         request, slo = self.request, self.request.slo

@@ -49,21 +49,21 @@ class Scaling:
 def scaling(
     scheduler: Scheduler,
     models: list[str],
-    queued_elsewhere: Mapping[str, int] | None = None,
-    wanted: Mapping[str, int] | None = None,
+    queued_elsewhere: Mapping[str, int],
+    wanted: Mapping[str, int],
 ) -> list[Scaling]:
     """One entry a model, for the work of all replicas of the router. `queued_elsewhere` are requests queued at the others,
     by model; their requests in flight are counted at the instances. `wanted` are the decided numbers of instances by
     model."""
     queued = scheduler.queued_by_model()
-    queued.update(queued_elsewhere or {})
+    queued.update(queued_elsewhere)
     found = []
     for model in models:
         instances = [each for each in scheduler.fleet.serving(model) if not (each.draining or each.starting)]
         healthy = [instance for instance in instances if instance.healthy]
         known = [slots for instance in instances if (slots := concurrency(instance, model)) is not None]
         in_flight = sum(instance.in_flight for instance in instances)
-        desired = (wanted or {}).get(model)
+        desired = wanted.get(model)
         if desired is None and known:
             work = in_flight + queued.get(model, 0)
             desired = max(1, math.ceil(work / (TARGET_UTILISATION * sum(known) / len(known))))

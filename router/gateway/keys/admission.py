@@ -109,11 +109,11 @@ class BudgetAdmission:
         if quote is not None:
             reservation.funding = Funding(grant.reserved_usd, grant.left_usd, quote.step_usd, quote.most_usd)
 
-    async def take(self, bucket: Bucket, what: str) -> None:
-        """Take one from a bucket that belongs to no account. Raises the 429; `what` names what there was too much of."""
+    async def take_change(self, bucket: Bucket) -> None:
+        """Take one from a bucket of changes of keys. Raises the 429."""
         (level,) = (await self.state.take(Claim([(bucket, 1.0)]), self.clock())).levels
         if level.wait_s > 0:
-            message = f"Too many {what}; try again in {duration(level.wait_s)}."
+            message = f"Too many changes of keys; try again in {duration(level.wait_s)}."
             raise rate_limited(message, level.wait_s)
 
     def _budgets_of(self, account: Account, now: float) -> Sequence[Budget]:

@@ -169,10 +169,8 @@ class Tenants:
     def effective(self, name: str) -> KeyConfig:
         """The effective settings of a key: its own, within the caps of the keys above it, and theirs where it sets none.
 
-        `models` are the fleet's names, None for all and empty for none. Raises KeyError for an unknown name.
+        `models` are the fleet's names, None for all and empty for none.
         """
-        if name not in self._tenants:
-            raise KeyError(name)
         chain = [tenant.settings for tenant in self.chain(name)]
         if len(chain) == 1 and chain[0].models is None:
             return chain[0]  # nothing holds but its own settings

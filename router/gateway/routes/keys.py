@@ -105,9 +105,7 @@ def holder_routes(gateway: Gateway) -> APIRouter:
 
     async def may_change(maker: str) -> None:
         root = gateway.rules.tenants.chain(maker)[-1].name
-        await gateway.budget_admission.take(
-            Bucket(f"{root}/keys", _CHANGES_AT_ONCE, _CHANGES_PER_S), "changes of keys"
-        )
+        await gateway.budget_admission.take_change(Bucket(f"{root}/keys", _CHANGES_AT_ONCE, _CHANGES_PER_S))
 
     @router.get("/keys/self", responses={404: {}})
     async def own(request: Request) -> dict[str, Any]:
