@@ -126,10 +126,9 @@ def create_engine(
         engine = create_async_engine(url, **options)
     except (exc.ArgumentError, ValueError) as error:
         raise StoreError(f"the URL of the store has a wrong option: {reason(error)}") from None
-    except ModuleNotFoundError as error:
-        extra = "postgres" if url.get_backend_name() == "postgresql" else "store"
+    except ModuleNotFoundError as error:  # of PostgreSQL: SQLite's is always installed
         raise StoreError(
-            f"{public_url(url)} needs the package {error.name} (pip install '.[{extra}]' in Headway's checkout)"
+            f"{public_url(url)} needs the package {error.name} (pip install '.[postgres]' in Headway's checkout)"
         ) from None
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _wait_for_locks if keeps_file else _set_pragmas)

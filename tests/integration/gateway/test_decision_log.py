@@ -82,6 +82,7 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
     assert SECRET not in text
     assert log.stat().st_mode & 0o777 == 0o600
 
+    log.write_text(f'{text}["Tick"')  # the process was killed while it wrote
     assert main(["replay-decisions", str(log)]) == 0
     assert capsys.readouterr().out == f"{events} events replayed: the same instructions\n"
     lines = text.splitlines(keepends=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,16 @@ def test_parquet_has_every_row_with_its_types(
     assert types.is_boolean(kinds["hedged"])
     assert types.is_float64(kinds["cost_usd"])
     assert not table.schema.field("outcome").nullable
+
+
+def test_a_pipe_is_written_directly(
+    recorded: list[RequestRecord], export: Callable[..., Path], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "out")
+    reader = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK)
+    assert export("--format", "csv").is_fifo()
+    assert os.read(reader, 1 << 16).count(b"\n") >= len(recorded)
+    os.close(reader)
 
 
 def test_csv_tells_nothing_from_an_empty_text(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sqlite3
 import stat
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -164,3 +165,11 @@ async def test_a_new_file_is_its_owners_alone(tmp_path):
         await opened.close()
     assert modes["new.db"] == 0o600
     assert {modes[name] for name in modes if name.endswith(("-wal", "-shm"))} <= {0o600}
+
+
+def test_postgresql_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(
+        StoreError, match=r"^postgresql\+asyncpg://h/n needs the package asyncpg .*\.\[postgres\]"
+    ):
+        create_engine(parse_url("postgresql://u:secret@h/n"))
