@@ -23,8 +23,6 @@ class MemoryState:
 
     async def start(self, listener: Listener) -> None:
         self._listener = listener
-        for document, content in self._documents.items():
-            listener.document_changed(document, content)
 
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
         self._ledger.load(spent)

@@ -43,12 +43,10 @@ _BY_DECODED = {
     Outcome.BACKEND_ERROR: ("failed", "cut_short"),
     Outcome.CLIENT_CANCELLED: ("left", "stopped"),
 }
-AFTER_DECODING = ("ok", "late", "cut_short", "stopped")
-BEFORE_DECODING = ("timed_out", "out_of_budget", "rejected", "failed", "left")
 
 
 def group_of(outcome: str, decoded: bool) -> str:
-    """`AFTER_DECODING` or `BEFORE_DECODING`: the group of an outcome."""
+    """The group of an outcome of a request that has `decoded` tokens or none."""
     known = Outcome(outcome)
     if known in _BY_DECODED:
         return _BY_DECODED[known][decoded]
