@@ -239,6 +239,11 @@ def test_aborts() -> None:
     out = run(engine)
     assert {p.seq_id for p in out} == {"1", "2"}  # the step under way gave the aborted one nothing
     assert Counter(p.seq_id for p in out if p.finished) == Counter(["1", "2"])
+    engine.submit(seq("6", 100, 5), 50.0)
+    engine.submit(seq("7", 10, 2), 50.0)
+    engine.advance(50.0)
+    engine.abort("6", 50.001)  # its prompt is in the step under way
+    assert [p.seq_id for p in run(engine)] == ["7", "7"]
     engine.submit(seq("5", 10, 50), 100.0, keep_alive_s=0.0)
     assert engine.next_at() is not None
     engine.abort("5", 100.001)  # idle now: unloaded in mid-step
