@@ -91,6 +91,9 @@ async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
     log.write_text("".join(lines))
     assert main(["replay-decisions", str(log)]) == 1
     assert f"line {at + 1}, character" in capsys.readouterr().out
+    assert main(["replay-decisions", "--json", str(log)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["events"], found["differences"][0]["line"]) == (events, at + 1)
     event = json.loads(lines[at])
     for damaged, reason in (
         (["FleetChanged", 1, [[]]], "a value is missing or of another kind"),

@@ -6,6 +6,9 @@ import asyncio
 from copy import deepcopy
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from router.config.sections import LimitsConfig
 from tests.integration.gateway.live import live, ollama, vllm
@@ -204,3 +207,18 @@ async def test_a_truncated_prompt_costs_what_is_left_of_it(tmp_path):
             status, _, answer = await gw.chat(**body, truncate_prompt_tokens=tokens)
             assert status == 200, answer
             assert answer["headway"]["cost_usd"] == answer["usage"]["prompt_tokens"] == (tokens % 512)
+
+
+@pytest.mark.parametrize("configured", [True, False])
+async def test_a_configured_tokenizer_counts_the_prompt(tmp_path, configured):
+    """100 tokens for it; the engine's own counts 1,050, and the context has 512."""
+    words = Tokenizer(WordLevel({"?": 0}, "?"))
+    words.pre_tokenizer = Whitespace()
+    words.save(str(file := tmp_path / "tokenizer.json"))
+    models = [{"name": "llama-3.1-8b", "context_tokens": 512}]
+    given = {"a": {"tokenizer": str(file)} if configured else {}}
+    body = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": ("w" * 41 + " ") * 100}]}
+    async with live(tmp_path, vllm("a"), models=models, instance=given) as gw:
+        assert (await gw.chat(**body))[0] == (200 if configured else 400)
+        _, answer = await gw.post("/v1/routing/predict", body)
+        assert not configured or 100 <= answer["prompt_tokens"] < 120
