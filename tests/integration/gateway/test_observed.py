@@ -7,6 +7,8 @@ import hashlib
 import json
 import logging
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +131,16 @@ async def test_pods_become_instances_and_go_again(tmp_path: Path) -> None:
             await state.delete("pod-1")
             await gw.until(lambda: "pod-1" not in gw.instances)
             assert (await gw.chat())[0] == 200
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_prompts_are_stored_only_if_the_fleet_file_says_so(tmp_path: Path, kept: bool) -> None:
+    file = tmp_path / "store.db"
+    store = {"url": f"sqlite+aiosqlite:///{file}", "keep_prompts": kept}
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who am I?"}]
+    async with live(tmp_path, vllm("a"), store=store) as gw:
+        assert (await gw.chat(messages=chat))[0] == 200
+    with closing(sqlite3.connect(file)) as database:
+        stored = database.execute("SELECT prompt FROM explanations").fetchall()
+    assert stored == [("Be brief.\nWho am I?" if kept else None,)]
+    assert kept or not any(b"Who am I" in each.read_bytes() for each in tmp_path.glob("store.db*"))
