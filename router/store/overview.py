@@ -30,6 +30,8 @@ from router.store.tables import requests
 
 #: The most rows that one answer reads; above it a share of the ids is read.
 MAX_ROWS = 100_000
+#: A request that took longer is not among those that ended a moment ago (the default of `limits.request_timeout_s`).
+_LONGEST_S = 600.0
 
 
 async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> dict[str, Any]:
@@ -42,6 +44,8 @@ async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> di
     picked = _picked(window, chosen)
     rows = await store.rows(_everything(picked))
     read = sum(row["n"] for row in rows if row["part"] == "outcome")
+    if share == 1.0:
+        counted = read  # some may have been recorded since they were counted
     tally = Tally(counted / read if read and share < 1.0 else 1.0)
     for row in rows:
         tally.take(row)
@@ -56,8 +60,9 @@ async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> di
 
 
 async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, Any]]:
-    """By instance, over the last `window_s` seconds: answers, mean actual and predicted TTFT of those that have both, and
-    the share within the predicted 95 % quantile."""
+    """By instance, of the requests that ended in the last `window_s` seconds: how many, mean actual and predicted TTFT of
+    those that have both, the share within the predicted 95 % quantile, and the output tokens."""
+    since = time.time() - window_s
     columns = requests.c
     both = sa.and_(columns.ttft_s.is_not(None), columns.predicted_ttft_s_p50.is_not(None))
     query = (
@@ -74,7 +79,11 @@ async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, An
             ).label("within_p95"),
             func.coalesce(func.sum(columns.output_tokens), 0).label("output_tokens"),
         )
-        .where(columns.received_at >= time.time() - window_s, columns.instance.is_not(None))
+        .where(
+            columns.received_at >= since - _LONGEST_S,  # which has an index
+            columns.received_at + func.coalesce(columns.e2e_s, 0.0) >= since,
+            columns.instance.is_not(None),
+        )
         .group_by(columns.instance)
         .order_by(columns.instance)
     )

@@ -69,8 +69,8 @@ def overview_routes(gateway: Gateway) -> APIRouter:
     async def get_instances(
         window_s: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60,
     ) -> dict[str, Any]:
-        """By instance, over the last `window_s` seconds: requests, mean actual and predicted TTFT, and the share
-        within the predicted 95 % quantile."""
+        """By instance, of the requests that ended in the last `window_s` seconds: how many, mean actual and predicted
+        TTFT, the share within the predicted 95 % quantile, and the output tokens."""
         instances = await recent.get(window_s, lambda: recent_by_instance(gateway.store, window_s))
         return {"window_s": window_s, "instances": instances}
 

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
@@ -131,3 +132,53 @@ async def test_every_figure_is_that_of_the_rows(store_url: str) -> None:
     within = sum(each.ttft_s <= 0.4 for each in of_a) / len(of_a)  # type: ignore[operator]
     assert recent[0]["within_p95"] == pytest.approx(within, abs=0.02)
     assert recent[0]["predicted_ttft_s"] == pytest.approx(0.2)
+
+
+def _served(received_at: float, e2e_s: float) -> RequestRecord:
+    return RequestRecord(
+        f"req_{int(received_at * 1000):011x}{secrets.token_hex(8)}",
+        received_at,
+        Outcome.OK,
+        api="chat",
+        model="llama",
+        instance="a",
+        output_tokens=10,
+        decoded=True,
+        e2e_s=e2e_s,
+    )
+
+
+async def test_a_request_counts_in_the_minute_in_which_it_ended(store_url: str) -> None:
+    """Not in that in which it came: an answer that takes a minute would never count."""
+    store = await Store.open(store_url)
+    try:
+        for e2e_s in (90.0, 80.0, 10.0):
+            store.writer.put(_served(time.time() - 100, e2e_s))
+        (recent,) = await recent_by_instance(store, 60)
+    finally:
+        await store.close()
+    assert (recent["requests"], recent["output_tokens"]) == (2, 20)
+
+
+class _Arriving:
+    """A store that records one more request after each statement."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.flush = store, store.flush
+
+    async def rows(self, statement: Any) -> list[dict[str, Any]]:
+        found = await self._store.rows(statement)
+        self._store.writer.put(_served(time.time() - 10, 1.0))
+        await self._store.flush()
+        return found
+
+
+async def test_the_total_is_that_of_its_parts_while_requests_arrive(store_url: str) -> None:
+    store = await Store.open(store_url)
+    try:
+        store.writer.put(_served(time.time() - 10, 1.0))
+        told = await overview(cast("Store", _Arriving(store)), Window.ending(time.time(), 600, 12))
+    finally:
+        await store.close()
+    assert told["requests"] == told["totals"]["requests"] == told["totals"]["outcomes"]["ok"] == 2
+    assert told["spend"]["model"]["names"][0]["requests"] == 2
