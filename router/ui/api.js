@@ -106,7 +106,7 @@ export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => { throw away(error); });
     if (done) return;
     rest += value;
     const lines = rest.split("\n");

@@ -47,7 +47,7 @@ async function go({ focus = true } = {}) {
   main.replaceChildren();
   document.title = `${name[0].toUpperCase()}${name.slice(1)} · Headway`;
   try {
-    about ??= await api.about();
+    about = await api.about(); // anew: the gateway may have another fleet by now
     say(document.getElementById("version"), `Headway ${about.version}`);
     if (signal.aborted) return;
     const shown = view.show(main, { about, rest, query, signal });

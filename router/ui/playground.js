@@ -19,7 +19,10 @@ export async function show(main, { about, signal }) {
   };
   const prompt = h("textarea", { name: "prompt", required: true, rows: 4 }, EXAMPLE);
   const error = h("p", { class: "error", role: "alert" });
-  const both = h("input", { type: "checkbox", name: "both", onchange: () => { second.node.hidden = !both.checked; } });
+  const both = h("input", { type: "checkbox", name: "both", onchange: () => {
+    second.node.hidden = !both.checked;
+    if (!both.checked) second.stop();
+  } });
   const policies = [["", `default (${about.default_policy})`], ...about.policies.map((name) => [name, name])];
   const first = column("A", policies, "", requestBody);
   const second = column("B", policies, about.policies.includes("price") ? "price" : "", requestBody);

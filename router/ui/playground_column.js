@@ -30,6 +30,7 @@ export function column(name, policies, chosen, requestBody) {
   async function predict() {
     clear();
     answer.hidden = true;
+    stopButton.hidden = true;
     const mine = (under = new AbortController());
     try {
       const decided = await (await post("v1/routing/predict", requestBody(policy.value), mine.signal)).json();
@@ -80,6 +81,7 @@ export function column(name, policies, chosen, requestBody) {
     }
     if (under && under !== mine) return; // the column shows the next request
     answer.setAttribute("aria-busy", "false");
+    if (document.activeElement === stopButton) answer.focus();
     stopButton.hidden = true;
     under = null;
     if (failure) refused(failure);
@@ -122,7 +124,7 @@ export function column(name, policies, chosen, requestBody) {
 
   function refused(failure) {
     if (failure.name === "AbortError") return;
-    if (!("status" in failure) && !(failure instanceof TypeError)) throw failure;
+    if (!("status" in failure)) throw failure;
     say(clock, "");
     say(error, `${failure.code ? `${words(failure.code)}: ` : ""}${failure.message}`);
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from tests.browser.chromium import Watched
 from tests.integration.gateway.live import Live
@@ -119,3 +119,56 @@ async def test_the_models_are_there_once_the_gateway_answers_again(page: Watched
     await page.page.unroute("**/v1/models")
     await expect(model.locator("option")).to_have_count(3)
     await expect(page.page.get_by_text("does not answer")).to_have_count(0)
+
+
+async def test_predict_ends_the_answer_that_was_under_way(page: Watched, gateway: Live) -> None:
+    await page.go("#/playground")
+    await page.page.get_by_label("Model").select_option("qwen2.5-7b")
+    await page.page.get_by_label("Maximum output tokens").fill("4000")
+    column = page.page.get_by_label("Column A")
+    await page.page.get_by_role("button", name="Send").click()
+    await expect(column.locator(".answer")).to_contain_text("Emulated")
+    await page.page.get_by_role("button", name="Predict").click()
+    await expect(column.get_by_role("status")).to_contain_text("would send it to slow")
+    await expect(column.get_by_role("button", name="Stop")).to_be_hidden()
+    await gateway.until(lambda: gateway.instances["slow"].in_flight == 0)
+
+
+async def test_a_column_that_is_put_away_is_stopped(page: Watched, gateway: Live) -> None:
+    page.expected = ("404",)  # its record may not be there yet when it is first asked for
+    await page.go("#/playground")
+    await page.page.get_by_label("Model").select_option("qwen2.5-7b")
+    await page.page.get_by_label("Maximum output tokens").fill("4000")
+    await page.page.get_by_label("Compare two policies").check()
+    await page.page.get_by_role("button", name="Send").click()
+    await gateway.until(lambda: gateway.instances["slow"].in_flight == 2)
+    await page.page.get_by_label("Compare two policies").uncheck()
+    await gateway.until(lambda: gateway.instances["slow"].in_flight == 1)
+    column = page.page.get_by_label("Column A")
+    await column.get_by_role("button", name="Stop").focus()
+    await page.page.keyboard.press("Enter")
+    await expect(column).to_contain_text("Stopped.")
+    await expect(column.locator(".answer")).to_be_focused()  # the button is gone
+    await gateway.until(lambda: gateway.instances["slow"].in_flight == 0)
+
+
+async def test_an_answer_that_is_cut_is_told_in_words(page: Watched) -> None:
+    await page.go("#/playground")
+    await page.page.evaluate(
+        "() => { ReadableStreamDefaultReader.prototype.read = async () => { throw new TypeError('network error'); }; }"
+    )
+    await page.page.get_by_role("button", name="Send").click()
+    alert = page.page.get_by_label("Column A").get_by_role("alert")
+    await expect(alert).to_have_text("unreachable: The gateway does not answer.")
+
+
+async def test_the_policies_are_those_of_the_gateway_as_it_is_now(page: Watched) -> None:
+    await page.go("#/fleet")
+
+    async def restarted(route: Route) -> None:
+        about = await (await route.fetch()).json()
+        await route.fulfill(json=about | {"default_policy": "price"})
+
+    await page.page.route("**/ui/about.json", restarted)
+    await page.page.get_by_role("link", name="Playground").click()
+    await expect(page.page.get_by_label("Policy A").locator("option").first).to_have_text("default (price)")
