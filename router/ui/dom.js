@@ -27,14 +27,14 @@ export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Make what is in `node` as `children`, which are elements. Sections and tables' regions stay, with their focus and where
- *  they were scrolled to. */
+/** Make what is in `node` as `children`, which are elements. What is equal stays, so that it can be selected; sections and
+ *  tables' regions stay too, with their focus and where they were scrolled to. */
 export function renew(node, children) {
   children.forEach((child, at) => {
     const old = node.children[at];
     if (!old) node.append(child);
-    else if (child.matches("section, .scroll") && old.className === child.className) renew(old, [...child.children]);
-    else old.replaceWith(child);
+    else if (child.matches("section, .scroll, dl, .tile") && old.className === child.className) renew(old, [...child.children]);
+    else if (!old.isEqualNode(child)) old.replaceWith(child);
   });
   while (node.childElementCount > children.length) node.lastElementChild.remove();
 }

@@ -4,7 +4,7 @@ import { admin, poll } from "./api.js";
 import { card, facts, h, head, renew, s, say, table, tiles } from "./dom.js";
 import { count, number, percent, seconds, usd } from "./format.js";
 
-const HISTORY = 120;
+const HISTORY_S = 120;
 const RECENT_S = 60;
 
 const COLUMNS = [
@@ -78,7 +78,7 @@ export async function show(main, { signal }) {
       modelsShown = served;
       renew(models, [modelTable(fleet)]);
     }
-    replicas.replaceChildren(...sharing(fleet));
+    renew(replicas, sharing(fleet));
   }
 }
 
@@ -91,7 +91,7 @@ function summary(node, fleet, recent) {
     ["Healthy instances", `${healthy} of ${fleet.instances.length}`],
     ["Requests in flight", count(inFlight)],
     ["Waiting in the queue", count(fleet.queue_depth)],
-    ["Requests, last minute", `${number(finished)} /s`],
+    ["Served, last minute", `${number(finished)} /s`],
     ["Output tokens, last minute", `${number(tokens)} /s`],
   ];
   if (fleet.draining) values.push(["This replica", "draining"]);
@@ -107,7 +107,7 @@ function row() {
   const serves = h("span", { class: "long" });
   const flight = h("span");
   const elsewhere = h("small");
-  const spark = s("svg", { class: "spark", viewBox: `0 0 ${HISTORY} 24`, preserveAspectRatio: "none", role: "img" });
+  const spark = s("svg", { class: "spark", viewBox: `0 0 ${HISTORY_S} 24`, preserveAspectRatio: "none", role: "img" });
   const load = h("td", { class: "num" });
   const kv = h("span");
   const fill = h("span", { class: "bar-fill" });
@@ -132,8 +132,9 @@ function row() {
       say(flight, instance.max_concurrency ? `${total(instance)} of ${instance.max_concurrency}` : String(total(instance)));
       const others = instance.elsewhere?.in_flight ?? 0;
       say(elsewhere, others ? `${others} by other replicas` : "");
-      past.push(total(instance));
-      if (past.length > HISTORY) past.shift();
+      const now = performance.now() / 1000;
+      past.push([now, total(instance)]);
+      while (past[0][0] < now - HISTORY_S) past.shift();
       draw(spark, past, instance.max_concurrency);
       say(load, instance.running === null ? "—" : `${instance.running} / ${instance.waiting ?? "—"}`);
       say(kv, percent(instance.kv_usage, 0));
@@ -150,9 +151,11 @@ function row() {
 const total = (instance) => instance.in_flight + (instance.elsewhere?.in_flight ?? 0);
 
 function draw(svg, past, most) {
-  const top = Math.max(4, ...past, most && most <= 8 ? most : 0);
-  const points = past.map((value, at) => `${HISTORY - past.length + at},${(23 - (value / top) * 21).toFixed(1)}`);
-  svg.setAttribute("aria-label", `In flight over the last two minutes: now ${past[past.length - 1]}, at most ${Math.max(...past)}`);
+  const highest = Math.max(...past.map(([, value]) => value));
+  const top = Math.max(4, highest, most && most <= 8 ? most : 0);
+  const [now, last] = past[past.length - 1];
+  const points = past.map(([at, value]) => `${(HISTORY_S - now + at).toFixed(1)},${(23 - (value / top) * 21).toFixed(1)}`);
+  svg.setAttribute("aria-label", `In flight over the last two minutes: now ${last}, at most ${highest}`);
   svg.replaceChildren(s("polyline", { points: points.join(" "), fill: "none", stroke: "currentColor", "stroke-width": 1.5, "vector-effect": "non-scaling-stroke" }));
 }
 

@@ -25,11 +25,17 @@ const PREDICTED = [["ttft", "TTFT", 1], ["e2e", "E2E", 2], ["output_tokens", "Ou
 export async function show(main, { query, signal }) {
   let window_s = WINDOWS.some(([value]) => value === query.get("window")) ? query.get("window") : "3600";
   const error = h("p", { class: "error", role: "alert" });
-  const note = h("p", { class: "soft small", role: "status" });
+  const note = h("p", { class: "soft small", role: "status" }, "Looking …");
   const figures = h("div", { id: "totals" });
   const outcomes = h("div");
   const spend = h("div", { class: "grid" });
   const charts = build();
+  const drawn = h("div", { hidden: true },
+    h("div", { class: "grid wide" }, charts.time.map((chart) => h("section", { class: "card" }, chart.node))),
+    card("Latency", h("div", { class: "grid three" }, Object.values(charts.latency).map((chart) => chart.node))),
+    card("Predictions: actual over predicted values",
+      h("p", { class: "soft small" }, "1 is right, 2 means twice as much as predicted. The line is the median, the band holds 80 % of the requests."),
+      h("div", { class: "grid three" }, charts.prediction.map((chart) => chart.node))));
   const pick = (value) => {
     window_s = value;
     history.replaceState(null, "", `#/overview?window=${value}`);
@@ -39,13 +45,7 @@ export async function show(main, { query, signal }) {
   };
   main.append(
     head("Overview", "SLO attainment, latency and cost of recorded requests.", choices("Window", WINDOWS, window_s, pick)),
-    error, note, figures,
-    h("div", { class: "grid wide" }, charts.time.map((chart) => h("section", { class: "card" }, chart.node))),
-    card("Latency", h("div", { class: "grid three" }, Object.values(charts.latency).map((chart) => chart.node))),
-    card("Predictions: actual over predicted values",
-      h("p", { class: "soft small" }, "1 is right, 2 means twice as much as predicted. The line is the median, the band holds 80 % of the requests."),
-      h("div", { class: "grid three" }, charts.prediction.map((chart) => chart.node))),
-    outcomes, spend,
+    error, note, figures, drawn, outcomes, spend,
   );
   const update = async () => {
     const requested = window_s;
@@ -54,9 +54,10 @@ export async function show(main, { query, signal }) {
     const sampled = answer.sampled_share < 1;
     note.textContent = sampled ? `Estimated from ${percent(answer.sampled_share, 0)} of ${count(answer.requests)} requests.` : answer.requests ? "" : "No request was recorded in this window.";
     note.hidden = !note.textContent;
-    figures.replaceChildren(totals(answer));
+    renew(figures, [totals(answer)]);
     [...charts.time, ...charts.prediction].forEach((chart) => chart.update(answer.buckets));
     for (const [name, chart] of Object.entries(charts.latency)) chart.update(answer.latency[name]);
+    drawn.hidden = false;
     renew(outcomes, [outcomeTable(answer.totals)]);
     renew(spend, [["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, answer.spend[by], answer.totals)));
   };

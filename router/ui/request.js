@@ -39,7 +39,7 @@ function about(request) {
     ["Served by", request.instance ? `${request.instance}, ${request.model}` : "no instance"],
     ["SLO", slo.length ? `${slo.map(([name, value]) => `${name} ${seconds(value)}`).join(", ")}: ${met}` : "none"],
     ["Money cap", request.max_cost_usd === null ? "none" : usd(request.max_cost_usd)],
-    ["Prompt", counted(request.prompt_tokens, "token")],
+    ["Prompt", request.prompt_tokens !== null && counted(request.prompt_tokens, "token")],
     ["Waited in the queue", seconds(request.queue_wait_s)],
     ["Ended", [request.finish_reason, request.error_code].filter(Boolean).join(", ") || words(request.outcome)],
     ["Drawn with probability", request.propensity !== null && request.propensity < 1 && number(request.propensity)],

@@ -8,6 +8,7 @@ const OUTCOMES = ["ok", "late", "rejected_invalid", "rejected_auth", "rejected_r
   "expired_in_queue", "expired_before_first_token", "expired_mid_decode", "budget_exhausted_mid_decode", "backend_error", "client_cancelled"];
 const SINCE = [["", "any time"], ["900", "15 min"], ["3600", "1 hour"], ["86400", "24 hours"], ["604800", "7 days"]];
 const PAGE = 50;
+const MOST = 1000; // that one call returns
 const COLUMNS = [{ name: "Received" }, { name: "Outcome" }, { name: "Policy" }, { name: "Served by" }, { name: "TTFT", num: true }, { name: "E2E", num: true },
   { name: "Output tokens", num: true }, { name: "Cost", num: true }, { name: "SLO" }];
 
@@ -24,7 +25,9 @@ export async function show(main, { about, query, signal }) {
     since: select("since", SINCE, query.get("since") ?? ""),
   };
   const labels = { outcome: "Outcome", policy: "Policy", model: "Model", instance: "Instance", key: "Key's name", since: "Received within" };
-  const rows = h("div", { id: "requests" });
+  // Back from a request, the list is as long as it was, and scrolled to where it was.
+  const before = history.state;
+  const rows = h("div", { id: "requests", onclick: () => history.replaceState({ shown: shown.length, top: scrollY }, "") });
   const found = h("p", { class: "soft small", role: "status" });
   const error = h("p", { class: "error", role: "alert" });
   const older = h("button", { type: "button", hidden: true, onclick: () => load(true) }, "Older requests");
@@ -32,9 +35,9 @@ export async function show(main, { about, query, signal }) {
   let shown = [];
   let turn = 0;
 
-  async function load(more) {
+  async function load(more, limit = PAGE) {
     const mine = ++turn;
-    const query = new URLSearchParams({ limit: PAGE });
+    const query = new URLSearchParams({ limit });
     for (const [name, control] of Object.entries(controls)) {
       if (!control.value) continue;
       query.set(name, name === "since" ? now_s() - Number(control.value) : control.value);
@@ -67,7 +70,8 @@ export async function show(main, { about, query, signal }) {
     head("Requests", "Every request that reached the router. Prompts are never shown.", h("button", { type: "button", onclick: () => load(false) }, "Refresh")),
     card(null, form), card(null, found, error, rows, h("div", { class: "actions" }, older)));
   main.querySelector("h1").focus({ preventScroll: true });
-  await load(false);
+  await load(false, Math.min(Math.max(before?.shown ?? 0, PAGE), MOST));
+  if (before) scrollTo(0, before.top);
 }
 
 function line(row) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
@@ -101,9 +103,57 @@ async def test_a_refresh_leaves_the_reader_where_he_is(page: Watched, gateway: L
     region = figure.get_by_role("region")
     await region.evaluate("region => { region.focus(); region.scrollTop = 200; }")
     row = await region.locator("tbody tr").first.element_handle()
+    assert (await gateway.chat(model="llama-3.1-8b"))[0] == 200
     await row.wait_for_element_state("hidden")  # the figures are new
     await expect(region).to_be_focused()
     assert await region.evaluate("region => region.scrollTop") == 200
+
+
+async def test_what_does_not_change_stays_selected(page: Watched) -> None:
+    changes = {"added": [], "removed": [], "draining": [], "trouble": "instance a: no such model"}
+
+    async def changed(route: Route) -> None:
+        await route.fulfill(json=await (await route.fetch()).json() | {"changes": changes})
+
+    await page.page.route("**/admin/fleet", changed)
+    await page.go("#/fleet")
+    await page.page.get_by_text("no such model").select_text()
+    for _ in range(3):
+        async with page.page.expect_response("**/admin/fleet"):
+            pass
+    assert await page.page.evaluate("getSelection().toString()") == changes["trouble"]
+
+
+async def test_back_from_a_request_leads_to_where_it_was_in_the_list(page: Watched, gateway: Live) -> None:
+    for _ in range(4):
+        await asyncio.gather(*(gateway.chat(model="llama-3.1-8b", max_tokens=2) for _ in range(28)))
+    await page.go("#/requests")
+    rows = page.page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows).to_have_count(50)
+    await page.page.get_by_role("button", name="Older requests").click()
+    await expect(rows).to_have_count(100)
+    link = rows.nth(80).get_by_role("link")
+    await link.scroll_into_view_if_needed()
+    top = await page.page.evaluate("scrollY")
+    assert top > 500
+    await link.click()
+    await page.page.locator("#request-id").wait_for()
+    await page.page.go_back()
+    await expect(rows).to_have_count(100)
+    await page.page.wait_for_function(f"scrollY === {top}")
+    await page.page.get_by_role("link", name="Fleet").click()
+    await page.page.get_by_role("link", name="Requests").click()
+    await expect(rows).to_have_count(50)
+
+
+async def test_the_last_two_minutes_are_two_minutes(page: Watched) -> None:
+    """Also when nobody saw the page for a while."""
+    await page.page.clock.install()
+    await page.go("#/fleet")
+    line = page.page.locator("#instances polyline").first
+    await expect(line).to_have_attribute("points", re.compile(r"(\S+ ){3}"))
+    await page.page.clock.fast_forward(300_000)
+    await expect(line).not_to_have_attribute("points", re.compile(r"(\S+ ){3}"))
 
 
 async def test_figures_of_another_window_are_named_as_such(page: Watched) -> None:
@@ -116,6 +166,17 @@ async def test_figures_of_another_window_are_named_as_such(page: Watched) -> Non
     await page.page.route("**/admin/overview?window_s=604800**", never)
     await page.page.get_by_role("button", name="7 d").click()
     await expect(page.page.locator("main [role=status]")).to_have_text("Looking …")
+
+
+async def test_an_overview_that_is_being_made_does_not_say_that_there_is_nothing(page: Watched) -> None:
+    async def never(_: Route) -> None:
+        pass
+
+    await page.page.route("**/admin/overview?**", never)
+    async with page.page.expect_request("**/admin/overview?**"):
+        await page.go("#/overview")
+    await expect(page.page.locator("main [role=status]")).to_have_text("Looking …")
+    await expect(page.page.get_by_role("heading", name="Goodput")).to_be_hidden()
 
 
 async def test_long_names_leave_room_for_the_figures(page: Watched, gateway: Live) -> None:
