@@ -197,3 +197,17 @@ async def test_all_is_reached_by_keyboard_alone(page: Watched, gateway: Live) ->
     await expect(page.page.locator("#request-id")).to_have_text(re.compile("^req_"))
     row = await gateway.row(await page.page.locator("#request-id").inner_text())
     assert row["max_tokens"] == 6
+
+
+async def test_a_view_is_printed_whole_and_on_white(browser: Browser, gateway: Live) -> None:
+    assert (await gateway.chat(model="llama-3.1-8b"))[0] == 200
+    async with watched(
+        browser, gateway.url, color_scheme="dark", viewport={"width": 720, "height": 1000}
+    ) as page:
+        await settled(page, "fleet")
+        await page.page.emulate_media(media="print")
+        paper = "getComputedStyle(document.querySelector('.card')).backgroundColor"
+        assert await page.page.evaluate(paper) == "rgb(255, 255, 255)"
+        region = page.page.get_by_role("region", name="Instances")
+        assert await region.evaluate("region => getComputedStyle(region).overflowX") == "visible"
+        await expect(page.page.get_by_role("button", name="Theme")).to_be_hidden()
