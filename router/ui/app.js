@@ -120,7 +120,6 @@ addEventListener("reachable", ({ detail: answers }) => {
   clearTimeout(again);
   if (!answers) again = setTimeout(() => api.about().catch(() => {}), 2000);
   say(notice, answers ? "" : "The gateway does not answer; trying again.");
-  notice.classList.toggle("shown", !answers);
 });
 
 // --- theme ------------------------------------------------------------------------------------------

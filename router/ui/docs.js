@@ -72,7 +72,7 @@ async function show() {
       card("schemas", named),
     );
   } catch (error) {
-    main.replaceChildren(h("p", { class: "notice shown" }, `The document could not be read: ${error.message}`));
+    main.replaceChildren(h("p", { class: "notice" }, `The document could not be read: ${error.message}`));
   }
 }
 

@@ -65,6 +65,7 @@ async def test_a_gateway_that_is_gone_is_told_and_tried_again(page: Watched) -> 
     await page.go("#/fleet")
     await expect(page.page.locator("#instances")).to_contain_text("healthy")
     notice = page.page.get_by_role("status").first
+    assert await notice.evaluate("notice => notice.checkVisibility()")  # else it would not be read aloud
     await page.page.context.set_offline(True)
     await expect(notice).to_have_text("The gateway does not answer; trying again.")
     await expect(notice).to_be_visible()
