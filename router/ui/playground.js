@@ -4,12 +4,13 @@ import { admin, client, keys } from "./api.js";
 import { card, field, h, head, select } from "./dom.js";
 import { column } from "./playground_column.js";
 
+let kept = {}; // what was entered when the view was left, such as for the page of a request
 const EXAMPLE = "Explain in three sentences why queues grow faster than load.";
 
 export async function show(main, { about, signal }) {
   const number = (name, attributes) => h("input", { name, type: "number", step: "any", min: 0, inputmode: "decimal", ...attributes });
   const key = h("input", { name: "client-key", type: "password", autocomplete: "off", spellcheck: "false", value: keys.client });
-  const model = select("model", [["auto", "auto (any model)"]], "auto");
+  const model = select("model", [["auto", "auto (any model)"]], kept.model ?? "auto");
   const controls = {
     ttft_ms: number("ttft_ms"), tpot_ms: number("tpot_ms"), e2e_ms: number("e2e_ms"),
     on_miss: select("on_miss", [["", "by default"], ["best_effort", "soft: answer late"], ["reject", "hard: refuse"]], ""),
@@ -28,7 +29,12 @@ export async function show(main, { about, signal }) {
   const second = column("B", policies, about.policies.includes("price") ? "price" : "", requestBody);
   second.node.hidden = true;
   const used = () => (both.checked ? [first, second] : [first]);
-  signal.addEventListener("abort", () => [first, second].forEach((each) => each.stop()));
+  const entered = { model, prompt, ...controls, A: first.policy, B: second.policy };
+  for (const [name, value] of Object.entries(kept)) entered[name].value = value;
+  signal.addEventListener("abort", () => {
+    kept = Object.fromEntries(Object.entries(entered).map(([name, { value }]) => [name, value]));
+    [first, second].forEach((each) => each.stop());
+  });
 
   /** The request's body as the form says it; what is empty is left out. */
   function requestBody(policy) {

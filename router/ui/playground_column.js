@@ -132,5 +132,5 @@ export function column(name, policies, chosen, requestBody) {
     under?.abort();
     under = null;
   }
-  return { node, predict, send, stop };
+  return { node, policy, predict, send, stop };
 }

@@ -162,6 +162,29 @@ async def test_an_answer_that_is_cut_is_told_in_words(page: Watched) -> None:
     await expect(alert).to_have_text("unreachable: The gateway does not answer.")
 
 
+async def test_what_was_entered_is_there_again_after_a_look_at_the_request(page: Watched) -> None:
+    await page.go("#/playground")
+    model, policy = (page.page.locator(f"select[name={name}]").first for name in ("model", "policy"))
+    prompt, tokens = page.page.locator("[name=prompt]"), page.page.locator("[name=max_tokens]")
+    await model.select_option("llama-3.1-8b")
+    await policy.select_option("price")
+    await prompt.fill("One of my own")
+    await tokens.fill("5")
+    await page.page.get_by_role("button", name="Send").click()
+    await page.page.get_by_role("link", name="Why, and every attempt").click()
+    await page.page.locator("#request-id").wait_for()
+    await page.page.go_back()
+    for control, value in (
+        (model, "llama-3.1-8b"),
+        (policy, "price"),
+        (prompt, "One of my own"),
+        (tokens, "5"),
+    ):
+        await expect(control).to_have_value(value)
+    await expect(model.locator("option")).to_have_count(3)
+    await expect(model).to_have_value("llama-3.1-8b")
+
+
 async def test_the_policies_are_those_of_the_gateway_as_it_is_now(page: Watched) -> None:
     await page.go("#/fleet")
 
