@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -126,8 +127,8 @@ async def _child() -> None:
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     instances = [_instance(engine) for engine in orjson.loads(await reader.readline())]
     await start_all(instances)
-    sys.stdout.buffer.write(orjson.dumps([instance.url for instance in instances]) + b"\n")
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):  # the gateway has ended meanwhile
+        os.write(sys.stdout.fileno(), orjson.dumps([instance.url for instance in instances]) + b"\n")
     gc.collect()
     gc.freeze()
 
