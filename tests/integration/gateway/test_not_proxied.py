@@ -19,7 +19,7 @@ PATHS = [
     "/lora-adapters", "/infill", "/apply-template", "/completion", "/embedding", "/models/load",
     "/v1/files", "/v1/batches", "/v1/fine_tuning/jobs", "/v1/images/generations",
     "/v1/audio/transcriptions", "/v1/realtime", "/v1/messages", "/key/generate", "/key/info",
-    "/config/update", "/model/info", "/spend/logs", "/user/new", "/health", "/sso/key/generate",
+    "/config/update", "/model/info", "/spend/logs", "/user/new", "/sso/key/generate",
     "/v1/chat/completions/../../api/pull", "/v1//../api/create", "//api/pull", "/api/%70ull",
     "/v1/models/%2e%2e%2f%2e%2e%2fapi%2ftags", "/ui/../admin/fleet", "/admin;x=/fleet",
 ]  # fmt: skip

@@ -28,16 +28,13 @@ class SharedState(MemoryState):
     def health(self) -> StateHealth:
         return StateHealth(shared=True)
 
-    async def change(
-        self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
+    async def change(self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         if self.away:
             raise StateError("no answer")
-        content = await super().change(document, edit)
+        await super().change(document, edit)
         if not self.silent:
             for each in self.replicas:
-                each.document_changed(content)
-        return content
+                each.document_changed(self._documents[document])
 
 
 class World:
