@@ -10,10 +10,8 @@ import errno
 import socket
 import ssl
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from functools import partial
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import Any
 
 import aiohappyeyeballs
 
@@ -21,8 +19,6 @@ from backends.http1 import Origin
 from backends.scanning import Connection
 from router.background import surviving
 from router.core.errors import OutOfSockets, UpstreamError, UpstreamTimeout
-
-_T = TypeVar("_T")
 
 #: vLLM (uvicorn) closes idle connections after 5 s; reuse stops well before that.
 IDLE_CONNECTION_S = 2.0
@@ -56,23 +52,21 @@ def _reason(error: OSError) -> str:
     return (isinstance(error, socket.gaierror) and error.strerror) or type(error).__name__
 
 
-class _OwnThreads(Executor):
-    """Each call has a thread of its own. It ends with the process, even if the call does not."""
+def _look_up(host: str, port: int) -> Future[list[tuple[Any, ...]]]:
+    """The addresses of a name, found in a thread of its own, which ends with the process even if the lookup does not."""
+    result: Future[list[tuple[Any, ...]]] = Future()
 
-    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        result: Future[_T] = Future()
-
-        def run() -> None:
-            try:
-                result.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 (whoever waits for the result gets it)
-                result.set_exception(error)
-
+    def run() -> None:
         try:
-            threading.Thread(target=run, name="lookup", daemon=True).start()
-        except RuntimeError as error:  # there are as many threads as the system allows
-            result.set_exception(OSError(errno.EAGAIN, str(error)))
-        return result
+            result.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:  # noqa: BLE001 (the thread's root: whoever waits for the result gets it)
+            result.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name="lookup", daemon=True).start()
+    except RuntimeError as error:  # there are as many threads as the system allows
+        result.set_exception(OSError(errno.EAGAIN, str(error)))
+    return result
 
 
 class Pool:
@@ -166,13 +160,13 @@ class Pool:
     async def _addresses(self, loop: asyncio.AbstractEventLoop) -> list[tuple[Any, ...]]:
         """The addresses of the engine's name. Raises OSError. There is one lookup at a time, in a thread of its own: uvloop
         does two at once for the whole process, so names whose lookup hangs would hold up those of all other engines."""
-        look_up = partial(socket.getaddrinfo, self._origin.host, self._origin.port, type=socket.SOCK_STREAM)
+        at = self._origin.host, self._origin.port
         try:  # an address takes no lookup, and so no thread
-            return look_up(flags=socket.AI_NUMERICHOST)
+            return socket.getaddrinfo(*at, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except socket.gaierror:
             pass
         if self._lookup is None or self._lookup.done():
-            self._lookup = loop.run_in_executor(_OwnThreads(), look_up)
+            self._lookup = asyncio.wrap_future(_look_up(*at), loop=loop)
             self._lookup.add_done_callback(asyncio.Future.exception)  # perhaps nobody waits for it any more
         return await asyncio.shield(self._lookup)
 

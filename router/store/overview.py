@@ -30,8 +30,6 @@ from router.store.tables import requests
 
 #: The most rows that one answer reads; above it a share of the ids is read.
 MAX_ROWS = 100_000
-#: A request that took longer is not among those that ended a moment ago (the default of `limits.request_timeout_s`).
-_LONGEST_S = 600.0
 
 
 async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> dict[str, Any]:
@@ -59,9 +57,10 @@ async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> di
     }
 
 
-async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, Any]]:
+async def recent_by_instance(store: Store, window_s: float, longest_s: float) -> list[dict[str, Any]]:
     """By instance, of the requests that ended in the last `window_s` seconds: how many, mean actual and predicted TTFT of
-    those that have both, the share within the predicted 95 % quantile, and the output tokens."""
+    those that have both, the share within the predicted 95 % quantile, and the output tokens. `longest_s`: no request takes
+    longer."""
     since = time.time() - window_s
     columns = requests.c
     both = sa.and_(columns.ttft_s.is_not(None), columns.predicted_ttft_s_p50.is_not(None))
@@ -80,7 +79,7 @@ async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, An
             func.coalesce(func.sum(columns.output_tokens), 0).label("output_tokens"),
         )
         .where(
-            columns.received_at >= since - _LONGEST_S,  # which has an index
+            columns.received_at >= since - longest_s,  # which has an index
             columns.received_at + func.coalesce(columns.e2e_s, 0.0) >= since,
             columns.instance.is_not(None),
         )

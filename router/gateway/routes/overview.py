@@ -71,7 +71,8 @@ def overview_routes(gateway: Gateway) -> APIRouter:
     ) -> dict[str, Any]:
         """By instance, of the requests that ended in the last `window_s` seconds: how many, mean actual and predicted
         TTFT, the share within the predicted 95 % quantile, and the output tokens."""
-        instances = await recent.get(window_s, lambda: recent_by_instance(gateway.store, window_s))
+        longest_s = gateway.config.limits.request_timeout_s
+        instances = await recent.get(window_s, lambda: recent_by_instance(gateway.store, window_s, longest_s))
         return {"window_s": window_s, "instances": instances}
 
     return router

@@ -70,7 +70,7 @@ async def test_every_figure_is_that_of_the_rows(store_url: str) -> None:
         told = await overview(store, window)
         few = await overview(store, window, max_rows=500)
         empty = await overview(store, Window.ending(now - 9000, 600, 12))
-        recent = await recent_by_instance(store, 300)
+        recent = await recent_by_instance(store, 300, 600)
     finally:
         await store.close()
 
@@ -154,7 +154,7 @@ async def test_a_request_counts_in_the_minute_in_which_it_ended(store_url: str) 
     try:
         for e2e_s in (90.0, 80.0, 10.0):
             store.writer.put(_served(time.time() - 100, e2e_s))
-        (recent,) = await recent_by_instance(store, 60)
+        (recent,) = await recent_by_instance(store, 60, 600)
     finally:
         await store.close()
     assert (recent["requests"], recent["output_tokens"]) == (2, 20)
