@@ -155,16 +155,17 @@ class Experiment:
             out / "runs.jsonl", processes, run, lambda trial: orjson.dumps(astuple(trial)).decode()
         )
 
-    def cases(self) -> list[dict[str, Any]]:
-        """What came of each fleet, rate and tariff."""
+    def cases(self, fleets: Sequence[str], loads: Sequence[float]) -> list[dict[str, Any]]:
+        """What came of each of these fleets and loads, under each tariff."""
         one = {model: self._capacity(model) for model in (BEST, CHEAP)}
         # The tariff moves neither the other policies nor the split.
         tariff = next(iter(TARIFFS))
         trials = [
             (name, load, Trial(each, tariff, load * capacity, OURS, 0, self._requests))
-            for name, each in FLEETS.items()
+            for name in fleets
+            for each in [FLEETS[name]]
             for capacity in [each[0] * one[BEST] + each[1] * one[CHEAP]]
-            for load in RATES
+            for load in loads
         ]
         ours = [replace(trial, tariff=each) for _, _, trial in trials for each in TARIFFS]
         others = [replace(trial, policy=policy) for _, _, trial in trials for policy in OTHERS]
@@ -275,10 +276,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("--jobs", pool.cores(), "processes (default: one for each core)"),
     ):
         parser.add_argument(name, type=whole_number, default=count, metavar="N", help=meaning)
+    parser.add_argument("--fleet", choices=FLEETS, help="what the best model has (default: each in turn)")
+    parser.add_argument("--load", type=float, choices=RATES, help="times the capacity (default: each)")
     args = parser.parse_args(argv)
     try:
         with pool.Processes(args.jobs) as processes:
-            cases = Experiment(args.out, args.seeds, args.other_seeds, args.requests, processes).cases()
+            experiment = Experiment(args.out, args.seeds, args.other_seeds, args.requests, processes)
+            fleets = [args.fleet] if args.fleet else [*FLEETS]
+            cases = experiment.cases(fleets, [args.load] if args.load else RATES)
     except WorkloadError as error:
         print(f"benchmarks.cost_order: {error}", file=sys.stderr)
         return 2

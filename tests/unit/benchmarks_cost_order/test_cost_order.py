@@ -52,12 +52,12 @@ def test_attainment_is_kept_and_then_quality() -> None:
 def test_the_experiment_has_a_row_for_each_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cost_order, "FLEETS", {"half": (1, 1)})
-    monkeypatch.setattr(cost_order, "RATES", (0.5,))
+    monkeypatch.setattr(cost_order, "FLEETS", {"half": (1, 1), "a tenth": (1, 8)})
     monkeypatch.setattr(cost_order, "OTHERS", ("latency",))
     command = [
         "--out",
         str(tmp_path),
+        *["--fleet", "half", "--load", "0.5"],
         *["--seeds", "1", "--other-seeds", "1", "--requests", "60", "--jobs", "1"],
     ]
     assert cost_order.main(command) == 0
