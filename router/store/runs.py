@@ -35,6 +35,7 @@ _MAGIC = 0x3173746E75635748
 _SLOTS = 8
 _SIZE_BYTES = _SLOTS * 8
 _AT_ARRIVED, _AT_FINISHED, _AT_DROPPED = 1, 2, 3
+_WRITER_SUFFIX = ".writer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,7 @@ class Counts:
     def close(self, *, remove: bool) -> None:
         """Close the file. It stays if its run could not be accounted for."""
         if remove:
-            with suppress(OSError):  # the next start finds that it is accounted for
-                self.path.unlink()
+            remove_files(self.path)
         self.slots.release()
         self._map.close()
         os.close(self._fd)
@@ -125,6 +125,19 @@ def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
     )
 
 
+def writer_file(path: Path) -> Path:
+    """The file beside a counter file that the run's writer process locks. Not the counter file itself: on macOS, the BSDs and
+    network file systems, flock's locks and POSIX's exclude each other, and one file then takes one lock."""
+    return path.with_name(path.name + _WRITER_SUFFIX)
+
+
+def remove_files(path: Path) -> None:
+    """Remove the counter file of a run that is accounted for. If it stays, the next start finds that it is."""
+    for each in (writer_file(path), path):
+        with suppress(OSError):
+            each.unlink()
+
+
 def takes_files(directory: Path) -> bool:
     """Whether a file can be made in a directory, and written; none stays. Permissions are no answer: root has all of them,
     also where nothing can be written."""
@@ -157,7 +170,7 @@ async def begin(engine: AsyncEngine, run_id: str, now: float) -> None:
 def orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
     """Counter files whose owner is gone, each with the file descriptor by which we locked it."""
     for path in sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}*")):
-        if path.suffix == spool.SUFFIX:
+        if path.suffix in (spool.SUFFIX, _WRITER_SUFFIX):
             continue
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

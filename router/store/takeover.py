@@ -12,7 +12,6 @@ import fcntl
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -38,13 +37,12 @@ async def take_over(engine: AsyncEngine, process: WriterProcess, prefix: Path) -
     away. What cannot be read or removed is left for the next start."""
     for path, fd in runs.orphans(prefix):
         try:
-            await _writer_ended(fd)
+            await _writer_ended(path)
             run_id = path.name.removeprefix(prefix.name)
             await _write_spool(process, path, run_id)
             if not spool.segments(path):
                 await _answered(driver_errors(engine), partial(runs.account, engine, run_id, fd))
-                with suppress(OSError):  # the next start finds that it is accounted for
-                    path.unlink()
+                runs.remove_files(path)
         finally:
             os.close(fd)
 
@@ -86,11 +84,18 @@ async def _answered(errors: tuple[type[Exception], ...], call: Callable[[], Awai
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def _writer_ended(fd: int) -> None:
+async def _writer_ended(path: Path) -> None:
     """Wait until the writer process of a killed process has ended (its lock: `router.store.writer_main`)."""
-    while True:
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            await asyncio.sleep(_WRITER_POLL_S)
+    try:
+        fd = os.open(runs.writer_file(path), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # it was not there yet
+        return
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(_WRITER_POLL_S)
+    finally:
+        os.close(fd)

@@ -6,8 +6,8 @@ arrived, finished, dropped, count]`, and `count` lines (`router.store.entries`).
 line says that the process is ready. When the socket ends it writes what it has received, and ends; no signal but SIGKILL
 ends it before.
 
-It locks the run's counter file (POSIX; the serving process's lock is flock's) for as long as it lives, so that nobody takes
-over the run of a killed process while its writer process still writes.
+It locks a file of its own (`router.store.runs.writer_file`) for as long as it lives, so that nobody takes over the run of a
+killed process while its writer process still writes.
 
 It imports only what writing needs, so that it is small and starts fast.
 """
@@ -56,9 +56,10 @@ def main(end: int) -> None:
                     answers.write(orjson.dumps(answer) + b"\n")
 
 
-def _open(backend: str, run_file: str, **settings: Any) -> Commits:
-    with suppress(OSError):  # it was moved, or some network file systems know one kind of lock only
-        fcntl.lockf(os.open(run_file, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _open(backend: str, lock_file: str, **settings: Any) -> Commits:
+    with suppress(OSError):  # its directory was moved or removed
+        fd = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if backend == "postgresql":
         from router.store.postgres_commits import PostgresDatabase
 

@@ -14,6 +14,7 @@ from router.store import tables
 from router.store.async_engine import AsyncEngine
 from router.store.database import CONNECT_TIMEOUT_S, sqlite_pragmas
 from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
+from router.store.runs import writer_file
 from router.store.sqlite_file import SqliteFile
 from router.store.totals import Amounts
 
@@ -28,7 +29,7 @@ def writer_settings(engine: AsyncEngine, file: SqliteFile | None, run_file: Path
     settings: dict[str, Any] = {
         "backend": engine.dialect.name,
         "sql": statements(engine.dialect),
-        "run_file": str(run_file.absolute()),
+        "lock_file": str(writer_file(run_file).absolute()),
         "connect": connect,
     }
     if file is not None:

@@ -440,7 +440,7 @@ async def test_a_process_that_is_killed_leaves_every_row(
 async def test_rows_that_were_committed_before_the_kill_count_once(store_url: str, tmp_path: Path) -> None:
     """A spool whose lines are partly in the database, with a torn end: what a kill in mid-drain leaves."""
     store = await Store.open(store_url)
-    (counter,) = tmp_path.glob("*-run-*")
+    counter = store.writer.counts.path
     for number in range(30):
         put(store, make_record(number, cost_usd=1.0))
     assert await store.writer.flush(30)
@@ -488,6 +488,26 @@ async def test_a_segment_that_cannot_be_read_holds_up_no_other(
     await store.close()
     assert f"{unreadable}: Is a directory; it is left for the next start" in caplog.text
     assert sorted(tmp_path.glob("*-run-*")) == [tmp_path / "headway.db-run-0a", unreadable]
+
+
+async def test_a_takeover_takes_one_lock_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS, the BSDs and network file systems, a lock of flock's excludes POSIX's, also of the same process."""
+
+    def excluded(*_: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr("fcntl.lockf", excluded)
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    await (await Store.open(url)).close()
+    Counts("0a", tmp_path / "headway.db-run-0a").close(remove=False)
+    line = record_line(make_record(1), keep_prompts=False)
+    (tmp_path / "headway.db-run-0a.000000.spool").write_bytes(line)
+    (tmp_path / "headway.db-run-0a.writer").touch()
+    store = await Store.open(url)
+    async with asyncio.timeout(30):
+        assert [row["id"] for row in (await store.requests()).requests] == ["req_00000001"]
+    await store.close()
+    assert list(tmp_path.glob("*-run-*")) == []
 
 
 # --- several ------------------------------------------------------------------------------------------

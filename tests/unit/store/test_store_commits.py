@@ -40,7 +40,7 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
         )
     engine = create_engine(url)
     settings = writer_settings(engine, SqliteFile(tmp_path / "headway.db", engine), tmp_path / "run")
-    settings = {name: value for name, value in settings.items() if name not in {"backend", "run_file"}}
+    settings = {name: value for name, value in settings.items() if name not in {"backend", "lock_file"}}
     opened = SqliteDatabase(**settings)
     yield opened
     if opened._connection is not None:
