@@ -16,6 +16,8 @@ from router.config import ConfigError, Problem
 
 #: Connections that wait to be accepted.
 BACKLOG = 2048
+#: The most open files that macOS lets a process have (OPEN_MAX) where it reports no maximum.
+_OPEN_MAX = 10_240
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -53,8 +55,10 @@ def raise_open_files() -> None:
     """Raise this process's limit of open files and connections, often 1024, to the system's maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(ValueError, OSError):  # some systems report a higher maximum than they allow
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        for limit in (hard, max(soft, _OPEN_MAX)):
+            with suppress(ValueError, OSError):  # some systems report a higher maximum than they allow
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+                return
 
 
 def free_port() -> int:

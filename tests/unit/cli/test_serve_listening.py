@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 
 import pytest
 
 from router.config import ConfigError
-from router.listening import hold, listen, share, url_of
+from router.listening import hold, listen, raise_open_files, share, url_of
 
 
 def port_of(bound: socket.socket) -> int:
@@ -70,6 +71,26 @@ def test_connections_that_are_ending_keep_nobody_out(before):
                 assert client.recv(1) == b""
     hold("127.0.0.1", port).close()
     listen("127.0.0.1", port).close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most", "raised"),
+    [(1024, 4096, 4096, 4096), (256, 2**63 - 1, 10_240, 10_240), (20_000, 2**63 - 1, 20_000, 20_000), (256, 512, 300, 256)],
+    ids=["linux", "macos", "macos, raised before", "neither"],
+)  # fmt: skip
+def test_open_files_are_raised_as_far_as_the_system_allows(soft, hard, most, raised, monkeypatch):
+    limits = (soft, hard)
+
+    def setrlimit(_, wanted):
+        nonlocal limits
+        if wanted[0] > most:
+            raise ValueError("current limit exceeds maximum limit")
+        limits = wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    raise_open_files()
+    assert limits[0] == raised
 
 
 def test_what_cannot_be_had_is_told():
