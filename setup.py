@@ -55,7 +55,8 @@ PIPELINES = [
 
 def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) -> Extension:
     """Where it cannot be compiled, the installation goes on without it: `optional`. `digested` are the files of which the
-    module tells that it was made from them."""
+    module tells that it was made from them. A compiler for ARM would fuse products and sums (`-ffp-contract`), which Python and
+    NumPy round one by one."""
     generated = source.with_suffix(".c")
     if generated.is_file() and generated.stat().st_mtime < max(path.stat().st_mtime for path in digested):
         generated.unlink()  # Cython does not know that it depends on all of them
@@ -65,7 +66,7 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
         [str(source)],
         depends=[str(path) for path in digested],
         define_macros=[("HEADWAY_SOURCE", f'"{digest}"')],
-        extra_compile_args=["-O3", "-g0", *flags],
+        extra_compile_args=["-O3", "-g0", "-ffp-contract=off", *flags],
         libraries=["m"],  # else its functions are those of the oldest version, each in a check of errors
         optional=True,
     )
@@ -79,7 +80,7 @@ def kernel(name: str) -> Extension:
         CALIBRATION,
         *([] if source == CALIBRATION else [source]),
     ]
-    flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+    flags = ("-fno-math-errno", "-fno-trapping-math")
     return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
 
 
@@ -94,7 +95,7 @@ setup(
         ),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
         *(
-            extension(f"backends.engine.native.{path.stem}", path, ENGINE, "-ffp-contract=off")
+            extension(f"backends.engine.native.{path.stem}", path, ENGINE)
             for path in ENGINE
             if path.suffix == ".py"
         ),

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from runpy import run_path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -100,6 +101,16 @@ def test_setup_names_the_same_sources(choice: Choice) -> None:
     """Else what was compiled would never be used."""
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     assert all(f'"{name}"' in setup for name in choice.sources or choice.compiled)
+
+
+def test_no_compiler_fuses_a_product_and_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default one for ARM does, and the last bits differ from Python's and NumPy's."""
+    found: dict[str, Any] = {}
+    monkeypatch.setattr("setuptools.setup", found.update)
+    monkeypatch.chdir(ROOT)
+    run_path("setup.py")
+    for module in found["ext_modules"]:
+        assert "-ffp-contract=off" in module.extra_compile_args, module.name
 
 
 def test_a_line_for_people() -> None:
