@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from router import logs
-from router.config import FleetConfig, load, with_address
+from router.config import ConfigError, FleetConfig, Problem, load, with_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,9 @@ class FleetFile:
 
     def read(self) -> FleetConfig:
         """Read the file as it is now. Raises ConfigError."""
+        if (path := Path(self.path)).is_fifo() or path.is_char_device():  # reading one may wait without end
+            reason = "is not a regular file, so a reload cannot read it again"
+            raise ConfigError(self.path, [Problem((), reason)])
         config = load(self.path)
         given = {name: value for name in ("host", "port") if (value := getattr(self, name)) is not None}
         return with_address(config, **given)

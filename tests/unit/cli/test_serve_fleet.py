@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import orjson
@@ -35,3 +36,10 @@ def test_an_address_of_the_command_line_is_checked_as_that_of_the_file(given, re
     with pytest.raises(ConfigError) as refused:
         FleetFile(str(FLEETS[0]), **given).read()
     assert str(refused.value).startswith(f"command line: {reason}")
+
+
+def test_a_pipe_as_the_fleet_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(pipe := tmp_path / "fleet.yaml")
+    with pytest.raises(ConfigError) as refused:
+        FleetFile(str(pipe)).read()
+    assert str(refused.value) == f"{pipe}: is not a regular file, so a reload cannot read it again"
