@@ -102,6 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for each in arguments:
+        if each != each.encode(errors="replace").decode():
+            return _refuse(f"the argument {each!r} is not UTF-8 text")
     chosen = next((each for each in arguments if not each.startswith("-")), None)
     if chosen == "serve":  # SIGHUP would end a gateway that starts: it waits until the gateway serves
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))

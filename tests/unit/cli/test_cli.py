@@ -62,6 +62,11 @@ def test_usage_errors_exit_2(capsys: pytest.CaptureFixture[str], arguments: list
     assert refused(capsys, arguments).startswith("usage: headway")
 
 
+def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, ["demo", "--db", os.fsdecode(b"a\xffb")])
+    assert said == "headway: the argument 'a\\udcffb' is not UTF-8 text\n"
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
