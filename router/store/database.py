@@ -40,16 +40,19 @@ _SHORT_DRIVERS = {
     "postgres": "postgresql+asyncpg",
 }
 _DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
-#: The options in the URL of a PostgreSQL server.
-_POSTGRES_OPTIONS = (
-    "host",
-    "passfile",
-    "port",
-    "prepared_statement_cache_size",
-    "ssl",
-    "target_session_attrs",
-    "user",
-)
+#: The options that a URL may have. SQLAlchemy leaves out those of SQLite that it does not know.
+_OPTIONS = {
+    "sqlite": (),
+    "postgresql": (
+        "host",
+        "passfile",
+        "port",
+        "prepared_statement_cache_size",
+        "ssl",
+        "target_session_attrs",
+        "user",
+    ),
+}
 
 
 class StoreError(Exception):
@@ -71,16 +74,14 @@ def parse_url(url: str) -> URL:
         raise StoreError(
             "store.url: write @ in a user or password as %40, or name a variable in password_env"
         )
-    if parsed.get_backend_name() == "postgresql":
-        if "sslmode" in parsed.query:  # libpq's name
-            parsed = parsed.difference_update_query(["sslmode"]).update_query_dict(
-                {"ssl": parsed.query["sslmode"]}
-            )
-        unknown = sorted(set(parsed.query) - set(_POSTGRES_OPTIONS))
-        if unknown:
-            raise StoreError(
-                f"the URL of the store has the unknown option {unknown[0]!r} (known: {', '.join(_POSTGRES_OPTIONS)})"
-            )
+    backend = parsed.get_backend_name()
+    if backend == "postgresql" and "sslmode" in parsed.query:  # libpq's name
+        parsed = parsed.difference_update_query(["sslmode"]).update_query_dict(
+            {"ssl": parsed.query["sslmode"]}
+        )
+    for option in sorted(set(parsed.query) - set(_OPTIONS[backend])):
+        known = ", ".join(_OPTIONS[backend]) or "none for SQLite"
+        raise StoreError(f"the URL of the store has the unknown option {option!r} (known: {known})")
     return parsed
 
 
@@ -102,7 +103,7 @@ def sqlite_path(url: URL) -> Path | None:
     """The file of a SQLite URL; None for another database or one in memory."""
     if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
         return None
-    return Path(url.database.removeprefix("file:"))
+    return Path(url.database)
 
 
 def create_engine(

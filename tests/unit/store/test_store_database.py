@@ -61,10 +61,12 @@ def test_an_at_sign_in_a_password_shows_none_of_it() -> None:
     assert "ter2" not in str(refused.value)
 
 
-def test_options_of_a_server_are_known_ones() -> None:
+def test_options_are_known_ones() -> None:
     assert parse_url("postgresql://h/db?sslmode=require").query == {"ssl": "require"}
     with pytest.raises(StoreError, match="unknown option 'application_name'"):
         parse_url("postgresql://h/db?application_name=hunter2")
+    with pytest.raises(StoreError, match=r"unknown option 'timeout' \(known: none for SQLite\)"):
+        parse_url("sqlite:///x.db?timeout=30")
     with pytest.raises(StoreError, match=r"wrong option: .*'one'"):
         create_engine(parse_url("postgresql://h/db?port=one"))
     with pytest.raises(StoreError, match="99999 is no port"):
