@@ -53,7 +53,7 @@ class RunFolder:
                     raise WorkloadError(f"{file}: not the settings of a comparison; remove {path}")
                 before = kept["settings"]
                 changed = sorted(name for name in {*wanted, *before} if wanted.get(name) != before.get(name))
-                if changed:
+                if changed and any(each != file for each in path.iterdir()):
                     raise WorkloadError(
                         f"{path} holds runs made with another {changed[0]}; give another --out, or remove it"
                     )
@@ -61,7 +61,7 @@ class RunFolder:
             else:
                 # Made-up prompts differ between comparisons, so that no engine still has them in its cache.
                 self.salt = str(time.time_ns())
-                _write_json(file, {"salt": self.salt, "settings": wanted})
+            _write_json(file, {"salt": self.salt, "settings": wanted})
 
     def load(self, name: str) -> dict[str, Any] | None:
         """A finished run, or None; what cannot be read counts as not there and is run again."""

@@ -39,11 +39,18 @@ def test_a_part_that_a_kill_left_counts_as_not_there(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
-    RunFolder(tmp_path, {"speed": 1.0, "model": "auto"})
+    RunFolder(tmp_path, {"speed": 1.0, "model": "auto"}).save("a", {"name": "a"})
     with pytest.raises(WorkloadError, match="made with another speed"):
         RunFolder(tmp_path, {"speed": 2.0, "model": "auto"})
     with pytest.raises(WorkloadError, match="made with another limit"):
         RunFolder(tmp_path, {"speed": 1.0, "model": "auto", "limit": 3})
+
+
+def test_a_folder_without_runs_takes_other_settings(tmp_path: Path) -> None:
+    RunFolder(tmp_path, {"url": "http://wrong"})
+    RunFolder(tmp_path, {"url": "http://right"}).save("a", {"name": "a"})
+    with pytest.raises(WorkloadError, match="made with another url"):
+        RunFolder(tmp_path, {"url": "http://wrong"})
 
 
 @pytest.mark.parametrize("content", [b"{}", b"x", b"[]"])
