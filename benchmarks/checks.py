@@ -90,6 +90,14 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def seed(text: str) -> int:
+    """An argument that seeds random draws: NumPy takes none below 0, scikit-learn none above 2^32 - 1, and some draws add to
+    it. Raises ArgumentTypeError."""
+    if not text.strip().isdecimal() or int(text) >= 1 << 31:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {(1 << 31) - 1}, not {text!r}")
+    return int(text)
+
+
 def positive_number(text: str) -> float:
     """An argument that measures something. Raises ArgumentTypeError."""
     try:

@@ -25,7 +25,7 @@ import uvloop
 
 from backends.metrics import load_report
 from benchmarks.calibrate.measured import Level, Measured, State, write_file
-from benchmarks.checks import positive_number, positive_numbers
+from benchmarks.checks import positive_number, positive_numbers, seed
 from benchmarks.replay.client import Target, body_of, check_url, key_from, wire_for
 from benchmarks.replay.pace import LEAD_S, Pacer
 from benchmarks.replay.row import Row
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--prompt-tokens", type=_range, default=(32, 512), metavar="A,B", help="(32,512)")
     parser.add_argument("--output-tokens", type=_range, default=(16, 128), metavar="A,B", help="(16,128)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=seed, default=1)
     parser.add_argument("--timeout", type=positive_number, default=600.0, metavar="S", help="for one answer")
     parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key")
     args = parser.parse_args(arguments)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.progress import TimeElapsedColumn
 
-from benchmarks.checks import add_number, check_out, positive_numbers, whole_numbers
+from benchmarks.checks import add_number, check_out, positive_numbers, seed, whole_numbers
 from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(load, "--report-s", 1.0, "S", "seconds between two reads of an engine's load")
     load.add_argument(
         "--seed",
-        type=int,
+        type=seed,
         default=1,
         help="seed of the order of prompts and of the arrival times (default 1)",
     )

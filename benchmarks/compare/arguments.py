@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import policies
-from benchmarks.checks import check_options, names, option, positive_numbers
+from benchmarks.checks import check_options, names, option, positive_numbers, seed
 from benchmarks.compare.tasks import ScalerChoice
 from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
@@ -80,7 +80,7 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--first-seed",
-        type=int,
+        type=seed,
         default=0,
         metavar="S",
         help="the first draw's seed (default 0: a recorded workload as it is; others resample it)",
@@ -118,7 +118,7 @@ def check(args: argparse.Namespace) -> None:
         WorkloadError,
         **dict.fromkeys(("limit", "seeds", "jobs"), Count),
         speed=Positive,
-        **dict.fromkeys(("first_seed", "oracle_seeds", "warmup", "settle"), NotNegative),
+        **dict.fromkeys(("oracle_seeds", "warmup", "settle"), NotNegative),
     )
     if args.oracle_effort not in (None, *EFFORTS):
         raise WorkloadError(f"--oracle-effort: one of {', '.join(EFFORTS)}, not {args.oracle_effort}")

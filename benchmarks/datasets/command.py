@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.checks import check_options, check_out
+from benchmarks.checks import check_options, check_out, seed
 from benchmarks.datasets.release import release
 from benchmarks.terminal import aligned, print_json, shown_progress
 from predictors.training.dataset import DatasetError
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     released.add_argument(
         "--held-out", type=float, default=0.2, metavar="SHARE", help="share that is held out (0.2)"
     )
-    released.add_argument("--seed", type=int, default=0, help="seed of the split (default 0)")
+    released.add_argument("--seed", type=seed, default=0, help="seed of the split (default 0)")
     released.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.checks import check_options, names, option
+from benchmarks.checks import check_options, names, option, seed
 from benchmarks.datasets.sources import is_database, load
 from predictors.training.dataset import Dataset, DatasetError
 from router.config import load as load_fleet
-from router.config.fields import NotNegative, Positive
+from router.config.fields import Positive
 
 _DAY_S = 86_400.0
 
@@ -43,13 +43,13 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """--seed, --json."""
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of all random draws (1)")
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of all random draws (1)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def check_data_options(args: argparse.Namespace, places: Sequence[str]) -> None:
     """Raises DatasetError for an option that is out of range or applies to nothing that is read."""
-    check_options(args, DatasetError, since=Positive, seed=NotNegative)
+    check_options(args, DatasetError, since=Positive)
     for name in ("since", "config"):
         if getattr(args, name) is not None and not any(map(is_database, places)):
             raise DatasetError(f"{option(name)}: goes with a gateway's database")

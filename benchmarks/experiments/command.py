@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checks import seed
 from benchmarks.experiments.report import Report, Section, header, write
 from benchmarks.terminal import shown_progress
 from benchmarks.workloads.format import WorkloadError, writing
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="index.html, results.json, tables.md, figures/",
         )
         subparser.add_argument(
-            "--seed", type=int, default=1, metavar="N", help="seed of all random draws (1)"
+            "--seed", type=seed, default=1, metavar="N", help="seed of all random draws (1)"
         )
         subparser.add_argument(
             "--data",
@@ -58,8 +59,6 @@ def run(args: argparse.Namespace) -> int:
     data: Path | None = args.data
     if data is not None and not data.is_dir():
         raise WorkloadError(f"--data {data}: no such folder")
-    if args.seed < 0:
-        raise WorkloadError(f"--seed: must be at least 0 (given: {args.seed})")
     with writing(args.out):  # before it takes its time
         args.out.mkdir(parents=True, exist_ok=True)
     about = header(args.seed, data, url=getattr(args, "url", None))

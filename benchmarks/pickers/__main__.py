@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checks import whole_number
+from benchmarks.checks import seed, whole_number
 from benchmarks.pickers.cases import CASES, read_sets, read_tariff
 from benchmarks.pickers.figures import percent_of, points_of
 from benchmarks.pickers.judge import folds_of, judge
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--parts", type=whole_number, help="judge only the first so many folds (default: all)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the folds and of training")
+    parser.add_argument("--seed", type=seed, default=1, help="of the folds and of training")
     parser.add_argument(
         "--second-look", action="store_true", help="judge `cost` with checks of its answers, and nothing else"
     )

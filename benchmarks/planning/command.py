@@ -18,7 +18,7 @@ from typing import Any, get_args
 import orjson
 
 import policies
-from benchmarks.checks import check_options, check_out, option
+from benchmarks.checks import check_options, check_out, option, seed
 from benchmarks.compare.pool import Processes, ProcessLost, cores
 from benchmarks.planning import batch
 from benchmarks.planning.demand import LEAST_S, REQUESTS
@@ -32,7 +32,7 @@ from benchmarks.planning.session import Infeasible, Session
 from benchmarks.terminal import print_json, shown_progress
 from benchmarks.workloads.format import WorkloadError, writing
 from benchmarks.workloads.sources.generators import PROCESSES
-from router.config.fields import Count, NotNegative, Positive, Share
+from router.config.fields import Count, Positive, Share
 from router.store.database import StoreError
 
 ERRORS = (WorkloadError, StoreError)
@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="about how long to search each cluster (default 60); the best plans are scored in any case",
     )
     search.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="the first draw of the requests (default 0)"
+        "--seed", type=seed, default=0, metavar="S", help="the first draw of the requests (default 0)"
     )
     search.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     parser.add_argument(
@@ -176,7 +176,6 @@ def _check(args: argparse.Namespace) -> None:
         **dict.fromkeys(("limit", "jobs"), Count),
         **dict.fromkeys(("time_s", "budget_usd_per_hour"), Positive),
         target=Share,
-        seed=NotNegative,
     )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checks import positive_number, whole_number
+from benchmarks.checks import positive_number, seed, whole_number
 from benchmarks.compare.pool import Executor
 from benchmarks.pipelines.published import THROUGHPUT, Published
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sections", nargs="+", choices=sorted(SECTIONS.values()), metavar="N", help="only these, e.g. 6.3"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of lengths, arrivals and random choices (0, the published one)"
+        "--seed", type=seed, default=0, help="of lengths, arrivals and random choices (0, the published one)"
     )
     cores = os.cpu_count() or 1
     parser.add_argument(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from benchmarks.checks import check_options, option, whole_number
+from benchmarks.checks import check_options, option, seed, whole_number
 from benchmarks.workloads.format import MOST_TOKENS, WorkloadError
 from benchmarks.workloads.mixes import RoutingMix, parse_amounts
 from benchmarks.workloads.options import BuildOptions
@@ -71,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="[SET=]PATH",
         help="a published original file (or folder of them) to read; may be repeated",
     )
-    parser.add_argument("--seed", type=int, default=0, help="everything random follows from it (default 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="everything random follows from it (default 0)")
     parser.add_argument(
         "--mix",
         metavar="SET=SHARE,...",

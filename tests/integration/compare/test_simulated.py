@@ -185,7 +185,6 @@ def test_a_small_scenario_in_json(
         (("--seeds", "0"), "--seeds: must be at least 1"),
         (("--jobs", "0"), "--jobs: must be at least 1"),
         (("--limit", "-1"), "--limit: must be at least 1"),
-        (("--first-seed", "-1"), "--first-seed: must be at least 0"),
         (("--oracle-seeds", "-1"), "--oracle-seeds: must be at least 0"),
         (("--oracle-effort", "nope"), "--oracle-effort: one of brief"),
         (("--speed", "nan"), "--speed"),

@@ -136,7 +136,6 @@ def test_a_real_engine_is_asked_less_by_default(
         ),
         (["unpredictability", "--replays", "1"], "--replays: must be at least 2"),
         (["heterogeneity", "--data", "not-there"], "no such folder"),
-        (["heterogeneity", "--seed", "-1"], "--seed"),
         (["training", "--draws", "1"], "--draws: must be at least 2"),
     ],
 )

@@ -148,8 +148,6 @@ def test_an_option_that_applies_to_nothing_is_refused(
     assert "--since: goes with a gateway's database" in told
     told = refused(capsys, artifacts, collected, "--out", __file__)
     assert f"--out {__file__}: must be a folder" in told
-    told = refused(capsys, artifacts, collected, "--seed", "-1")
-    assert "--seed: must be at least 0" in told
 
 
 def test_an_artifact_that_is_none_is_refused(

@@ -67,6 +67,25 @@ def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[
     assert said == "headway: the argument 'a\\udcffb' is not UTF-8 text\n"
 
 
+@pytest.mark.parametrize("seed", ["-1", "2147483648", "1.5"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare --first-seed",
+        "evaluate --seed",
+        "experiment heterogeneity --seed",
+        "plan --seed",
+        "train length --seed",
+        "workload build --seed",
+    ],
+)
+def test_a_seed_is_one_that_all_libraries_take(
+    capsys: pytest.CaptureFixture[str], words: str, seed: str
+) -> None:
+    said = refused(capsys, [*words.split(), seed])
+    assert f"seed: must be a whole number from 0 to 2147483647, not '{seed}'" in said
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
