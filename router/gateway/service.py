@@ -158,7 +158,7 @@ class Gateway:
         if traced and self.tracing is not None:
             with surviving("tracing"):
                 record.describe()
-                self.tracing.end(record, record.trace)
+                self.tracing.end(record, record.trace, self.metrics.kind)
         if logged:
             log_request(record)
         self.store.writer.put(record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -80,8 +80,8 @@ class Tracing:
             return Trace(int(given[2], 16), new_span_id(), int(given[3], 16), sampled)
         return Trace(secrets.randbits(128) or 1, new_span_id(), None, self._rng.random() < self._sample)
 
-    def end(self, record: RequestRecord, trace: Trace) -> None:
-        """Send the spans of a request that has ended."""
+    def end(self, record: RequestRecord, trace: Trace, kind_of: Callable[[str], str]) -> None:
+        """Send the spans of a request that has ended. `kind_of` is the engine kind of an instance."""
         operation = OPERATIONS.get(record.api or "", "chat")
         name = f"{operation} {record.model or ''}".strip()
         times = record.received_at, record.received_at + (record.e2e_s or 0.0)
@@ -99,6 +99,7 @@ class Tracing:
             times = since + each.dispatched_at, since + (each.ended_at or each.dispatched_at)
             attributes = {
                 "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": kind_of(candidate.instance),
                 "gen_ai.request.model": candidate.model,
                 "server.address": candidate.instance,
                 "headway.attempt": each.number,

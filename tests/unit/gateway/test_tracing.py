@@ -20,6 +20,7 @@ from router.gateway.telemetry.tracing import Tracing
 from router.store.records import RequestRecord
 from tests.records import make_attempt
 
+KINDS = {"a": "vllm", "b": "ollama"}
 CALLER = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -53,7 +54,7 @@ def test_a_request_is_a_span_with_its_wait_and_its_attempts(exporter: InMemorySp
     tracing = Tracing(None, 1.0, "0", exporter)
     trace = tracing.begin({b"traceparent": CALLER})
     assert trace.parent_of(7) == "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01"
-    tracing.end(record(), trace)
+    tracing.end(record(), trace, KINDS.__getitem__)
     root, queue, failed, answered = spans(tracing, exporter)
     assert {f"{each.context.trace_id:032x}" for each in (root, queue, failed, answered)} == {
         CALLER[3:35].decode()
@@ -69,6 +70,8 @@ def test_a_request_is_a_span_with_its_wait_and_its_attempts(exporter: InMemorySp
     assert (queue.start_time, queue.end_time) == (1_000_000_000_000, 1_000_500_000_000)
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.attributes["error.type"] == "upstream_error"
+    providers = [each.attributes["gen_ai.provider.name"] for each in (root, failed, answered)]
+    assert providers == ["headway", "vllm", "ollama"]
     assert answered.context.span_id == 7
     assert [(event.name, event.timestamp) for event in answered.events] == [
         ("first_token", 1_001_250_000_000)
@@ -83,7 +86,7 @@ def test_a_refusal_is_an_error(exporter: InMemorySpanExporter) -> None:
     assert trace.parent_id is None
     refused = RequestRecord("req_2", 1.0, Outcome.REJECTED_INVALID, api="embeddings")
     refused.model_requested, refused.error_code = "no-such\ud800", "model_not_found"
-    tracing.end(refused, trace)
+    tracing.end(refused, trace, KINDS.__getitem__)
     (root,) = spans(tracing, exporter)
     assert (root.name, root.parent) == ("embeddings", None)
     assert root.attributes["error.type"] == "rejected_invalid"
@@ -171,6 +174,6 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.M
     away = Away()
     tracing = Tracing(None, 1.0, "0", away)
     for _ in range(400):  # of three spans each
-        tracing.end(record(), tracing.begin({}))
+        tracing.end(record(), tracing.begin({}), KINDS.__getitem__)
     tracing.close()
     assert away.tries == 0
