@@ -101,7 +101,9 @@ def _requests(metrics: Metrics) -> Iterator[Family]:
         ("budget_overruns", "Requests whose cost exceeded their cap.", "overruns"),
         ("budget_overrun_usd", "Cost beyond the caps.", "overrun_usd"),
     ):
-        by_policy = [((each.policy,), getattr(one, counted)) for each, one in series]
+        # From 0 on: Prometheus sees no increase in a series that begins with its first event.
+        by_policy = [((policy,), 0.0) for policy in metrics.decisions]
+        by_policy += [((each.policy,), getattr(one, counted)) for each, one in series]
         by_policy += [((policy,), getattr(one, counted)) for policy, one in metrics.dropped.items()]
         yield counter(f"headway_{name}", text, ("policy",), by_policy)
     for quantity, text in (

@@ -84,6 +84,16 @@ def test_requests_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
     assert value(samples, "headway_spend_usd_total", policy="latency", model="llama", key="team-a") == 1.0
 
 
+def test_a_counter_by_policy_begins_at_zero(metrics: Metrics) -> None:
+    """A rule such as `increase(headway_budget_overruns_total[10m]) > 0` does not see a series that begins with 1."""
+    before = scrape(metrics)
+    for name in ("slo_offered", "slo_met", "attempts", "hedged", "budget_overruns", "budget_overrun_usd"):
+        counted = {labels["policy"]: count for labels, count in before[f"headway_{name}_total"]}
+        assert counted["latency"] == 0
+    metrics.record(record(budget_overrun_usd=0.01))
+    assert value(scrape(metrics), "headway_budget_overruns_total", policy="latency") == 1
+
+
 def test_times_and_tokens_have_opentelemetrys_names_and_buckets(metrics: Metrics) -> None:
     metrics.record(record())
     samples = scrape(metrics)
