@@ -286,14 +286,7 @@ class SseScanner:
                 usage = counts
             # The usage-only event that the router asked for; its counts may be impossible.
             if not choices and (counts is not None or payload.get("usage") is not None):
-                if self._usage_collector is not None:  # it may have more members, such as `service_tier`
-                    self._usage_collector.take_event(payload, len(event))
-                elif "timings" in payload and payload.get("object") == "chat.completion.chunk":
-                    # llama-server puts them into the last event of every stream: into this one because the router asked for
-                    # it. A client that did not ask takes the first choice of each event.
-                    payload.pop("usage", None)
-                    payload["model"], payload["choices"] = self._model, [_NOTHING_MORE]
-                    out.append(b"data: " + orjson.dumps(payload))
+                self._take_usage_only(payload, len(event), out)
                 continue
             is_token = False
             if isinstance(choices, list):
@@ -347,6 +340,17 @@ class SseScanner:
         if self._collector is not None and tokens:
             return Batch(b"", tokens, usage, finish_reason)
         return Batch(b"", 0, usage, finish_reason) if usage is not None or finish_reason is not None else None
+
+    def _take_usage_only(self, payload: dict[str, Any], size: int, out: list[bytes]) -> None:
+        """An event with counts and without a choice. Only llama-server's timings are passed on (to `out`)."""
+        if self._usage_collector is not None:  # it may have more members, such as `service_tier`
+            self._usage_collector.take_event(payload, size)
+        elif "timings" in payload and payload.get("object") == "chat.completion.chunk":
+            # llama-server puts them into the last event of every stream: into this one because the router asked for it. A
+            # client that did not ask takes the first choice of each event.
+            payload.pop("usage", None)
+            payload["model"], payload["choices"] = self._model, [_NOTHING_MORE]
+            out.append(b"data: " + orjson.dumps(payload))
 
     def _event(self, data: bytes, at: int, stop: int) -> bytes:
         """The whole event that begins at `at`, without the blank line after it."""

@@ -25,6 +25,7 @@ cdef class SseScanner:
     cdef _check_size(self)
     @cython.locals(head=bytes, known=bint, one_line=bint, end=Py_ssize_t, stop=Py_ssize_t, count=Py_ssize_t, rest=bytes, out=list, event=bytes, text=bytes, payload=dict, is_token=bint)
     cdef _scan(self, bytes data, Py_ssize_t at, Py_ssize_t tokens)
+    cdef _take_usage_only(self, dict payload, Py_ssize_t size, list out)
     cdef bytes _event(self, bytes data, Py_ssize_t at, Py_ssize_t stop)
     cdef tuple _run(self, bytes data, Py_ssize_t at, Py_ssize_t stop)
     cdef _learn(self, bytes event)
