@@ -96,6 +96,7 @@ class HotPaths:
             return None
         gateway.store.writer.arrived()
         try:
+            # The caller, and a request and a slot of its key's limits.
             terms = self._authenticate(rules, client.headers, headers, record)
             if gateway.tracing is not None:  # a caller without a key must not join anybody's trace
                 record.trace = gateway.tracing.begin(headers)
@@ -108,6 +109,7 @@ class HotPaths:
                 except Refusal:
                     if not is_small(headers):
                         raise  # a small body is read, so that record and answer name the model
+            # The body, checked as JSON.
             if b"content-encoding" in headers:
                 check_encoding(headers)
             data = client.body_here(rules.max_body_mb)
@@ -119,6 +121,7 @@ class HotPaths:
             asked = body.get("model")
             record.model_requested = cut(asked, MAX_NAME_CHARS) if isinstance(asked, str) else None
             rules.fields.check_names(body)
+            # The body as OpenAI's chat, completion or embedding; the codec answers in the form of the client's API.
             if route == "responses":
                 translated = responses_to_chat(body)
                 codec = ResponsesCodec(translated, record.id)
@@ -148,6 +151,7 @@ class HotPaths:
                     return None
             if large:  # the translation and what follows are two turns of the event loop
                 await asyncio.sleep(0)
+            # The scheduler's request, paid by its key, with its tokens counted.
             request, facts = await read_request(
                 rules, terms, headers, api, body, record, stream=stream, large=large
             )
