@@ -31,7 +31,7 @@ def store_of(args: argparse.Namespace, default: str = "") -> str:
     """The URL of the database that the arguments name, with its password; `default` if they name none. Raises ConfigError
     for a bad fleet file, StoreError."""
     if args.store is None and args.password_env is not None:
-        raise StoreError("--password-env goes with --store")
+        raise StoreError("--password-env needs --store")
     if args.config is not None:
         return store_url(load(args.config), os.environ)
     if args.password_env is None:

@@ -115,7 +115,7 @@ def _studies(args: argparse.Namespace) -> list[Study]:
     split = splitter(args.fit, args.test)
     if args.source is None:
         if args.engine is not None:
-            raise WorkloadError("--engine: goes with --source")
+            raise WorkloadError("--engine: needs --source")
         return [study_of_files(args.files, split, args.name or "engine")]
     if args.files:
         raise WorkloadError("give files or --source, not both")

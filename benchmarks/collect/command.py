@@ -136,11 +136,11 @@ def _check(args: argparse.Namespace) -> None:
     if args.config is None and not args.model:
         raise WorkloadError("--vllm and --ollama need --model NAME")
     if args.config is not None and (args.model or args.api_key_env):
-        raise WorkloadError("--model and --api-key-env go with URLs: a fleet file names its own")
+        raise WorkloadError("--model and --api-key-env need --vllm or --ollama: a fleet file names its own")
     if not args.rates and not args.concurrency:
         raise WorkloadError("no load: give --rates, --concurrency or both")
     if (args.judge_url is None) != (args.judge_model is None):
-        raise WorkloadError("--judge-url and --judge-model go together")
+        raise WorkloadError("--judge-url and --judge-model need each other")
     check_out(args.out, WorkloadError)
     if (args.out / "dataset.json").exists():
         raise WorkloadError(f"--out {args.out}: there is a data set already")

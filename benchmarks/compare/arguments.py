@@ -134,7 +134,7 @@ def _check_form(args: argparse.Namespace) -> None:
     ]
     if args.url is not None:
         if stray:
-            raise WorkloadError(f"{option(stray[0])} is for the simulator; it does not go with --url")
+            raise WorkloadError(f"{option(stray[0])} is for the simulator: it cannot be used with --url")
         for name in ("policies", "workload"):
             if getattr(args, name) is None:
                 raise WorkloadError(f"--{name} is needed")
@@ -142,9 +142,7 @@ def _check_form(args: argparse.Namespace) -> None:
     if args.scenario is not None:
         for name in ("workload", "fleet", "limit"):
             if getattr(args, name) is not None:
-                raise WorkloadError(
-                    f"--scenario brings its own workload and fleet; --{name} does not go with it"
-                )
+                raise WorkloadError(f"--scenario has its own workload and fleet: leave out --{name}")
     elif args.small:
         raise WorkloadError("--small needs --scenario")
     elif args.workload is None or args.fleet is None:
@@ -152,7 +150,7 @@ def _check_form(args: argparse.Namespace) -> None:
     if stray:
         raise WorkloadError(f"{option(stray[0])} is for a live gateway; it needs --url")
     if args.ray is not None and args.jobs is not None:
-        raise WorkloadError("--jobs does not go with --ray")
+        raise WorkloadError("--jobs cannot be used with --ray")
 
 
 def policy_names(text: str | None, usual: Sequence[str] = ()) -> tuple[str, ...]:

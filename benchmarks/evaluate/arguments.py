@@ -52,9 +52,9 @@ def check_data_options(args: argparse.Namespace, places: Sequence[str]) -> None:
     check_options(args, DatasetError, since=Positive)
     for name in ("since", "config"):
         if getattr(args, name) is not None and not any(map(is_database, places)):
-            raise DatasetError(f"{option(name)}: goes with a gateway's database")
+            raise DatasetError(f"{option(name)}: needs a gateway's database to read")
     if args.sets and places and not any(_of_public_sets(Path(place)) for place in places):
-        raise DatasetError("--sets: goes with a folder of public sets")
+        raise DatasetError("--sets: needs a folder of public sets")
 
 
 def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:

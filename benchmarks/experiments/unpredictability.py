@@ -54,7 +54,7 @@ def sections(args: argparse.Namespace, data: Path | None, progress: Progress) ->
             raise WorkloadError(f"--{name}: must be at least 2, since one value has no variance")
     for name in ("model", "api_key_env"):
         if args.url is None and getattr(args, name) is not None:
-            raise WorkloadError(f"{option(name)} goes with --url")
+            raise WorkloadError(f"{option(name)} needs --url")
     if args.url is None:
         from benchmarks.experiments import predicted  # scikit-learn: missed before anything takes its time
     noise = lengths = None

@@ -163,7 +163,7 @@ def _check(args: argparse.Namespace) -> None:
         if args.cluster is None or args.models is None:
             raise WorkloadError("--batch needs --cluster and --models")
         if given := [option(name) for name in _OF_REQUESTS if getattr(args, name)]:
-            raise WorkloadError(f"--batch does not go with {', '.join(given)}")
+            raise WorkloadError(f"--batch cannot be used with {', '.join(given)}")
     if args.from_store == "" and args.config is None:
         raise WorkloadError(
             "--from-store needs the URL of a store, or --config with a fleet file that names it"

@@ -94,9 +94,11 @@ def _check(args: argparse.Namespace, kind: ArtifactKind) -> None:
     )
     for name in ("per_stratum", "base_share"):
         if getattr(args, name) is not None and (args.from_store is None or kind.of_prompts):
-            raise DatasetError(f"{option(name)}: goes with --from-store, and not with answers to prompts")
+            raise DatasetError(
+                f"{option(name)}: needs --from-store, and a predictor that learns from times, not from prompts"
+            )
     if args.base_share is not None and not args.data:
-        raise DatasetError("--base-share: goes with --data")
+        raise DatasetError("--base-share: needs --data")
     if kind.of_prompts and args.from_store is None and set(args.data) == {EMULATED}:
         raise DatasetError(f"--data {EMULATED}: has no prompts, from which a {kind.name} predictor learns")
     check_data_options(args, [*args.data, *([] if args.from_store is None else [args.from_store])])

@@ -193,11 +193,11 @@ def options(args: argparse.Namespace) -> BuildOptions:
     if args.rate is not None and args.rate_scale is not None:
         raise WorkloadError("--rate and --rate-scale cannot both be given")
     if args.on_miss and not (args.slo or args.slo_mix):
-        raise WorkloadError("--on-miss: goes with --slo or --slo-mix")
+        raise WorkloadError("--on-miss: needs --slo or --slo-mix")
     if args.slo_class and not args.slo_mix:
-        raise WorkloadError("--slo-class: goes with --slo-mix")
+        raise WorkloadError("--slo-class: needs --slo-mix")
     if args.budget_tariff and not args.budget_mix:
-        raise WorkloadError("--budget-tariff: goes with --budget-mix")
+        raise WorkloadError("--budget-tariff: needs --budget-mix")
     return BuildOptions(
         **_given(args, _AS_TYPED),
         files=_files(args.name, args.file),

@@ -88,7 +88,7 @@ class _Builder:
             ("--complete", options.choices.complete, answers),
         ):
             if given and not used:
-                raise WorkloadError(f"{option}: goes with {needed}")
+                raise WorkloadError(f"{option}: needs {needed}")
 
     def workload(self) -> tuple[Header, Stream]:
         stream = self._mixed() if self._options.mix else self._alone()
@@ -168,7 +168,7 @@ class _Builder:
         arrivals = options.arrivals
         if name in PROCESSES:
             if arrivals is not None:
-                raise WorkloadError(f"{name} is an arrival process itself; --arrivals does not go with it")
+                raise WorkloadError(f"{name} is an arrival process itself: leave out --arrivals")
             most = None
             if options.duration_s is None and not (options.mix and options.limit):
                 # Length bounds may drop some of them; they are drawn before the limit is applied.

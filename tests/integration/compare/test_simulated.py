@@ -197,7 +197,7 @@ def test_a_small_scenario_in_json(
         (("--small",), "--small needs --scenario"),
         (("--warmup", "3"), "--warmup is for a live gateway"),
         (("--timeout", "3"), "--timeout is for a live gateway"),
-        (("--scenario", "overload"), "--workload does not go with it"),
+        (("--scenario", "overload"), "leave out --workload"),
         (("--out", "/dev/null"), "cannot write /dev/null"),
     ],
 )

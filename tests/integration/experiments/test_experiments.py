@@ -128,7 +128,7 @@ def test_a_real_engine_is_asked_less_by_default(
     ("words", "reason"),
     [
         (["unpredictability", "--url", "http://127.0.0.1:9"], "--url needs --model"),
-        (["unpredictability", "--model", "m"], "--model goes with --url"),
+        (["unpredictability", "--model", "m"], "--model needs --url"),
         (["unpredictability", "--url", "ftp://x", "--model", "m"], "expected http://"),
         (
             ["unpredictability", "--url", "http://127.0.0.1:9", "--model", "m", "--repeats", "2"],

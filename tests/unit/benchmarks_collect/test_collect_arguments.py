@@ -48,7 +48,7 @@ def given(tmp_path: Path) -> dict[str, list[str]]:
         ({"rates": ["--concurrency", "1.5"]}, "whole number"),
         ({"rates": ["--rates", "1", "--requests", "0"]}, "whole number"),
         ({"rates": ["--rates", "1", "--timeout-s", "nan"]}, "above 0"),
-        ({"judge": ["--judge-url", "http://h:1"]}, "go together"),
+        ({"judge": ["--judge-url", "http://h:1"]}, "need each other"),
         ({"judge": ["--judge-url", "h", "--judge-model", "j"]}, "--judge-url h: expected http"),
         (
             {"judge": ["--judge-url", "http://h:1", "--judge-model", "j", "--judge-key-env", "UNSET_Y"]},

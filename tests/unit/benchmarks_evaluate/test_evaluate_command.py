@@ -145,7 +145,7 @@ def test_an_option_that_applies_to_nothing_is_refused(
     artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = refused(capsys, artifacts, collected, "--since", "3")
-    assert "--since: goes with a gateway's database" in told
+    assert "--since: needs a gateway's database to read" in told
     told = refused(capsys, artifacts, collected, "--out", __file__)
     assert f"--out {__file__}: must be a folder" in told
 
@@ -159,7 +159,7 @@ def test_an_artifact_that_is_none_is_refused(
     whole = (artifacts / "relevance.headway.npz").read_bytes()
     (tmp_path / "cut" / "relevance.headway.npz").write_bytes(whole[: len(whole) // 2])
     told = refused(capsys, tmp_path / "cut", collected)
-    assert "relevance.headway.npz: not a whole artifact of Headway" in told
+    assert "relevance.headway.npz: not an artifact of Headway, or damaged" in told
 
 
 def test_an_artifact_of_other_features_is_refused_by_name(

@@ -335,7 +335,7 @@ def test_a_batch_takes_no_option_that_it_would_not_heed(
         SLO,
     ):
         said = refusal_of(capsys, "plan", *line, name, value)
-        assert said == f"headway plan: --batch does not go with {name}\n"
+        assert said == f"headway plan: --batch cannot be used with {name}\n"
 
 
 def batch_files(folder: Path, pools: str, tokens: list[int], more: str = "") -> tuple[str, ...]:

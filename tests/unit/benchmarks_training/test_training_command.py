@@ -176,12 +176,12 @@ def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         ("relevance", ("--base-share", "-1"), "--base-share: must be at least 0"),
         ("relevance", ("--per-stratum", "0"), "--per-stratum: must be at least 1"),
         ("relevance", ("--since", "-3"), "--since: must be above 0"),
-        ("latency", ("--per-stratum", "7"), "--per-stratum: goes with --from-store"),
-        ("latency", ("--base-share", "0.1"), "--base-share: goes with --from-store"),
-        ("relevance", ("--per-stratum", "7", "--from-store", "gateway.db"), "--per-stratum: goes with"),
-        ("relevance", ("--since", "3"), "--since: goes with a gateway's database"),
-        ("relevance", ("--config", "fleet.yaml"), "--config: goes with a gateway's database"),
-        ("relevance", ("--sets", "zeroeval"), "--sets: goes with a folder of public sets"),
+        ("latency", ("--per-stratum", "7"), "--per-stratum: needs --from-store"),
+        ("latency", ("--base-share", "0.1"), "--base-share: needs --from-store"),
+        ("relevance", ("--per-stratum", "7", "--from-store", "gateway.db"), "--per-stratum: needs"),
+        ("relevance", ("--since", "3"), "--since: needs a gateway's database to read"),
+        ("relevance", ("--config", "fleet.yaml"), "--config: needs a gateway's database to read"),
+        ("relevance", ("--sets", "zeroeval"), "--sets: needs a folder of public sets"),
     ],
 )
 def test_an_option_out_of_range_or_that_applies_to_nothing_is_refused(
@@ -197,9 +197,9 @@ def test_an_option_out_of_range_or_that_applies_to_nothing_is_refused(
 
 def test_a_base_share_needs_data_to_take_it_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("--from-store", "gateway.db", "--base-share", "0.1", "--out", tmp_path)
-    assert "--base-share: goes with --data" in refusal_of(capsys, "train", "latency", *words)
+    assert "--base-share: needs --data" in refusal_of(capsys, "train", "latency", *words)
     words = ("--from-store", "gateway.db", "--sets", "zeroeval", "--out", tmp_path)
-    assert "--sets: goes with a folder of public sets" in refusal_of(capsys, "train", "latency", *words)
+    assert "--sets: needs a folder of public sets" in refusal_of(capsys, "train", "latency", *words)
 
 
 @pytest.mark.parametrize("kind", ["length", "relevance"])

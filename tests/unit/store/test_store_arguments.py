@@ -35,7 +35,7 @@ def test_every_command_takes_a_url(
     asyncio.run(_made(url))
     assert main([*command, "--store", url]) == (2 if command[0] == "explain" else 0)
     assert "no database" not in capsys.readouterr().err
-    assert "--password-env goes with --store" in refusal_of(
+    assert "--password-env needs --store" in refusal_of(
         capsys, *command, "--password-env", "PW", *(("--config", "x") * (command[0] != "explain"))
     )
 
