@@ -43,7 +43,7 @@ class SharedEngine(Engine):
     def __init__(self, profiles: Mapping[str, EngineProfile], **settings: Any) -> None:
         first, *others = self._weights = list(dict.fromkeys(profiles.values()))
         if any(each.chunked_prefill != first.chunked_prefill for each in others):
-            raise ValueError("the models of one engine chunk their prompts alike")
+            raise ValueError("all models of one engine need the same chunked_prefill")
         kv_tokens = _kv_tokens(self._weights)
         if kv_tokens < first.block_tokens:
             names = ", ".join(each.name for each in self._weights)

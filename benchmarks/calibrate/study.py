@@ -54,7 +54,7 @@ def by_load(levels: Sequence[Level]) -> list[Level]:
     names = [level.name for level in levels]
     for name in names:
         if names.count(name) > 1:
-            raise WorkloadError(f"level {name!r} stands in more than one file")
+            raise WorkloadError(f"level {name!r} is in more than one file")
     return sorted(levels, key=lambda level: (level.rate_per_s, level.name))
 
 
@@ -65,10 +65,10 @@ def splitter(fit: Sequence[str] | None, test: Sequence[str] | None) -> Splitter:
     def split(names: Sequence[str]) -> Split:
         for each in (*(fit or ()), *(test or ())):
             if each not in names:
-                raise WorkloadError(f"no level {each!r}: there are {', '.join(names)}")
+                raise WorkloadError(f"unknown level {each!r} in --fit or --test (known: {', '.join(names)})")
         both = sorted(set(fit or ()) & set(test or ()))
         if both:
-            raise WorkloadError(f"level {both[0]!r} cannot be fitted and held out")
+            raise WorkloadError(f"level {both[0]!r} is in --fit and in --test: leave it out of one of them")
         held = test
         if fit is None and test is None:
             held = names[1::3] if len(names) > 2 else names[:-1]

@@ -173,7 +173,7 @@ class _Driver:
         reply = await self._ask(engine, candidate, _WARM_UP, _WARM_UP_TOKENS, Reply())
         if reply.ended_how is EndedHow.OK:
             return None
-        return f"cannot be asked: {reply.error or 'no answer in time'}"
+        return f"does not answer: {reply.error or 'no answer in time'}"
 
     async def _run(self, engine: Engine, candidate: Candidate, number: int, level: Level) -> Run:
         settings = self.settings

@@ -44,7 +44,7 @@ def fleet_from(args: argparse.Namespace) -> FleetConfig:
     if args.config is not None:
         config = load(args.config)
         if not config.instances:
-            raise ConfigError(args.config, [Problem(("instances",), "there is none to ask")])
+            raise ConfigError(args.config, [Problem(("instances",), "has no instance to send prompts to")])
         return config
     for option, urls in (("--vllm", args.vllm), ("--ollama", args.ollama)):
         for url in urls:

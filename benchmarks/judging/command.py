@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise WorkloadError(f"{args.answers}: no prompt has two answers")
     if args.out is not None:  # before any call is paid for
         if args.out.resolve() == args.answers.resolve():
-            raise WorkloadError(f"--out {args.out}: these are the answers")
+            raise WorkloadError(f"--out {args.out}: this is the file of --answers; give another file")
         with writing(args.out), args.out.open("ab"):
             pass
     verdicts: Verdicts[Any] = Verdicts()

@@ -59,7 +59,7 @@ class ClusterConfig(Section):
         if len(set(kinds)) < len(kinds):
             raise PydanticCustomError(
                 "twice",
-                "two pools differ in their number of GPUs only (nodes of {widest} and more are alike): make one of them",
+                "two pools differ in their number of GPUs only (nodes of {widest} and more are alike): merge them into one",
                 {"widest": _WIDEST},
             )
         return self

@@ -138,7 +138,7 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
         NotImplementedError,
         RecursionError,
     ) as error:
-        raise ArtifactError(f"{path}: not a whole artifact of Headway") from error
+        raise ArtifactError(f"{path}: not an artifact of Headway, or damaged") from error
     if found_format != FORMAT:
         raise ArtifactError(f"{path}: artifact format {found_format}, this version reads {FORMAT}")
     if kind is not None and found_kind != kind:

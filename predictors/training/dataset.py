@@ -295,9 +295,9 @@ def read(folder: Path) -> Dataset:
     try:
         header = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: no JSON") from error
+        raise DatasetError(f"{path}: is not valid JSON") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise DatasetError(f"{path}: not of format {FORMAT}")
+        raise DatasetError(f'{path}: must be an object with "format": {FORMAT}')
     sources = header.get("sources", [])
     if not isinstance(sources, list) or not all(
         isinstance(each, dict)
@@ -317,7 +317,7 @@ def read(folder: Path) -> Dataset:
 def _check_references(data: Dataset, folder: Path) -> None:
     for what, rows in (("prompt", data.prompts), ("run", data.runs)):
         if repeated := _repeated(each.id for each in rows):
-            raise DatasetError(f"{folder}: two rows of the {what} {repeated}")
+            raise DatasetError(f"{folder}: the id {repeated} is in {what}s.jsonl.gz twice")
     if answer := _repeated(each for each in data.answers if each.at_s is not None):
         raise DatasetError(
             f"{folder}: the answer of {answer.model} to {answer.prompt} at one time is there twice"
@@ -325,10 +325,12 @@ def _check_references(data: Dataset, folder: Path) -> None:
     prompts, runs = {each.id for each in data.prompts}, {each.id for each in data.runs}
     for answer in data.answers:
         if answer.prompt not in prompts:
-            raise DatasetError(f"{folder}: an answer to the prompt {answer.prompt}, which is not there")
+            raise DatasetError(
+                f"{folder}: answers.jsonl.gz has the prompt {answer.prompt}, which prompts.jsonl.gz lacks"
+            )
     for run in (*(each.run for each in data.attempts), *(each.run for each in data.states)):
         if run not in runs:
-            raise DatasetError(f"{folder}: a row of the run {run}, which is not there")
+            raise DatasetError(f"{folder}: a row has the run {run}, which runs.jsonl.gz lacks")
 
 
 def _repeated(rows: Iterable[Any]) -> Any:

@@ -90,7 +90,9 @@ EnvironmentName = Annotated[
 def path_name(value: str) -> str:
     """The name of a file or directory, as it is. Raises PydanticCustomError for one that no file system takes."""
     if any(len(part.encode()) > _MAX_NAME_BYTES for part in value.split("/")):
-        raise PydanticCustomError("path", "has a part of more than {most} bytes", {"most": _MAX_NAME_BYTES})
+        raise PydanticCustomError(
+            "path", "has a name of more than {most} bytes between two slashes", {"most": _MAX_NAME_BYTES}
+        )
     return value
 
 

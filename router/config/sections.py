@@ -86,7 +86,7 @@ class KeyConfig(Section):
     @model_validator(mode="after")
     def _lock_needs_a_policy(self) -> Self:
         if self.locked and self.policy is None:
-            raise PydanticCustomError("lock", "locked needs the policy that it locks")
+            raise PydanticCustomError("lock", "locked needs a policy: the one that requests of this key get")
         return self
 
 

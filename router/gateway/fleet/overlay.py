@@ -59,7 +59,13 @@ class Overlay:
                 if strange:
                     places = ", ".join(sorted({f"{member} {name!r}" for member, name in strange}))
                     raise ConfigError(
-                        "instance", [Problem((each.name,), f"the fleet file here names no such {places}")]
+                        "instance",
+                        [
+                            Problem(
+                                (each.name,),
+                                f"the fleet file of this gateway does not have {places}: an added instance may use only what it has",
+                            )
+                        ],
                     )
         added = {each.name for each in self.added}
         kept = [each for each in file.instances if each.name not in self.removed and each.name not in added]

@@ -120,11 +120,17 @@ class ClientKeys:
         digest = hashlib.sha256(self._admin_key.encode()).hexdigest()
         for position, key in enumerate(config.auth.keys):
             if key.sha256 == digest:
-                problem = Problem(("keys", position, "sha256"), f"key {key.name} is the admin key")
+                problem = Problem(
+                    ("keys", position, "sha256"),
+                    f"key {key.name} has the value of the admin key: give one of them another value",
+                )
                 raise ConfigError("auth", [problem])
         for row in self.stored:
             if row.sha256 == digest and row.revoked_at is None:
-                problem = Problem(("admin_key_env",), f"the admin key is that of client {row.name}")
+                problem = Problem(
+                    ("admin_key_env",),
+                    f"the admin key has the value of the key {row.name}, which is in the database: give one of them another value",
+                )
                 raise ConfigError("auth", [problem])
 
     async def stop(self) -> None:

@@ -227,14 +227,17 @@ class Tenants:
             if not self.alive(maker):
                 raise BadKey("maker", f"there is no key {maker!r}")
             if len(self.chain(maker)) >= MAX_DEPTH:
-                raise BadKey("maker", f"{maker} stands {MAX_DEPTH} keys deep already, which is the maximum")
+                raise BadKey(
+                    "maker",
+                    f"{maker} is the last of a chain of {MAX_DEPTH} keys that made each other, which is the maximum",
+                )
             if len(self.made_by(self.chain(maker)[-1].name)) >= MAX_BELOW:
                 raise BadKey("maker", f"no more than {MAX_BELOW} keys may be made below an operator's key")
             top = self.effective(maker)
             allowed = top.models
             self._check_caps(given, key, top)
         if key.models is not None and len(set(key.models)) < len(key.models):
-            raise BadKey("models", "a model is named twice")
+            raise BadKey("models", "a model is given twice")
         for model in key.models or ():
             found = self._model_name(model)
             # The same words for an unknown model and for one that the maker may not use.

@@ -33,7 +33,7 @@ def model_routes(gateway: Gateway) -> APIRouter:
         names = model_names(gateway, request)
         found, _ = names.resolve(model_id)
         if len(found) > 1:
-            raise model_not_found("This name does not stand for a single model")
+            raise model_not_found("This name can mean several models")
         return entry(found[0])
 
     return router

@@ -88,7 +88,7 @@ async def _dry_run(
     try:
         data = await request.body()  # `access.Guard` bounds it
     except ClientDisconnect:
-        raise invalid_request("The request was not complete.") from None
+        raise invalid_request("The connection was closed before the whole body had arrived.") from None
     body = await bodies.parse_large_json(data)
     rules.fields.check_names(body)
     if is_response(body):

@@ -84,7 +84,7 @@ def test_urls_with_a_key_that_is_never_shown(
     arguments += ["--concurrency", "2", "--requests", "3", "--max-tokens", "5"]
     assert cli.main([*arguments, "--out", str(tmp_path / "without")]) == 1
     told = capsys.readouterr()
-    assert "cannot be asked: Error code: 401" in told.err
+    assert "does not answer: Error code: 401" in told.err
     assert "nothing was collected" in told.err
     assert not (tmp_path / "without" / "dataset.json").exists()
     monkeypatch.setenv("HEADWAY_TEST_KEY", key)

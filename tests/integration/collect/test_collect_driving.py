@@ -188,7 +188,7 @@ async def test_an_engine_that_dies_on_the_way_is_left_out_by_name(engines: Engin
     assert [[each.reply.ended_how for each in run.sent] for run in found.runs] == [
         ["ok", "ok", *["failed"] * 4]
     ]
-    assert "cannot be asked" in found.left_out["a"]
+    assert "does not answer" in found.left_out["a"]
     assert [line.split()[0] for line in told] == ["a"]
 
 

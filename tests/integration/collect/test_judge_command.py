@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_written_costs_no_call(
 def test_the_verdicts_do_not_replace_the_answers(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = answers.read_bytes()
     assert judge("http://127.0.0.1:1", answers, "--out", str(answers)) == 2
-    assert "these are the answers" in capsys.readouterr().err
+    assert "this is the file of --answers" in capsys.readouterr().err
     assert answers.read_bytes() == before
 
 

@@ -122,7 +122,7 @@ async def test_a_damaged_artifact_stops_the_start(tmp_path):
     path = artifact.path_of(folder, "latency")
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(ConfigError, match="not a whole artifact"):
+    with pytest.raises(ConfigError, match="not an artifact of Headway, or damaged"):
         async with live(tmp_path, vllm("a"), predictors={"directory": str(folder)}):
             pass
 
@@ -167,6 +167,6 @@ async def test_a_reload_takes_a_new_artifact_and_refuses_a_bad_one(tmp_path):
         artifact.path_of(folder, "latency").write_bytes(b"no zip")
         status, told = await gw.post("/admin/reload", None)
         assert status == 422
-        assert "not a whole artifact" in told["error"]["message"]
+        assert "not an artifact of Headway, or damaged" in told["error"]["message"]
         _, headers, _ = await gw.chat(model="llama-3.1-8b")
         assert (await gw.row(headers["x-request-id"]))["artifact"] == second

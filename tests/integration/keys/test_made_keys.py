@@ -147,7 +147,7 @@ async def test_without_the_admin_key_nobody_gets_at_the_keys(tmp_path):
 
 
 async def test_the_admin_key_is_no_clients_key(tmp_path):
-    with pytest.raises(ConfigError, match="is the admin key"):
+    with pytest.raises(ConfigError, match="has the value of the admin key"):
         async with gateway(tmp_path, keys=[key(ROOT, name="client")]):
             pass
     async with gateway(tmp_path) as gw:
@@ -156,7 +156,7 @@ async def test_the_admin_key_is_no_clients_key(tmp_path):
         status, told = await gw.post("/admin/reload", {}, **ADMIN)
         assert status == 422
         assert ROOT not in json.dumps(told)
-    with pytest.raises(ConfigError, match="admin key is that of client team-b"):
+    with pytest.raises(ConfigError, match="admin key has the value of the key team-b"):
         async with live(tmp_path, auth={"keys": [*KEYS]}, environment={"HEADWAY_ADMIN_KEY": secret}):
             pass
 

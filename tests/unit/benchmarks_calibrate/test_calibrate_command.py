@@ -78,11 +78,11 @@ def test_it_may_start_from_a_registered_profile(
     ("words", "told"),
     [
         ((), "nothing to fit"),
-        (("--engine", "x"), "--engine: goes with --source"),
+        (("--engine", "x"), "--engine: needs --source"),
         (("{file}", "--source", "helix"), "not both"),
         (("--source", "helix", "--data", "{folder}"), "cannot read"),
         (("{file}", "{file}"), "more than one file"),
-        (("{file}", "--fit", "9"), "no level '9': there are 1, 4, 8"),
+        (("{file}", "--fit", "9"), "unknown level '9' in --fit or --test (known: 1, 4, 8)"),
         (("{file}", "--start", "no@such"), "--start: unknown profile"),
         (("{file}", "--limit", "slots=3"), "--limit slots=3: expected NAME=N"),
         (("{file}", "--limit", "max_seqs=many"), "'many' is not a whole number"),

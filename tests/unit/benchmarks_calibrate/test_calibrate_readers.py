@@ -121,8 +121,8 @@ def test_the_split_is_as_told_and_by_whole_levels() -> None:
     assert splitter(None, ("4",))(names) == Split(("1", "2"), ("4",))
     assert splitter(("1",), ("4",))(names) == Split(("1",), ("4",))
     for fit, test, told in (
-        (("3",), None, "no level '3'"),
-        (("1",), ("1",), "cannot be fitted and held out"),
+        (("3",), None, "unknown level '3'"),
+        (("1",), ("1",), "is in --fit and in --test"),
         (None, ("1", "2", "4"), "no level is left"),
     ):
         with pytest.raises(WorkloadError, match=told):
@@ -133,7 +133,7 @@ def test_levels_are_in_order_of_load_and_their_names_differ() -> None:
     slow = Level("z", (Measured(0, 1, 1, 1, 1), Measured(9, 1, 1, 1, 1)))
     fast = Level("a", (Measured(0, 1, 1, 1, 1), Measured(1, 1, 1, 1, 1)))
     assert by_load([fast, slow]) == [slow, fast]
-    with pytest.raises(WorkloadError, match="'a' stands in more than one file"):
+    with pytest.raises(WorkloadError, match="'a' is in more than one file"):
         by_load([fast, fast])
 
 

@@ -61,7 +61,7 @@ MISTAKES = [
     ("AAAAAA", "A", 6, "auth.keys[0].sha256", "64 hexadecimal digits"),
     ("AAAAAA", "GAAAAA", 6, "auth.keys[0].sha256", "64 hexadecimal digits"),
     ("policy: price", "policy: prise", 7, "auth.keys[0].policy", "did you mean 'price'?"),
-    ("policy: price", "locked: true", 5, "auth.keys[0]", "locked needs the policy"),
+    ("policy: price", "locked: true", 5, "auth.keys[0]", "locked needs a policy"),
     ("policy: price", "key: sk-1", 7, "auth.keys[0].key", "use sha256"),
     ("policy: latency", "policy: fast", 11, "defaults.policy", "known: best_single, budget_online"),
     ("policy: latency", "on_miss: later", 11, "defaults.on_miss", "'best_effort' or 'reject'"),
@@ -167,7 +167,7 @@ MISTAKES = [
     ),
     ("limits:", "server: {}\nlimits:", 12, "server", "given twice (first on line 1)"),
     ("http://10.0.0.3:8000", "http://a:0", 24, "instances[0].url", "http://HOST"),
-    ("headway.db", "d" * 256, 9, "store.url", "a part of more than 255 bytes"),
+    ("headway.db", "d" * 256, 9, "store.url", "a name of more than 255 bytes between two slashes"),
     ("    api_key_env", f"    ca_file: /etc/{'d' * 256}\n    api_key_env", 26, "instances[0].ca_file", "255"),
     ("limits:", f"ui: {{reports: {'d' * 256}}}\nlimits:", 12, "ui.reports", "255 bytes"),
     *(

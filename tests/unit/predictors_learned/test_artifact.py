@@ -136,7 +136,7 @@ def test_a_foreign_file_is_refused_in_one_line(tmp_path: Path, data: bytes) -> N
     path.write_bytes(data)
     with pytest.raises(ArtifactError) as refused:
         load(path)
-    assert str(refused.value) == f"{path}: not a whole artifact of Headway"
+    assert str(refused.value) == f"{path}: not an artifact of Headway, or damaged"
 
 
 def test_a_later_format_is_refused(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_member_twice_is_refused(tmp_path: Path) -> None:
         file.writestr("about.json", header())
         with pytest.warns(UserWarning, match="Duplicate"):
             file.writestr("about.json", header())
-    with pytest.raises(ArtifactError, match="not a whole artifact"):
+    with pytest.raises(ArtifactError, match="not an artifact of Headway, or damaged"):
         load(path)
 
 

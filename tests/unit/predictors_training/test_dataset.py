@@ -77,7 +77,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ("answers", {"prompt": "p0"}, "answers.jsonl.gz, line 1: model is missing"),
         ("answers", ANSWER | {"output_tokens": "7"}, "output_tokens must be int"),
         ("answers", ANSWER | {"output_tokens": True}, "output_tokens must be int"),
-        ("answers", {"prompt": "nobody", "model": "m"}, "the prompt nobody, which is not there"),
+        ("answers", {"prompt": "nobody", "model": "m"}, "the prompt nobody, which prompts.jsonl.gz lacks"),
         (
             "attempts",
             {"run": "nobody", "model": "m", "dispatched_s": 0, "prompt_tokens": 1},
@@ -132,8 +132,8 @@ def test_a_broken_row_is_named(tmp_path: Path, table: str, line: object, message
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("prompts", "two rows of the prompt p0"),
-        ("runs", "two rows of the run r0"),
+        ("prompts", "the id p0 is in prompts.jsonl.gz twice"),
+        ("runs", "the id r0 is in runs.jsonl.gz twice"),
         ("answers", "the answer of llama-3.1-8b to p0 at one time is there twice"),
     ],
 )
@@ -170,10 +170,10 @@ def test_a_torn_file_and_a_missing_one(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="a licence that is a text"):
         read(tmp_path)
     (tmp_path / "dataset.json").write_text("[" * 99_999)
-    with pytest.raises(DatasetError, match="no JSON"):
+    with pytest.raises(DatasetError, match="is not valid JSON"):
         read(tmp_path)
     (tmp_path / "dataset.json").write_text('{"format": 99}')
-    with pytest.raises(DatasetError, match="not of format 1"):
+    with pytest.raises(DatasetError, match='with "format": 1'):
         read(tmp_path)
 
 
