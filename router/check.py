@@ -99,11 +99,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _unset_secrets(config: FleetConfig) -> Iterator[Problem]:
-    """Secrets of the gateway itself that are not set."""
+    """Secrets of the gateway itself that are not set, or cannot be used."""
+    from router.config.secrets import secret_fault
+
     for each in named(config):
         of_engines = each.path[0] in _OF_ENGINES or each.path[:2] == ("auth", "engine_env")
-        if each.mark is Mark.VARIABLE and not of_engines and not os.environ.get(each.name):
-            yield Problem(each.path, f"the environment variable {each.name} is not set")
+        if each.mark is Mark.VARIABLE and not of_engines and (fault := secret_fault(each.name, os.environ)):
+            yield Problem(each.path, fault)
 
 
 def _unwritable_files(config: FleetConfig) -> Iterator[Problem]:

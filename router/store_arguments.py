@@ -6,7 +6,7 @@ import argparse
 import os
 
 from router.config import load
-from router.config.secrets import store_url
+from router.config.secrets import secret, store_url
 from router.store.database import StoreError, parse_url
 
 
@@ -29,14 +29,12 @@ def add_store_arguments(parser: argparse.ArgumentParser, *aliases: str, default:
 
 def store_of(args: argparse.Namespace, default: str = "") -> str:
     """The URL of the database that the arguments name, with its password; `default` if they name none. Raises ConfigError
-    for a bad fleet file, StoreError."""
+    for a bad fleet file or password, StoreError."""
     if args.store is None and args.password_env is not None:
         raise StoreError("--password-env needs --store")
     if args.config is not None:
         return store_url(load(args.config), os.environ)
     if args.password_env is None:
         return args.store or default
-    password = os.environ.get(args.password_env)
-    if not password:
-        raise StoreError(f"--password-env: environment variable {args.password_env} is not set")
+    password = secret(args.password_env, os.environ, "--password-env")
     return parse_url(args.store).set(password=password).render_as_string(hide_password=False)

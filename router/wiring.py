@@ -153,10 +153,9 @@ async def open_gateway(
     ends with this one, runs them). `clock` times requests, in seconds. Raises ConfigError, StoreError.
     """
     environment = os.environ if environment is None else environment
-    if config.auth.admin_key_env is None:
-        admin_key = environment.get("HEADWAY_ADMIN_KEY") or None
-    else:
-        admin_key = secret(config.auth.admin_key_env, environment, "auth.admin_key_env")
+    variable = config.auth.admin_key_env or "HEADWAY_ADMIN_KEY"
+    unset = config.auth.admin_key_env is None and not environment.get(variable)
+    admin_key = None if unset else secret(variable, environment, "auth.admin_key_env")
     async with AsyncExitStack() as stack:
         store = await Store.open(
             store_url(config, environment),

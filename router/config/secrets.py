@@ -15,10 +15,20 @@ from router.config.models import FleetConfig
 
 def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
     """A secret from the environment. Raises ConfigError with the variable's name, never its value."""
+    fault = secret_fault(variable, environment)
+    if fault is not None:
+        raise ConfigError(place, [Problem((), fault)])
+    return environment[variable]
+
+
+def secret_fault(variable: str, environment: Mapping[str, str]) -> str | None:
+    """Why a variable of the environment has no secret that can be used; None if it has one."""
     value = environment.get(variable)
     if not value:
-        raise ConfigError(place, [Problem((), f"the environment variable {variable} is not set")])
-    return value
+        return f"the environment variable {variable} is not set"
+    if value != value.encode(errors="replace").decode():
+        return f"the environment variable {variable} is not UTF-8 text"
+    return None
 
 
 def engine_secrets(

@@ -185,14 +185,14 @@ def test_a_secret_of_the_gateway_that_is_not_set_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
     sections: dict[str, dict[str, str]],
 ) -> None:
-    for value in (None, ""):
+    for value, fault in ((None, "not set"), ("", "not set"), ("a\udcff", "not UTF-8 text")):
         monkeypatch.delenv("NOT_SET", raising=False)
         if value is not None:
             monkeypatch.setenv("NOT_SET", value)
         code, told = check(tmp_path, capsys, **sections)
         assert code == 2
         assert re.search(
-            r"fleet\.yaml:\d+: \w+\.(admin_key|password)_env: the environment variable NOT_SET is not set",
+            rf"fleet\.yaml:\d+: \w+\.(admin_key|password)_env: the environment variable NOT_SET is {fault}",
             told,
         )
 

@@ -12,7 +12,6 @@ import pytest
 
 from router.cli import main
 from router.config import ConfigError
-from router.store.database import StoreError
 from router.store.queries import Store
 from router.store_arguments import add_store_arguments, store_of
 from tests.commands import refusal_of
@@ -58,7 +57,10 @@ async def _made(url: str) -> None:
 
 def test_the_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--store", "postgresql://user@h/db", "--password-env", "PW")
-    with pytest.raises(StoreError, match="--password-env: environment variable PW is not set"):
+    with pytest.raises(ConfigError, match="--password-env: the environment variable PW is not set"):
+        store_of(parsed(*words))
+    monkeypatch.setenv("PW", "a\udcff")  # as Python reads a byte that is not UTF-8
+    with pytest.raises(ConfigError, match="the environment variable PW is not UTF-8 text"):
         store_of(parsed(*words))
     monkeypatch.setenv("PW", "a/b@c")
     assert store_of(parsed(*words)) == "postgresql+asyncpg://user:a%2Fb%40c@h/db"
