@@ -360,7 +360,7 @@ def embeddings_answer(answer: Mapping[str, Any], call: Call) -> dict[str, Any]:
             for index, vector in enumerate(vectors if isinstance(vectors, list) else [])
         ]
     except (TypeError, OverflowError) as error:
-        raise UpstreamError("the engine's answer holds a vector that is none") from error
+        raise UpstreamError("the engine's answer has a vector that is not a list of numbers") from error
     tokens = usage_of(answer)["prompt_tokens"]
     return {
         "object": "list",

@@ -52,7 +52,7 @@ class Sequence:
         not a multiple of a block."""
         unit = block_tokens if self.prefix_tokens is None else self.prefix_tokens
         if unit < 1 or unit % block_tokens:
-            raise ValueError(f"prefix_tokens {unit} is no multiple of a KV block of {block_tokens}")
+            raise ValueError(f"prefix_tokens {unit} is not a multiple of a KV block of {block_tokens}")
         return unit
 
 

@@ -69,7 +69,7 @@ def parse_url(url: str) -> URL:
     if parsed.drivername not in _DRIVERS:
         raise StoreError(f"store.url: unknown database {parsed.drivername!r} (known: {', '.join(_DRIVERS)})")
     if parsed.port is not None and parsed.port > 65535:
-        raise StoreError(f"store.url: {parsed.port} is no port (at most 65535)")
+        raise StoreError(f"store.url: the port {parsed.port} is above 65535")
     if "@" in (parsed.host or ""):  # it is a part of the password
         raise StoreError(
             "store.url: write @ in a user or password as %40, or name a variable in password_env"

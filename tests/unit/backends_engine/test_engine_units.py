@@ -51,9 +51,9 @@ def test_a_unit_is_evicted_as_a_whole() -> None:
 
 def test_units_that_are_refused() -> None:
     engine = Engine(PROFILE)
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         engine.submit(Sequence("1", 100, 1, (1,), prefix_tokens=40), 0.0)
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         SlotEngine({"": PROFILE}).submit(Sequence("1", 100, 1, (1,), prefix_tokens=0), 0.0)
     engine.submit(Sequence("1", 100, 1, prefix_tokens=32), 0.0)  # says nothing without hashes
     engine.submit(coarse("2", 100, (1,)), 0.0)

@@ -69,7 +69,7 @@ def test_options_are_known_ones() -> None:
         parse_url("sqlite:///x.db?timeout=30")
     with pytest.raises(StoreError, match=r"wrong option: .*'one'"):
         create_engine(parse_url("postgresql://h/db?port=one"))
-    with pytest.raises(StoreError, match="99999 is no port"):
+    with pytest.raises(StoreError, match="the port 99999 is above 65535"):
         parse_url("postgresql://h:99999/db")
     with pytest.raises(StoreError, match=r"wrong option: Invalid SQLite URL: [^\n]*$"):
         create_engine(parse_url("sqlite:///x.db").set(password="hunter2"))
