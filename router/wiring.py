@@ -459,6 +459,7 @@ def create_backend(
             settings=instance.settings,
             connect_timeout_s=limits.connect_timeout_s,
             idle_timeout_s=limits.idle_timeout_s,
+            control_timeout_s=fleet.probes.timeout_s,
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"instances.{instance.name}", [Problem((), str(error))]) from error

@@ -112,7 +112,8 @@ class ServedFleet:
         tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
         # Tuples of the same object are equal at once.
         served = {each.name: (each,) for each in old.instances if each.name in self.backends}
-        models_stay, limits_stay = old.models == config.models, old.limits == config.limits
+        models_stay = old.models == config.models
+        limits_stay = (old.limits, old.probes) == (config.limits, config.probes)
         plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []
         backends: dict[str, Backend] = {}
         async with AsyncExitStack() as made:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from policies.settings import TargetTable
+from router import wiring
 from router.config import KeyConfig, loads
 from router.core.interfaces import TextEstimates
 from router.core.types import PromptFeatures
@@ -31,6 +32,18 @@ FEATURES = PromptFeatures((1, 2), (), (0,))
 def test_hedging_and_exploring(section: str, share: float, explore: float) -> None:
     settings = scheduler_settings(loads(f"models: [{{name: m}}]\nscheduling: {section}"))
     assert (settings.hedge_share, settings.explore) == (share, explore)
+
+
+def test_the_time_limits_of_an_engine_are_those_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("backends.create", lambda kind, **fields: given.update(fields))
+    file = loads(
+        "models: [{name: m}]\nprobes: {timeout_s: 60}\nlimits: {connect_timeout_s: 7, idle_timeout_s: 8}\n"
+        "instances: [{name: a, kind: openai, url: 'http://a', serves: {m: m}}]"
+    )
+    wiring.create_backend(file.instances[0], file, "http://a", {})
+    limits = given["control_timeout_s"], given["connect_timeout_s"], given["idle_timeout_s"]
+    assert limits == (60, 7, 8)
 
 
 def followed(targets: LiveTargets) -> TargetTable:

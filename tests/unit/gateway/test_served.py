@@ -95,6 +95,9 @@ async def test_a_change_of_models_or_limits_reaches_their_instances() -> None:
     limits = config.limits.model_copy(update={"connect_timeout_s": 1.0})
     await change(fleet, fleet.config.model_copy(update={"limits": limits}))
     assert make.call_count == 40
+    probes = config.probes.model_copy(update={"timeout_s": 30.0})
+    await change(fleet, fleet.config.model_copy(update={"probes": probes}))
+    assert make.call_count == 60
 
 
 async def test_other_keys_of_the_file_make_new_rules_for_them() -> None:
