@@ -13,7 +13,7 @@ from router.core.settlement import bill
 from router.core.types import EndedHow
 
 #: Statuses that depend on the request or the load, and not on the instance's health.
-NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
+NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 501, 503})
 #: The most characters of an error that are recorded.
 _ERROR_CHARS = 300
 

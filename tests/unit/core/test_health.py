@@ -170,7 +170,7 @@ def test_a_stream_that_breaks_counts_when_nobody_can_tell():
         (FailureKind.ERROR, 500, True),
         (FailureKind.ERROR, 503, False),  # it has too much to do
         (FailureKind.ERROR, 429, False),
-        *((FailureKind.ERROR, status, False) for status in (408, 413, 414, 415, 431)),
+        *((FailureKind.ERROR, status, False) for status in (408, 413, 414, 415, 431, 501)),
         (FailureKind.UNREACHABLE, None, True),
         (FailureKind.REJECTED, 400, False),
         (FailureKind.TOO_LARGE, None, False),
