@@ -31,6 +31,7 @@ class EngineKind:
     `counts_each`: the engine can report the usage so far in every event (`continuous_usage_stats`).
     `salts_cache`: the engine separates prompts in its prefix cache by `cache_salt`.
     `takes_base_url`: a path of the instance's URL is complete, as in the `base_url` of OpenAI's clients; no `/v1` follows it.
+    `uuid_ids`: `x-request-id` is a UUID: the digits of our id, filled up with zeros.
     `fixed_slots`: the engine decodes in the `slots` parallel slots of its profile; other engines batch up to `max_seqs`
     sequences.
     `default_weights` is the format of weights if the fleet file has no quantization.
@@ -47,6 +48,7 @@ class EngineKind:
     counts_each: bool = False
     salts_cache: bool = False
     takes_base_url: bool = False
+    uuid_ids: bool = False
     fixed_slots: bool = False
     default_weights: str = "fp16"
     settings: type[KindSettings] = KindSettings

@@ -58,6 +58,11 @@ class NdjsonScanner:
         self._held: list[bytes] = []
         self._held_bytes = 0
 
+    @property
+    def complete(self) -> bool:
+        """Whether the answer has its end."""
+        return self.done
+
     def feed(self, data: bytes) -> Batch | None:
         """Take what has arrived; the events of the whole lines in it, or None if there are none yet."""
         cut = data.rfind(b"\n")

@@ -86,11 +86,10 @@ def _salt_cache(call: Call, body: dict[str, Any]) -> None:
     body["cache_salt"] = call.cache_salt if not isinstance(own, str) else f"{call.cache_salt}:{own}"
 
 
-def _choices(body: Mapping[str, Any]) -> int:
-    """How many choices an answer has: `n` for each prompt."""
-    n, prompt = body.get("n"), body.get("prompt")
-    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
-    return prompts * (n if type(n) is int else 1)
+def _prompts(body: Mapping[str, Any]) -> int:
+    """How many prompts a body has; its answer has `n` choices for each."""
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
 
 
 class OpenAIBackend(EngineAdapter):
@@ -113,12 +112,16 @@ class OpenAIBackend(EngineAdapter):
         if call.cache_salt is not None and kind.salts_cache and call.api != "embeddings":
             _salt_cache(call, body)
         head, value = self._heads[call.api], call.request_id_value
+        if kind.uuid_ids:
+            value = f"{call.request_id.removeprefix('req_'):0<32}{value.removeprefix(call.request_id)}"
         if not streams:
             read, vectors = partial(_renamed, call), call.api == "embeddings"
             return JsonCall(self.pool, head, value, body, sink, read, vectors=vectors).start()
+        prompts, n = _prompts(body), body.get("n")
         scanner = SseScanner(
             call.candidate.model,
-            choices=_choices(body),
+            choices=prompts * (n if type(n) is int else 1),
+            prompts=prompts,
             collector=None if call.usage_each else call.collector,
             usage_collector=call.usage_collector,
             hides_usage=call.collector is None
@@ -162,10 +165,7 @@ class OpenAIBackend(EngineAdapter):
 
     async def mismatches(self) -> list[str]:
         entries = await listed(self._control, "/v1/models", "data")
-        # vLLM tells `max_model_len`.
-        contexts = {
-            name: each.get("max_model_len") for each in entries if isinstance(name := each.get("id"), str)
-        }
+        contexts = {name: _context(each) for each in entries if isinstance(name := each.get("id"), str)}
         return list(mismatches(self._candidates, contexts))
 
     async def _tokenize(self, request_id: str, body: dict[str, Any]) -> int | None:
@@ -179,9 +179,18 @@ class OpenAIBackend(EngineAdapter):
         return token_count(answer.get("count"))
 
 
+def _context(entry: Mapping[str, Any]) -> Any:
+    """The context of a listed model in tokens: vLLM's and SGLang's `max_model_len`, llama-server's `n_ctx` (of one slot)."""
+    meta = entry.get("meta")
+    return entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+
+
 def _renamed(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
     """A sound answer under the fleet's name of its model."""
     answer["model"] = call.candidate.model
+    choices = answer.get("choices")
+    if "timings" in answer and isinstance(choices, list) and len(choices) > 1:
+        answer.pop("usage", None)  # llama-server's is of one choice
     return sound_answer(answer, call)
 
 
@@ -192,4 +201,5 @@ OPENAI = EngineKind(
     emulator="vllm",
     chat_bound="max_completion_tokens",
     takes_base_url=True,  # providers have it at /v1beta/openai, /api/v3, /inference
+    uuid_ids=True,  # llama-cpp-python refuses any other `x-request-id`
 )

@@ -35,6 +35,7 @@ from .engine_numbers import finish_reason as finish_reason_of
 from .engine_numbers import sound_usage, token_count
 from .sse_events import (
     DONE,
+    NULL,
     EventFormat,
     carries_token,
     data_of,
@@ -58,8 +59,8 @@ _NOTHING_MORE = {"index": 0, "delta": {}, "finish_reason": None}
 
 
 class SseScanner:
-    """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`. `event_format` is what answers of
-    the same engine and API share.
+    """Scans one answer. `model` is the fleet's name of the model, `choices` the number of the answer's choices: `n` for each of
+    the `prompts`. `event_format` is what answers of the same engine and API share.
 
     With a `collector` the events go to it, and the batches have no data. `usage_collector` takes only the usage-only event, which
     is in no batch. `hides_usage`: the batches' data has no counts, as a client gets it that did not ask for them.
@@ -72,15 +73,18 @@ class SseScanner:
         "_after",
         "_answered",
         "_before",
+        "_begun",
         "_choices",
         "_collector",
         "_counted_after",
         "_counted_before",
+        "_counts_of_each",
         "_cut",
         "_early_bytes",
         "_edge",
         "_empty",
         "_field",
+        "_finished",
         "_format",
         "_head",
         "_held",
@@ -91,6 +95,7 @@ class SseScanner:
         "_null_delta",
         "_null_finish",
         "_null_text",
+        "_prompts",
         "_rename",
         "_renamed",
         "_seam",
@@ -106,6 +111,7 @@ class SseScanner:
         model: str,
         *,
         choices: int = 1,
+        prompts: int = 1,
         collector: Collector | None = None,
         usage_collector: Collector | None = None,
         hides_usage: bool = False,
@@ -115,9 +121,15 @@ class SseScanner:
         self.done = False
         self.failure: UpstreamError | None = None
         self.started = False  # the first token was seen
+        #: The choices that have begun (where there may be several), and those that have a finish reason.
+        self._begun: set[Any] = set()
+        self._finished: set[Any] = set()
         self._answered = False  # an event said something of a choice
         self._model = model
         self._choices = choices
+        self._prompts = prompts
+        #: The counts of choices that have ended, of an engine that counts each alone.
+        self._counts_of_each: list[Mapping[str, Any]] = []
         self._collector = collector
         self._usage_collector = usage_collector or collector
         self._hides_usage = hides_usage
@@ -145,6 +157,11 @@ class SseScanner:
         self._usage = b""
         self._rename: bytes | None = None  # the engine's member "model":"..." as it writes it
         self._renamed = b""
+
+    @property
+    def complete(self) -> bool:
+        """Whether each choice that has begun has a finish reason."""
+        return self.failure is None and bool(self._finished) and self._begun <= self._finished
 
     def feed(self, data: bytes) -> Batch | None:
         """Take what has arrived; the whole events in it, or None if there is nothing to pass on yet."""
@@ -264,7 +281,7 @@ class SseScanner:
             else:
                 event = event.removeprefix(_BYTE_ORDER_MARK)  # a stream may begin with one
                 text = data_of(event)
-            if not text:
+            if not text or text == NULL:
                 continue  # a comment or an event without data, which keeps the connection alive, or blank lines
             if text == DONE:
                 if self._answered:
@@ -283,7 +300,8 @@ class SseScanner:
             choices = payload.get("choices")
             counts = _usage_of(payload) if "usage" in payload or "timings" in payload else None
             if counts is not None:
-                usage = counts
+                of_one = self._choices > 1 and "timings" in payload
+                usage = (self._of_all_choices(counts, payload) or usage) if of_one else counts
             # The usage-only event that the router asked for; its counts may be impossible.
             if not choices and (counts is not None or payload.get("usage") is not None):
                 self._take_usage_only(payload, len(event), out)
@@ -296,8 +314,11 @@ class SseScanner:
                         is_token = is_token or carries_token(choice)
                         reason = choice.get("finish_reason")
                         if isinstance(reason, str):
+                            self._finished.add(choice.get("index"))
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
+                        elif self._choices > 1:
+                            self._begun.add(choice.get("index"))
             if finish_reason == ABORT:
                 self.failure = stopped()
                 break
@@ -376,6 +397,20 @@ class SseScanner:
         if self._collector is not None and texts:
             self._collector.take_texts(self._field, b"".join(texts))
         return len(texts), at
+
+    def _of_all_choices(self, counts: Mapping[str, Any], payload: dict[str, Any]) -> Mapping[str, Any] | None:
+        """The usage of an answer with several choices; None until all have ended. llama-server counts each choice with its
+        prompt alone, in its last event or in one after it."""
+        if "usage" in payload:
+            self._counts_of_each.append(counts)
+        if len(self._counts_of_each) < self._choices:
+            return None
+        prompts, made = (
+            sum(each.get(name) or 0 for each in self._counts_of_each)
+            for name in ("prompt_tokens", "completion_tokens")
+        )
+        prompt = prompts * self._prompts // self._choices
+        return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 
     def _renamed_run(self, data: bytes) -> bytes:
         return data if self._rename is None else data.replace(self._rename, self._renamed)

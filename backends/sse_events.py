@@ -25,6 +25,8 @@ from router.core.errors import AnswerTooLarge, UpstreamError
 #: The data of the event that ends a stream, and that event.
 DONE = b"[DONE]"
 END = b"data: [DONE]\n\n"
+#: The data of an event that says nothing: llama-server begins a completion of several prompts with it.
+NULL = b"null"
 _NESTED = (list, dict)
 #: The fields of a choice's delta that hold tokens.
 _TOKENS = frozenset({"content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call"})

@@ -20,11 +20,14 @@ ODD_SHAPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErro
 
 
 class Scanner(Protocol):
-    """Turns bytes into batches; see `SseScanner` for what `done`, `failure` and `started` mean."""
+    """Turns bytes into batches; see `SseScanner` for what its attributes mean."""
 
     done: bool
     failure: UpstreamError | None
     started: bool
+
+    @property
+    def complete(self) -> bool: ...
 
     def feed(self, data: bytes) -> Batch | None: ...
 
@@ -81,6 +84,8 @@ class StreamedCall(Post):
                         self._paused = True
                         return
                 if not data and not scanner.done:
+                    if scanner.complete:
+                        break  # `transformers serve` sends no end mark
                     raise UpstreamError("the engine's stream ended without its end mark")
                 taken = True
         except UpstreamError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 
 import orjson
@@ -11,7 +12,15 @@ import backends
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Call
 from router.core.types import LoadReport
-from tests.contract.backends.dialects import CANDIDATE, chat, complete, scripted, stream, streamed
+from tests.contract.backends.dialects import (
+    CANDIDATE,
+    answer_of,
+    chat,
+    complete,
+    scripted,
+    stream,
+    streamed,
+)
 from tests.contract.backends.fakes import Exchange, FakeEngine
 
 
@@ -52,6 +61,62 @@ async def test_a_whole_answer_that_the_engine_stopped(kind: str) -> None:
     async with scripted(kind, lambda exchange: exchange.answer(200, body)) as (_, backend):
         with pytest.raises(UpstreamError, match="stopped in the middle"):
             await complete(backend, chat())
+
+
+async def test_llama_server_s_usage_of_one_of_several_choices_is_not_passed_on() -> None:
+    async def script(exchange: Exchange) -> None:
+        said = b'{"finish_reason":"length","index":%d,"message":{"role":"assistant","content":"a"}}'
+        rest = b'"usage":{"completion_tokens":3,"prompt_tokens":25,"total_tokens":28},"timings":{"predicted_n":3}'
+        choices = b",".join(said % number for number in range(exchange.json["n"]))
+        await exchange.answer(200, b'{"choices":[%b],"object":"chat.completion",%b}' % (choices, rest))
+
+    async with scripted("openai", script) as (_, backend):
+        assert "usage" not in await complete(backend, chat(n=2))
+        assert (await complete(backend, chat(n=1)))["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"), [("vllm", "req_1a22e053%016x"), ("openai", "1a22e053%016x00000000")]
+)
+@pytest.mark.parametrize("trace", [None, "00-a-b-01"])
+async def test_the_id_of_a_request(kind: str, seen: str, trace: str | None) -> None:
+    call = chat()._replace(request_id=f"req_1a22e053{7:016x}", traceparent=trace)
+    async with scripted(kind, lambda exchange: exchange.answer(200, b"{}")) as (engine, backend):
+        with pytest.raises(UpstreamError):
+            await complete(backend, call)
+    headers = engine.requests[0].headers
+    assert (headers["x-request-id"], headers.get("traceparent")) == (seen % 7, trace)
+    if kind == "openai":
+        uuid.UUID(headers["x-request-id"])  # as llama-cpp-python checks it
+
+
+#: A stream of `transformers serve` (shortened), up to its last event.
+SERVED = [
+    b'data: {"id":"b","choices":[{"delta":{"role":"assistant"},"index":0}],"created":1,"model":"/tiny"}\n\n',
+    b'data: {"id":"b","choices":[{"delta":{"content":"X"},"index":0}],"created":1,"model":"/tiny"}\n\n',
+]
+SERVED_END = (
+    b'data: {"id":"b","choices":[{"delta":{},"index":0,"finish_reason":"length"}],"created":1,"model":"/tiny",'
+    b'"usage":{"completion_tokens":1,"prompt_tokens":33,"total_tokens":34}}\n\n'
+)
+
+
+@pytest.mark.parametrize("n", [1, 2])  # it ignores `n`
+async def test_a_stream_without_an_end_mark_is_complete_with_its_finish_reason(n: int) -> None:
+    async with scripted("openai", lambda exchange: exchange.events(*SERVED, SERVED_END)) as (_, backend):
+        text, tokens, usage, finish = answer_of(await streamed(backend, chat(n=n)))
+    assert (text, tokens, finish) == ("X", 1, "length")
+    assert usage == {"completion_tokens": 1, "prompt_tokens": 33, "total_tokens": 34}
+
+
+@pytest.mark.parametrize(
+    ("n", "events"),
+    [(1, SERVED), (2, [*SERVED, SERVED_END, SERVED[1].replace(b'"index":0', b'"index":1')])],
+)
+async def test_a_stream_that_ends_in_the_middle_of_a_choice_has_failed(n: int, events: list[bytes]) -> None:
+    async with scripted("openai", lambda exchange: exchange.events(*events)) as (_, backend):
+        with pytest.raises(UpstreamError, match="without its end mark"):
+            await streamed(backend, chat(n=n))
 
 
 async def test_token_counts_by_the_engine() -> None:
@@ -171,6 +236,11 @@ async def test_a_refusal_that_quotes_our_own_headers_shows_no_secret(
     [
         (200, b'{"data": [{"id": "engine-model", "max_model_len": 4096}]}', ["4096 tokens"]),
         (200, b'{"data": [{"id": "engine-model", "max_model_len": 1000000}, {"id": "b"}]}', []),
+        (
+            200,
+            b'{"data": [{"id": "engine-model", "meta": {"n_ctx": 2048}}, {"id": "b", "meta": 0}]}',
+            ["2048 tokens"],
+        ),
         (200, b'{"data": [{"id": "engine-model"}, 7, {"id": 7}, {}]}', []),
         (
             200,

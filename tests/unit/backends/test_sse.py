@@ -183,6 +183,43 @@ def test_usage_from_llama_server_s_timings() -> None:
     assert result.usage == {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
 
 
+#: As llama-server ends each of two choices of a chat, and of a completion of two prompts (shortened).
+OF_EACH_CHAT = [
+    (
+        b'data: {"choices":[{"finish_reason":"length","index":%d,"delta":{}}],"model":"engine"}\n\n'
+        b'data: {"choices":[],"model":"engine","object":"chat.completion.chunk","usage":{"completion_tokens":%d,'
+        b'"prompt_tokens":25,"total_tokens":%d},"timings":{"cache_n":0,"prompt_n":25,"predicted_n":%d}}\n\n'
+    )
+    % (choice, made, 25 + made, made)
+    for choice, made in ((0, 3), (1, 2))
+]
+OF_EACH_PROMPT = [
+    (
+        b'data: {"choices":[{"text":"","index":%d,"logprobs":null,"finish_reason":"length"}],"model":"engine",'
+        b'"object":"text_completion","usage":{"completion_tokens":3,"prompt_tokens":%d,"total_tokens":%d},'
+        b'"timings":{"cache_n":3,"prompt_n":%d,"predicted_n":3}}\n\n'
+    )
+    % (choice, prompt, prompt + 3, prompt - 3)
+    for choice, prompt in ((0, 4), (1, 5))
+]
+
+
+@pytest.mark.parametrize(
+    ("ends", "prompts", "usage"),
+    [
+        (OF_EACH_CHAT, 1, {"prompt_tokens": 25, "completion_tokens": 5, "total_tokens": 30}),
+        (OF_EACH_PROMPT, 2, {"prompt_tokens": 9, "completion_tokens": 6, "total_tokens": 15}),
+    ],
+)
+def test_llama_server_s_usage_of_each_choice_is_added_up(
+    ends: list[bytes], prompts: int, usage: dict[str, int]
+) -> None:
+    first = event({"content": "x"}, timings={"prompt_n": 6, "predicted_n": 1})
+    result = Result([first, *ends, DONE], choices=2, prompts=prompts)
+    assert (result.usage, result.finish) == (usage, "length")
+    assert [batch.usage for batch in result.batches[:-1]] == [None, None]
+
+
 def test_timings_in_every_event_are_all_read() -> None:
     """A client may leave at any of them."""
     told = [event({"content": "x"}, timings={"prompt_n": 6, "predicted_n": n}) for n in range(1, 5)]
@@ -196,7 +233,8 @@ def test_comments_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing", [b"data:\n\n", b"data: \n\n", b"event: ping\ndata:\n\n", b"retry: 1000\n\n"]
+    "nothing",
+    [b"data:\n\n", b"data: \n\n", b"event: ping\ndata:\n\n", b"retry: 1000\n\n", b"data: null\n\n"],
 )
 def test_events_without_data_are_left_out(nothing: bytes) -> None:
     result = Result([nothing + text("a"), nothing, text("b") + nothing + text("c", "stop"), nothing + DONE])
