@@ -23,6 +23,9 @@ MAX_MESSAGE_CHARS = 300
 ABORT = "abort"
 
 _REFUSED = frozenset({400, 422})
+_NOT_FOUND, _NO_METHOD, _NOT_IMPLEMENTED = 404, 405, 501
+#: FastAPI's answer for a path that it does not have; a 404 for an unknown model says more.
+_NO_ROUTE = {"detail": "Not Found"}
 _REFUSED_TYPES = frozenset({"BadRequestError", "invalid_request_error", "exceed_context_size_error"})
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 #: Validation errors of pydantic, rendered by Python's repr, repeat the whole input.
@@ -126,6 +129,8 @@ def _rejected(payload: Any, status: int) -> UpstreamRejected:
 
 
 def _failed(payload: Any, status: int | None) -> UpstreamError:
+    if status == _NO_METHOD or (status == _NOT_FOUND and payload == _NO_ROUTE):  # embeddings at a chat server
+        return UpstreamError(f"the engine answered {status}: it has no such endpoint", _NOT_IMPLEMENTED)
     fields = _fields(payload)
     names = [
         value

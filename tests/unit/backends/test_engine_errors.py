@@ -86,3 +86,23 @@ def test_failures_hold_no_text_of_the_engine() -> None:
     error = from_response(503, body)
     assert not isinstance(error, UpstreamRejected)
     assert (str(error), error.status) == ("the engine answered 503 (overloaded)", 503)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "counts_as"),
+    [
+        (404, b'{"detail":"Not Found"}', 501),  # transformers serve, for /v1/embeddings
+        (405, b'{"detail":"Method Not Allowed"}', 501),
+        (
+            404,
+            b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","code":404}}',
+            404,
+        ),
+        (404, b"404 page not found", 404),
+    ],
+)
+def test_an_endpoint_that_the_engine_does_not_have(status: int, body: bytes, counts_as: int) -> None:
+    error = from_response(status, body)
+    assert error.status == counts_as
+    assert str(error).startswith(f"the engine answered {status}")
+    assert ("no such endpoint" in str(error)) == (counts_as == 501)
