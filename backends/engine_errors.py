@@ -37,6 +37,8 @@ _REPEATED_VALUE = "(parameter="
 _MAX_READ_CHARS = 10_000
 _MAX_STEPS = 10
 _CONTEXT = re.compile(r"context length|context size|context window|maximum model length|max_model_len", re.I)
+#: What llama-server answers with 500, where it lacks what the request needs.
+_LACKS = re.compile(r"input \(\d+ tokens\) is too large to process|(?:image|audio) input is not supported")
 
 
 def from_response(status: int, body: bytes) -> UpstreamError:
@@ -132,6 +134,9 @@ def _failed(payload: Any, status: int | None) -> UpstreamError:
     if status == _NO_METHOD or (status == _NOT_FOUND and payload == _NO_ROUTE):  # embeddings at a chat server
         return UpstreamError(f"the engine answered {status}: it has no such endpoint", _NOT_IMPLEMENTED)
     fields = _fields(payload)
+    message = fields.get("message")
+    if isinstance(message, str) and (found := _LACKS.match(message)):
+        return UpstreamError(f"the engine answered {status}: {found.group()}", _NOT_IMPLEMENTED)
     names = [
         value
         for value in (fields.get("type"), fields.get("code"))

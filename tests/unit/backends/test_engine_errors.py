@@ -106,3 +106,23 @@ def test_an_endpoint_that_the_engine_does_not_have(status: int, body: bytes, cou
     assert error.status == counts_as
     assert str(error).startswith(f"the engine answered {status}")
     assert ("no such endpoint" in str(error)) == (counts_as == 501)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "input (3002 tokens) is too large to process. increase the physical batch size (current batch size: 512)",
+            "input (3002 tokens) is too large to process",
+        ),
+        (
+            "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
+            "image input is not supported",
+        ),
+    ],
+)
+def test_what_llama_server_lacks(message: str, reason: str) -> None:
+    error = from_response(
+        500, orjson.dumps({"error": {"code": 500, "message": message, "type": "server_error"}})
+    )
+    assert (str(error), error.status) == (f"the engine answered 500: {reason}", 501)
