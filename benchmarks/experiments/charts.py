@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
+from typing import Any
 
+from matplotlib.legend_handler import HandlerPatch
 from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.transforms import Affine2D
 
 from benchmarks.compare.tables import three_digits
 from benchmarks.evaluate.figures import Figure
 from benchmarks.evaluate.plots import COLOURS, ends
 from benchmarks.experiments.report import Chart
-from benchmarks.pages.drawing import ACCENT, INK, Drawing, Point, lanes_px, padded, scale
+from benchmarks.pages.drawing import ACCENT, INK, MARK_PX, Drawing, Point, lanes_px, padded, scale, shape_of
 
 #: (what it is of, value, low end, high end).
 Lane = tuple[str, float, float, float]
@@ -90,7 +95,7 @@ def lanes(
     scale(axes.xaxis, low, high, 6, log=logarithmic)
     axes.set_xlabel(x_name)
     drawing.lanes(axes, drawn, _GAP_PX)
-    _legend(drawing, names)
+    _legend(drawing, names, shapes=True)
     return Chart(file, caption, drawing)
 
 
@@ -156,10 +161,10 @@ def points(
     axes.set_xlabel(x_name)
     drawing.title(axes, y_name, axis=True)
     for x, y, text, css in found:
-        drawing.dot(axes, x, y, css, f"{text}: {three_digits(x)}, {three_digits(y)}", 4.0)
+        drawing.mark(axes, x, y, css, f"{text}: {three_digits(x)}, {three_digits(y)}")
     drawing.names(axes, [((x, y), text, css) for x, y, text, css in found if text in wanted])
     if len(names) > 1:
-        _legend(drawing, names, square=True)
+        _legend(drawing, names, shapes=True)
     return Chart(file, caption, drawing)
 
 
@@ -182,9 +187,7 @@ def grid(
             if text is not None:
                 bar = axes.barh(y + 0.5, 0.9, 0.8, left=x + 0.05, color=ACCENT, alpha=0.75, linewidth=0)[0]
                 drawing.tag(bar, _css(texts, text), f"{row} on {column}: {text}")
-            else:
-                drawing.text(axes, x + 0.5, y + 0.5, "no")
-    _legend(drawing, texts, square=True)
+            drawing.text(axes, x + 0.5, y + 0.5, fill(text or "no", 18), fontsize=9)
     return Chart(file, caption, drawing)
 
 
@@ -197,12 +200,18 @@ def _css(names: Sequence[str], name: str) -> str:
     return f"c{names.index(name) % len(COLOURS)}"
 
 
-def _legend(drawing: Drawing, names: Sequence[str], *, square: bool = False) -> None:
-    """What colours stand for, above the plots."""
+def _legend(drawing: Drawing, names: Sequence[str], *, square: bool = False, shapes: bool = False) -> None:
+    """What colours and shapes stand for, above the plots."""
     if names == [""]:
         return
+    short = square or shapes
     width = 9 if square else 2.4
-    handles = [Line2D([], [], color=ACCENT, linewidth=width, solid_capstyle="butt") for _ in names]
+    handles = [
+        PathPatch(shape_of(_css(names, name)), color=ACCENT, linewidth=0)
+        if shapes
+        else Line2D([], [], color=ACCENT, linewidth=width, solid_capstyle="butt")
+        for name in names
+    ]
     letters = int((drawing.width - 20) / _LETTER_PX)
     columns = max(1, min(len(names), letters // (max(map(len, names)) + 7)))
     legend = drawing.figure.legend(
@@ -211,10 +220,18 @@ def _legend(drawing: Drawing, names: Sequence[str], *, square: bool = False) -> 
         loc="outside upper left",
         ncols=columns,
         frameon=False,
-        handlelength=1.1 if square else 2.2,
+        handlelength=1.1 if short else 2.2,
         fontsize=12,
         labelcolor=INK,
+        handler_map={PathPatch: HandlerPatch(_shape)},
     )
     for place, handle in enumerate(legend.legend_handles):
         if handle is not None:
-            drawing.tag(handle, f"line c{place % len(COLOURS)}" if not square else f"c{place % len(COLOURS)}")
+            drawing.tag(handle, f"c{place % len(COLOURS)}" if short else f"line c{place % len(COLOURS)}")
+
+
+def _shape(*, orig_handle: PathPatch, width: float, height: float, **_: Any) -> PathPatch:
+    """A lane's shape in the middle of its place in the legend."""
+    return PathPatch(
+        orig_handle.get_path().transformed(Affine2D().scale(MARK_PX).translate(width / 2, height / 2))
+    )

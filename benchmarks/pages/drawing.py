@@ -20,7 +20,11 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Affine2D, ScaledTranslation
 
 #: Placeholders that no one else draws with, and what the page has in their place.
 INK, SOFT, ACCENT = "#010203", "#010204", "#010205"
@@ -59,6 +63,9 @@ Point = tuple[float, float]
 #: CSS, value, ends of its interval, title.
 Lane = tuple[str, float, Point, str]
 _LANE_PX = 15.0
+#: matplotlib's names of the shapes of the classes c0, c1, ..., for whoever does not see their colours.
+_SHAPES = "osD^vPX"
+MARK_PX = 9.0
 _NAME_PX = 14.0
 #: About what the labels of both axes take of a drawing's height.
 _MARGIN_PX = 70.0
@@ -134,13 +141,20 @@ class Drawing:
         )
         self.tag(dot, f"dot {css}", title)
 
+    def mark(self, axes: Axes, x: float, y: float, css: str, title: str) -> None:
+        """A point in the shape of its class, for figures without lines."""
+        to_pixels = Affine2D().scale(MARK_PX) + ScaledTranslation(x, y, axes.transData)
+        mark = PathPatch(shape_of(css), color=ACCENT, linewidth=0, zorder=3, transform=to_pixels)
+        axes.add_patch(mark)
+        self.tag(mark, f"dot {css}", title)
+
     def interval(
         self, axes: Axes, y: float, mean: float, ends: tuple[float, float], css: str, title: str
     ) -> None:
         """A point with the two ends of its interval, lying at the height `y`."""
         (line,) = axes.plot(ends, (y, y), color=ACCENT, linewidth=2.4, solid_capstyle="butt")
         self.tag(line, f"whisker {css}")
-        self.dot(axes, mean, y, css, title, 4)
+        self.mark(axes, mean, y, css, title)
 
     def lanes(self, axes: Axes, rows: Mapping[str, Sequence[Lane]], gap_px: float) -> None:
         """A row of intervals for each name, below each other, and a line at 0 if the axis holds it. Call it once the
@@ -238,6 +252,13 @@ def spread(places: Sequence[float], gap: float, most: float) -> list[float]:
     room = max(0.0, most - gap * (len(places) - 1))
     moved: list[float] = (rising.clip(0.0, room) + before).tolist()
     return moved
+
+
+def shape_of(css: str) -> Path:
+    """The shape of a class c0, c1, ..., about 1 wide around 0; a circle for other classes."""
+    place = int(css[1:]) if css[1:].isdecimal() else 0
+    style = MarkerStyle(_SHAPES[place % len(_SHAPES)])
+    return style.get_path().transformed(style.get_transform())
 
 
 def lanes_px(rows: Mapping[str, Sequence[Lane]], gap_px: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,6 +26,7 @@ CHARTS = (
     charts.points("points", "Points", "USD", "tokens", {"k": [(1, 2, "one"), (2, 3, "two")]}, named=["one"]),
     charts.grid("grid", "Grid", ["fp8"], ["a100", "v100"], {("fp8", "a100"): "native"}),
 )
+TWO_SERIES = charts.points("two", "Two", "USD", "tokens", {"k": [(1, 2, "one")], "l": [(2, 3, "two")]})
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,23 @@ def test_series_differ_in_dash_and_colour_in_a_file() -> None:
     assert f'stroke-dasharray="{COLOURS[1][2]}"' in text
     for expected in ("load &lt;x&gt;", "seconds", "first &lt;a&gt;"):
         assert expected in text
+
+
+@pytest.mark.parametrize("chart", [CHARTS[2], TWO_SERIES], ids=lambda each: each.name)
+def test_series_without_lines_differ_in_shape(chart: Chart) -> None:
+    """The corners and curves of each series are the same in the plot and in the legend."""
+    drawn = re.findall(
+        r'<g class="(?:dot )?(c\d)">(?:<title>.*?</title>)?<path d="([^"]*)"', chart.drawing.svg()
+    )
+    shapes = {(css, re.sub(r"[^A-Za-z]", "", path)) for css, path in drawn}
+    assert len(drawn) == 4
+    assert len(shapes) == len({css for css, _ in shapes}) == len({shape for _, shape in shapes}) == 2
+
+
+def test_a_cell_of_a_grid_has_its_text() -> None:
+    text = words(CHARTS[5].drawing.svg())
+    assert "native" in text
+    assert "no" in text
 
 
 @pytest.mark.parametrize(
