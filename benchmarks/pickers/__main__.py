@@ -180,7 +180,7 @@ def looks_of(report: Mapping[str, Any]) -> str:
     for row in ({"check": "none"} | report["without"], *report["checks"]):
         name = row["check"]
         if "told" in row:
-            name += f", told {row['told']:.2f} (AUC {auc_of(row['told']):.2f}), price {row['price']:g}"
+            name += f", assumed {row['told']:.2f} (AUC {auc_of(row['told']):.2f}), price {row['price']:g}"
         cells = [
             percent_of(row["saving_at_equal_quality"]),
             f"{points_of(row['more'])} {row['saves']}" if "more" in row else "",

@@ -289,7 +289,7 @@ def test_report_of_second_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert length["check"] == "its length"
     assert length["saves"] != "more"  # lengths say nothing here
     shown = json.loads(json.dumps({"artifacts": "own", **report}))
-    assert "simulated, d' 4, told 4.00" in looks_of(shown)
+    assert "simulated, d' 4, assumed 4.00" in looks_of(shown)
     about = {"held_out": "folds", "parts": 1, "folds": 4, "seeds": 1, "seed": 1}
     assert "| simulated, d' 4 (AUC 1.00) | 2 |" in page.looks_of({**about, "cases": [shown]})
 
