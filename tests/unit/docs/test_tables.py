@@ -142,4 +142,4 @@ def test_the_data_of_the_shipped_artifacts() -> None:
             found = {each["name"]: each["licence"] for each in load(path_of(SHIPPED, kind)).about["data"]}
             assert found.keys() == set(re.findall(r"`(\w+)`", data))
             assert [licence for licence in found.values() if licence not in licences] == []
-    assert said == ARTIFACTS.keys()
+    assert said == {kind for kind in ARTIFACTS if path_of(SHIPPED, kind).exists()}
