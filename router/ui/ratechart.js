@@ -4,11 +4,12 @@ import { s } from "./dom.js";
 import { below, frame, line, nothing, rules, steps } from "./figure.js";
 import { number } from "./format.js";
 
-const DASHES = ["", "6 4", "2 3"];
+// Ten colours and seven dashes: neighbours differ in both, and 70 series in one of them.
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2"];
 
 /** `series`: [{name, points: [[rate, {mean, half_width} | null]]}]; `target`: [value, what it means]. */
 export function ratechart(title, series, { form, top, bottom = 0, target }) {
-  const looks = series.map((each, at) => ({ ...each, k: (at % 10) + 1, dash: DASHES[Math.floor(at / 10) % DASHES.length] }));
+  const looks = series.map((each, at) => ({ ...each, k: (at % 10) + 1, dash: DASHES[at % DASHES.length] }));
   const rates = [...new Set(series.flatMap((each) => each.points.map(([rate]) => rate)))].sort((one, other) => one - other);
   const mean = (each, rate) => each.points.find((point) => point[0] === rate)?.[1]?.mean ?? null;
   return frame(title, target ? `Dashed: ${target[1]}.` : null, (svg, area) => {

@@ -35,6 +35,13 @@ async def test_a_report_of_the_gateway_is_opened_and_saved(page: Watched, report
     capacity = {row[0]: row[1] for row in await cells(page.page.get_by_role("region", name="Capacity"))}
     assert list(capacity) == report["policies"]
     assert await shown.locator("figure polyline").count() >= 3 * len(report["policies"])
+    dashes = (
+        await shown.locator("figure")
+        .first.locator(".legend line")
+        .evaluate_all("lines => lines.map(each => each.getAttribute('stroke-dasharray'))")
+    )
+    assert len(dashes) == len(report["policies"])
+    assert len(set(dashes)) == min(7, len(dashes))  # for whoever does not see their colours
     assert "small" in page.page.url  # can be shared
     async with page.page.expect_download() as saving:
         await page.page.get_by_role("button", name="Save small as a page").click()
