@@ -86,11 +86,11 @@ def loads(data: bytes, bounds: Bounds = BOUNDS) -> Any:
 
 
 def loads_event(data: bytes) -> Any:
-    """Parse one event or line of an engine, with half a surrogate pair as U+FFFD. Raises a ValueError."""
+    """Parse one event or line of an engine, `repaired` if it must be. Raises a ValueError."""
     try:
         return loads(data, EVENT_BOUNDS) if len(data) > SMALL_BYTES else orjson.loads(data)
     except orjson.JSONDecodeError:
-        return loads(without_halves(data), EVENT_BOUNDS)
+        return loads(repaired(data), EVENT_BOUNDS)
 
 
 def loads_with_halves(data: bytes) -> Any:
@@ -101,9 +101,26 @@ def loads_with_halves(data: bytes) -> Any:
         return orjson.loads(without_halves(data))
 
 
+def repaired(data: bytes) -> bytes:
+    """An engine's JSON with U+FFFD in place of what orjson refuses in its texts: bytes that are not UTF-8, and `without_halves`."""
+    return without_halves(data.decode("utf-8", "replace").encode())
+
+
+def utf8(data: bytes) -> bytes:
+    """A read of a stream with U+FFFD in place of bytes that are not UTF-8, in each line that ends in it. The last line may end
+    within a character."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":
+            end = data.rfind(b"\n") + 1
+            return data[:end].decode("utf-8", "replace").encode() + data[end:]
+    return data
+
+
 def without_halves(data: bytes) -> bytes:
-    """JSON with U+FFFD in place of each escape that is half a surrogate pair (`\\ud83d`), which orjson refuses. An engine may
-    write one, as where it cuts a character in two."""
+    """JSON with U+FFFD in place of each escape that is half a surrogate pair (`\\ud83d`). An engine may write one, as where it
+    cuts a character in two."""
     if b"\0" in data or not (rb"\ud" in data or rb"\uD" in data):
         return data  # it is not JSON, or has no such escape
     marked = data.replace(rb"\\", b"\0\0")  # such a backslash begins no escape

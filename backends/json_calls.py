@@ -22,8 +22,8 @@ from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Call
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-#: In larger answers half a surrogate pair is not replaced, which is done at once.
-_MAX_HALVES_BYTES = 1024 * 1024
+#: Larger answers are not repaired, which is done at once.
+_MAX_REPAIRED_BYTES = 1024 * 1024
 _VECTOR, _MESSAGE = (list, str), (dict, NoneType)
 
 
@@ -95,21 +95,21 @@ class JsonCall(Post):
 
 
 def _loads(data: bytes) -> Any:
-    """Parse an answer at once, with half a surrogate pair as U+FFFD."""
+    """Parse an answer at once, repaired if it must be."""
     try:
         return bounded_json.loads(data)
     except orjson.JSONDecodeError:
-        return bounded_json.loads(bounded_json.without_halves(data))
+        return bounded_json.loads(bounded_json.repaired(data))
 
 
 async def _read(read: Callable[[bytes], Awaitable[Any]], data: bytes) -> Any:
-    """Read a large answer, with half a surrogate pair as U+FFFD."""
+    """Read a large answer, repaired if it must be."""
     try:
         return await read(data)
     except orjson.JSONDecodeError:
-        if len(data) > _MAX_HALVES_BYTES:
+        if len(data) > _MAX_REPAIRED_BYTES:
             raise
-        return await read(bounded_json.without_halves(data))
+        return await read(bounded_json.repaired(data))
 
 
 def _checked(parse: Callable[..., Any], *given: Any) -> dict[str, Any]:

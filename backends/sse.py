@@ -14,7 +14,8 @@ Reading is in three gears.
 
 Text inside JSON strings cannot imitate the marks because its quotes and line ends are escaped.
 
-The outcome does not depend on how the bytes were cut into reads.
+The outcome does not depend on how the bytes were cut into reads. Bytes that are not UTF-8 become U+FFFD first, as every reader
+of event streams has them.
 
 `backends.native` has this module compiled, with another `_run`; `backends.scanning` chooses.
 """
@@ -27,6 +28,7 @@ from typing import Any
 
 import orjson
 
+from backends.bounded_json import utf8
 from backends.engine_errors import ABORT, from_event, stopped
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch, Collector
@@ -169,6 +171,8 @@ class SseScanner:
             data = self._join(data)
             if not data:
                 return None
+        if not data.isascii():
+            data = utf8(data)
         tokens = at = 0
         if self._before:
             tokens, at = self._run(data, 0, len(data))

@@ -68,7 +68,7 @@ def object_of(data: bytes) -> dict[str, Any]:
         raise AnswerTooLarge("the engine sent an event of too many parts") from None
     except ValueError:
         try:
-            payload = loads_event(data)  # it takes half a surrogate pair too
+            payload = loads_event(data)  # it repairs what the engine wrote
         except ValueError:
             payload = None
     if type(payload) is dict:

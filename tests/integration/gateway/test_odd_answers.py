@@ -155,11 +155,49 @@ async def test_half_a_surrogate_pair_in_a_whole_answer_is_replaced(tmp_path, siz
         assert (code, said["choices"][0]["message"]["content"]) == (200, "\ufffd" + "x" * size)
 
 
-async def test_a_whole_answer_without_usage_gets_one(tmp_path):
+@pytest.mark.parametrize("at", range(3))
+async def test_bytes_that_are_not_utf_8_are_the_same_on_all_paths(tmp_path, at):
+    pieces = [b"a", b"b", b"c"]
+    pieces[at] = b"\xff\xe4\xbd"
+    wanted = b"".join(pieces).decode("utf-8", "replace")
+    events = [event("PIECE").replace(b"PIECE", piece) for piece in pieces]
+    script = only(event(), *events, event(finish="stop"), DONE)
+    chat = {"messages": [{"role": "user", "content": "Hello"}]}
+    async with staged(tmp_path, *[script] * 9, engines="a") as (gw, _):
+
+        async def said(path: str, **body: Any) -> list[Any]:
+            async with gw.http.post(gw.url + path, json={"model": "small", **body}) as response:
+                raw = (await response.read()).decode()  # UTF-8
+            return [json.loads(line.removeprefix("data: ")) for line in raw.split("\n") if "{" in line]
+
+        for routing in ({}, {"max_cost_usd": 1}):
+            found = await said("/v1/chat/completions", **chat, stream=True, routing=routing)
+            assert "".join(each["choices"][0]["delta"].get("content", "") for each in found) == wanted
+            (found,) = await said("/v1/chat/completions", **chat, routing=routing)
+            assert found["choices"][0]["message"]["content"] == wanted
+        found = await said("/api/chat", **chat)
+        assert "".join(each["message"]["content"] for each in found) == wanted
+        found = await said("/v1/responses", input="Hello", stream=True)
+        assert "".join(each["delta"] for each in found if each["type"].endswith("text.delta")) == wanted
+        assert found[-1]["response"]["output"][0]["content"][0]["text"] == wanted
+
+
+@pytest.mark.parametrize("size", [1, 50_000])
+async def test_bytes_that_are_not_utf_8_in_a_whole_answer_are_replaced(tmp_path, size):
     one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
-    async with staged(tmp_path, whole(spoken("One two three.")), engines="a", **one) as (gw, _):
+    odd = json.dumps(spoken("PIECE" + "x" * size)).encode().replace(b"PIECE", b"\xff")
+    async with staged(tmp_path, lambda exchange: exchange.answer(200, odd), engines="a", **one) as (gw, _):
+        code, _, said = await gw.chat(model="small")
+        assert (code, said["choices"][0]["message"]["content"]) == (200, "\ufffd" + "x" * size)
+
+
+@pytest.mark.parametrize("text", ["One two three.", "人人生而自由，在尊严和权利上一律平等。" * 20])
+async def test_a_whole_answer_without_usage_gets_one(tmp_path, text):
+    one = {"upstream_stream": "when_needed", "scheduling": {"streamed_share": 0.0}}
+    async with staged(tmp_path, whole(spoken(text)), engines="a", **one) as (gw, _):
         _, headers, said = await gw.chat(model="small")
         assert said["usage"]["completion_tokens"] == (await gw.row(headers["x-request-id"]))["output_tokens"]
+        assert said["usage"]["completion_tokens"] == -(-len(text.encode()) // 4)
 
 
 async def test_usage_that_a_client_did_not_ask_for_stays_here(tmp_path):

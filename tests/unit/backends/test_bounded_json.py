@@ -126,7 +126,14 @@ def test_half_a_surrogate_pair_of_an_engine_is_replaced(escaped: str) -> None:
     assert bounded_json.loads_with_halves(f'"{escaped}"'.encode()) == wanted
 
 
-@pytest.mark.parametrize("data", [b'"\\ud83d\0"', b'"\\ud83d', b"\\ud83d", b'"\\ud83"', b'"\\ud83d\xff"'])
+@given(st.binary(max_size=9), st.sampled_from([b"", b"\\ud83d"]))
+def test_bytes_of_an_engine_that_are_not_utf_8_are_replaced(odd: bytes, half: bytes) -> None:
+    odd = bytes(byte for byte in odd if byte >= 32 and byte not in b'"\\')
+    wanted = odd.decode("utf-8", "replace") + ("\ufffd" if half else "")
+    assert bounded_json.loads_event(b'"%b"' % (odd + half)) == wanted
+
+
+@pytest.mark.parametrize("data", [b'"\\ud83d\0"', b'"\\ud83d', b"\\ud83d", b'"\\ud83"', b'"\\ud83d\xff'])
 def test_half_a_surrogate_pair_makes_nothing_else_json(data: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         bounded_json.loads_event(data)

@@ -85,6 +85,11 @@ def test_a_last_line_with_text() -> None:
     assert tokens == 1
 
 
+def test_bytes_that_are_not_utf_8_are_replaced() -> None:
+    choices, _, _, _, scanner = scan([message(content="ODD").replace(b"ODD", b"a\xff\xe4\xbd"), done()])
+    assert (choices[0]["delta"]["content"], scanner.done) == ("a\ufffd\ufffd", True)
+
+
 def test_logprobs() -> None:
     made = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0}]}]
     (chat, _), *_ = scan([line(message={"content": "a"}, logprobs=made, done=False), done()])

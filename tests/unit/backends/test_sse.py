@@ -402,3 +402,14 @@ def test_of_choices_that_end_in_any_order_a_cut_one_is_told(
     scanner = SseScanner("m", choices=2)
     told = [found.finish_reason for found in map(scanner.feed, events) if found is not None]
     assert told[-1] == "length"
+
+
+def test_bytes_that_are_not_utf_8_are_replaced_however_the_stream_was_cut() -> None:
+    events = [text(each).replace(b"ODD", b"\xff\xe4\xbd") for each in ("你", "ODD", "aODDb", "好", "ODD")]
+    stream = b"".join([ROLE, *events, DONE])
+    wanted = stream.removesuffix(DONE).decode("utf-8", "replace").replace('"engine"', '"fleet"').encode()
+    assert b"\xef\xbf\xbd" in wanted
+    for cut in range(len(stream) + 1):
+        result = Result([stream[:cut], stream[cut:]])
+        assert (result.data, result.tokens, result.scanner.failure) == (wanted, 5, None)
+    assert Result([bytes([byte]) for byte in stream]).data == wanted
