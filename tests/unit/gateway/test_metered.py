@@ -74,6 +74,11 @@ def ended(choices: list[int], **members: Any) -> bytes:
         ("one two three", 4),  # 13 bytes
         ("international organization", 7),
         ("好" * 40, 1),
+        ("—" * 32, 1),
+        (" สำนักเลขานุการองค์กร", 1),  # one token of GPT-4o's vocabulary, of 61 bytes
+        # 87 bytes: Qwen 3 makes 19 tokens of them, Llama 3.1 26
+        ("人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心。", 22),
+        ("0123456789abcdef" * 16, 64),
         ("\udc80", 1),
     ],
 )
