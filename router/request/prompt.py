@@ -45,6 +45,8 @@ _TEXTS = frozenset({"content", "role"})
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking"})
 _IMAGE_MEMBERS = frozenset({"image_url", "image_pil", "image_embeds"})
 _MEDIA_MEMBERS = _IMAGE_MEMBERS | {"input_audio", "audio_url", "audio_embeds", "video_url", "file"}
+#: Members of such parts whose data is no text.
+_DATA_MEMBERS = _MEDIA_MEMBERS | {"image", "audio", "video"}
 #: The field of the prompt, by API.
 PROMPT_FIELDS = {"chat": "messages", "completions": "prompt", "embeddings": "input"}
 #: Templates print JSON with an indent (Llama 3.1: 4 spaces a level), which adds tokens for each member and bracket. In all
@@ -116,10 +118,11 @@ class PromptFacts(NamedTuple):
 @compiled_init
 class ChatParts(NamedTuple):
     """A chat's texts (JSON where a template prints JSON), its number of images (or other media), the bytes of the images'
-    data, and the most tokens of all media."""
+    data and of the data of all media, and the most tokens of all media."""
 
     texts: list[str]
     media: int
+    image_bytes: int
     media_bytes: int
     media_bound: int
 
@@ -131,15 +134,15 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         around_bound = bound_around(api, body)
     prompt = body[PROMPT_FIELDS[api]]
     if api == "chat":
-        texts, media, media_bytes, media_bound = chat_parts(body)
+        texts, media, image_bytes, media_bytes, media_bound = chat_parts(body)
         size = _text_bytes(texts)
-        sent = json_bytes(prompt) - media_bytes
-        written = sent + unseen_bytes(body, _SEEN[api])
+        sent = json_bytes(prompt)
+        written = sent - media_bytes + unseen_bytes(body, _SEEN[api])
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in fields that usually hold no text
         return PromptFacts(
             _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
-            around_bound + sent + media_bound,
+            around_bound + sent - image_bytes + media_bound,
             _prefix(texts, size),
             size,
             media,
@@ -225,9 +228,9 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
     """The texts and media of a chat."""
     messages = body["messages"]
     if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
-        return ChatParts([content], 0, 0, 0)
+        return ChatParts([content], 0, 0, 0, 0)
     texts: list[str] = []
-    media = media_bytes = media_bound = 0
+    media = image_bytes = media_bytes = media_bound = 0
     for message in messages:
         content = message.get("content")
         if isinstance(content, str):
@@ -245,14 +248,15 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
                     or not _MEDIA_MEMBERS.isdisjoint(part)
                 ):
                     media += 1
-                    media_bytes += _image_bytes(part)
+                    image_bytes += _image_bytes(part)
+                    media_bytes += sum(json_bytes(part[name]) for name in _DATA_MEMBERS.intersection(part))
                     media_bound += _media_bound(part)
         for name in _ALSO_RENDERED:
             if name in message and (value := message[name]):
                 texts += _printed(value)
     if tools := body.get("tools"):
         texts += _printed(tools)
-    return ChatParts(texts, media, media_bytes, media_bound)
+    return ChatParts(texts, media, image_bytes, media_bytes, media_bound)
 
 
 def _printed(value: Any) -> list[str]:

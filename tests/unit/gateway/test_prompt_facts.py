@@ -150,6 +150,24 @@ def test_of_images_alone_the_data_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + HIDDEN}},
+        {"type": "image_url", "image_url": {"url": "data:application/octet-stream;base64," + HIDDEN}},
+        {"type": "input_audio", "input_audio": {"data": HIDDEN, "format": "wav"}},
+        {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64," + HIDDEN}},
+        {"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + HIDDEN}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64," + HIDDEN}},
+        {"type": "video", "video": ["data:image/jpeg;base64," + HIDDEN] * 2},
+    ],
+)
+def test_the_estimate_counts_no_data_of_media_as_text(part: dict[str, Any]) -> None:
+    words = {"type": "text", "text": "word " * 1000}
+    seen = facts({"role": "user", "content": [words, part]})
+    assert seen.tokens == facts({"role": "user", "content": [words]}).tokens + IMAGE_TOKENS
+
+
+@pytest.mark.parametrize(
     "part", [{"image_url": {"url": "a"}}, {"type": "text", "text": "a", "image_url": "b"}]
 )
 def test_what_an_engine_may_take_for_an_image_counts_as_one(part: dict[str, Any]) -> None:
