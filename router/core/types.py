@@ -44,6 +44,8 @@ class EndedHow(StrEnum):
     HEDGE_LOST = "hedge_lost"
 
 
+#: The share of an amount of money that rounding may add or take.
+ROUNDING = 1e-13
 _NO_BOUND_TOKENS = 1e12  # a larger limit has no effect in practice, and JSON cannot carry it exactly
 
 
@@ -60,13 +62,12 @@ class Price:
     def affordable_output_tokens(self, prompt_tokens: int, budget_usd: float) -> int | None:
         """The most output tokens that `budget_usd` pays for after the prompt. Negative if it cannot pay for the prompt,
         None if it pays for any answer."""
-        left_usd = budget_usd * 1e6 - prompt_tokens * self.input_usd_per_mtok
+        left_usd = budget_usd * 1e6 * (1 + ROUNDING) - prompt_tokens * self.input_usd_per_mtok
         if left_usd < 0:
             return -1
         if self.output_usd_per_mtok == 0:
             return None
-        # The small term keeps an exactly affordable token affordable despite rounding.
-        tokens = left_usd / self.output_usd_per_mtok + 1e-9
+        tokens = left_usd / self.output_usd_per_mtok
         return int(tokens) if tokens < _NO_BOUND_TOKENS else None
 
 

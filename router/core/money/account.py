@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from router.compiled import compiled_init
 from router.core.money.reservation import SLACK_USD, Allowance, Funding, Reservation
-from router.core.types import Candidate, Request
+from router.core.types import ROUNDING, Candidate, Request
 
 #: Why a candidate is too expensive.
 OVER_CAP = "too expensive for the money cap"
@@ -249,7 +249,10 @@ class RequestMoney:
         left_usd = None if self.reservation is None else self.reservation.left_usd
         if left_usd is not None and self.spent_usd > left_usd + SLACK_USD:
             bounds_usd.append(left_usd)
-        return max(0.0, self.spent_usd - min(bounds_usd)) if bounds_usd else None
+        if not bounds_usd:
+            return None
+        overrun_usd = self.spent_usd - min(bounds_usd)
+        return overrun_usd if overrun_usd > ROUNDING * self.spent_usd else 0.0
 
     def _total_usd(self) -> float:
         return self.spent_usd + sum(self._costs_usd.values())

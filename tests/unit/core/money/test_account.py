@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.core.money.account import OVER_BUDGET, OVER_CAP, OutputBound, RequestMoney, Wait
 from router.core.money.reservation import Funding
@@ -207,6 +209,7 @@ def test_without_budgets_nothing_is_reserved() -> None:
         (None, 500, 510, 10),
         (500, 450, 510, 60),
         (500, 600, 510, 10),
+        (0.3, None, 0.1 + 0.2, 0),  # 0.30000000000000004
     ],
 )
 def test_what_was_spent_beyond_its_bounds(
@@ -217,3 +220,21 @@ def test_what_was_spent_beyond_its_bounds(
     money = RequestMoney(wanted, funding)
     money.end(1, candidate(), spent * USD, None, 1)
     assert money.overrun_usd == (None if overrun is None else pytest.approx(overrun * USD))
+
+
+_USD_PER_MTOK = st.integers(0, 3000).map(lambda cents: cents / 100)
+
+
+@given(_USD_PER_MTOK, _USD_PER_MTOK, st.integers(1, 10**6), st.integers(0, 10**5))
+def test_a_cap_that_is_exactly_the_price_pays(
+    input_usd: float, output_usd: float, prompt: int, output: int
+) -> None:
+    price = Price(input_usd, output_usd)
+    hundredths = round(input_usd * 100) * prompt + round(output_usd * 100) * output
+    cap_usd = hundredths / 10**8
+    affordable = price.affordable_output_tokens(prompt, cap_usd)
+    assert affordable == (output if output_usd else None)
+    if input_usd:
+        less = price.affordable_output_tokens(prompt + 1, cap_usd)
+        assert less is not None
+        assert less < output or less < 0
