@@ -12,8 +12,11 @@ from router.request.prompt import BYTES_PER_TOKEN
 
 #: The longest tokens of vocabularies in use are runs of this many spaces or dashes.
 _MOST_BYTES_OF_A_TOKEN = 128
-#: No other token that is not ASCII is longer, in characters: the longest are Thai (21 in the vocabulary of GPT-4o).
+#: No other token that is not ASCII is longer, in characters: the longest are Thai (21 in the vocabulary of GPT-4o). Few have
+#: more than four Chinese, Japanese or Korean characters or emoji.
 _MOST_CHARS_OF_A_TOKEN = 24
+_MOST_CJK_CHARS_OF_A_TOKEN = 4
+_FIRST_CJK_CHAR = "\u2e80"
 #: The most different characters in such a run.
 _CHARS_OF_A_RUN = 3
 
@@ -21,13 +24,16 @@ _CHARS_OF_A_RUN = 3
 def tokens_of_text(text: str) -> int:
     """Tokens that the text of one event holds, at least. One word may be one token. A token never holds two words, so an
     engine that sends several words in one event does not stream token by token: then the usual number of bytes per
-    token counts too. It also does if one word, as of a script without spaces, is longer than any token."""
+    token counts too. It also does if one word, as of a script without spaces, is longer than a token."""
     if not text:
         return 0
     words = len(text.split())
     is_ascii = text.isascii()
     size = len(text) if is_ascii else len(text.encode("utf-8", "surrogatepass"))
-    longest = _MOST_BYTES_OF_A_TOKEN if is_ascii else _MOST_CHARS_OF_A_TOKEN
+    if is_ascii:
+        longest = _MOST_BYTES_OF_A_TOKEN
+    else:
+        longest = _MOST_CHARS_OF_A_TOKEN if max(text) < _FIRST_CJK_CHAR else _MOST_CJK_CHARS_OF_A_TOKEN
     if words > 1 or (len(text) > longest and len(set(text)) > _CHARS_OF_A_RUN):
         return max(words, -(-size // BYTES_PER_TOKEN))
     return max(1, -(-size // _MOST_BYTES_OF_A_TOKEN))

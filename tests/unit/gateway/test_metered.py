@@ -78,6 +78,10 @@ def ended(choices: list[int], **members: Any) -> bytes:
         (" สำนักเลขานุการองค์กร", 1),  # one token of GPT-4o's vocabulary, of 61 bytes
         # 87 bytes: Qwen 3 makes 19 tokens of them, Llama 3.1 26
         ("人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心。", 22),
+        ("人民代表", 1),
+        ("ありがとう", 4),  # 15 bytes
+        ("哈哈哈哈哈", 1),
+        ("👩🏽\u200d💻👩🏽\u200d💻", 8),  # 30 bytes
         ("0123456789abcdef" * 16, 64),
         ("\udc80", 1),
     ],
