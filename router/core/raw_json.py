@@ -15,25 +15,28 @@ _EMPTY = orjson.Fragment(b'""')
 
 class Signs(NamedTuple):
     """Character counts of JSON text: `breaks` counts each comma once and each opening bracket twice; `angles` counts `<`,
-    `>` and `&`."""
+    `>` and `&`; `escapes` counts characters that are written as `\\u` and four digits."""
 
     breaks: int = 0
     angles: int = 0
+    escapes: int = 0
 
     @classmethod
     def of(cls, data: bytes) -> Signs:
         return cls(
             data.count(b",") + 2 * (data.count(b"{") + data.count(b"[")),
             data.count(b"<") + data.count(b">") + data.count(b"&"),
+            data.count(rb"\u"),
         )
 
     @classmethod
     def total(cls, several: Iterable[Signs]) -> Signs:
-        breaks = angles = 0
+        breaks = angles = escapes = 0
         for each in several:
             breaks += each.breaks
             angles += each.angles
-        return cls(breaks, angles)
+            escapes += each.escapes
+        return cls(breaks, angles, escapes)
 
 
 class LongText(str):

@@ -139,7 +139,8 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         sent = json_bytes(prompt)
         written = sent - media_bytes + unseen_bytes(body, _SEEN[api])
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
-        unseen = max(0, written - size - usual)  # in fields that usually hold no text
+        unseen = written - size - usual  # in fields that usually hold no text
+        unseen = max(0, unseen - _escaped_bytes(texts)) if unseen > 0 else 0
         return PromptFacts(
             _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
             around_bound + sent - image_bytes + media_bound,
@@ -310,9 +311,17 @@ def _text_bytes(texts: Iterable[str]) -> int:
     return size
 
 
+def _escaped_bytes(texts: Iterable[str]) -> int:
+    """What the escapes of long texts add to the bytes of their JSON."""
+    return sum(len(text.json) - 2 - _text_bytes([text]) for text in texts if isinstance(text, LongText))
+
+
 def _encoded_bytes(text: str) -> int:
-    """For a long text the bytes as received, escapes included: encoding it would take too long."""
-    return len(text.json) - 2 if isinstance(text, LongText) else len(text.encode())
+    """For a long text about the bytes as received, since encoding it would take too long. Most characters that are escaped there
+    (six bytes) have three bytes in UTF-8."""
+    if isinstance(text, LongText):
+        return max(len(text), len(text.json) - 2 - 3 * text.signs.escapes)
+    return len(text.encode())
 
 
 def _usual_tokens(size: int) -> int:

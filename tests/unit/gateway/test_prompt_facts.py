@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends import bounded_json
 from router.core.interfaces import COUNTED_FIELDS
+from router.core.raw_json import LongText
 from router.request.prompt import (
     IMAGE_TOKENS,
     IMAGE_TOKENS_BOUND,
@@ -227,3 +229,19 @@ def test_media_are_bounded_where_only_the_text_was_counted(part, least, most):
     found = facts({"role": "user", "content": [part]})
     assert least <= found.media_bound <= most
     assert found.tokens_bound >= found.media_bound
+
+
+@pytest.mark.parametrize("text", ["字" * 800_000, "é字" * 500_000, "naïve \\u " * 300_000, "\\u字" * 600_000])
+async def test_a_long_text_counts_alike_however_it_is_escaped(text: str) -> None:
+    chats = [
+        await bounded_json.read(
+            json.dumps({"messages": [TEXT | {"content": text}]}, ensure_ascii=escaped).encode()
+        )
+        for escaped in (True, False)
+    ]
+    assert isinstance(chats[0]["messages"][0]["content"], LongText)
+    exact = len(text.encode()) / 4
+    for chat in chats:
+        found = prompt_facts("chat", chat)
+        assert 0.5 * exact < found.tokens < 1.25 * exact
+        assert found.tokens_bound >= 4 * exact
