@@ -16,6 +16,8 @@ from predictors.online.length import LengthDistribution
 #: Prior mean prompt in tokens: between the means of the Azure trace (1,180) and of ShareGPT (250).
 PRIOR_PROMPT_TOKENS = 500.0
 _PROMPT_MEMORY = 64
+#: About what a chat template adds to a prompt. A shorter prompt tells little of how the engine counts text.
+_TEMPLATE_TOKENS = 64
 
 Shares = np.ndarray  # (BINS,) of one output length
 
@@ -44,6 +46,7 @@ class ModelLengths:
         ratio = engine_tokens / estimated_tokens
         if not 0.1 <= ratio <= 10.0:
             ratio = 0.1 if ratio < 0.1 else 10.0
+        rate *= estimated_tokens / (estimated_tokens + _TEMPLATE_TOKENS)
         self.prompt_log_ratio += rate * (log(ratio) - self.prompt_log_ratio)
         self.prompt_ratio = exp(self.prompt_log_ratio)
 

@@ -124,3 +124,11 @@ def test_prompt_ratio_is_learned() -> None:
     entry.observe_prompt(0, 10)
     entry.observe_prompt(10, 0)
     assert entry.prompt_ratio == before
+
+
+def test_the_chat_template_of_short_prompts_is_not_taken_for_text() -> None:
+    entry = Lengths().of("m")
+    for estimate in (3, 8000) * 100:
+        entry.observe_prompt(estimate, estimate + 35)
+    assert entry.prompt_ratio == pytest.approx(1.0, rel=0.2)
+    assert entry.mean_prompt_tokens == pytest.approx(4036, rel=0.1)
