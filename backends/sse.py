@@ -30,6 +30,7 @@ import orjson
 
 from backends.bounded_json import utf8
 from backends.engine_errors import ABORT, from_event, stopped
+from backends.several_choices import SeveralChoices
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch, Collector
 
@@ -75,18 +76,15 @@ class SseScanner:
         "_after",
         "_answered",
         "_before",
-        "_begun",
-        "_choices",
         "_collector",
         "_counted_after",
         "_counted_before",
-        "_counts_of_each",
         "_cut",
         "_early_bytes",
         "_edge",
         "_empty",
+        "_ended",
         "_field",
-        "_finished",
         "_format",
         "_head",
         "_held",
@@ -97,10 +95,10 @@ class SseScanner:
         "_null_delta",
         "_null_finish",
         "_null_text",
-        "_prompts",
         "_rename",
         "_renamed",
         "_seam",
+        "_several",
         "_usage",
         "_usage_collector",
         "done",
@@ -123,15 +121,10 @@ class SseScanner:
         self.done = False
         self.failure: UpstreamError | None = None
         self.started = False  # the first token was seen
-        #: The choices that have begun (where there may be several), and those that have a finish reason.
-        self._begun: set[Any] = set()
-        self._finished: set[Any] = set()
         self._answered = False  # an event said something of a choice
+        self._ended = False  # a choice has a finish reason
         self._model = model
-        self._choices = choices
-        self._prompts = prompts
-        #: The counts of choices that have ended, of an engine that counts each alone.
-        self._counts_of_each: list[Mapping[str, Any]] = []
+        self._several = SeveralChoices(choices, prompts) if choices > 1 else None
         self._collector = collector
         self._usage_collector = usage_collector or collector
         self._hides_usage = hides_usage
@@ -163,7 +156,7 @@ class SseScanner:
     @property
     def complete(self) -> bool:
         """Whether each choice that has begun has a finish reason."""
-        return self.failure is None and bool(self._finished) and self._begun <= self._finished
+        return self.failure is None and self._ended and (self._several is None or self._several.have_ended)
 
     def feed(self, data: bytes) -> Batch | None:
         """Take what has arrived; the whole events in it, or None if there is nothing to pass on yet."""
@@ -304,8 +297,10 @@ class SseScanner:
             choices = payload.get("choices")
             counts = _usage_of(payload) if "usage" in payload or "timings" in payload else None
             if counts is not None:
-                of_one = self._choices > 1 and "timings" in payload
-                usage = (self._of_all_choices(counts, payload) or usage) if of_one else counts
+                if self._several is not None and "timings" in payload:
+                    usage = self._several.usage(counts, last="usage" in payload) or usage
+                else:
+                    usage = counts
             # The usage-only event that the router asked for; its counts may be impossible.
             if not choices and (counts is not None or payload.get("usage") is not None):
                 self._take_usage_only(payload, len(event), out)
@@ -318,11 +313,11 @@ class SseScanner:
                         is_token = is_token or carries_token(choice)
                         reason = choice.get("finish_reason")
                         if isinstance(reason, str):
-                            self._finished.add(choice.get("index"))
+                            self._ended = True
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
-                        elif self._choices > 1:
-                            self._begun.add(choice.get("index"))
+                        if self._several is not None:
+                            self._several.take(choice.get("index"), ends=isinstance(reason, str))
             if finish_reason == ABORT:
                 self.failure = stopped()
                 break
@@ -352,7 +347,7 @@ class SseScanner:
                     self._head = head
             if (
                 finish_reason is None
-                and self._choices == 1
+                and self._several is None
                 and isinstance(choices, list)
                 and len(choices) == 1
             ):
@@ -402,20 +397,6 @@ class SseScanner:
             self._collector.take_texts(self._field, b"".join(texts))
         return len(texts), at
 
-    def _of_all_choices(self, counts: Mapping[str, Any], payload: dict[str, Any]) -> Mapping[str, Any] | None:
-        """The usage of an answer with several choices; None until all have ended. llama-server counts each choice with its
-        prompt alone, in its last event or in one after it."""
-        if "usage" in payload:
-            self._counts_of_each.append(counts)
-        if len(self._counts_of_each) < self._choices:
-            return None
-        prompts, made = (
-            sum(each.get(name) or 0 for each in self._counts_of_each)
-            for name in ("prompt_tokens", "completion_tokens")
-        )
-        prompt = prompts * self._prompts // self._choices
-        return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
-
     def _renamed_run(self, data: bytes) -> bytes:
         return data if self._rename is None else data.replace(self._rename, self._renamed)
 
@@ -423,7 +404,7 @@ class SseScanner:
         """How the engine spaces its JSON, from an event with a token. Several choices may share one event,
         and then counting marks says nothing: such answers stay in the careful gear."""
         found = _NULL_FINISH.search(event)
-        if found is None or self._choices != 1:
+        if found is None or self._several is not None:
             return
         space = found.group(1)
         self._null_finish = found.group(0)

@@ -8,15 +8,14 @@ from backends.native.sse_events cimport EventFormat, carries_token, data_of, eve
 cdef class SseScanner:
     cdef readonly bint done, started
     cdef public object failure
-    cdef object _collector, _usage_collector
+    cdef object _collector, _usage_collector, _several
     cdef str _model, _field
     cdef EventFormat _format
     cdef bytes _edge, _head, _before, _after, _seam, _null_finish, _empty, _null_text, _null_delta, _usage, _rename, _renamed
     cdef bytes _counted_before, _counted_after
-    cdef list _held, _counts_of_each
-    cdef set _begun, _finished
-    cdef bint _answered, _cut, _hides_usage
-    cdef Py_ssize_t _choices, _prompts, _max_event_bytes, _held_bytes, _early_bytes
+    cdef list _held
+    cdef bint _answered, _cut, _ended, _hides_usage
+    cdef Py_ssize_t _max_event_bytes, _held_bytes, _early_bytes
 
     @cython.locals(at=Py_ssize_t, tokens=Py_ssize_t, count=Py_ssize_t)
     cpdef feed(self, bytes data)
@@ -30,7 +29,6 @@ cdef class SseScanner:
     cdef bytes _event(self, bytes data, Py_ssize_t at, Py_ssize_t stop)
     cdef tuple _run(self, bytes data, Py_ssize_t at, Py_ssize_t stop)
     cdef _learn(self, bytes event)
-    cdef _of_all_choices(self, counts, dict payload)
     cdef bytes _renamed_run(self, bytes data)
     cdef _learn_template(self, bytes event, bytes head, dict payload, choice, bint is_token)
     cdef bytes _renamed_event(self, bytes event, dict payload)
