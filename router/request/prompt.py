@@ -118,13 +118,15 @@ class PromptFacts(NamedTuple):
 @compiled_init
 class ChatParts(NamedTuple):
     """A chat's texts (JSON where a template prints JSON), its number of images (or other media), the bytes of the images'
-    data and of the data of all media, and the most tokens of all media."""
+    data and of the data of all media, and the most tokens of all media. `marks` stand for the media in hashes: the number of
+    texts before each, and what tells it from others."""
 
     texts: list[str]
     media: int
     image_bytes: int
     media_bytes: int
     media_bound: int
+    marks: list[tuple[int, str]]
 
 
 def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = None) -> PromptFacts:
@@ -134,7 +136,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         around_bound = bound_around(api, body)
     prompt = body[PROMPT_FIELDS[api]]
     if api == "chat":
-        texts, media, image_bytes, media_bytes, media_bound = chat_parts(body)
+        texts, media, image_bytes, media_bytes, media_bound, marks = chat_parts(body)
         size = _text_bytes(texts)
         sent = json_bytes(prompt)
         written = sent - media_bytes + unseen_bytes(body, _SEEN[api])
@@ -144,7 +146,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         return PromptFacts(
             _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
             around_bound + sent - image_bytes + media_bound,
-            _prefix(texts, size),
+            _prefix(_marked(texts, marks) if marks else texts, size),
             size,
             media,
             media_bound,
@@ -229,8 +231,9 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
     """The texts and media of a chat."""
     messages = body["messages"]
     if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
-        return ChatParts([content], 0, 0, 0, 0)
+        return ChatParts([content], 0, 0, 0, 0, [])
     texts: list[str] = []
+    marks: list[tuple[int, str]] = []
     media = image_bytes = media_bytes = media_bound = 0
     for message in messages:
         content = message.get("content")
@@ -252,12 +255,13 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
                     image_bytes += _image_bytes(part)
                     media_bytes += sum(json_bytes(part[name]) for name in _DATA_MEMBERS.intersection(part))
                     media_bound += _media_bound(part)
+                    marks.append((len(texts), _mark(part)))
         for name in _ALSO_RENDERED:
             if name in message and (value := message[name]):
                 texts += _printed(value)
     if tools := body.get("tools"):
         texts += _printed(tools)
-    return ChatParts(texts, media, image_bytes, media_bytes, media_bound)
+    return ChatParts(texts, media, image_bytes, media_bytes, media_bound, marks)
 
 
 def _printed(value: Any) -> list[str]:
@@ -349,6 +353,27 @@ def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
         value = crc32(data[end - PREFIX_BLOCK_BYTES : end], value)
         hashes.append(value)
     return tuple(hashes)
+
+
+def _marked(texts: list[str], marks: list[tuple[int, str]]) -> list[str]:
+    """The texts with the marks of the media in their places: an engine reuses what follows an image only after the same image."""
+    found, at = [], 0
+    for place, mark in marks:
+        found += texts[at:place]
+        found.append(mark)
+        at = place
+    return found + texts[at:]
+
+
+def _mark(part: Mapping[str, Any]) -> str:
+    """The sizes and ends of a part's media: reading all of them would take too long."""
+    mark = "\0"
+    for name in sorted(_DATA_MEMBERS.intersection(part)):
+        value = part[name]
+        for data in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(data, str):
+                mark += f"{len(data)} {data[-128:]}\0"
+    return mark
 
 
 def _joined(texts: list[str]) -> str:

@@ -245,3 +245,19 @@ async def test_a_long_text_counts_alike_however_it_is_escaped(text: str) -> None
         found = prompt_facts("chat", chat)
         assert 0.5 * exact < found.tokens < 1.25 * exact
         assert found.tokens_bound >= 4 * exact
+
+
+def test_a_prefix_ends_where_another_image_stands() -> None:
+    def prefix(*data: str) -> tuple[int, ...]:
+        urls = [f"data:image/png;base64,{each}" for each in data]
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        long = {"type": "text", "text": "word " * 500}
+        return facts(
+            {"role": "system", "content": "be brief " * 200}, TEXT | {"content": [*images, long]}
+        ).prefix
+
+    one, other = prefix("A" * 999), prefix("A" * 998 + "B")
+    assert one == prefix("A" * 999)
+    assert one[0] == other[0]  # the block of the system's message alone
+    assert one[1] != other[1]
+    assert one[1] != prefix("A" * 999, "C")[1]
