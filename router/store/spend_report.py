@@ -73,9 +73,10 @@ async def spend_report(
     since: str | None = None,
     until: str | None = None,
     keys: Sequence[str] | None = None,
+    most: int | None = None,
 ) -> SpendReport:
     """The spending of `keys` (None: all; "" is no key), split by `by` and ordered by it. `since` and `until` are days (UTC,
-    `2026-11-22`). Raises BadReport for a `since` after `until`, StoreError."""
+    `2026-11-22`). Raises BadReport for a `since` after `until` and for more than `most` rows (None: no limit), StoreError."""
     if since is not None and until is not None and since > until:
         raise BadReport(f"since ({since}) is after until ({until})")
     groups = [spend.c[DIMENSIONS[name]] for name in by]
@@ -89,7 +90,9 @@ async def spend_report(
     if keys is not None:
         query = query.where(spend.c.key_name.in_(keys))
     await store.flush()
-    rows = await store.rows(query)
+    rows = await store.rows(query if most is None else query.limit(most + 1))
+    if most is not None and len(rows) > most:
+        raise BadReport(f"the report has more than {most} rows: give fewer days or dimensions")
     for row in rows:  # PostgreSQL sums into decimals
         row.update({name: int(row[name]) for name in ("requests", "prompt_tokens", "output_tokens")})
         row["cost_usd"] = float(row["cost_usd"])

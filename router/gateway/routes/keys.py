@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -34,6 +33,9 @@ _Read = TypeVar("_Read")
 
 #: Changes of keys below one operator's key: at once, and a second. All gateways read all keys after each change.
 _CHANGES_AT_ONCE, _CHANGES_PER_S = 60, 1.0
+
+#: A report with more rows is refused: all requests wait while its answer is made.
+MAX_REPORT_ROWS = 50_000
 
 #: Keys listed between two turns of the event loop.
 _AT_A_TIME = 25
@@ -84,7 +86,7 @@ def operator_routes(gateway: Gateway) -> APIRouter:
         return await _revoke(gateway, tenant)
 
     @router.get("/spend", responses={400: {}})
-    async def spend(by: _By = "day,key", since: _Day = None, until: _Day = None) -> dict[str, Any]:
+    async def spend(by: _By = "day,key", since: _Day = None, until: _Day = None) -> Response:
         """Requests, tokens and USD of all keys."""
         return await _spend(gateway, by, since, until, None)
 
@@ -143,7 +145,7 @@ def holder_routes(gateway: Gateway) -> APIRouter:
     @router.get("/spend", responses={400: {}, 404: {}})
     async def spend(
         request: Request, by: _By = "day,key", since: _Day = None, until: _Day = None, key: str | None = None
-    ) -> dict[str, Any]:
+    ) -> Response:
         """Requests, tokens and USD of the caller's key and the keys below it, or of one of them (`key`)."""
         name = caller(request).name
         visible = [name, *gateway.rules.tenants.made_by(name)]
@@ -185,7 +187,7 @@ async def _revoke(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
 
 async def _spend(
     gateway: Gateway, by: str, since: str | None, until: str | None, keys: Sequence[str] | None
-) -> dict[str, Any]:
+) -> Response:
     now = time.time()
 
     def read(param: str, text: str | None, reader: Callable[[str], _Read]) -> _Read | None:
@@ -201,10 +203,11 @@ async def _spend(
             read("since", since, lambda text: day(text, now)),
             read("until", until, lambda text: day(text, now)),
             keys,
+            MAX_REPORT_ROWS,
         )
     except BadReport as error:
         raise invalid_request(f"{error}.", "since") from None
-    return asdict(report)
+    return Response(orjson.dumps(report), media_type="application/json")
 
 
 async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:

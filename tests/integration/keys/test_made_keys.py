@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 from sqlalchemy.engine import make_url
 
 from router.config import ConfigError
+from router.gateway.routes import keys as routes_of_keys
 from router.store.database import StoreError, answering
 from router.store.keys import KeyTable
 from tests.integration.gateway.live import bearer, key, live, vllm
@@ -331,7 +332,7 @@ async def test_for_a_key_with_models_there_are_no_others(tmp_path):
 
 
 # --- money --------------------------------------------------------------------------------------------
-async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path):
+async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path, monkeypatch):
     async with gateway(tmp_path, keys=[*KEYS, key("other")]) as gw:
         made = await make(gw, "made", by="top", budget_usd_per_day=0.25)
         for secret in ("top", made, made, "other"):
@@ -369,6 +370,13 @@ async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path):
             assert (status, told["error"]["param"]) == (400, "since")
             assert told["error"]["message"] == "since (2026-11-23) is after until (2026-11-22)."
             assert (await gw.get(f"{path}?since=2026-11-22&until=2026-11-22", **caller))[0] == 200
+        monkeypatch.setattr(routes_of_keys, "MAX_REPORT_ROWS", 2)
+        assert (await gw.get("/v1/spend?by=key", headers=bearer("top")))[0] == 200
+        status, told = await gw.get("/admin/spend?by=key", **ADMIN)
+        assert (status, told["error"]["message"]) == (
+            400,
+            "the report has more than 2 rows: give fewer days or dimensions.",
+        )
 
 
 # --- several gateways ---------------------------------------------------------------------------------
