@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from heapq import heappop, heappush
@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, select
+from sqlalchemy import RowMapping, Select, select, tuple_
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -37,6 +37,7 @@ from router.store.database import StoreError, parse_url, reading
 from router.store.explanations import Explanation, KeptDecision
 
 SOURCE = "records"
+_BATCH_REQUESTS = 500
 #: Two views of one report may be this far apart: ages are rounded, and clocks differ.
 _SAME_REPORT_S = 0.25
 #: Outcomes of whole answers, and of answers that were cut.
@@ -62,37 +63,47 @@ def read_store(where: str | Path, *, since: float | None = None, fleet: FleetCon
 
 
 async def _read(url: URL, since: float | None, fleet: FleetConfig | None) -> _Reading:
+    """Read a batch of requests at a time: one statement for all would keep its transaction open, and the database sorts
+    millions of attempts before it gives the first."""
     found = _Reading(Path(url.database or "").stem, fleet)
-    received_at, of = tables.requests.c.received_at, tables.requests.c.id
-    wanted = received_at >= (since or 0.0)
-    attempts, judged, explained = tables.attempts, tables.feedback, tables.explanations
-    async with reading(url) as engine, engine.connect() as connection:
-        query = select(attempts).join(tables.requests, attempts.c.request_id == of).where(wanted)
-        async for row in _rows(connection, query.order_by(attempts.c.request_id, attempts.c.number)):
-            found.attempts[row["request_id"]].append(row)
-        query = select(judged).join(tables.requests, judged.c.request_id == of).where(wanted)
-        async for row in _rows(connection, query):
-            if (quality := _number(row["quality"], 0.0, 1.0)) is not None:
-                found.quality[row["request_id"]].append(quality)
-        query = (
-            select(tables.requests, explained.c.blob, explained.c.prompt)
-            .outerjoin(explained, explained.c.request_id == of)
-            .where(wanted)
-        )
-        async for row in _rows(connection, query.order_by(received_at, of)):
-            found.request(row)
-    return found
+    requests, attempts, judged, explained = (
+        tables.requests,
+        tables.attempts,
+        tables.feedback,
+        tables.explanations,
+    )
+    received_at, of = requests.c.received_at, requests.c.id
+    every = select(requests, explained.c.blob, explained.c.prompt).outerjoin(
+        explained, explained.c.request_id == of
+    )
+    after = (since or 0.0, "")
+    async with reading(url) as engine:
+        while True:
+            async with engine.connect() as connection:
+                query = every.where(tuple_(received_at, of) > after).order_by(received_at, of)
+                rows = await _rows(connection, query.limit(_BATCH_REQUESTS))
+                ids = [row["id"] for row in rows]
+                query = select(attempts).where(attempts.c.request_id.in_(ids)).order_by(attempts.c.number)
+                for row in await _rows(connection, query):
+                    found.attempts[row["request_id"]].append(row)
+                for row in await _rows(connection, select(judged).where(judged.c.request_id.in_(ids))):
+                    if (quality := _number(row["quality"], 0.0, 1.0)) is not None:
+                        found.quality[row["request_id"]].append(quality)
+            for row in rows:
+                found.request(row)
+            if len(rows) < _BATCH_REQUESTS:
+                return found
+            after = (rows[-1]["received_at"], ids[-1])
 
 
-async def _rows(connection: AsyncConnection, query: Select[Any]) -> AsyncIterator[RowMapping]:
-    result = await connection.stream(query)
-    async for row in result.mappings():
-        yield row
+async def _rows(connection: AsyncConnection, query: Select[Any]) -> Sequence[RowMapping]:
+    rows: Sequence[RowMapping] = (await connection.execute(query)).mappings().all()
+    return rows
 
 
 @dataclass(slots=True)
 class _Reading:
-    """Rows as they come: first all `attempts` and `quality` by request, then `request` in order of arrival."""
+    """Rows as they come: of each request first its `attempts` and `quality`, then `request`, in order of arrival."""
 
     name: str
     fleet: FleetConfig | None
@@ -225,7 +236,7 @@ class _Reading:
         tokens, outcome, model = _count(row["output_tokens"]), row["outcome"], row["model"]
         if not model or not tokens or outcome not in _WHOLE | _CUT:
             return
-        judgements = self.quality.get(row["id"], ())
+        judgements = self.quality.pop(row["id"], ())
         self.answers.append(
             Answer(
                 prompt,

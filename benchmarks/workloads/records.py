@@ -47,11 +47,17 @@ def recorded_requests(
     return Header(source="records", requests=len(requests), details=details), requests
 
 
+_COLUMNS = (
+    *("id", "received_at", "model_requested", "prompt_tokens", "max_tokens", "output_tokens"),
+    *("slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "on_miss", "max_cost_usd", "min_quality", "priority"),
+)
+
+
 async def _rows(url: str, limit: int | None) -> Sequence[RowMapping]:
     table = tables.requests
     outside = [outcome.value for outcome in OUTSIDE_ATTAINMENT]
     query = (
-        select(table)
+        select(*(table.c[name] for name in _COLUMNS))
         .where(table.c.outcome.not_in(outside))
         .order_by(table.c.received_at.desc(), table.c.id.desc())
         .limit(limit)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.datasets import from_store
 from benchmarks.datasets.from_store import read_store
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import DatasetError, State
@@ -92,6 +93,15 @@ def test_requests_for_several_choices_are_left_out(path: Path) -> None:
     data = read_store(path)
     assert len(data.attempts) == 1
     assert data.about["sources"][0]["skipped"] == {"requests for several choices": 1}
+
+
+def test_batches_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(path, [record(i, 10.0 * (i // 3)) for i in range(10)], [(ATTEMPT.format(4), 0.5)])
+    whole = read_store(path)
+    for rows in (1, 2, 5):
+        monkeypatch.setattr(from_store, "_BATCH_REQUESTS", rows)
+        assert read_store(path) == whole
+    assert len(whole.attempts) == 10
 
 
 def test_a_span_of_time(path: Path) -> None:
