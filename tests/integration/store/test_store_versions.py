@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, text
@@ -87,6 +89,28 @@ async def test_a_database_from_before_keeps_its_rows(engine: AsyncEngine, store_
     ]  # fmt: skip
     assert (await store.spent(by_run=True))["team-a", "total"] == {"before": 5.0}
     await store.close()
+
+
+async def test_others_may_write_while_rows_are_added_up(postgres_url: str) -> None:
+    engine = create_engine(parse_url(postgres_url))
+    before = [table for table in tables.metadata.sorted_tables if table.name not in {"spend", "keys"}]
+    config = Config()
+    config.set_main_option("script_location", str(Path(schema.__file__).with_name("migrations")))
+
+    def upgraded(connection: Connection) -> set[str]:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        query = "SELECT mode FROM pg_locks WHERE relation = 'requests'::regclass AND pid = pg_backend_pid()"
+        return set(connection.execute(text(query)).scalars())
+
+    async with engine.begin() as connection:
+        await connection.run_sync(lambda sync: tables.metadata.create_all(sync, tables=before))
+    try:
+        async with engine.begin() as connection:
+            await connection.execute(text("SELECT 1"))  # begins the transaction, as an upgrade does
+            assert await connection.run_sync(upgraded) == {"AccessShareLock"}
+    finally:
+        await engine.dispose()
 
 
 async def test_older_tables_get_the_newer_columns(engine: AsyncEngine, store_url: str) -> None:

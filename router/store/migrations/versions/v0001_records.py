@@ -65,7 +65,7 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
         if_not_exists=True,
     )
-    op.create_index("requests_received_at", "requests", ["received_at"], if_not_exists=True)
+    _create_index("requests_received_at", "requests", "received_at")
     op.create_table(
         "attempts",
         sa.Column("request_id", _ID, primary_key=True),
@@ -98,7 +98,7 @@ def upgrade() -> None:
         sa.Column("quality", _REAL, nullable=False),
         if_not_exists=True,
     )
-    op.create_index("ix_feedback_request_id", "feedback", ["request_id"], if_not_exists=True)
+    _create_index("ix_feedback_request_id", "feedback", "request_id")
     op.create_table(
         "runs",
         sa.Column("id", _ID, primary_key=True),
@@ -113,3 +113,10 @@ def upgrade() -> None:
         sa.Column("lost_in_flight", _COUNT, nullable=False),
         if_not_exists=True,
     )
+
+
+def _create_index(name: str, table: str, column: str) -> None:
+    """Create an index that does not exist. PostgreSQL's IF NOT EXISTS would keep others from writing until the upgrade is
+    over."""
+    if name not in {each["name"] for each in sa.inspect(op.get_bind()).get_indexes(table)}:
+        op.create_index(name, table, [column])
