@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,7 @@ async def test_what_is_too_much_goes_oldest_first(
     assert 0 < removed < 4000
     kept = (await store.requests(limit=1000)).requests
     assert kept[0]["id"] == "req_00003999"
-    assert len(measured) <= 4  # a measurement reads every row of PostgreSQL
+    assert len(measured) <= 4
     assert await retention.prune(0.0) == 0  # small enough now
     assert await store.request(f"req_{removed:08d}", "team-a") is not None
     assert await store.request(f"req_{removed - 1:08d}", "team-a") is None
@@ -210,6 +211,51 @@ async def test_what_is_too_much_goes_oldest_first(
     await store.close()
     if url.get_backend_name() == "sqlite":
         assert (tmp_path / "headway.db").stat().st_size < 3 * 1024 * 1024  # given back to the file system
+
+
+async def test_the_file_shrinks_by_many_pages_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    ask = retention_module._pragma
+
+    async def asked(connection: AsyncConnection, name: str) -> int:
+        found = await ask(connection, name)
+        if name == "freelist_count":
+            sizes.append(found)
+        return found
+
+    monkeypatch.setattr(retention_module, "_pragma", asked)
+    monkeypatch.setattr(retention_module, "_PAUSE_S", 0.0)
+    store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+    for number in range(1500):
+        put(store, make_record(number, received_at=1000.0 + number))
+    assert await store.writer.flush(30)
+    retention = Retention(store._engine, retain_days=1, max_mb=None)
+    assert await retention.prune(1_000_000.0) == 1500
+    await store.close()
+    step = retention_module._VACUUM_PAGES
+    assert sizes[0] > 3 * step
+    assert [a - b for a, b in pairwise(sizes)] == [step] * (len(sizes) - 1)
+    assert sizes[-1] < step
+
+
+async def test_the_size_of_postgresql_is_estimated_from_some_pages(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await Store.open(postgres_url)
+    for number in range(6000):
+        put(store, make_record(number))
+    assert await store.writer.flush(30)
+    async with store._engine.connect() as connection:
+        every, requests = await retention_module._postgres_live_bytes(connection)
+        assert requests == 6000
+        monkeypatch.setattr(retention_module, "_SAMPLE_PAGES", 100)
+        estimates = [await retention_module._postgres_live_bytes(connection) for _ in range(2)]
+    await store.close()
+    assert estimates[0] == estimates[1] != (every, requests)
+    assert estimates[0][0] == pytest.approx(every, rel=0.3)
+    assert estimates[0][1] == pytest.approx(requests, rel=0.3)
 
 
 async def test_an_open_store_prunes_by_itself(tmp_path: Path) -> None:
