@@ -142,11 +142,18 @@ class Extract:
         comes twice."""
         key = list(self.table.primary_key.columns)
         at = [list(self.table.columns).index(column) for column in key]
+        # Ids have the order of time: these rows are a range of them.
+        by_time = self.table in {tables.requests, tables.attempts}
         after: tuple[Any, ...] = ()
         while True:
             query = self._filtered(sa.select(self.table)).order_by(*key).limit(BATCH_ROWS)
             if after:
                 query = query.where(key[0] > after[0] if len(key) == 1 else sa.tuple_(*key) > after)
+            elif by_time and self.since is not None:
+                query = query.where(key[0] >= tables.first_id(self.since))
+            if by_time and self.until is not None:
+                last = tables.first_id(self.until) + "~"  # after all ids of its millisecond
+                query = query.where(key[0] < sa.func.coalesce(last, "~"))
             async with engine.connect() as connection:
                 found = [tuple(row) for row in await connection.execute(query)]
             if found:

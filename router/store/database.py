@@ -147,7 +147,14 @@ def _leave_read_only(context: Any) -> None:
 async def _connect_postgres(**settings: Any) -> Any:
     from router.store.postgres_commits import connect  # the driver may be missing
 
-    return await connect(**settings)
+    connection = await connect(**settings)
+    try:
+        # To compile the overview's statement would take the server many times as long as to run it.
+        await connection.execute("SELECT set_config(name, 'off', false) FROM pg_settings WHERE name = 'jit'")
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
 """The figures of the page at /ui: the records of a time window, aggregated inside the database.
 
 One statement reads each row once into a narrow relation of bins and amounts, and groups that in several ways. Above
-`MAX_ROWS` rows in the window the rows are sampled by the random end of their ids; the others are counted, not read.
+`MAX_ROWS` rows in the window those of many short intervals are read; the others are counted, not read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from router.store.overview_figures import (
 from router.store.queries import Store
 from router.store.tables import requests
 
-#: The most rows that one answer reads; above it a share of the ids is read.
+#: About the most rows that one answer reads; above it a share of the window is read.
 MAX_ROWS = 100_000
 
 
@@ -38,8 +38,8 @@ async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> di
     await store.flush()
     count = sa.select(func.count().label("n")).select_from(requests).where(_inside(requests, window))
     counted = (await store.rows(count))[0]["n"]
-    share, chosen = _sample(window, counted, max_rows)
-    picked = _picked(window, chosen)
+    share, source, condition = _sample(window, counted, max_rows)
+    picked = _picked(window, source, condition)
     rows = await store.rows(_everything(picked))
     read = sum(row["n"] for row in rows if row["part"] == "outcome")
     if share == 1.0:
@@ -91,27 +91,33 @@ async def recent_by_instance(store: Store, window_s: float, longest_s: float) ->
 
 
 # --- the statement ------------------------------------------------------------------------------------
-_HEX = 256
+#: A sample is read from so many equal parts of the window.
+_PARTS = 8192
 
 
-def _sample(window: Window, counted: int, max_rows: int) -> tuple[float, sa.ColumnElement[bool]]:
-    """The share of rows to read and the condition that selects them: by the last two digits of the id, which are random
-    (`Gateway.new_request_id`)."""
+def _sample(
+    window: Window, counted: int, max_rows: int
+) -> tuple[float, sa.FromClause, sa.ColumnElement[bool]]:
+    """The share of the window to read, what to read from and the condition: an interval of that share in each part of the
+    window. The index on `received_at` finds its rows, so no others are read."""
     if counted <= max_rows:
-        return 1.0, _inside(requests, window)
-    kept = max(1, _HEX * max_rows // counted)
-    # This select needs only the index on `received_at`, which has the ids too: no other row is read.
-    every = requests.alias("every")
-    end = func.substr(every.c.id, func.length(every.c.id) - 1)
-    picked = sa.select(every.c.id).where(_inside(every, window), end < f"{kept:02x}")
-    return kept / _HEX, requests.c.id.in_(picked)
+        return 1.0, requests, _inside(requests, window)
+    share = max_rows / counted
+    first = sa.select(sa.literal(0, sa.BigInteger).label("n")).cte("part", recursive=True)
+    part = first.union_all(sa.select(first.c.n + 1).where(first.c.n < _PARTS - 1))
+    # The interval's place in its part looks random: traffic with a period must not fall into all of them or none.
+    place = sa.cast((31 * part.c.n * part.c.n + 7919 * part.c.n) % 10_007, sa.Double) / 10_007.0
+    part_s = (window.until - window.since) / _PARTS
+    start = sa.literal(window.since) + part_s * part.c.n + (1.0 - share) * part_s * place
+    within = sa.and_(requests.c.received_at >= start, requests.c.received_at < start + share * part_s)
+    return share, requests.join(part, within), sa.true()
 
 
 def _inside(table: sa.FromClause, window: Window) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.received_at >= window.since, table.c.received_at <= window.until)
 
 
-def _picked(window: Window, where: sa.ColumnElement[bool]) -> sa.CTE:
+def _picked(window: Window, source: sa.FromClause, condition: sa.ColumnElement[bool]) -> sa.CTE:
     """One narrow row for each request: its time bucket, its names, bins and amounts."""
     columns = requests.c
     # Parameters, so that the statement is the same for every window: SQLAlchemy keeps the last 500, of 2 MB each.
@@ -145,7 +151,8 @@ def _picked(window: Window, where: sa.ColumnElement[bool]) -> sa.CTE:
             func.coalesce(columns.output_tokens, 0).label("output_tokens"),
             func.coalesce(columns.cost_usd, 0.0).label("cost_usd"),
         )
-        .where(where)
+        .select_from(source)
+        .where(condition)
         .cte("picked")
         .prefix_with("MATERIALIZED", dialect="postgresql")
     )

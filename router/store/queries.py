@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, select
+from sqlalchemy import Select, delete, exists, func, insert, select
 
 from router.background import Tasks
 from router.core.types import ANSWERED, PromptFeatures
@@ -60,6 +60,9 @@ READ_FLUSH_S = 2.0
 #: With this many records on disk a read does not wait for them.
 FAR_BEHIND_RECORDS = 2000
 MAX_LIMIT = 1000
+#: How long a page of requests is searched for, a number of rows at a time.
+SEARCH_S = 5.0
+_SEARCH_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,12 +329,13 @@ class Store:
         Only the first feedback of each answer counts. Prompts without features are left out.
         """
         given, about = tables.feedback.c, tables.explanations.c
+        earlier = tables.feedback.alias("earlier")
+        first = ~exists().where(earlier.c.request_id == given.request_id, earlier.c.id < given.id)
         query = (
             select(tables.requests.c.model, about.blob, given.quality)
             .join(tables.requests, tables.requests.c.id == given.request_id)
             .join(tables.explanations, about.request_id == given.request_id)
-            .where(given.id.in_(select(func.min(given.id)).group_by(given.request_id)))
-            .where(tables.requests.c.outcome.in_(ANSWERED))
+            .where(first, tables.requests.c.outcome.in_(ANSWERED))
             .order_by(given.id.desc())
             .limit(limit)
         )
@@ -402,28 +406,44 @@ class Store:
         cursor: str | None = None,
     ) -> Page:
         """Requests that match all given filters, newest first. `since` is in seconds since the epoch, `limit` at most
-        `MAX_LIMIT`, `cursor` the `next_cursor` of the page before."""
+        `MAX_LIMIT`, `cursor` the `next_cursor` of the page before. A page is not full if the search for so many takes longer
+        than `SEARCH_S`."""
         columns = tables.requests.c
-        query = select(tables.requests)
+        searched, query = select(columns.id), select(tables.requests)
         if since is not None:
-            query = query.where(columns.received_at >= since)
-        for column, value in (
-            (columns.outcome, outcome),
-            (columns.policy, policy),
-            (columns.model, model),
-            (columns.instance, instance),
-            (columns.key_name, key),
-        ):
-            if value is not None:
-                query = query.where(column == value)
-        if cursor is not None:
-            query = query.where(columns.id < cursor)
+            searched = searched.where(columns.id >= tables.first_id(since))
+            query = query.where(columns.received_at >= since, columns.id >= tables.first_id(since))
+        filters = [
+            column == value
+            for column, value in (
+                (columns.outcome, outcome),
+                (columns.policy, policy),
+                (columns.model, model),
+                (columns.instance, instance),
+                (columns.key_name, key),
+            )
+            if value is not None
+        ]
+        query = query.where(*filters).order_by(columns.id.desc())
+        searched = searched.order_by(columns.id.desc()).offset(_SEARCH_ROWS - 1).limit(1)
         limit = max(1, min(limit, MAX_LIMIT))
         await self.flush()
-        rows = await self.rows(query.order_by(columns.id.desc()).limit(limit + 1))
-        more = len(rows) > limit
-        del rows[limit:]
-        return Page(rows, rows[-1]["id"] if more else None)
+        give_up_at = time.monotonic() + SEARCH_S
+        rows: list[dict[str, Any]] = []
+        while True:
+            newer = [] if cursor is None else [columns.id < cursor]
+            # One statement could read the whole table for a filter that few rows pass.
+            end = [row["id"] for row in await self.rows(searched.where(*newer))] if filters else []
+            part = query.where(*newer, *(columns.id >= each for each in end))
+            rows += await self.rows(part.limit(limit + 1 - len(rows)))
+            if len(rows) > limit:
+                del rows[limit:]
+                return Page(rows, rows[-1]["id"])
+            if not end:
+                return Page(rows, None)
+            (cursor,) = end
+            if time.monotonic() > give_up_at:
+                return Page(rows, cursor)
 
     async def feedback(self, request_id: str) -> list[dict[str, Any]]:
         """The feedback about an answer, oldest first. Empty while the record itself waits for a database that is away."""

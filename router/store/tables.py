@@ -129,3 +129,13 @@ keys = sa.Table(
 
 # For `since` and retention, which select by time.
 sa.Index("requests_received_at", requests.c.received_at)
+
+#: The part of an id that is its time (`Gateway.new_request_id`).
+_ID_TIME_CHARS = 15
+
+
+def first_id(at: float) -> sa.ScalarSelect[str]:
+    """The part common to all ids of the millisecond in which the first request since this time came; NULL if none came. It
+    bounds a search in the order of ids, which would read all other rows too."""
+    first = sa.select(sa.func.substr(requests.c.id, 1, _ID_TIME_CHARS)).where(requests.c.received_at >= at)
+    return first.order_by(requests.c.received_at).limit(1).scalar_subquery()

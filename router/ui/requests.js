@@ -56,7 +56,7 @@ export async function show(main, { about, query, signal }) {
     }
     older.hidden = cursor === null;
     found.textContent = shown.length ? `${counted(shown.length, "request")}${cursor ? ", older ones follow" : ""}` : "";
-    renew(rows, [shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, "No request matches. Send one from the playground, or loosen the filters.")]);
+    renew(rows, [shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, cursor ? "No request matches so far. Search older ones." : "No request matches. Send one from the playground, or loosen the filters.")]);
   }
 
   const form = h("form", { class: "fields", onsubmit: (event) => { event.preventDefault(); changed(); }, onchange: () => changed() },

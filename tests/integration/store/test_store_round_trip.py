@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.core.types import EndedHow, Outcome
+from router.store import queries
 from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import RequestRecord, attempt_row, request_row
@@ -121,6 +122,41 @@ async def test_filters_and_pages(store: Store) -> None:
     expected = [n for n in reversed(range(60)) if n >= 30 and n % 2 and n % 3 and n % 5 == 0 and n % 4 == 3]
     assert [row["id"] for row in found.requests] == [f"req_{n:08d}" for n in expected]
     assert expected
+
+
+async def test_a_long_search_ends_with_a_page_that_is_not_full(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_SEARCH_ROWS", 10)
+    late = (5, 8, 47)
+    for number in range(60):
+        put(store, make_record(number, outcome=Outcome.LATE if number in late else Outcome.OK))
+    page = await store.requests(outcome="late")
+    assert [row["id"] for row in page.requests] == [f"req_{n:08d}" for n in reversed(late)]
+    assert page.next_cursor is None
+
+    monkeypatch.setattr(queries, "SEARCH_S", 0.0)
+    lengths, seen, cursor = [], [], None
+    while True:
+        page = await store.requests(outcome="late", since=1_700_000_003.0, cursor=cursor)
+        lengths.append(len(page.requests))
+        seen += [row["id"] for row in page.requests]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [f"req_{n:08d}" for n in reversed(late)]
+    assert lengths == [0, 1, 0, 0, 0, 2]
+    assert len((await store.requests(limit=25)).requests) == 25  # without a filter there is nothing to search
+
+
+async def test_requests_of_the_same_millisecond_are_told_apart(store: Store) -> None:
+    at = 1_700_000_000.5
+    for number, rest in enumerate(("c", "a", "b")):
+        made = make_record(received_at=at + number / 4096)
+        made.id = f"req_{int(at * 1000):011x}{rest * 16}"
+        put(store, made)
+    found = (await store.requests(since=at + 1 / 4096)).requests
+    assert [row["id"][-1] for row in found] == ["b", "a"]
 
 
 async def test_hostile_text_is_only_ever_a_value(store: Store) -> None:
