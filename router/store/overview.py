@@ -91,8 +91,8 @@ async def recent_by_instance(store: Store, window_s: float, longest_s: float) ->
 
 
 # --- the statement ------------------------------------------------------------------------------------
-#: A sample is read from so many equal parts of the window.
-_PARTS = 8192
+#: A sample is read from so many equal parts of the window: with fewer, a burst counts for too much or too little.
+_PARTS = 65_536
 
 
 def _sample(

@@ -35,7 +35,7 @@ _Read = TypeVar("_Read")
 _CHANGES_AT_ONCE, _CHANGES_PER_S = 60, 1.0
 
 #: A report with more rows is refused: all requests wait while its answer is made.
-MAX_REPORT_ROWS = 50_000
+MAX_REPORT_ROWS = 20_000
 
 #: Keys listed between two turns of the event loop.
 _AT_A_TIME = 25
