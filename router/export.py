@@ -144,13 +144,17 @@ class Extract:
         at = [list(self.table.columns).index(column) for column in key]
         # Ids have the order of time: these rows are a range of them.
         by_time = self.table in {tables.requests, tables.attempts}
+        filtered = self.since is not None or self.until is not None or bool(self.policies)
+        # A join of both in order would begin at the oldest request.
+        joined = [tables.requests.c.id] if filtered and self.table is tables.attempts else []
         after: tuple[Any, ...] = ()
         while True:
             query = self._filtered(sa.select(self.table)).order_by(*key).limit(BATCH_ROWS)
             if after:
                 query = query.where(key[0] > after[0] if len(key) == 1 else sa.tuple_(*key) > after)
+                query = query.where(*(each >= after[0] for each in joined))
             elif by_time and self.since is not None:
-                query = query.where(key[0] >= tables.first_id(self.since))
+                query = query.where(*(each >= tables.first_id(self.since) for each in (key[0], *joined)))
             if by_time and self.until is not None:
                 last = tables.first_id(self.until) + "~"  # after all ids of its millisecond
                 query = query.where(key[0] < sa.func.coalesce(last, "~"))
