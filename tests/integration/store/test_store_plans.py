@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Select, text
+from sqlalchemy import Select, Table, event, text
 
+from router import export
+from router.store import tables
 from router.store.overview import overview, recent_by_instance
 from router.store.overview_figures import Window
 from router.store.queries import Store
@@ -73,6 +75,26 @@ async def test_a_sample_is_read_without_the_rest_of_its_window(store: Planned) -
     of_time = "INDEX requests_received_at (received_at>? AND received_at<?)"
     assert counted == f"SEARCH requests USING COVERING {of_time}"
     assert sampled == f"SEARCH requests USING {of_time}"
+
+
+@pytest.mark.parametrize("table", [tables.requests, tables.attempts], ids=str)
+async def test_an_export_begins_at_its_first_row(
+    store: Planned, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "BATCH_ROWS", 4)
+    sent: list[tuple[str, Any]] = []
+    event.listen(
+        store._engine.sync_engine, "before_cursor_execute", lambda *given: sent.append((given[2], given[3]))
+    )
+    extract = export.Extract(table, since=NOW + 290.0)
+    rows = [row async for batch in extract.batches(store._engine) for row in batch]
+    assert [row[0] for row in rows] == [f"req_{number:08d}" for number in range(290, 300)]
+    plans = []
+    async with store._engine.connect() as connection:
+        for sql, parameters in sent[:3]:
+            explained = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters)
+            plans += [row["detail"] for row in explained.mappings()]
+    assert [each for each in plans if each.startswith("SCAN") or "TEMP B-TREE" in each] == []
 
 
 async def test_postgresql_does_not_compile_statements(postgres_url: str) -> None:
