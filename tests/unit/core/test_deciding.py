@@ -298,14 +298,6 @@ def with_a_full_engine(report: LoadReport) -> Scheduler:
     return s
 
 
-def test_four_requests_that_wait_inside_an_engine_keep_the_rest_in_our_queue():
-    s = with_a_full_engine(LoadReport(running=1, waiting=9))
-    assert s.handle(Arrived(request("r4")), 0.2) == []
-    # The engine has caught up, and says so.
-    (sent,) = s.handle(LoadReported("a", LoadReport(running=4, waiting=0)), 2.0)
-    assert sent.request_id == "r4"
-
-
 def test_a_first_token_makes_room_in_an_engines_queue_for_the_first_in_ours():
     s = with_a_full_engine(LoadReport(running=1, waiting=9))
     assert s.handle(Arrived(request("r4")), 0.2) == []

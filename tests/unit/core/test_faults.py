@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from router.core.events import Arrived, Cancel, Dispatch, Ended, FailureKind, Finish, FirstToken, Tick
+from router.core.events import Arrived, Cancel, Dispatch, Ended, Finish, FirstToken, Tick
 from router.core.types import EndedHow, Outcome, Prediction, Slo
-from tests.unit.core.worlds import First, Fixed, dispatched, failed, finished, instance, request, scheduler
+from tests.unit.core.worlds import First, Fixed, dispatched, finished, instance, request, scheduler
 
 
 class Faulty(First):
@@ -85,15 +85,6 @@ def test_a_fault_in_the_queue_leaves_the_other_instructions() -> None:
     assert found == [(Finish, "r1"), (Finish, "r3"), (Dispatch, "r4")]
     assert out[1].settlement.error_code == "internal_error"
     assert (faults, s.queue_depth, s.live) == (["r3"], 0, 2)
-
-
-def test_a_fault_in_a_retry_ends_the_request() -> None:
-    s, faults = faulty()
-    assert dispatched(s.handle(Arrived(request()), 0.0)).attempt == 1
-    s.policies["first"].ids = ("r1",)
-    settlement = finished(s.handle(failed(kind=FailureKind.UNREACHABLE), 1.0))
-    assert (settlement.outcome, settlement.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
-    assert (faults, s.live) == (["r1"], 0)
 
 
 def test_a_fault_in_a_hedge_cancels_what_is_under_way() -> None:

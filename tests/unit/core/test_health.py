@@ -143,16 +143,6 @@ def test_a_poison_that_only_one_kind_of_engine_takes_hurts_its_own_key_only():
     assert dispatched(s.handle(Arrived(request("back", owner="evil")), 3.0)).candidate.instance == "a"
 
 
-def test_a_dead_engine_is_out_as_fast_as_ever():
-    a, b = instance("a"), instance("b")
-    s = scheduler(a, b, eject_after=3)
-    for number in (1, 2, 3):
-        assert a.healthy
-        dispatched(s.handle(Arrived(request(f"r{number}", owner="one")), 0.0))
-        s.handle(failed(f"r{number}", 1, FailureKind.UNREACHABLE), 0.1)
-    assert not a.healthy
-
-
 def test_a_stream_that_breaks_counts_when_nobody_can_tell():
     a = instance("a")
     s = scheduler(a, eject_after=2)

@@ -43,16 +43,6 @@ def served(queue: Queue) -> list[str]:
     return told
 
 
-def test_priority_then_slack_then_arrival():
-    queue = of(
-        waiting("plain2", due=9.0, seq=2),
-        waiting("plain", due=9.0, seq=1),
-        waiting("urgent", due=5.0, seq=3),
-        waiting("vip", due=99.0, seq=4, priority=1),
-    )
-    assert order(queue) == ["vip", "urgent", "plain", "plain2"]
-
-
 def test_who_cannot_be_in_time_any_more_goes_behind_those_who_can():
     queue = of(
         waiting("lost", due=3.0, seq=1), waiting("late too", due=4.0, seq=2), waiting("fine", due=9.0, seq=3)
@@ -133,16 +123,6 @@ def test_of_other_keys_as_many_come_before_as_of_the_own_one_and_one():
     queue.add(waiting("l0", key="light", due=2.0, seq=60))
     assert queue.before(0, 5.0, "light", M) == 3
     assert queue.before(0, 5.0, "heavy", M) == 51
-
-
-def test_in_a_full_queue_the_key_that_holds_most_gives_way():
-    queue = of(
-        *(waiting(f"h{n}", key="heavy", due=10.0 + n, seq=n) for n in range(5)), waiting("l", key="light")
-    )
-    leaving = queue.gives_way(waiting("new", key="light", seq=9))
-    assert leaving.id == "h4"
-    assert queue.gives_way(waiting("new", key="heavy", seq=9)) is None
-    assert queue.gives_way(waiting("new", key="third", seq=9)) is leaving
 
 
 def test_in_a_full_queue_the_late_and_the_low_give_way():

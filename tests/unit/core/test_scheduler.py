@@ -119,23 +119,6 @@ def test_refusals_for_good(candidate, fields, status, code, outcome):
     assert s.live == 0
 
 
-def test_a_money_cap_bounds_output_exactly():
-    s = scheduler(instance("a", price=CHEAP))
-    sent = dispatched(s.handle(Arrived(request(max_cost_usd=402e-6 + 2e-6)), 0.0))
-    assert (sent.bound.max_tokens, sent.bound.by_money) == (2, True)
-    sent = dispatched(s.handle(Arrived(request("r2", max_cost_usd=1.0, max_tokens=7)), 0.0))
-    assert (sent.bound.max_tokens, sent.bound.by_money) == (7, False)
-
-
-def test_what_a_failed_attempt_has_spent_counts_against_the_cap():
-    s = scheduler(instance("a", price=CHEAP), instance("b", price=CHEAP))
-    # 400 prompt tokens (bound) and 50 output tokens: 500e-6 USD an attempt
-    s.handle(Arrived(request(max_cost_usd=1000e-6, client_streams=False)), 0.0)
-    s.handle(FirstToken("r1", 1), 0.1)
-    sent = dispatched(s.handle(failed(output_tokens=50), 1.0))
-    assert (sent.candidate.instance, sent.bound.max_tokens) == ("b", 50)
-
-
 def test_free_output_is_never_bound_by_money():
     s = scheduler(instance("a", price=Price(1.0, 0.0)))
     assert dispatched(s.handle(Arrived(request(max_cost_usd=1.0)), 0.0)).bound.max_tokens is None
@@ -298,16 +281,6 @@ def test_no_quality_is_predicted_of_a_model_without_an_instance():
     s = scheduler(instance("a"), predictor=Asked())
     out = s.handle(Arrived(request(models=("other",), min_quality=0.5)), 0.0)
     assert refused(out).code == "no_instance"
-
-
-def test_queued_requests_are_told_when_their_last_instance_goes():
-    s = scheduler(instance("a", slots=1), eject_after=2)
-    s.handle(Arrived(request("r1")), 0.0)
-    s.handle(Arrived(request("r2")), 0.0)
-    assert s.handle(Probed("a", False), 1.0) == []
-    refusal = refused(s.handle(Probed("a", False), 2.0))
-    assert (refusal.code, refusal.outcome) == ("no_instance", Outcome.REJECTED_NO_INSTANCE)
-    assert s.live == 1  # r1 is still under way
 
 
 @pytest.mark.parametrize(
@@ -488,13 +461,6 @@ def test_the_work_that_a_waiting_request_counts_for(fields, tokens):
     assert s._queue.waiting["r2"].work_tokens == tokens
 
 
-def test_a_hard_slo_below_the_floor_is_not_queued():
-    s = scheduler(instance("a", slots=1), predictor=Fixed(floor_s=0.05))
-    s.handle(Arrived(request("r1")), 0.0)
-    refusal = refused(s.handle(Arrived(request("r2", slo=Slo(ttft_s=0.01), hard=True)), 0.0))
-    assert refusal.code == "slo_unattainable"
-
-
 @pytest.mark.parametrize(("ttft_s", "waits"), [(0.01, False), (1.0, True)])
 def test_a_dry_run_where_every_slot_is_taken_tells_what_a_hard_request_would_get(
     ttft_s: float, waits: bool
@@ -556,16 +522,6 @@ def test_a_dry_run_changes_nothing():
     assert (a.in_flight, s.live, policy.taken_by) == (0, 0, [])
     with pytest.raises(Refusal):
         s.decide(request(models=("nothing",)), 0.0)
-
-
-def test_a_changed_fleet_keeps_what_is_under_way():
-    a = instance("a")
-    s = scheduler(a)
-    s.handle(Arrived(request("r1")), 0.0)
-    assert s.handle(FleetChanged((instance("b"),), s.settings), 0.0) == []
-    assert dispatched(s.handle(Arrived(request("r2")), 0.1)).candidate.instance == "b"
-    s.handle(Ended("r1", 1, OK, output_tokens=1), 0.2)
-    assert a.in_flight == 0
 
 
 def test_an_instance_that_comes_back_keeps_what_is_under_way_there():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from router.core.events import Arrived, FleetChanged, Probed, Tick
-from router.core.types import Outcome
-from tests.unit.core.worlds import dispatched, finished, instance, refused, request, scheduler
+from router.core.events import Arrived, FleetChanged, Probed
+from tests.unit.core.worlds import dispatched, instance, refused, request, scheduler
 
 
 def starting(name):
@@ -32,13 +31,6 @@ def test_a_request_is_refused_when_the_instance_is_given_up():
     s = scheduler(starting("a"))
     s.handle(Arrived(request("r")), 0.0)
     assert refused(s.handle(FleetChanged((), s.settings), 1.0)).code == "no_instance"
-
-
-def test_the_time_limit_of_a_request_holds_while_it_waits():
-    s = scheduler(starting("a"))
-    s.handle(Arrived(request("r")), 0.0)
-    assert s.wake_at == request("r").expires_at
-    assert finished(s.handle(Tick(), s.wake_at)).outcome is Outcome.EXPIRED_IN_QUEUE
 
 
 def test_a_draining_instance_is_not_waited_for():

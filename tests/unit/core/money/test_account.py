@@ -109,14 +109,6 @@ def test_attempts_share_one_cap() -> None:
     assert (money.spent_usd, money.overrun_usd) == (pytest.approx(110 * USD), 0.0)
 
 
-def test_a_prompt_that_the_engine_did_not_count_is_charged_at_its_upper_bound() -> None:
-    money = RequestMoney(request(max_cost_usd=1000 * USD))
-    money.begin(1, candidate(), money.output_bound(candidate()))
-    money.end(1, candidate(), PRICE.cost_usd(100, 10), None, 10)
-    assert money.output_bound(candidate("b")).left_usd == pytest.approx((1000 - 400 - 20) * USD)
-    assert money.spent_usd == pytest.approx(120 * USD)
-
-
 def test_an_attempt_starts_with_its_prompt_and_a_token_of_each_choice() -> None:
     bound = OutputBound(max_tokens=50)
     assert funded(402).begin(1, candidate(), bound)
