@@ -98,16 +98,36 @@ def test_usual_chats_are_plain(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "more", "field"),
+    ("api", "body", "field"),
     [
-        ([HI] * (MAX_MESSAGES + 1), {}, "messages"),
-        ([HI], {"max_tokens": True}, "max_tokens"),
-        ([HI], {"n": 0}, "n"),
+        *(
+            ("chat", {"messages": given}, "messages")
+            for given in ([], "Hello", {}, [HI] * (MAX_MESSAGES + 1))
+        ),
+        ("chat", {"messages": [None]}, "messages[0]"),
+        ("chat", {"messages": [{"content": "x"}]}, "messages[0].role"),
+        *(("chat", {"messages": [HI | {"content": given}]}, "messages[0].content") for given in (7, [None])),
+        *(
+            ("chat", {"messages": [HI], "max_tokens": given}, "max_tokens")
+            for given in (0, True, "4", 10**22)
+        ),
+        *(("chat", {"messages": [HI], "n": given}, "n") for given in (0, 1000)),
+        ("chat", {"messages": [HI], "temperature": "hot"}, "temperature"),
+        ("chat", {"messages": [HI], "stream": "yes"}, "stream"),
+        ("chat", {"messages": [HI], "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ("chat", {"messages": [HI], "stop": [1]}, "stop"),
+        ("chat", {"messages": [HI], "tools": {}}, "tools"),
+        *(
+            ("completions", {"prompt": given}, "prompt")
+            for given in (None, [], [1, "a"], [-1], [True], {"a": 1})
+        ),
+        *(("embeddings", {"input": given}, "input") for given in (None, [[1, "x"]])),
+        ("embeddings", {"input": "x", "dimensions": "many"}, "dimensions"),
     ],
 )
-def test_a_wrong_chat_is_refused_by_its_field(messages: Any, more: dict[str, Any], field: str) -> None:
+def test_a_wrong_body_is_refused_by_its_field(api: str, body: dict[str, Any], field: str) -> None:
     with pytest.raises(Refusal) as refused:
-        bodies.check("chat", {"messages": messages} | more)
+        bodies.check(api, body)
     assert refused.value.param == field
 
 
