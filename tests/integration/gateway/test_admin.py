@@ -312,21 +312,16 @@ async def test_the_plan_of_a_batch(tmp_path):
 
 
 async def test_the_admin_key(tmp_path):
-    async with live(
-        tmp_path,
-        vllm("a"),
-        auth={"admin_key_env": "ADMIN", "keys": [key("sesame")]},
-        environment={"ADMIN": "open up"},
-    ) as gw:
-        for path in ("/admin/fleet", "/admin/requests", "/admin/requests/x", "/admin/scaling"):
+    auth = {"admin_key_env": "ADMIN", "keys": [key("sesame")]}
+    async with live(tmp_path, vllm("a"), auth=auth, environment={"ADMIN": "open up"}) as gw:
+        paths = (await gw.get("/openapi.json"))[1]["paths"]
+        routes = [(method, path) for path in paths if path.startswith("/admin/") for method in paths[path]]
+        assert len(routes) > 12
+        for method, path in routes:
             for headers in (None, bearer("sesame"), bearer("wrong")):
-                status, answer = await gw.get(path, headers=headers)
+                status, answer = await gw.send(method, path, headers=headers)
                 assert (status, answer["error"]["code"]) == (401, "invalid_api_key"), path
-            assert (await gw.get(path, headers=bearer("open up")))[0] in (200, 404)
-        assert (await gw.post("/admin/reload", {}))[0] == 401
-        assert (await gw.post("/admin/plan/batch", {"prompts": [{"tokens": 1}]}))[0] == 401
-        assert (await gw.post("/admin/instances", {}))[0] == 401
-        assert (await gw.delete("/admin/instances/a"))[0] == 401
+        assert (await gw.get("/admin/fleet", headers=bearer("open up")))[0] == 200
         assert (await gw.chat(headers=bearer("open up")))[0] == 401  # it is no client key
 
 

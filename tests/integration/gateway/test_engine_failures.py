@@ -222,33 +222,6 @@ async def test_the_engines_own_word_on_its_context(tmp_path):
         assert (await gw.row(headers["x-request-id"]))["outcome"] == "rejected_invalid"
 
 
-async def test_refused_connections(tmp_path):
-    async with live(tmp_path, vllm("a"), vllm("b"), probes={"interval_s": 5, "eject_after": 100}) as gw:
-        gw.engines["a"].arm(fault("refuse_connections", for_s=30))
-        for _ in range(4):
-            status, headers, _ = await gw.chat(model="small", routing={"policy": "round_robin"})
-            assert (status, headers["x-headway-instance"]) == (200, "b")
-        failed = [
-            attempt
-            for row in await gw.rows()
-            for attempt in await gw.gateway.store.attempts(row["id"])
-            if attempt["ended_how"] == "failed"
-        ]
-        assert {attempt["instance"] for attempt in failed} == {"a"}
-
-
-async def test_failures_in_a_row_eject_and_good_probes_return(tmp_path):
-    async with live(
-        tmp_path, vllm("a"), vllm("b"), probes={"interval_s": 0.3, "eject_after": 2, "return_after": 2}
-    ) as gw:
-        gw.engines["a"].arm(fault("status", count=None))
-        while gw.instances["a"].healthy:
-            assert (await gw.chat(model="small", routing={"policy": "round_robin"}))[0] == 200
-        gw.engines["a"].faults.clear()
-        await gw.until(lambda: gw.instances["a"].healthy)
-        assert gw.instances["a"].ejections >= 1
-
-
 async def test_a_200_that_holds_an_error(tmp_path):
     async with live(
         tmp_path, vllm("a", max_num_queued_reqs=1, shed_in_stream=True, speed=1.0), vllm("b")

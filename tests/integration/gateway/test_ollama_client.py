@@ -110,9 +110,7 @@ async def test_catalogue(api, shared):
 
 
 @pytest.mark.parametrize("field", ["model", "name"])
-@pytest.mark.parametrize(
-    "name", ["llama-3.1-8b", "llama-3.1-8b:latest", "small", "small:random", "auto:latest"]
-)
+@pytest.mark.parametrize("name", ["llama-3.1-8b:latest", "small:random", "auto:latest"])
 async def test_names_may_have_a_tag(shared, name, field):
     for path, body in (
         ("/api/chat", {"messages": MESSAGES, "stream": False}),

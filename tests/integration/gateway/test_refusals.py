@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.gateway.live import MODELS, Live, bearer, key, live, ollama, vllm
+from tests.integration.gateway.live import MODELS, Live, bearer, key, live, vllm
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,25 +33,10 @@ async def refused(
     ("body", "param"),
     [
         ({"routing": {"policy": "fastest"}}, "routing.policy"),
-        ({"routing": {"slo": {"ttft_ms": -1}}}, "routing.slo.ttft_ms"),
         ({"routing": {"models": ["nobody"]}}, "routing.models"),
-        ({"headers": {"x-headway-policy": "fastest"}}, "x-headway-policy"),
-        ({"headers": {"x-headway-models": "nobody"}}, "x-headway-models"),
         ({"headers": {"x-llm-d-slo-tpot-ms": "soon"}}, "x-llm-d-slo-tpot-ms"),
-        ({"model": "llama-3.1-8b:fastest"}, "model"),
-        ({"model": "small:fastest"}, "model"),
-        ({"model": "auto:fastest"}, "model"),
         ({"model": 7}, "model"),
-        ({"messages": []}, "messages"),
-        ({"messages": "Hello"}, "messages"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
-        ({"messages": [{"content": "x"}]}, "messages[0].role"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": "4"}, "max_tokens"),
-        ({"n": 1000}, "n"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"stream": "yes"}, "stream"),
-        ({"stop": [1]}, "stop"),
     ],
 )
 async def test_bad_parameters_and_bad_bodies_are_400s_that_name_the_field(shared, body, param):
@@ -61,10 +46,7 @@ async def test_bad_parameters_and_bad_bodies_are_400s_that_name_the_field(shared
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        *(
-            ("/v1/chat/completions", body)
-            for body in (b"", b"{", b"[]", b"7", b'"x"', b"null", b'{"model": }', b"\xff\xfe{}")
-        ),
+        *(("/v1/chat/completions", body) for body in (b"", b"{", b"7", b"\xff\xfe{}")),
         *((path, b"[]") for path in ("/v1/completions", "/v1/embeddings", "/api/chat")),
     ],
 )
@@ -261,25 +243,16 @@ async def test_missing_and_wrong_keys(tmp_path):
         assert (await gw.row(headers["x-request-id"]))["key_name"] == "sesame"
 
 
-async def test_three_a_minute_are_three_at_once(tmp_path):
-    keys = [key("slow", requests_per_minute=3), key("words", tokens_per_minute=1000), key("free")]
+async def test_over_a_rate_limit(tmp_path):
+    keys = [key("slow", requests_per_minute=1), key("words", tokens_per_minute=1000)]
     async with live(tmp_path, vllm("a"), auth={"keys": keys}) as gw:
-        answers = await asyncio.gather(*(gw.chat(headers=bearer("slow")) for _ in range(3)))
-        assert [status for status, _, _ in answers] == [200] * 3
-        headers = answers[0][1]
-        assert headers["x-ratelimit-limit-requests"] == "3"
-        assert {h["x-ratelimit-remaining-requests"] for _, h, _ in answers} == {"0", "1", "2"}
-        assert "x-ratelimit-reset-requests" in headers
-        headers = await refused(gw, 429, "rate_limit_exceeded", "rejected_rate", headers=bearer("slow"))
-        assert 1 <= int(headers["Retry-After"]) <= 20
-        assert headers["x-ratelimit-remaining-requests"] == "0"
-        assert "x-should-retry" not in headers
-        assert (await gw.chat(headers=bearer("free")))[0] == 200
-        status, headers, _ = await gw.chat(headers=bearer("words"))
-        assert (status, headers["x-ratelimit-limit-tokens"]) == (200, "1000")
-        await refused(  # an estimate beyond the bucket takes all of it, but the bucket must be full
-            gw, 429, "rate_limit_exceeded", "rejected_rate", max_tokens=5000, headers=bearer("words")
-        )
+        for name, kind, limit in (("slow", "requests", "1"), ("words", "tokens", "1000")):
+            status, headers, _ = await gw.chat(headers=bearer(name))
+            assert (status, headers[f"x-ratelimit-limit-{kind}"]) == (200, limit)
+            much = {"max_tokens": 5000, "headers": bearer(name)}
+            headers = await refused(gw, 429, "rate_limit_exceeded", "rejected_rate", **much)
+            assert int(headers["Retry-After"]) >= 1
+            assert "x-should-retry" not in headers
         body = {"model": "small", "messages": [{"role": "user", "content": "x"}]}
         async with gw.http.post(f"{gw.url}/api/chat", json=body, headers=bearer("slow")) as response:
             assert (response.status, response.headers["Retry-After"] >= "1") == (429, True)
@@ -326,16 +299,3 @@ async def test_while_draining(tmp_path):
         assert (await gw.get("/readyz"))[0] == 503
         assert (await gw.get("/healthz"))[0] == 200
         assert "[DONE]" in await response.text()  # what was under way goes on
-
-
-async def test_fallbacks_are_tried_in_order(tmp_path):
-    models = [MODELS[0] | {"fallbacks": ["qwen2.5-7b"]}, MODELS[1]]
-    probes = {"interval_s": 0.05, "eject_after": 1}
-    async with live(tmp_path, vllm("a"), ollama("b", "qwen2.5-7b"), models=models, probes=probes) as gw:
-        assert (await gw.chat(model="small"))[2]["model"] == "llama-3.1-8b"
-        gw.engines["a"].kill()
-        await gw.until(lambda: not gw.instances["a"].healthy)
-        status, headers, answer = await gw.chat(model="small")
-        assert (status, answer["model"], headers["x-headway-instance"]) == (200, "qwen2.5-7b", "b")
-        row = await gw.row(headers["x-request-id"])
-        assert (row["model_requested"], row["model"]) == ("small", "qwen2.5-7b")

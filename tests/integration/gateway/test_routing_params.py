@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 
 import pytest
 
@@ -17,12 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("asked", "model", "policy"),
     [
-        ("llama-3.1-8b", "llama-3.1-8b", "latency"),
-        ("small", "llama-3.1-8b", "latency"),
         ("small:latest", "llama-3.1-8b", "latency"),
-        ("small:price", "llama-3.1-8b", "price"),
-        ("qwen2.5-7b:latest", "qwen2.5-7b", "latency"),
-        ("qwen2.5-7b:round_robin", "qwen2.5-7b", "round_robin"),
         ("qwen2.5-7b:latest:round_robin", "qwen2.5-7b", "round_robin"),
         ("auto:price", "qwen2.5-7b", "price"),
     ],
@@ -134,38 +128,15 @@ async def test_predict_refuses_as_the_request_would_be(shared):
         assert (got, answer["error"]["code"]) == (status, code)
 
 
-async def test_round_robin_turns_for_each_model_apart_and_predict_does_not_turn_it(tmp_path):
-    engines = (vllm("a"), vllm("b"), vllm("c"), vllm("x", "qwen2.5-7b"), vllm("y", "qwen2.5-7b"))
-    async with live(tmp_path, *engines) as gw:
-        turns = {"llama-3.1-8b": [], "qwen2.5-7b": []}
-        for number in range(12):
-            model = "qwen2.5-7b" if number % 3 == 0 else "llama-3.1-8b"
-            body = {"model": f"{model}:round_robin", "messages": [{"role": "user", "content": "Hi"}]}
-            for _ in range(2):
-                _, told = await gw.post("/v1/routing/predict", body)
-            _, headers, _ = await gw.chat(model=f"{model}:round_robin")
-            assert headers["x-headway-instance"] == told["instance"]
-            turns[model].append(headers["x-headway-instance"])
-        assert "".join(turns["llama-3.1-8b"]) in ("abcabcab", "bcabcabc", "cabcabca")
-        assert "".join(turns["qwen2.5-7b"]) in ("xyxy", "yxyx")
-
-
 async def test_a_seed_fixes_the_choice(tmp_path):
     async with live(tmp_path, *(vllm(name) for name in "abcd")) as gw:
-        for policy in ("random", "power_of_two"):
-            for seed in range(3):
-                chosen = set()
-                for _ in range(5):
-                    # power_of_two looks at the load, as engines reported it last
-                    await gw.until(lambda: not any(each.running for each in gw.instances.values()))
-                    _, headers, _ = await gw.chat(routing={"policy": policy, "seed": seed})
-                    chosen.add(headers["x-headway-instance"])
-                assert len(chosen) == 1, (policy, seed)
-        unseeded = Counter()
-        for _ in range(30):
-            _, headers, _ = await gw.chat(routing={"policy": "random"})
-            unseeded[headers["x-headway-instance"]] += 1
-        assert len(unseeded) > 1
+
+        async def chosen(**routing):
+            _, headers, _ = await gw.chat(routing={"policy": "random"} | routing)
+            return headers["x-headway-instance"]
+
+        assert len({await chosen(seed=1) for _ in range(10)}) == 1
+        assert len({await chosen() for _ in range(10)}) > 1
 
 
 async def test_priority_goes_first_and_is_capped_by_the_key(tmp_path):
