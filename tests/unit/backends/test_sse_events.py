@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.sse_events import DONE, END, carries_token, data_of, event, object_of, objects
+from backends.sse_events import DONE, END, data_of, event, object_of, objects
 from router.core.errors import AnswerTooLarge, UpstreamError
 
 
@@ -44,20 +44,3 @@ def test_the_objects_of_a_stream() -> None:
 def test_data_that_are_no_object(data: bytes, error: type[UpstreamError]) -> None:
     with pytest.raises(error):
         object_of(data)
-
-
-@pytest.mark.parametrize(
-    ("choice", "carries"),
-    [
-        ({"delta": {"role": "assistant", "content": ""}}, False),
-        ({"delta": {"content": "a"}}, True),
-        ({"delta": {"reasoning": "a"}}, True),
-        ({"delta": {"refusal": "a"}}, True),
-        ({"delta": {"tool_calls": [{}]}}, True),
-        ({"delta": None, "text": "a"}, True),
-        ({"text": ""}, False),
-        ({}, False),
-    ],
-)
-def test_what_a_token_is(choice: dict[str, object], carries: bool) -> None:
-    assert carries_token(choice) is carries
