@@ -28,11 +28,6 @@ WITH_SLO = replace(REQUEST, slo=Slo(ttft_s=1.0))
 FAST, SLOW = (EngineProfile("p", 0.0, step_s, 0.0, 0.0, 0.0, 1000) for step_s in (0.01, 0.03))
 
 
-def test_registry_names_are_the_policies_own_names() -> None:
-    policies = create_all()
-    assert list(policies) == [policy.name for policy in policies.values()]
-
-
 def test_settings_reach_the_policies() -> None:
     policies = create_all(PolicySettings(confidence=0.8, ttft_weight=0.5))
     latency, slo = policies["latency"], policies["slo"]
