@@ -36,7 +36,7 @@ def test_large_blocks_come_first(gpus: int, node_gpus: int, sizes: list[int], fi
     assert [len(each) for each in found] == sizes
 
 
-@pytest.mark.parametrize("gpus", range(1, 25))
+@pytest.mark.parametrize("gpus", [1, 2, 7, 8, 13, 24])
 @pytest.mark.parametrize("node_gpus", [1, 2, 4, 8])
 def test_powers_of_two_always_fit_and_stay_in_a_node(gpus: int, node_gpus: int) -> None:
     left, sizes = gpus, []
