@@ -143,7 +143,9 @@ class Drawing:
 
     def mark(self, axes: Axes, x: float, y: float, css: str, title: str) -> None:
         """A point in the shape of its class, for figures without lines."""
-        to_pixels = Affine2D().scale(MARK_PX) + ScaledTranslation(x, y, axes.transData)
+        # The stubs know no transform that is not affine.
+        place = ScaledTranslation(x, y, axes.transData)  # type: ignore[arg-type]
+        to_pixels = Affine2D().scale(MARK_PX) + place
         mark = PathPatch(shape_of(css), color=ACCENT, linewidth=0, zorder=3, transform=to_pixels)
         axes.add_patch(mark)
         self.tag(mark, f"dot {css}", title)

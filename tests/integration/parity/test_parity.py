@@ -232,6 +232,10 @@ def with_another_row(trace: Trace) -> None:
     trace.rows["r0"]["e2e_s"] += 0.001
 
 
+def with_a_cost_of_a_thousandth_more(trace: Trace) -> None:
+    trace.rows["r0"]["cost_usd"] *= 1.001
+
+
 @pytest.mark.parametrize(
     ("changed", "found"),
     [
@@ -239,6 +243,7 @@ def with_another_row(trace: Trace) -> None:
         (with_another_count, "output_tokens is"),
         (with_a_first_token_a_moment_late, "FirstToken of r"),
         (with_another_row, "row of r0: e2e_s is"),
+        (with_a_cost_of_a_thousandth_more, "row of r0: cost_usd is"),
     ],
 )
 def test_a_misreport_is_found(changed: Callable[[Trace], None], found: str) -> None:

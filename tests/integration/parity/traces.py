@@ -22,8 +22,8 @@ from router.core.events import (
 from router.core.types import EndedHow
 from router.store.records import RequestRecord
 
-#: Times and amounts of two runs are the same up to this, relative or absolute: engines that jump over steps and
-#: engines that take them differ in rounding.
+#: Numbers of two runs are the same up to this, relative or (but for money) absolute: engines that jump over steps and engines
+#: that take them differ in rounding.
 TOLERANCE = 1e-6
 #: What both drivers write of a request.
 ROW = (
@@ -129,7 +129,8 @@ def difference(simulated: Trace, live: Trace) -> str | None:
     for ours, theirs in pairs:
         for one, other in zip_longest(ours, theirs, fillvalue={}):
             name = next(
-                (name for name in {**one, **other} if not _same(one.get(name), other.get(name))), None
+                (name for name in {**one, **other} if not _same(name, one.get(name), other.get(name))),
+                None,
             )
             if name is not None:
                 where = other or one
@@ -138,7 +139,8 @@ def difference(simulated: Trace, live: Trace) -> str | None:
     return None
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(name: str, one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        least = 0.0 if name.endswith("_usd") else TOLERANCE
+        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=least)
     return one == other
