@@ -99,9 +99,12 @@ def test_intervals_are_drawn_where_there_is_something_to_compare() -> None:
 
 def test_a_dot_lies_within_its_interval() -> None:
     drawing = plots.intervals(FIGURES[:3], {OURS: "c0", THEIRS: "c1"})
-    lines = [line.get_xdata() for line in drawing.axes[0].lines]
-    for (low, high), (dot, _) in zip(lines[::2], lines[1::2], strict=True):
-        assert low < dot < high
+    (axes,) = drawing.axes
+    to_data = axes.transData.inverted()
+    for line, dot in zip(axes.lines, axes.patches, strict=True):
+        low, high = line.get_xdata()
+        x, _ = to_data.transform(dot.get_transform().transform((0.0, 0.0)))
+        assert low < x < high
 
 
 def test_differences_are_drawn_and_told_apart() -> None:
