@@ -10,7 +10,7 @@ images, plus what a chat template adds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -253,9 +253,13 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
                 ):
                     media += 1
                     image_bytes += _image_bytes(part)
-                    media_bytes += sum(json_bytes(part[name]) for name in _DATA_MEMBERS.intersection(part))
                     media_bound += _media_bound(part)
-                    marks.append((len(texts), _mark(part)))
+                    mark = "\0"
+                    for data in _media_data(part):
+                        media_bytes += len(data)
+                        # Its size and its end: reading all of it would take too long.
+                        mark += f"{len(data)} {data[-128:]}\0"
+                    marks.append((len(texts), mark))
         for name in _ALSO_RENDERED:
             if name in message and (value := message[name]):
                 texts += _printed(value)
@@ -270,6 +274,16 @@ def _printed(value: Any) -> list[str]:
         return [value]
     data, long, _ = measured(value)
     return [data.decode(), *long]
+
+
+def _media_data(part: Mapping[str, Any]) -> Iterator[str]:
+    """The strings of a part's media: base64 or URLs, so as many bytes as characters."""
+    for name in sorted(_DATA_MEMBERS.intersection(part)):
+        value = part[name]
+        members = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
+        )
+        yield from (each for each in members if isinstance(each, str))
 
 
 def _image_bytes(part: Mapping[str, Any]) -> int:
@@ -363,17 +377,6 @@ def _marked(texts: list[str], marks: list[tuple[int, str]]) -> list[str]:
         found.append(mark)
         at = place
     return found + texts[at:]
-
-
-def _mark(part: Mapping[str, Any]) -> str:
-    """The sizes and ends of a part's media: reading all of them would take too long."""
-    mark = "\0"
-    for name in sorted(_DATA_MEMBERS.intersection(part)):
-        value = part[name]
-        for data in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(data, str):
-                mark += f"{len(data)} {data[-128:]}\0"
-    return mark
 
 
 def _joined(texts: list[str]) -> str:
