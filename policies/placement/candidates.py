@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import chain, product
 from math import prod
 from random import Random
@@ -68,19 +67,11 @@ def count_mixed_groups(cluster: Cluster) -> int:
     """How many `mixed_groups` there are, without making them."""
     total = 1
     for pool in cluster.pools:
-        kinds = every_shape(pool)
-
-        @cache
-        def ways(gpus: int, start: int, kinds: list[Shape] = kinds) -> int:
-            if gpus == 0:
-                return 1
-            return sum(
-                ways(gpus - kinds[place].gpus, place)
-                for place in range(start, len(kinds))
-                if kinds[place].gpus <= gpus
-            )
-
-        total *= ways(pool.gpus, 0)
+        ways = [1] + [0] * pool.gpus  # to divide so many GPUs into groups of the shapes so far
+        for shape in every_shape(pool):
+            for gpus in range(shape.gpus, pool.gpus + 1):
+                ways[gpus] += ways[gpus - shape.gpus]
+        total *= ways[pool.gpus]
     return total
 
 
