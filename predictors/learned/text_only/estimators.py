@@ -3,77 +3,85 @@
 Quality and length are first split into `effect of the model + level of the prompt` (in log-odds, and in logarithms of
 tokens). An estimator falls back to that sum where a model was not seen on similar prompts. It never falls back to a
 quality or a length of 0, which would make an unknown model look cheap.
+
+An estimator is a function of the artifact's arrays (`predictors.learned.text_only.models` has their dimensions) and a vector
+of the encoder. Tokens are NaN where no length of a model is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
-#: Codes of `Index.quality` and `Index.log_tokens`: 255 is missing, else the value in steps.
+from predictors.learned.artifact import floats
+
+#: Codes of the index's qualities and log tokens: 255 is missing, else the value in steps.
 MISSING = 255
 QUALITY_STEP = 1.0 / 254.0
 LOG_TOKENS_STEP = 10.0 / 254.0
 #: The range of every estimate.
 _LEAST_QUALITY, _MOST_QUALITY = 0.01, 0.99
+#: The number of neighbours of ECCOS-R (its paper's k), with equal weights.
+_ECCOS_NEIGHBOURS = 16
+#: A few answers are not enough for an estimate: the mean counts as this many more.
+_ECCOS_LEANING = 2.0
+#: Clusters that predict for a prompt, each weighing exp(sharpness x cosine).
+_NEAREST_CLUSTERS, _CLUSTER_SHARPNESS = 4, 6.0
+
+ArraysByName = Mapping[str, np.ndarray]
+#: (quality, output tokens) of all H heads.
+Estimate = tuple[np.ndarray, np.ndarray]
+Estimator = Callable[[np.ndarray], Estimate]
 
 
-#: (quality, output tokens) of all H heads for one vector of the encoder; NaN tokens where no length of a model is known.
-Estimator = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+def estimators_of(arrays: ArraysByName) -> dict[str, Estimator]:
+    """The estimators of an artifact, by name."""
+    of = _prepared(arrays)
+    count, sharpness, leaning = of["knn"].tolist()
+    means = of["mean_quality"], of["mean_tokens"]  # as if each model had answered all prompts
+    return {
+        "mean": lambda _: means,
+        "knn": partial(neighbours, of, int(count), sharpness, leaning),
+        "clusters": partial(clusters, of, _NEAREST_CLUSTERS, _CLUSTER_SHARPNESS),
+        "logistic": partial(linear, of),
+        "eccos_t": partial(two_heads, of),
+        "eccos_r": partial(neighbours, of, _ECCOS_NEIGHBOURS, 0.0, _ECCOS_LEANING),
+        "factorisation": partial(factorised, of),
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """The values without a prompt: `quality` (H,) in log-odds and `log_tokens` (H,), NaN without any length, at a
-    prompt of level 0. `spread` (H,) adds half the variance of log length."""
-
-    quality: np.ndarray
-    log_tokens: np.ndarray
-    spread: np.ndarray
-
-    def at(self, level: float, log_level: float) -> tuple[np.ndarray, np.ndarray]:
-        """(quality, tokens) of a prompt of these levels."""
-        return sigmoid(self.quality + level), np.exp(self.log_tokens + log_level + self.spread)
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """Training prompts: `vectors` (I, D) of length 1; `quality` and `log_tokens` (I, H) as codes; `levels` and
-    `log_levels` (I,) of the prompts."""
-
-    vectors: np.ndarray
-    quality: np.ndarray
-    log_tokens: np.ndarray
-    levels: np.ndarray
-    log_levels: np.ndarray
+def _prepared(arrays: ArraysByName) -> dict[str, np.ndarray]:
+    """The arrays as numbers, with vectors of length 1 in the index, and NaN, which no file holds, for the lengths of heads
+    without any known length."""
+    of = floats(arrays)
+    vectors = of["index"]
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    of["index"] = np.ascontiguousarray(vectors, dtype=np.float32)
+    without = of["head_lengths"] == 0
+    for name in ("effect_log_tokens", "ridge_bias", "mean_tokens", "cluster_tokens"):
+        of[name] = np.where(without, np.nan, of[name])
+    of["bucket_tokens"] = np.where(without[:, None], np.nan, of["bucket_tokens"])
+    return of
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+def neighbours(
+    of: ArraysByName, count: int, sharpness: float, leaning: float, vector: np.ndarray
+) -> Estimate:
     """The mean of the `count` most similar prompts by cosine, weighted by `sharpness` (0: equal weights). The model's
     own mean at such prompts counts as `leaning` more neighbours. A model without values at the neighbours gets only
     that mean."""
-
-    index: Index
-    effects: Effects
-    count: int
-    sharpness: float
-    leaning: float
-
-    def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        index = self.index
-        near, weights = _nearest(index.vectors, vector, self.count, self.sharpness)
-        share = weights / weights.sum()
-        quality, tokens = self.effects.at(
-            float(share @ index.levels[near]), float(share @ index.log_levels[near])
-        )
-        codes = index.quality[near]
-        quality = _leaned(weights, codes != MISSING, codes * QUALITY_STEP, quality, self.leaning)
-        codes = index.log_tokens[near]
-        lengths = np.exp(codes * LOG_TOKENS_STEP)
-        return quality, _leaned(weights, codes != MISSING, lengths, tokens, self.leaning)
+    near, weights = _nearest(of["index"], vector, count, sharpness)
+    share = weights / weights.sum()
+    level, log_level = (float(share @ of[name][near]) for name in ("index_levels", "index_log_levels"))
+    quality = sigmoid(of["effect_quality"] + level)
+    tokens = np.exp(of["effect_log_tokens"] + log_level + of["spread"])
+    codes = of["index_quality"][near]
+    quality = _leaned(weights, codes != MISSING, codes * QUALITY_STEP, quality, leaning)
+    codes = of["index_log_tokens"][near]
+    lengths = np.exp(codes * LOG_TOKENS_STEP)
+    return quality, _leaned(weights, codes != MISSING, lengths, tokens, leaning)
 
 
 def _nearest(
@@ -97,77 +105,42 @@ def _leaned(
     return np.where(whole > 0.0, total / np.where(whole > 0.0, whole, 1.0), np.nan)
 
 
-@dataclass(frozen=True, slots=True)
-class Clusters:
-    """Means of the `nearest` clusters, each weighing exp(`sharpness` x cosine) (Avengers-Pro). `quality` (K, H);
-    `tokens` (K, H), NaN where unknown."""
-
-    centres: np.ndarray
-    quality: np.ndarray
-    tokens: np.ndarray
-    nearest: int
-    sharpness: float
-
-    def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        near, weights = _nearest(self.centres, vector, self.nearest, self.sharpness)
-        weights /= weights.sum()
-        return weights @ self.quality[near], weights @ self.tokens[near]
+def clusters(of: ArraysByName, nearest: int, sharpness: float, vector: np.ndarray) -> Estimate:
+    """Means of the `nearest` clusters, each weighing exp(`sharpness` x cosine) (Avengers-Pro)."""
+    near, weights = _nearest(of["centres"], vector, nearest, sharpness)
+    weights /= weights.sum()
+    return weights @ of["cluster_quality"][near], weights @ of["cluster_tokens"][near]
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """Log-odds of quality and log length, each linear in the vector: (X, H) and (H,). `spread` as in `Effects`; `low`
-    and `high` (H,) bound the log length; NaN where unknown."""
-
-    quality: np.ndarray
-    quality_bias: np.ndarray
-    length: np.ndarray
-    length_bias: np.ndarray
-    spread: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return sigmoid(vector @ self.quality + self.quality_bias), self.tokens(vector)
-
-    def tokens(self, vector: np.ndarray) -> np.ndarray:
-        found = vector @ self.length + self.length_bias
-        return np.asarray(np.exp(np.minimum(np.maximum(found, self.low), self.high) + self.spread))
+def linear(of: ArraysByName, vector: np.ndarray) -> Estimate:
+    """Log-odds of quality and log length, each linear in the vector. The log length is kept within its bounds."""
+    return sigmoid(vector @ of["logistic"] + of["logistic_bias"]), _linear_tokens(of, vector)
 
 
-@dataclass(frozen=True, slots=True)
-class TwoHeads:
-    """ECCOS-T: a shared hidden layer, and for each model a capability and a distribution over B buckets of length,
-    whose means are `bucket_tokens` (H, B), NaN where unknown. `out` is (N, H x (1 + B))."""
-
-    hidden: np.ndarray
-    hidden_bias: np.ndarray
-    out: np.ndarray
-    out_bias: np.ndarray
-    bucket_tokens: np.ndarray
-
-    def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        heads, buckets = self.bucket_tokens.shape
-        found = np.maximum(vector @ self.hidden + self.hidden_bias, 0.0) @ self.out + self.out_bias
-        logits = found[heads:].reshape(heads, buckets)
-        share = np.exp(logits - logits.max(axis=1, keepdims=True))
-        share /= share.sum(axis=1, keepdims=True)
-        return sigmoid(found[:heads]), (share * self.bucket_tokens).sum(axis=1)
+def _linear_tokens(of: ArraysByName, vector: np.ndarray) -> np.ndarray:
+    found = vector @ of["ridge"] + of["ridge_bias"]
+    bounded = np.minimum(np.maximum(found, of["length_low"]), of["length_high"])
+    return np.asarray(np.exp(bounded + of["spread"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Factorised:
-    """RouteLLM's matrix factorisation for K models: delta_m = w . (v_m * W e), with w folded into the models' vectors
-    `models` (H, R), and W `projection` (X, R). The quality is sigmoid(delta), so that of two models one wins with
-    sigmoid(difference of log-odds). It has no lengths: those are `lengths`'."""
+def two_heads(of: ArraysByName, vector: np.ndarray) -> Estimate:
+    """ECCOS-T: a shared hidden layer, and for each model a capability and a distribution over buckets of length, whose
+    means are known."""
+    heads, buckets = of["bucket_tokens"].shape
+    hidden = np.maximum(vector @ of["hidden"] + of["hidden_bias"], 0.0)
+    found = hidden @ of["two_heads"] + of["two_heads_bias"]
+    logits = found[heads:].reshape(heads, buckets)
+    share = np.exp(logits - logits.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    return sigmoid(found[:heads]), (share * of["bucket_tokens"]).sum(axis=1)
 
-    projection: np.ndarray
-    models: np.ndarray
-    bias: np.ndarray
-    lengths: Linear
 
-    def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return sigmoid(self.models @ (vector @ self.projection) + self.bias), self.lengths.tokens(vector)
+def factorised(of: ArraysByName, vector: np.ndarray) -> Estimate:
+    """RouteLLM's matrix factorisation for K models: delta_m = w . (v_m * W e), with w folded into the models' vectors v,
+    and W the projection. The quality is sigmoid(delta), so that of two models one wins with sigmoid(difference of
+    log-odds). It has no lengths: those are `linear`'s."""
+    deltas = of["mf_models"] @ (vector @ of["mf_projection"]) + of["mf_bias"]
+    return sigmoid(deltas), _linear_tokens(of, vector)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:

@@ -8,32 +8,16 @@ from math import isnan
 
 import numpy as np
 
-from predictors.learned.artifact import Arrays, Artifact, ArtifactError, floats, sizes
+from predictors.learned.artifact import Arrays, Artifact, ArtifactError, sizes
 from predictors.learned.names import model_key
 from predictors.learned.relevance import RELEVANCE_FEATURES, encoder_of
 from predictors.learned.text import COUNTS
-from predictors.learned.text_only.estimators import (
-    Clusters,
-    Effects,
-    Estimator,
-    Factorised,
-    Index,
-    Linear,
-    Neighbours,
-    TwoHeads,
-)
+from predictors.learned.text_only.estimators import Estimator, estimators_of
 from router.core.interfaces import TextEstimates, TextEstimator
 from router.core.types import PromptFeatures
 
 #: The prompt is encoded as for relevance.
 TEXT_ONLY_FEATURES = RELEVANCE_FEATURES
-#: The number of neighbours of ECCOS-R (its paper's k), with equal weights.
-ECCOS_NEIGHBOURS = 16
-#: A few answers are not enough for an estimate: the mean counts as this many more.
-ECCOS_LEANING = 2.0
-#: Clusters that predict for a prompt.
-NEAREST_CLUSTERS = 4
-CLUSTER_SHARPNESS = 6.0
 #: The number of sets of models whose places are cached.
 _FLEETS = 64
 
@@ -49,8 +33,7 @@ class TextModels:
         self._heads = {str(key): head for head, key in enumerate(arrays["head_names"].tolist())}
         self._places = lru_cache(_FLEETS)(self._places_of)
         self.estimators: Mapping[str, TextEstimator] = {
-            name: partial(self._estimates, estimate)
-            for name, estimate in estimators_of(floats(arrays)).items()
+            name: partial(self._estimates, estimate) for name, estimate in estimators_of(arrays).items()
         }
 
     @classmethod
@@ -84,55 +67,6 @@ class TextModels:
         heads = [self._heads.get(model_key(model)) for model in models]
         known = [place for place, head in enumerate(heads) if head is not None]
         return known, np.array([heads[place] for place in known], dtype=np.int64)
-
-
-def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
-    """The estimators of an artifact's arrays, as numbers."""
-    without = real["head_lengths"] == 0  # heads without any known length
-
-    def lengths(array: np.ndarray) -> np.ndarray:
-        """NaN, which no file holds, for those heads (last axis)."""
-        return np.where(without, np.nan, array)
-
-    effects = Effects(real["effect_quality"], lengths(real["effect_log_tokens"]), real["spread"])
-    vectors = real["index"]
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    index = Index(
-        np.ascontiguousarray(vectors, dtype=np.float32),
-        real["index_quality"],
-        real["index_log_tokens"],
-        real["index_levels"],
-        real["index_log_levels"],
-    )
-    count, sharpness, leaning = real["knn"].tolist()
-    linear = Linear(
-        real["logistic"],
-        real["logistic_bias"],
-        real["ridge"],
-        lengths(real["ridge_bias"]),
-        real["spread"],
-        real["length_low"],
-        real["length_high"],
-    )
-    means = real["mean_quality"], lengths(real["mean_tokens"])  # as if each model had answered all prompts
-    bucket_tokens = np.where(without[:, None], np.nan, real["bucket_tokens"])
-    return {
-        "mean": lambda _: means,
-        "knn": Neighbours(index, effects, int(count), sharpness, leaning),
-        "clusters": Clusters(
-            real["centres"],
-            real["cluster_quality"],
-            lengths(real["cluster_tokens"]),
-            NEAREST_CLUSTERS,
-            CLUSTER_SHARPNESS,
-        ),
-        "logistic": linear,
-        "eccos_t": TwoHeads(
-            real["hidden"], real["hidden_bias"], real["two_heads"], real["two_heads_bias"], bucket_tokens
-        ),
-        "eccos_r": Neighbours(index, effects, ECCOS_NEIGHBOURS, 0.0, ECCOS_LEANING),
-        "factorisation": Factorised(real["mf_projection"], real["mf_models"], real["mf_bias"], linear),
-    }
 
 
 #: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, X = D + counts + 1, H models, I prompts
