@@ -14,12 +14,15 @@ from torch import nn
 from predictors.kernels.reference.prompt_encoder import grams
 from predictors.training.dataset import DatasetError, Prompt
 
+#: Arrays by their names in the artifact.
+Arrays = dict[str, np.ndarray]
+
 _LEAST_PROMPTS_OF_GRAM = 3
 
 
 def fit_encoder(
     prompts: tuple[Prompt, ...], seed: int, *, most_grams: int, most_directions: int
-) -> tuple[dict[str, np.ndarray], scipy.sparse.csr_matrix]:
+) -> tuple[Arrays, scipy.sparse.csr_matrix]:
     """(arrays of an encoder without a lexicon, weights of the known grams in each prompt, rows of length 1). TF-IDF over
     the words and pairs that several prompts have, cut to its main directions (latent semantic analysis, Deerwester et al.
     1990) and to whole numbers of 8 bits. Raises DatasetError for prompts without words in common."""

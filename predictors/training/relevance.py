@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,20 +19,11 @@ import torch
 from sklearn.cluster import KMeans
 
 from predictors.kernels.reference.prompt_encoder import Encoder
-from predictors.kernels.reference.relevance_network import HALF_EVIDENCE, Prototypes
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import RELEVANCE_FEATURES, encoder_of
 from predictors.training.dataset import Dataset, Progress, fraction_of
-from predictors.training.prompt_vectors import fit_encoder
-from predictors.training.relevance_experts import (
-    Lexicon,
-    Network,
-    Tasks,
-    fit_lexicon,
-    fit_network,
-    fit_prototypes,
-    fit_tasks,
-)
+from predictors.training.prompt_vectors import Arrays, fit_encoder
+from predictors.training.relevance_experts import departures_without_tasks, fit_experts, task_shares
 from predictors.training.relevance_labels import Labels, labels_of, scale_shifts
 from predictors.training.relevance_stack import Trust, fit_trust
 
@@ -41,6 +31,8 @@ _DIRECTIONS, _MOST_GRAMS = 64, 20_000
 _PARTS = 3
 _CLUSTERS = 32
 EXPERTS = ("network", "prototypes", "lexicon", "tasks")
+#: Kept in full precision: sums of many terms.
+_SINGLE = ("hidden_bias", "out_bias", "task_bias", "near", "head_prior")
 
 
 def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) -> Artifact:
@@ -56,49 +48,18 @@ def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) 
     vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
     trust = fit_trust(labels, *_judged(labels, vectors, weights, seed, progress))
     progress("experts on all prompts")
-    everything = np.arange(len(labels.prompts))
-    fitted = _fit(labels, vectors, weights, everything, seed)
-    return _artifact(labels, grams, fitted, _means_of_tasks(labels, vectors, weights, fitted), trust, seed)
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """The experts as fitted on `rows`. `departures` (K, H) are those of the prototypes."""
-
-    rows: np.ndarray
-    network: Network
-    prototypes: Prototypes
-    departures: np.ndarray
-    lexicon: Lexicon
-    tasks: Tasks
-
-    def without_tasks(
-        self, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, labels: Labels
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(departures (experts but the tasks, P, H), how far departures are faded in (P, H))."""
-        near, faded = _near(self.prototypes, self.departures, vectors, labels)
-        return np.stack([self.network.departures(vectors), near, self.lexicon.departures(weights)]), faded
-
-
-def _fit(
-    labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, rows: np.ndarray, seed: int
-) -> _Fitted:
-    return _Fitted(
-        rows,
-        fit_network(vectors, labels, rows, seed),
-        *fit_prototypes(vectors, labels, rows, seed),
-        fit_lexicon(weights, labels, rows),
-        fit_tasks(vectors, labels, rows),
-    )
+    fitted = fit_experts(labels, vectors, weights, np.arange(len(labels.prompts)), seed)
+    weighed = _weighed(labels, fitted, _means_of_tasks(labels, vectors, weights, fitted), trust)
+    arrays = grams | _arrays(labels, fitted, weighed, seed)
+    return Artifact("relevance", RELEVANCE_FEATURES, arrays, {"settings": _settings(labels, trust, seed)})
 
 
 def _means_of_tasks(
-    labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, fitted: _Fitted
+    labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, fitted: Arrays
 ) -> np.ndarray:
-    """(experts but the tasks, T, H): the mean of an expert's departures at each task."""
-    rows = fitted.rows
-    of_task = fitted.tasks.of(vectors[rows])
-    departures, _ = fitted.without_tasks(vectors[rows], weights[rows], labels)
+    """(experts but the tasks, T, H): the mean of an expert's departures at each task, on prompts that it was fitted on."""
+    of_task = task_shares(fitted, vectors)
+    departures, _ = departures_without_tasks(fitted, labels.head_scale, vectors, weights)
     return np.asarray(of_task.T @ departures / np.maximum(of_task.sum(axis=0), 1e-9)[:, None])
 
 
@@ -111,42 +72,23 @@ def _judged(
     departures = np.zeros((len(EXPERTS), *labels.quality.shape))
     for out in np.unique(part):
         report(f"experts without part {out + 1} of {_PARTS}")
-        judged = np.flatnonzero(part == out)
-        fitted = _fit(labels, vectors, weights, np.flatnonzero(part != out), seed)
-        of_task = fitted.tasks.of(vectors[judged])
-        beyond, faded = fitted.without_tasks(vectors[judged], weights[judged], labels)
-        beyond -= of_task @ _means_of_tasks(labels, vectors, weights, fitted)
-        prior[judged] = fitted.tasks.prior
-        departures[:, judged] = faded * np.concatenate([beyond, (of_task @ fitted.tasks.departures)[None]])
+        known, judged = np.flatnonzero(part != out), np.flatnonzero(part == out)
+        fitted = fit_experts(labels, vectors, weights, known, seed)
+        of_task = task_shares(fitted, vectors[judged])
+        beyond, faded = departures_without_tasks(fitted, labels.head_scale, vectors[judged], weights[judged])
+        beyond -= of_task @ _means_of_tasks(labels, vectors[known], weights[known], fitted)
+        prior[judged] = fitted["head_prior"]
+        departures[:, judged] = faded * np.concatenate([beyond, (of_task @ fitted["task_departures"])[None]])
     return prior, departures
 
 
-def _near(
-    prototypes: Prototypes, there: np.ndarray, vectors: np.ndarray, labels: Labels
-) -> tuple[np.ndarray, np.ndarray]:
-    """(departures (K, H) of the nearby prototypes, how far departures are faded in); both (P, H)."""
-    counted = there * prototypes.counts[:, labels.head_scale]
-    departures, faded = [], []
-    for vector in vectors:
-        weights, near_by, trust, _ = prototypes.nearness(vector)
-        near = np.maximum(near_by, 1e-9)[labels.head_scale]
-        departures.append(weights @ counted / near)
-        faded.append(trust * near / (near + HALF_EVIDENCE))
-    return np.stack(departures), np.stack(faded)
-
-
-def _artifact(
-    labels: Labels,
-    grams: dict[str, np.ndarray],
-    fitted: _Fitted,
-    means: np.ndarray,
-    trust: list[Trust],
-    seed: int,
-) -> Artifact:
-    network, lexicon, tasks, prototypes = fitted.network, fitted.lexicon, fitted.tasks, fitted.prototypes
-    out_bias, departures, of_task = network.out_bias.copy(), fitted.departures.copy(), tasks.departures.copy()
-    out = np.concatenate([network.out, lexicon.out])
-    hidden = len(network.out)
+def _weighed(labels: Labels, fitted: Arrays, means: np.ndarray, trust: list[Trust]) -> Arrays:
+    """The experts with their weights in their last layers, network and lexicon side by side in one of them."""
+    hidden = len(fitted["out"])
+    out = np.concatenate([fitted["out"], fitted["lexicon_out"]])
+    out_bias, departures, of_task = (
+        fitted[name].copy() for name in ("out_bias", "departures", "task_departures")
+    )
     for scale, believed in enumerate(trust):
         heads = labels.heads_on(scale)
         out[:hidden, heads] = believed.weighed(out[:hidden, heads], EXPERTS.index("network"))
@@ -156,36 +98,29 @@ def _artifact(
         of_task[:, heads] = believed.weighed(of_task[:, heads], EXPERTS.index("tasks"))
         for expert, mean in enumerate(means):
             of_task[:, heads] -= believed.weighed(mean[:, heads], expert)
-    step = np.maximum(np.abs(lexicon.grams).max(axis=1), 1e-9) / 127.0
-    count = min(_CLUSTERS, len(prototypes.centres))
-    clusters = KMeans(count, n_init=4, random_state=seed).fit(
-        prototypes.centres, sample_weight=prototypes.counts.sum(axis=1)
-    )
-    half, single = np.float16, np.float32
-    arrays = {
-        **grams,
-        "lexicon": np.rint(lexicon.grams / step[:, None]).astype(np.int8),
-        "lexicon_step": step.astype(single),
-        "hidden": network.hidden.astype(half),
-        "hidden_bias": network.hidden_bias.astype(single),
-        "out": out.astype(half),
-        "out_bias": out_bias.astype(single),
-        "task_weights": tasks.weights.astype(half),
-        "task_bias": tasks.bias.astype(single),
-        "task_departures": of_task.astype(half),
-        "centres": prototypes.centres.astype(half),
-        "centre_counts": prototypes.counts.astype(half),
-        "centre_clusters": clusters.labels_.astype(np.uint16),
-        "departures": departures.astype(half),
-        "near": np.array(prototypes.near, dtype=single),
+    rest = {name: array for name, array in fitted.items() if not name.startswith("lexicon")}
+    return rest | {"out": out, "out_bias": out_bias, "departures": departures, "task_departures": of_task}
+
+
+def _arrays(labels: Labels, fitted: Arrays, weighed: Arrays, seed: int) -> Arrays:
+    """All but the encoder's."""
+    lexicon, centres, counts = (fitted[name] for name in ("lexicon", "centres", "centre_counts"))
+    step = np.maximum(np.abs(lexicon).max(axis=1), 1e-9) / 127.0
+    clusters = KMeans(min(_CLUSTERS, len(centres)), n_init=4, random_state=seed)
+    return {
+        **{
+            name: array.astype(np.float32 if name in _SINGLE else np.float16)
+            for name, array in weighed.items()
+        },
+        "lexicon": np.rint(lexicon / step[:, None]).astype(np.int8),
+        "lexicon_step": step.astype(np.float32),
+        "centre_clusters": clusters.fit(centres, sample_weight=counts.sum(axis=1)).labels_.astype(np.uint16),
         "head_names": np.array(labels.heads),
         "head_scale": labels.head_scale.astype(np.uint16),
         "head_rows": (~np.isnan(labels.quality)).sum(axis=0).astype(np.uint32),
-        "head_prior": tasks.prior.astype(single),
         "scale_names": np.array(labels.scales),
-        "scale_shift": scale_shifts(labels, tasks.prior),
+        "scale_shift": scale_shifts(labels, fitted["head_prior"]),
     }
-    return Artifact("relevance", RELEVANCE_FEATURES, arrays, {"settings": _settings(labels, trust, seed)})
 
 
 def _settings(labels: Labels, trust: list[Trust], seed: int) -> dict[str, Any]:

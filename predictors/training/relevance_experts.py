@@ -1,9 +1,8 @@
-"""The experts of relevance, each fitted on its own."""
+"""The experts of relevance, each fitted on its own. Arrays have the names of the artifact (`predictors.learned.relevance`)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
@@ -14,9 +13,9 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import Ridge
 from torch import nn
 
-from predictors.kernels.reference.relevance_network import Prototypes
+from predictors.kernels.reference.relevance_network import HALF_EVIDENCE, Prototypes
 from predictors.learned.text import COUNTS
-from predictors.training.prompt_vectors import Scale, Settings, train_network
+from predictors.training.prompt_vectors import Arrays, Scale, Settings, train_network
 from predictors.training.relevance_labels import Labels, priors
 from predictors.training.relevance_pooling import pooled_departures
 
@@ -27,36 +26,23 @@ _SETTINGS = Settings(epochs=30, batch=256, rate=3e-3, decay=1e-2)
 _DROPPED = 0.5
 
 
-@dataclass(frozen=True)
-class Network:
-    """Departures in log-odds: max(x @ hidden + hidden_bias, 0) @ out + out_bias. Members of the ensemble lie side by
-    side in the hidden layer."""
-
-    hidden: np.ndarray  # (X, N)
-    hidden_bias: np.ndarray  # (N,)
-    out: np.ndarray  # (N, H)
-    out_bias: np.ndarray  # (H,)
-
-    def departures(self, vectors: np.ndarray) -> np.ndarray:
-        """(P, H) of vectors (P, X)."""
-        return np.asarray(
-            np.maximum(vectors @ self.hidden + self.hidden_bias, 0.0) @ self.out + self.out_bias
-        )
-
-
-def fit_network(vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int) -> Network:
-    """An ensemble of networks with one hidden layer that all heads share, fitted on some rows with soft labels. A
+def fit_network(vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int) -> Arrays:
+    """Departures in log-odds: max(x @ hidden + hidden_bias, 0) @ out + out_bias. An ensemble of networks with one hidden
+    layer that all heads share, fitted on some rows with soft labels; its members lie side by side in the hidden layer. A
     prompt weighs as the root of its number of answers, since the answers to one prompt are much alike."""
     members = [_fit_member(vectors[rows], labels.quality[rows], seed + member) for member in range(_MEMBERS)]
-    return Network(
-        np.concatenate([member.hidden for member in members], axis=1),
-        np.concatenate([member.hidden_bias for member in members]),
-        np.concatenate([member.out for member in members]) / _MEMBERS,
-        np.mean([member.out_bias for member in members], axis=0),
-    )
+    hidden, hidden_bias, out, out_bias = zip(*members, strict=True)
+    return {
+        "hidden": np.concatenate(hidden, axis=1),
+        "hidden_bias": np.concatenate(hidden_bias),
+        "out": np.concatenate(out) / _MEMBERS,
+        "out_bias": np.mean(out_bias, axis=0),
+    }
 
 
-def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
+def _fit_member(
+    vectors: np.ndarray, quality: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     torch.manual_seed(seed)
     scale = Scale(vectors)
     given = torch.from_numpy(scale(vectors))
@@ -77,7 +63,7 @@ def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
 
     train_network(network, given, torch.arange(len(given)), loss, seed, _SETTINGS)
     first, bias = scale.folded(hidden.weight.detach().numpy().T, hidden.bias.detach().numpy())
-    return Network(first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy())
+    return first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy()
 
 
 # --- the lexicon ----------------------------------------------------------------------------------------
@@ -87,20 +73,8 @@ _RIDGE = 4.0
 _LEAST_SLOPE = 0.02
 
 
-@dataclass(frozen=True)
-class Lexicon:
-    """Departures in log-odds: (weights of grams @ grams) @ out."""
-
-    grams: np.ndarray  # (G, L)
-    out: np.ndarray  # (L, H)
-
-    def departures(self, weights: scipy.sparse.csr_matrix) -> np.ndarray:
-        """(P, H) of weights of grams (P, G)."""
-        return np.asarray((weights @ self.grams) @ self.out)
-
-
-def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarray) -> Lexicon:
-    """By scale: the main patterns over models in which quality departs from the models' means, and ridge regressions of
+def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarray) -> Arrays:
+    """Departures in log-odds: (weights of grams @ lexicon) @ lexicon_out. By scale: the main patterns over models in which quality departs from the models' means, and ridge regressions of
     the amount of each pattern on the weights of a prompt's grams."""
     quality = labels.quality[rows]
     mean = 1.0 / (1.0 + np.exp(-priors(quality)))
@@ -124,7 +98,7 @@ def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarr
         out = np.zeros((len(patterns), quality.shape[1]))
         out[:, heads] = patterns / np.maximum(mean[heads] * (1.0 - mean[heads]), _LEAST_SLOPE)
         outs.append(out)
-    return Lexicon(np.concatenate(coefficients, axis=1), np.concatenate(outs))
+    return {"lexicon": np.concatenate(coefficients, axis=1), "lexicon_out": np.concatenate(outs)}
 
 
 # --- the prototypes -------------------------------------------------------------------------------------
@@ -134,10 +108,8 @@ _MOST_PROTOTYPES = 384
 _NEAR = (0.01, 0.05)
 
 
-def fit_prototypes(
-    vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int
-) -> tuple[Prototypes, np.ndarray]:
-    """(prototypes, (K, H) departures of each head's quality there from its mean, in log-odds)."""
+def fit_prototypes(vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int) -> Arrays:
+    """Centres of similar prompts, and (K, H) `departures` of each head's quality there from its mean, in log-odds."""
     directions = vectors[rows, : -len(COUNTS) - 1]
     count = int(np.clip(len(rows) // _PROMPTS_A_PROTOTYPE, 1, _MOST_PROTOTYPES))
     means = KMeans(count, n_init=1, random_state=seed).fit(directions)
@@ -151,8 +123,12 @@ def fit_prototypes(
         rated = (~np.isnan(labels.quality[np.ix_(rows, labels.heads_on(scale))])).any(axis=1)
         np.add.at(counts[:, scale], nearest, rated)
     low, high = np.quantile(likeness.max(axis=1) * vectors[rows, -1], _NEAR)
-    near = (float(low) / 2.0, max(float(high), float(low) / 2.0 + 1e-3))
-    return Prototypes(centres.astype(np.float32), counts.astype(np.float32), near), departures
+    return {
+        "centres": centres.astype(np.float32),
+        "centre_counts": counts.astype(np.float32),
+        "near": np.array([low / 2.0, max(high, low / 2.0 + 1e-3)]),
+        "departures": departures,
+    }
 
 
 # --- the tasks ------------------------------------------------------------------------------------------
@@ -161,24 +137,10 @@ _TASK_RIDGE = 1.0
 _TASK_STEPS = 60
 
 
-@dataclass(frozen=True)
-class Tasks:
-    """Departures from the prior in log-odds: softmax(x @ weights + bias) @ departures. The softmax is the probability of
-    each task."""
-
-    weights: np.ndarray  # (X, T)
-    bias: np.ndarray  # (T,)
-    departures: np.ndarray  # (T, H)
-    prior: np.ndarray  # (H,) log-odds of the heads' means
-
-    def of(self, vectors: np.ndarray) -> np.ndarray:
-        """(P, T) probabilities of the tasks, of vectors (P, X)."""
-        return np.asarray(softmax(vectors @ self.weights + self.bias, axis=1))
-
-
-def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
-    """A logistic regression from prompts to tasks, and the quality of the models at each task. Rare tasks, and prompts
-    without one, form one task for each source."""
+def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Arrays:
+    """Departures from `head_prior`, the log-odds of the heads' means: shares of the tasks (`task_shares`) @
+    task_departures. A logistic regression from prompts to tasks, and the quality of the models at each task. Rare tasks,
+    and prompts without one, form one task for each source."""
     prompts = [labels.prompts[row] for row in rows]
     often = Counter((prompt.source, prompt.task) for prompt in prompts)
     names = [
@@ -203,4 +165,47 @@ def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
     best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _TASK_STEPS}).x
     *weights, bias = best.reshape(given.shape[1], len(found))
     prior, departures = pooled_departures(labels, rows, task, len(found))
-    return Tasks(*scale.folded(np.stack(weights), bias), departures, prior)
+    task_weights, task_bias = scale.folded(np.stack(weights), bias)
+    return {
+        "task_weights": task_weights,
+        "task_bias": task_bias,
+        "task_departures": departures,
+        "head_prior": prior,
+    }
+
+
+def task_shares(fitted: Arrays, vectors: np.ndarray) -> np.ndarray:
+    """(P, T) probabilities of the tasks, of vectors (P, X)."""
+    return np.asarray(softmax(vectors @ fitted["task_weights"] + fitted["task_bias"], axis=1))
+
+
+# --- all of them ----------------------------------------------------------------------------------------
+def fit_experts(
+    labels: Labels, vectors: np.ndarray, weights: scipy.sparse.csr_matrix, rows: np.ndarray, seed: int
+) -> Arrays:
+    """The experts as fitted on some rows of the prompts' vectors and weights of grams."""
+    return {
+        **fit_network(vectors, labels, rows, seed),
+        **fit_prototypes(vectors, labels, rows, seed),
+        **fit_lexicon(weights, labels, rows),
+        **fit_tasks(vectors, labels, rows),
+    }
+
+
+def departures_without_tasks(
+    fitted: Arrays, head_scale: np.ndarray, vectors: np.ndarray, weights: scipy.sparse.csr_matrix
+) -> tuple[np.ndarray, np.ndarray]:
+    """(departures of network, prototypes and lexicon (3, P, H), how far departures are faded in (P, H))."""
+    hidden = np.maximum(vectors @ fitted["hidden"] + fitted["hidden_bias"], 0.0)
+    network = hidden @ fitted["out"] + fitted["out_bias"]
+    lexicon = (weights @ fitted["lexicon"]) @ fitted["lexicon_out"]
+    low, high = fitted["near"].tolist()
+    prototypes = Prototypes(fitted["centres"], fitted["centre_counts"], (low, high))
+    counted = fitted["departures"] * prototypes.counts[:, head_scale]
+    nearby, faded = [], []
+    for vector in vectors:
+        nearness, near_by, trust, _ = prototypes.nearness(vector)
+        near = np.maximum(near_by, 1e-9)[head_scale]
+        nearby.append(nearness @ counted / near)
+        faded.append(trust * near / (near + HALF_EVIDENCE))
+    return np.stack([network, np.stack(nearby), lexicon]), np.stack(faded)

@@ -10,7 +10,7 @@ from predictors.learned.relevance import encoder_of
 from predictors.learned.text_only.estimators import LOG_TOKENS_STEP, QUALITY_STEP, coded
 from predictors.learned.text_only.models import TEXT_ONLY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError, Progress, fraction_of
-from predictors.training.prompt_vectors import fit_encoder
+from predictors.training.prompt_vectors import Arrays, fit_encoder
 from predictors.training.text_only_fits import (
     fit_clusters,
     fit_factors,
@@ -77,7 +77,7 @@ def train(data: Dataset, *, seed: int = 1, progress: Progress = lambda _: None) 
     return Artifact("text", TEXT_ONLY_FEATURES, _packed(arrays), {"settings": settings})
 
 
-def _ground(tables: Tables, rated: Additive, long: Additive) -> dict[str, np.ndarray]:
+def _ground(tables: Tables, rated: Additive, long: Additive) -> Arrays:
     """What is known of the models without a prompt."""
     measured = ~np.isnan(tables.log_tokens)
     effects = np.nan_to_num(long.effects)
@@ -94,9 +94,7 @@ def _ground(tables: Tables, rated: Additive, long: Additive) -> dict[str, np.nda
     }
 
 
-def _index(
-    tables: Tables, directions: np.ndarray, rated: Additive, long: Additive, seed: int
-) -> dict[str, np.ndarray]:
+def _index(tables: Tables, directions: np.ndarray, rated: Additive, long: Additive, seed: int) -> Arrays:
     """The prompts of the retrieval index: those with most models' answers; of equal ones a deterministic draw."""
     many = (~np.isnan(tables.quality)).sum(axis=1)
     draw = np.array([fraction_of(prompt.id, seed) for prompt in tables.prompts])
@@ -117,7 +115,7 @@ def _index(
 _SINGLE = ("gram_idf", "unknown_idf", "knn", "logistic_bias", "ridge_bias", "hidden_bias", "mf_bias")
 
 
-def _packed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _packed(arrays: Arrays) -> Arrays:
     return {
         name: array.astype(np.float32 if name in _SINGLE else np.float16)
         if array.dtype.kind == "f"

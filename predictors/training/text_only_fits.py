@@ -10,10 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
-from predictors.training.prompt_vectors import Scale, Settings, train_network
-
-Arrays = dict[str, np.ndarray]
-
+from predictors.training.prompt_vectors import Arrays, Scale, Settings, train_network
 
 # --- clusters -------------------------------------------------------------------------------------------
 #: In a cluster, what the model does elsewhere at prompts of this level counts as so many answers.

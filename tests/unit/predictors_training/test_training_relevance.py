@@ -9,7 +9,7 @@ from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
 from predictors.training.prompt_vectors import fit_encoder
 from predictors.training.relevance import train
-from predictors.training.relevance_experts import fit_tasks
+from predictors.training.relevance_experts import fit_tasks, task_shares
 from predictors.training.relevance_labels import labels_of, scale_shifts
 
 WORDS = {
@@ -77,7 +77,8 @@ def test_learns_tasks_of_prompts_and_the_quality_there() -> None:
     tasks = fit_tasks(
         np.stack([encoder.vector(prompt.features) for prompt in labels.prompts]), labels, np.arange(300)
     )
-    said = tasks.of(np.stack([encoder.vector(prompt.features) for prompt in test.prompts])) @ tasks.departures
+    vectors = np.stack([encoder.vector(prompt.features) for prompt in test.prompts])
+    said = task_shares(tasks, vectors) @ tasks["task_departures"]
     best = {"sums": "adder", "poems": "poet", "code": "coder"}
     named = [labels.heads[head] for head in said.argmax(axis=1)]
     right = np.mean(
@@ -91,8 +92,8 @@ def test_data_without_tasks_has_one_for_each_source() -> None:
     untold = tuple(Prompt(p.id, p.group, p.source, p.features) for p in data.prompts)
     labels = labels_of(Dataset(untold, data.answers))
     tasks = fit_tasks(np.ones((60, 3), dtype=np.float32), labels, np.arange(60))
-    assert tasks.weights.shape == (3, 1)
-    assert np.allclose(tasks.departures, 0.0)  # the mean of all
+    assert tasks["task_weights"].shape == (3, 1)
+    assert np.allclose(tasks["task_departures"], 0.0)  # the mean of all
 
 
 def test_qualities_are_what_will_be_seen(learned: RelevanceModel) -> None:
