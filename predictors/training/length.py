@@ -31,7 +31,7 @@ from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LENGTH_FEATURES, quantiles
 from predictors.learned.names import model_key
 from predictors.training.dataset import Dataset, DatasetError, Progress, Prompt, fraction_of
-from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors, standards
+from predictors.training.length_factors import LEAST_PROMPTS_WITH, fit_factors, standards
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
 from router.core.types import PromptFeatures
 
@@ -155,21 +155,17 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, report: Progress) -
     groups = [each.group for each in table.prompts]
     words = _frequent_words(table.prompts, settings)
     sequences, counts = _sequences(features, words)
-    factors = fit_factors(
+    factors, prompts_with, of_prompts = fit_factors(
         features, counts, groups, lengths, len(table.models), settings.factors, settings.random_features
     )
-    every, mean, scale = _inputs(features, sequences, np.hstack((counts, factors.of_prompts)))
+    every, mean, scale = _inputs(features, sequences, np.hstack((counts, of_prompts)))
     level = float(np.median(np.log(table.tokens)))
     net = LengthNet(settings, len(words), len(table.models), len(table.families), level)
     _train(net, table, every, seed, report)
-    arrays = _weights(net)
     models, families = _embeddings(net, table)
-    return arrays | {
-        "grams": factors.grams,
-        "gram_table": factors.table,
-        "random_weight": factors.random_weight,
-        "random_bias": factors.random_bias,
-        "random_table": factors.random_table,
+    return {
+        **factors,
+        **_weights(net),
         "words": words,
         "input_mean": mean,
         "input_scale": scale,
@@ -179,7 +175,7 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, report: Progress) -
         "families": np.array(table.families, dtype=str),
         "family_table": families,
         "family_spread": np.ones(len(families)),
-        "familiar": _familiar(table.prompts, factors),
+        "familiar": _familiar(table.prompts, factors["grams"], prompts_with),
     }
 
 
@@ -215,11 +211,11 @@ def _inputs(
     return every, mean, scale
 
 
-def _familiar(prompts: Sequence[Prompt], factors: Factors) -> np.ndarray:
+def _familiar(prompts: Sequence[Prompt], known: np.ndarray, prompts_with: np.ndarray) -> np.ndarray:
     """(the familiarity up to which a prompt gets the prior, the familiarity from which on it counts fully), from the
     familiarity that each training prompt would have had if it had been left out."""
     elsewhere = np.zeros(GRAMS, bool)
-    elsewhere[factors.grams] = factors.prompts_with > LEAST_PROMPTS_WITH
+    elsewhere[known] = prompts_with > LEAST_PROMPTS_WITH
     found = [familiarity(elsewhere[grams_of(each.features)]) for each in prompts]
     low = float(np.quantile(found, _UNFAMILIAR))
     return np.array([_STRANGE * low, low])

@@ -16,7 +16,6 @@ from fits without their own part of the data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -37,22 +36,6 @@ _SOLVER_STEPS = 100
 _SOLVER_RESIDUAL = 1e-5
 
 
-@dataclass(frozen=True)
-class Factors:
-    """`grams` (G,) are the known ids, `prompts_with` (G,) the number of prompts in which each occurs. `table` (G + 1,
-    rank + 1) by row is what an occurrence adds to each factor, and to the squared norm; row 0 is zero. To this comes
-    tanh(counts @ `random_weight` + `random_bias`) @ `random_table`. `of_prompts` (prompts, rank) are the factors of the training
-    prompts, each from a fit without it."""
-
-    grams: np.ndarray
-    prompts_with: np.ndarray
-    table: np.ndarray
-    random_weight: np.ndarray
-    random_bias: np.ndarray
-    random_table: np.ndarray
-    of_prompts: np.ndarray
-
-
 def fit_factors(
     prompts: Sequence[PromptFeatures],
     counts: np.ndarray,
@@ -61,9 +44,13 @@ def fit_factors(
     models: int,
     rank: int,
     random_features: int,
-) -> Factors:
-    """`counts` (prompts, counts) are `Vocabulary.counts` of the prompts. `lengths` are (prompt, model, log tokens) of each answer;
-    near copies share a group. The last factors are 0 where the data are too few for so many."""
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """(arrays by their names in the artifact, how many prompts have each known gram, the factors (prompts, rank) of the prompts,
+    each from a fit without it). `counts` (prompts, counts) are `Vocabulary.counts` of the prompts. `lengths` are (prompt, model,
+    log tokens) of each answer; near copies share a group. The last factors are 0 where the data are too few for so many.
+
+    A row of `gram_table` is what an occurrence of a gram adds to each factor, and to the squared norm; row 0 is zero. To this
+    comes tanh(counts @ `random_weight` + `random_bias`) @ `random_table`."""
     grams, prompts_with, words = _tf_idf(prompts)
     weights = _inverse_frequencies(prompts_with, len(prompts))
     random_weight, random_bias = _random_sums(counts, random_features)
@@ -86,8 +73,14 @@ def fit_factors(
     table = np.zeros((len(grams) + 1, rank + 1))
     table[1:, :-1] = weights[:, None] * found[: len(grams)]
     table[1:, -1] = weights**2
-    random_table = by * found[len(grams) :]
-    return Factors(grams, prompts_with, table, random_weight, random_bias, random_table, of_prompts)
+    arrays = {
+        "grams": grams,
+        "gram_table": table,
+        "random_weight": random_weight,
+        "random_bias": random_bias,
+        "random_table": by * found[len(grams) :],
+    }
+    return arrays, prompts_with, of_prompts
 
 
 def _random_sums(counts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -133,11 +133,11 @@ def test_factors_of_a_prompt_come_from_fits_without_it() -> None:
     rows = np.arange(150)
     groups = [each.group for each in data.prompts]
     counts = np.log1p([each.counts for each in features])
-    found = fit_factors(features, counts, groups, (rows, np.zeros(150, int), noise), 1, 2, 16)
-    assert np.corrcoef(found.of_prompts[:, 0], noise)[0, 1] < 0.3
-    assert (found.of_prompts[:, 1] == 0).all()  # one model has one factor
-    assert found.table.shape == (len(found.grams) + 1, 3)
-    assert (found.table[0] == 0).all()
+    found, _, of_prompts = fit_factors(features, counts, groups, (rows, np.zeros(150, int), noise), 1, 2, 16)
+    assert np.corrcoef(of_prompts[:, 0], noise)[0, 1] < 0.3
+    assert (of_prompts[:, 1] == 0).all()  # one model has one factor
+    assert found["gram_table"].shape == (len(found["grams"]) + 1, 3)
+    assert (found["gram_table"][0] == 0).all()
 
 
 def test_factors_show_what_only_the_counts_say() -> None:
@@ -145,7 +145,7 @@ def test_factors_show_what_only_the_counts_say() -> None:
     counts = rng.uniform(0.0, 7.0, (300, 3))
     features = [PromptFeatures((), (), ())] * 300
     lengths = np.arange(300), np.zeros(300, int), counts[:, 1] + rng.normal(0, 0.1, 300)
-    found = fit_factors(features, counts, [str(row) for row in range(300)], lengths, 1, 1, 64)
-    served = np.tanh(counts @ found.random_weight + found.random_bias) @ found.random_table
-    for each in (found.of_prompts, served):
+    found, _, of_prompts = fit_factors(features, counts, [str(row) for row in range(300)], lengths, 1, 1, 64)
+    served = np.tanh(counts @ found["random_weight"] + found["random_bias"]) @ found["random_table"]
+    for each in (of_prompts, served):
         assert np.corrcoef(each[:, 0], lengths[2])[0, 1] > 0.9
