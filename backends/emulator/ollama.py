@@ -7,8 +7,6 @@ forces a reload (`ollama_loading`). A prompt longer than the context is cut with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -20,8 +18,8 @@ from backends.emulator.driver import Driver
 from backends.emulator.faults import FaultBoard, FaultKind
 from backends.emulator.generation import Choice, Generation, Wire, new_sequence
 from backends.emulator.http import Exchange
-from backends.emulator.ollama_catalog import Entry
-from backends.emulator.ollama_loading import LoadQueue, Model
+from backends.emulator.ollama_catalog import Model
+from backends.emulator.ollama_loading import LoadQueue
 from backends.emulator.ollama_request import (
     Job,
     Refused,
@@ -36,7 +34,7 @@ from backends.emulator.ollama_request import (
     parse_options,
     typed_field,
 )
-from backends.emulator.ollama_wire import Answering, EmbeddingWire, NativeWire, OpenAiWire, openai_error
+from backends.emulator.ollama_wire import EmbeddingWire, NativeWire, OpenAiWire, openai_error
 from backends.emulator.text import (
     Answer,
     base64_floats,
@@ -135,13 +133,17 @@ class OllamaServer:
 
     def _model(self, name: str, profile: EngineProfile) -> Model:
         slots = self.options.num_parallel or profile.slots
-        most = profile.kv_capacity_tokens // slots
-        of = profile.name
-        entry = Entry(name, min(131_072, profile.kv_capacity_tokens), datetime.now(UTC))
-        if find(of) is not None:
-            entry = replace(entry, weights_bytes=weights_bytes(of), quantization=quantization_of(of))
-        names = model_names(profile, name, full_name(name), name.removesuffix(":latest"))
-        return Model(entry, profile, names, slots, min(most, self.options.num_ctx or 32_768))
+        num_ctx = min(profile.kv_capacity_tokens // slots, self.options.num_ctx or 32_768)
+        known = find(profile.name) is not None
+        return Model(
+            name,
+            profile,
+            model_names(profile, name, full_name(name), name.removesuffix(":latest")),
+            slots,
+            num_ctx,
+            weights_bytes(profile.name) if known else None,
+            quantization_of(profile.name) if known else None,
+        )
 
     # --- service ---
     @staticmethod
@@ -191,7 +193,7 @@ class OllamaServer:
             exchange.respond(503)
 
     def _tags(self, exchange: Exchange) -> None:
-        exchange.respond_json(200, {"models": [model.entry.tag() for model in self._models.values()]})
+        exchange.respond_json(200, {"models": [model.tag() for model in self._models.values()]})
 
     def _ps(self, exchange: Exchange) -> None:
         self.driver.touch()
@@ -203,7 +205,7 @@ class OllamaServer:
             expires = (
                 loaded.expires_at_s if loaded.expires_at_s is not None else now + self.engine.keep_alive_s
             )
-            found.append(model.entry.running((expires - now) / self.speed, loaded.context_tokens))
+            found.append(model.running((expires - now) / self.speed, loaded.context_tokens))
         exchange.respond_json(200, {"models": found})
 
     def _show(self, exchange: Exchange) -> None:
@@ -211,14 +213,14 @@ class OllamaServer:
         name = body.get("model") or body.get("name")
         if not name:
             raise Refused(400, "model is required")
-        exchange.respond_json(200, self._find(str(name)).entry.show())
+        exchange.respond_json(200, self._find(str(name)).show())
 
     def _v1_models(self, exchange: Exchange) -> None:
-        data = [_card(model.entry) for model in self._models.values()]
+        data = [_card(model) for model in self._models.values()]
         exchange.respond_json(200, {"object": "list", "data": data or None})
 
     def _v1_model(self, exchange: Exchange, name: str) -> None:
-        exchange.respond_json(200, _card(self._find(name).entry))
+        exchange.respond_json(200, _card(self._find(name)))
 
     def _find(self, name: Any) -> Model:
         model = self._models.get(full_name(name)) if isinstance(name, str) else None
@@ -234,7 +236,7 @@ class OllamaServer:
             raise Refused(400, "model is required") if chat else Refused(404, "model '' not found")
         model = self._find(name)
         job = native_job(body, model.names, chat=chat)
-        wire = NativeWire(chat, Answering(name, self.speed, raw=job.raw, logprobs=job.logprobs))
+        wire = NativeWire(chat, name, job)
         if job.empty:
             self._load(exchange, model, wire, job)
         else:
@@ -246,7 +248,7 @@ class OllamaServer:
         text = openai_text(body, chat=chat)
         model = self._find(name)
         job = openai_job(body, model.names, text)
-        wire = OpenAiWire(chat, Answering(name, self.speed, include_usage=job.include_usage))
+        wire = OpenAiWire(chat, name, job)
         self._generate(exchange, model, wire, job)
 
     def _generate(self, exchange: Exchange, model: Model, wire: NativeWire | OpenAiWire, job: Job) -> None:
@@ -266,7 +268,8 @@ class OllamaServer:
         data, answer.tokens, fits = fit_context(data, answer.tokens, context, job.cuts)
         if not fits:
             finish = "length"
-        wire.of.prompt = data
+        if isinstance(wire, NativeWire):
+            wire.prompt = data
         choice = self._choice(0, variant, data, answer, finish, job.keep_s)
         self._admit(exchange, wire, [choice], model, variant, job.stream)
 
@@ -274,14 +277,14 @@ class OllamaServer:
         """A request without a prompt: load the model, or unload it if keep_alive is 0."""
         variant, _ = self._loading.variant(model, job.options)
         if job.keep_s == 0:
-            wire.of.load_reason = "unload"
+            wire.load_reason = "unload"
             if model.requested is not None:
                 self.driver.touch()
                 self.engine.unload(model.requested, self.driver.reached)
                 self.driver.touch()
             exchange.respond(200, wire.whole(Generation(exchange, self.driver, wire, [], streaming=False)))
             return
-        wire.of.load_reason = "load"
+        wire.load_reason = "load"
         choice = self._choice(0, variant, b"", Answer(0, 0), "stop", job.keep_s)
         self._admit(exchange, wire, [choice], model, variant, False)
 
@@ -318,7 +321,7 @@ class OllamaServer:
         vectors: list[Any] = [embedding(data, dimensions, model.names[-1]) for data in datas]
         if api == "openai" and body.get("encoding_format") == "base64":
             vectors = [base64_floats(vector) for vector in vectors]
-        wire = EmbeddingWire(api, Answering(name, self.speed), vectors)
+        wire = EmbeddingWire(api, name, vectors)
         choices = [
             self._choice(index, variant, data, Answer(0, 0), "stop", keep)
             for index, data in enumerate(datas or [b""])
@@ -354,11 +357,11 @@ class OllamaServer:
         self._loading.ended(generation)
 
 
-def _card(entry: Entry) -> dict[str, Any]:
-    tag = entry.tag()
+def _card(model: Model) -> dict[str, Any]:
+    tag = model.tag()
     return {
         "id": tag["name"],
         "object": "model",
-        "created": int(entry.modified_at.timestamp()),
+        "created": int(model.modified_at.timestamp()),
         "owned_by": "library",
     }

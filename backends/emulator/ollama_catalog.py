@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from backends.emulator.ollama_request import shown_name
+from router.core.profile import EngineProfile
 
 _BYTES_PER_PARAMETER = 0.57
 _FAMILIES = ("llama", "qwen2", "qwen", "mistral", "gemma", "phi", "deepseek")
@@ -26,15 +28,24 @@ def rfc3339(at: datetime) -> str:
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One installed model; `context_tokens` is its trained context."""
+@dataclass(slots=True)
+class Model:
+    """One installed model. `names` are those under which a request may set a length. `context_tokens` is its trained context,
+    `num_ctx` the default one of each of its `slots`, `requested` the variant (`ollama_loading`) that was requested last."""
 
     name: str
-    context_tokens: int
-    modified_at: datetime
-    weights_bytes: int | None = None
-    quantization: str | None = None
+    profile: EngineProfile
+    names: list[str]
+    slots: int
+    num_ctx: int
+    weights_bytes: int | None
+    quantization: str | None
+    modified_at: datetime = field(default_factory=partial(datetime.now, UTC))
+    requested: str | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        return min(131_072, self.profile.kv_capacity_tokens)
 
     @property
     def parameters(self) -> float:

@@ -7,28 +7,14 @@ requests have ended and that model is unloaded; later requests wait behind it, a
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from backends.emulator.driver import Driver
 from backends.emulator.generation import Generation
-from backends.emulator.ollama_catalog import Entry
+from backends.emulator.ollama_catalog import Model
 from backends.emulator.ollama_request import Options, full_name
 from backends.engine.slots import SlotEngine
-from router.core.profile import EngineProfile
-
-
-@dataclass(slots=True)
-class Model:
-    """An installed model. `names` are those under which a request may set a length. `num_ctx` is the default context of
-    each of its `slots`, `requested` the variant that was requested last."""
-
-    entry: Entry
-    profile: EngineProfile
-    names: list[str]
-    slots: int
-    num_ctx: int
-    requested: str | None = None
 
 
 class _Held(NamedTuple):
@@ -55,11 +41,11 @@ class LoadQueue:
         """The engine's name for the model with these load-time options, and the context of its slots."""
         most = model.profile.kv_capacity_tokens // model.slots
         context = min(options.num_ctx or model.num_ctx, most)
-        variant = f"{full_name(model.entry.name)}\n{context}\n{options.load!r}"
+        variant = f"{full_name(model.name)}\n{context}\n{options.load!r}"
         if variant not in self._engine.profiles:
             profile = replace(model.profile, kv_capacity_tokens=context * model.slots)
             self._engine.profiles[variant] = profile
-            self._engine.model_bytes[variant] = model.entry.size_bytes
+            self._engine.model_bytes[variant] = model.size_bytes
         return variant, context
 
     def add(self, generation: Generation, model: Model, variant: str) -> None:

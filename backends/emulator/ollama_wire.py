@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ import orjson
 
 from backends.emulator.generation import Choice, Generation, Wire
 from backends.emulator.ollama_catalog import rfc3339
+from backends.emulator.ollama_request import Job, Options
 from backends.emulator.text import seed_of
 from backends.emulator.vllm_wire import token_id, token_ids, token_logprobs
 from backends.sse_events import END, event
@@ -24,55 +24,45 @@ def openai_error(status: int, message: str) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
 
 
-@dataclass(slots=True)
-class Answering:
-    """What a wire format needs to know of its request. `load_reason` is "load" or "unload" for a request without a
-    prompt. `logprobs` is the number of alternatives for each token (None: not requested). Durations are the model's seconds over `speed`."""
+def _metrics(generation: Generation) -> dict[str, int]:
+    """Ollama's six figures; zeros are left out. Durations are the model's over its speed."""
+    choice, speed = generation.choices[0], generation.driver.speed
+    sequence = choice.sequence
+    arrived = generation.submitted_at
+    ready = sequence.runner_at_s if sequence.runner_at_s is not None else arrived
+    admitted = sequence.admitted_at_s if sequence.admitted_at_s is not None else ready
+    first = choice.first_at if choice.first_at is not None else admitted
+    last = max(choice.last_at, first)
 
-    model: str
-    speed: float
-    prompt: bytes = b""
-    load_reason: str | None = None
-    raw: bool = False
-    logprobs: int | None = None
-    include_usage: bool = False
-    started_wall_s: float = field(default_factory=time.time)
+    def ns(model_s: float) -> int:
+        return max(0, int(model_s / speed * 1e9))
 
-    def metrics(self, generation: Generation) -> dict[str, int]:
-        """Ollama's six figures; zeros are left out."""
-        choice = generation.choices[0]
-        sequence = choice.sequence
-        arrived = generation.submitted_at
-        ready = sequence.runner_at_s if sequence.runner_at_s is not None else arrived
-        admitted = sequence.admitted_at_s if sequence.admitted_at_s is not None else ready
-        first = choice.first_at if choice.first_at is not None else admitted
-        last = max(choice.last_at, first)
-        found = {
-            "total_duration": self._ns(max(last, ready) - arrived),
-            "load_duration": self._ns(ready - arrived),
-            "prompt_eval_count": sequence.prompt_tokens,
-            "prompt_eval_duration": self._ns(first - admitted),
-            "eval_count": choice.produced,
-            "eval_duration": self._ns(last - first),
-        }
-        return {name: value for name, value in found.items() if value}
-
-    def _ns(self, model_s: float) -> int:
-        return max(0, int(model_s / self.speed * 1e9))
+    found = {
+        "total_duration": ns(max(last, ready) - arrived),
+        "load_duration": ns(ready - arrived),
+        "prompt_eval_count": sequence.prompt_tokens,
+        "prompt_eval_duration": ns(first - admitted),
+        "eval_count": choice.produced,
+        "eval_duration": ns(last - first),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 class NativeWire(Wire):
-    """/api/chat (`chat`) and /api/generate."""
+    """/api/chat (`chat`) and /api/generate. `load_reason` is "load" or "unload" for a request without a prompt."""
 
     content_type = "application/x-ndjson"
     head_first = False
 
-    def __init__(self, chat: bool, answering: Answering) -> None:
+    def __init__(self, chat: bool, model: str, job: Job) -> None:
         self._chat = chat
-        self.of = answering
+        self._model = model
+        self._job = job
+        self.prompt = b""
+        self.load_reason: str | None = None
 
     def prepare(self, choice: Choice) -> None:
-        model = orjson.dumps(self.of.model)
+        model = orjson.dumps(self._model)
         choice.head = b'{"model":' + model + b',"created_at":"'
         choice.tail = b'"},"done":false}\n' if self._chat else b'","done":false}\n'
 
@@ -82,7 +72,7 @@ class NativeWire(Wire):
         middle = b'Z","message":{"role":"assistant","content":"' if self._chat else b'Z","response":"'
         stamp = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds").encode()
         line = choice.head + stamp + middle + choice.answer.escaped(start, stop) + choice.tail
-        if self.of.logprobs is None:
+        if self._job.logprobs is None:
             return line
         logprobs = orjson.dumps(self._logprobs(choice, start, stop))
         return line.removesuffix(b"}\n") + b',"logprobs":' + logprobs + b"}\n"
@@ -93,12 +83,12 @@ class NativeWire(Wire):
     def whole(self, generation: Generation) -> bytes:
         text = "".join(choice.answer.raw(0, choice.produced) for choice in generation.choices)
         found = self._last(generation, text)
-        if self.of.logprobs is not None and generation.choices:
+        if self._job.logprobs is not None and generation.choices:
             found["logprobs"] = self._logprobs(generation.choices[0], 0, generation.choices[0].produced)
         return orjson.dumps(found)
 
     def _logprobs(self, choice: Choice, start: int, stop: int) -> list[dict[str, Any]]:
-        return token_logprobs(choice, start, stop, seed_of(self.of.prompt), self.of.logprobs or 0)
+        return token_logprobs(choice, start, stop, seed_of(self.prompt), self._job.logprobs or 0)
 
     def stream_error(self, status: int, message: str) -> bytes:
         return self.error_body(status, message) + b"\n"
@@ -107,22 +97,21 @@ class NativeWire(Wire):
         return orjson.dumps({"error": message})
 
     def _last(self, generation: Generation, text: str) -> dict[str, Any]:
-        of = self.of
-        found: dict[str, Any] = {"model": of.model, "created_at": rfc3339(datetime.now(UTC))}
+        found: dict[str, Any] = {"model": self._model, "created_at": rfc3339(datetime.now(UTC))}
         if self._chat:
             found["message"] = {"role": "assistant", "content": text}
         else:
             found["response"] = text
         found["done"] = True
-        if of.load_reason is not None:
-            found["done_reason"] = of.load_reason
+        if self.load_reason is not None:
+            found["done_reason"] = self.load_reason
             return found
         choice = generation.choices[0]
         found["done_reason"] = choice.finish_reason
-        if not self._chat and not of.raw:
+        if not self._chat and not self._job.raw:
             pieces = (choice.answer.piece(index) for index in range(choice.produced))
-            found["context"] = token_ids(of.prompt) + [token_id(piece.encode()) for piece in pieces]
-        return found | of.metrics(generation)
+            found["context"] = token_ids(self.prompt) + [token_id(piece.encode()) for piece in pieces]
+        return found | _metrics(generation)
 
 
 class OpenAiWire(Wire):
@@ -131,12 +120,14 @@ class OpenAiWire(Wire):
     content_type = "text/event-stream"
     head_first = False
 
-    def __init__(self, chat: bool, answering: Answering) -> None:
+    def __init__(self, chat: bool, model: str, job: Job) -> None:
         self._chat = chat
-        self.of = answering
-        self._created = int(answering.started_wall_s)
+        self._model = model
+        self._include_usage = job.include_usage
+        started_s = time.time()
+        self._created = int(started_s)
         # Ollama's ids are a number below 999: they are not unique.
-        number = int(answering.started_wall_s * 1e6) % 999
+        number = int(started_s * 1e6) % 999
         self._id = f"{'chatcmpl' if chat else 'cmpl'}-{number}"
 
     def prepare(self, choice: Choice) -> None:
@@ -153,7 +144,7 @@ class OpenAiWire(Wire):
 
     def closing(self, generation: Generation) -> bytes:
         data = self._event(None, generation.choices[0].finish_reason, first=False)
-        if self.of.include_usage:
+        if self._include_usage:
             chunk = self._envelope([])
             chunk["usage"] = self._usage(generation)
             data += event(orjson.dumps(chunk))
@@ -191,7 +182,7 @@ class OpenAiWire(Wire):
             part["text"] = text or ""
         part["finish_reason"] = finish_reason
         chunk = self._envelope([part])
-        if not self._chat and self.of.include_usage:
+        if not self._chat and self._include_usage:
             chunk["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         return event(orjson.dumps(chunk))
 
@@ -200,7 +191,7 @@ class OpenAiWire(Wire):
             "id": self._id,
             "object": "chat.completion.chunk" if self._chat else "text_completion",
             "created": self._created,
-            "model": self.of.model,
+            "model": self._model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
         }
@@ -218,8 +209,8 @@ class OpenAiWire(Wire):
 class EmbeddingWire(NativeWire):
     """/api/embed, /api/embeddings ("legacy") and /v1/embeddings ("openai"); never streamed."""
 
-    def __init__(self, api: str, answering: Answering, vectors: list[list[float]]) -> None:
-        super().__init__(False, answering)
+    def __init__(self, api: str, model: str, vectors: list[list[float]]) -> None:
+        super().__init__(False, model, Job("", Options()))
         self._api = api
         self._vectors = vectors
 
@@ -233,9 +224,9 @@ class EmbeddingWire(NativeWire):
                 for index, vector in enumerate(self._vectors)
             ]
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-            return orjson.dumps({"object": "list", "data": data, "model": self.of.model, "usage": usage})
-        found: dict[str, Any] = {"model": self.of.model, "embeddings": self._vectors}
-        figures = self.of.metrics(generation)
+            return orjson.dumps({"object": "list", "data": data, "model": self._model, "usage": usage})
+        found: dict[str, Any] = {"model": self._model, "embeddings": self._vectors}
+        figures = _metrics(generation)
         found |= {name: figures[name] for name in ("total_duration", "load_duration") if name in figures}
         if tokens:
             found["prompt_eval_count"] = tokens
