@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import count, takewhile
 
@@ -36,29 +36,20 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
     "request_prompt_tokens": ("Number of prefill tokens processed.", None),
     "request_generation_tokens": ("Number of generation tokens processed.", None),
     "iteration_tokens_total": ("Histogram of number of tokens per engine_step.", _STEP_BUCKETS),
-    "request_max_num_generation_tokens": (
-        "Histogram of maximum number of requested generation tokens.",
-        None,
-    ),
+    "request_max_num_generation_tokens": ("Histogram of maximum number of requested generation tokens.", None),
     "request_params_n": ("Histogram of the n request parameter.", _N_BUCKETS),
     "request_params_max_tokens": ("Histogram of the max_tokens request parameter.", None),
     "time_to_first_token_seconds": ("Histogram of time to first token in seconds.", _TTFT_BUCKETS),
     "inter_token_latency_seconds": ("Histogram of inter-token latency in seconds.", _ITL_BUCKETS),
-    "request_time_per_output_token_seconds": (
-        "Histogram of time_per_output_token_seconds per request.",
-        _ITL_BUCKETS,
-    ),
+    "request_time_per_output_token_seconds": ("Histogram of time_per_output_token_seconds per request.", _ITL_BUCKETS),
     "e2e_request_latency_seconds": ("Histogram of e2e request latency in seconds.", _LATENCY_BUCKETS),
     "request_queue_time_seconds": ("Time spent in WAITING phase for request.", _LATENCY_BUCKETS),
     "request_inference_time_seconds": ("Time spent in RUNNING phase for request.", _LATENCY_BUCKETS),
     "request_prefill_time_seconds": ("Time spent in PREFILL phase for request.", _LATENCY_BUCKETS),
     "request_decode_time_seconds": ("Time spent in DECODE phase for request.", _LATENCY_BUCKETS),
     "request_num_preemptions": ("Number of times a request was preempted.", _N_BUCKETS),
-    "request_prefill_kv_computed_tokens": (
-        "New KV tokens computed during prefill (excluding cached tokens).",
-        None,
-    ),
-}
+    "request_prefill_kv_computed_tokens": ("New KV tokens computed during prefill (excluding cached tokens).", None),
+}  # fmt: skip
 
 
 def one_two_five(most: int) -> tuple[int, ...]:
@@ -154,92 +145,79 @@ class VllmMetrics:
     # --- the page ---
     def page(self) -> bytes:
         """The text of /metrics."""
-        engine = self._engine
         out: list[str] = []
 
         def sample(name: str, value: float, label: str = "", of: str = "") -> None:
             out.append(f"vllm:{name}{_labels(self._model, label, of)} {float(value)}\n")
 
-        def family(
-            name: str, kind: str, text: str, value: float | None = None, **by_label: Mapping[str, float]
-        ) -> None:
-            """A family's head, its `value`, and its values by one more label."""
+        def head(name: str, kind: str, text: str) -> None:
             out.append(f"# HELP vllm:{name} {text}\n# TYPE vllm:{name} {kind}\n")
-            if value is not None:
-                sample(name, value)
-            for label, values in by_label.items():
-                for each, number in values.items():
-                    sample(name, number, label, each)
 
-        def counter(
-            name: str, text: str, value: float | None = None, **by_label: Mapping[str, float]
-        ) -> None:
-            family(f"{name}_total", "counter", text, value, **by_label)
-
-        for what in ("flops", "read_bytes", "write_bytes"):
-            counter(f"estimated_{what}_per_gpu", f"Estimated {what} per GPU (not modelled).", 0)
-        running, waiting = engine.running, engine.waiting
-        family("num_requests_running", "gauge", "Number of requests in model execution batches.", running)
-        family("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", waiting)
-        by_reason = {"capacity": waiting, "deferred": 0}
-        text = "Number of waiting requests by reason."
-        family("num_requests_waiting_by_reason", "gauge", text, reason=by_reason)
-        states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
-        family("engine_sleep_state", "gauge", "Engine sleep state.", sleep_state=states)
-        family("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage)
-        for name, text, value in (
-            ("prefix_cache_queries", "Prefix cache queries, in queried tokens.", engine.prefix_queries_total),
-            ("prefix_cache_hits", "Prefix cache hits, in cached tokens.", engine.prefix_hits_total),
-            ("external_prefix_cache_queries", "External prefix cache queries (not modelled).", 0),
-            ("external_prefix_cache_hits", "External prefix cache hits (not modelled).", 0),
-            ("mm_cache_queries", "Multi-modal cache queries (not modelled).", 0),
-            ("mm_cache_hits", "Multi-modal cache hits (not modelled).", 0),
-            ("num_preemptions", "Cumulative number of preemption from the engine.", engine.preemptions_total),
-            ("prompt_tokens", "Number of prefill tokens processed.", engine.prompt_tokens_total),
-        ):
-            counter(name, text, value)
-        cached = self._cached_tokens_total
-        by_source = {
-            "local_compute": engine.prompt_tokens_total - cached,
-            "local_cache_hit": cached,
-            "external_kv_transfer": 0,
-        }
-        counter("prompt_tokens_by_source", "Number of prompt tokens by source.", source=by_source)
-        counter("prompt_tokens_cached", "Number of cached prompt tokens (local + external).", cached)
-        by_tier = {"device": cached}
-        counter("prompt_tokens_cached_by_source", "Prefix-cache hit tokens by cache tier.", source=by_tier)
-        counter("generation_tokens", "Number of generation tokens processed.", engine.generation_tokens_total)
-        ended = {reason: self._success[reason] for reason in _FINISHED_REASONS}
-        counter("request_success", "Count of successfully processed requests.", finished_reason=ended)
-        counter("admission_rejections", "Admission attempts rejected by a queue limit, by reason.")
+        for kind, name, text, value in self._families():
+            head(name, kind, text)
+            label, values = value if isinstance(value, tuple) else ("", {"": value})
+            for of, number in values.items():
+                sample(name, number, label, of)
         out.append(
             f'vllm:admission_rejections_total{{model_name="{_escape(self._model)}",reason="max_num_queued_reqs"}}'
             f" {float(self.rejections_total)}\n"
         )
-        for name, values in self._histograms.items():
-            family(name, "histogram", _HISTOGRAMS[name][0])
+        for name, histogram in self._histograms.items():
+            head(name, "histogram", _HISTOGRAMS[name][0])
             below = 0
-            for bound, inside in zip((*map(float, values.bounds), "+Inf"), values.counts, strict=True):
+            for bound, inside in zip((*map(float, histogram.bounds), "+Inf"), histogram.counts, strict=True):
                 below += inside
                 sample(f"{name}_bucket", below, "le", str(bound))
             sample(f"{name}_count", below)
-            sample(f"{name}_sum", values.total)
-        family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
-        profile = engine.profile
+            sample(f"{name}_sum", histogram.total)
+        head("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
+        profile = self._engine.profile
         info = {
             "block_size": str(profile.block_tokens),
             "cache_dtype": "auto",
-            "enable_prefix_caching": str(engine.prefix_caching),
+            "enable_prefix_caching": str(self._engine.prefix_caching),
             "engine": "0",
             "gpu_memory_utilization": "0.9",
             "num_gpu_blocks": str(profile.kv_capacity_tokens // profile.block_tokens),
         }
-        out.append(
-            "vllm:cache_config_info{"
-            + ",".join(f'{key}="{value}"' for key, value in info.items())
-            + "} 1.0\n"
-        )
+        labels = ",".join(f'{key}="{value}"' for key, value in info.items())
+        out.append(f"vllm:cache_config_info{{{labels}}} 1.0\n")
         return "".join(out).encode()
+
+    def _families(self) -> Iterator[tuple[str, str, str, float | tuple[str, Mapping[str, float]]]]:
+        """(kind, name, what vLLM says of it, value, or one more label with its values), in the order of the page."""
+        engine, cached = self._engine, self._cached_tokens_total
+        sources = {
+            "local_compute": engine.prompt_tokens_total - cached,
+            "local_cache_hit": cached,
+            "external_kv_transfer": 0,
+        }
+        ended = {reason: self._success[reason] for reason in _FINISHED_REASONS}
+        reasons = {"capacity": engine.waiting, "deferred": 0}
+        states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+        for what in ("flops", "read_bytes", "write_bytes"):
+            yield "counter", f"estimated_{what}_per_gpu_total", f"Estimated {what} per GPU (not modelled).", 0
+        yield from (
+            ("gauge", "num_requests_running", "Number of requests in model execution batches.", engine.running),
+            ("gauge", "num_requests_waiting", "Number of requests waiting to be processed.", engine.waiting),
+            ("gauge", "num_requests_waiting_by_reason", "Number of waiting requests by reason.", ("reason", reasons)),
+            ("gauge", "engine_sleep_state", "Engine sleep state.", ("sleep_state", states)),
+            ("gauge", "kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage),
+            ("counter", "prefix_cache_queries_total", "Prefix cache queries, in queried tokens.", engine.prefix_queries_total),
+            ("counter", "prefix_cache_hits_total", "Prefix cache hits, in cached tokens.", engine.prefix_hits_total),
+            ("counter", "external_prefix_cache_queries_total", "External prefix cache queries (not modelled).", 0),
+            ("counter", "external_prefix_cache_hits_total", "External prefix cache hits (not modelled).", 0),
+            ("counter", "mm_cache_queries_total", "Multi-modal cache queries (not modelled).", 0),
+            ("counter", "mm_cache_hits_total", "Multi-modal cache hits (not modelled).", 0),
+            ("counter", "num_preemptions_total", "Cumulative number of preemption from the engine.", engine.preemptions_total),
+            ("counter", "prompt_tokens_total", "Number of prefill tokens processed.", engine.prompt_tokens_total),
+            ("counter", "prompt_tokens_by_source_total", "Number of prompt tokens by source.", ("source", sources)),
+            ("counter", "prompt_tokens_cached_total", "Number of cached prompt tokens (local + external).", cached),
+            ("counter", "prompt_tokens_cached_by_source_total", "Prefix-cache hit tokens by cache tier.", ("source", {"device": cached})),
+            ("counter", "generation_tokens_total", "Number of generation tokens processed.", engine.generation_tokens_total),
+            ("counter", "request_success_total", "Count of successfully processed requests.", ("finished_reason", ended)),
+            ("counter", "admission_rejections_total", "Admission attempts rejected by a queue limit, by reason.", ("", {})),
+        )  # fmt: skip
 
 
 def _submitted_at_s(choice: Choice) -> float:
