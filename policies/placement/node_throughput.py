@@ -9,7 +9,6 @@ scaled up to one. Prompt and decode tokens of the batch are rounded, so T does n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from policies.placement.pipeline import MachineKind
 
@@ -19,22 +18,6 @@ _KV_SHARE = 0.3
 _ITERATIONS = 10
 #: If the typical layers of all machines hold the model fewer times than this, each machine holds as many layers as it can.
 _SPARE = 1.2
-
-
-@dataclass(frozen=True, slots=True)
-class TypicalBatch:
-    """Prompts (possibly less than one), their tokens, and decode tokens of a node's mean batch."""
-
-    prompts: float
-    prompt_tokens: int
-    decode_tokens: int
-
-    def tokens_per_s(self, machine: MachineKind, layers: int) -> float:
-        scale = 1.0 if self.prompts >= 1 else 1 / self.prompts
-        tokens = scale * (self.prompt_tokens + self.decode_tokens)
-        prompt_s = machine.prompt.at(int(self.prompt_tokens * scale))
-        decode_s = machine.decode.at(self.decode_tokens) * scale
-        return tokens / (layers * (prompt_s + decode_s))
 
 
 class NodeThroughput:
@@ -66,17 +49,22 @@ class NodeThroughput:
             }
 
     def __call__(self, machine: str, layers: int) -> float:
-        """Tokens per second of prompts and decodes together."""
-        return self.batch(machine, layers).tokens_per_s(self.machines[machine], layers)
-
-    def batch(self, machine: str, layers: int) -> TypicalBatch:
-        """The batch that such a node works on."""
-        kv_tokens = int(_KV_SHARE * self.machines[machine].limits[layers - 1].kv_token_layers / layers)
+        """Tokens per second of prompts and decodes together, for the mean batch of such a node."""
+        kind = self.machines[machine]
+        kv_tokens = int(_KV_SHARE * kind.limits[layers - 1].kv_token_layers / layers)
         requests = kv_tokens / (MEAN_INPUT_TOKENS + MEAN_OUTPUT_TOKENS) * self._share(machine, layers)
         prompts = requests / MEAN_OUTPUT_TOKENS
         if prompts > 1:
-            return TypicalBatch(1, MEAN_INPUT_TOKENS, MEAN_OUTPUT_TOKENS)
-        return TypicalBatch(prompts, round(prompts * MEAN_INPUT_TOKENS), round(requests))
+            scale, prompt_tokens, decode_tokens = 1.0, MEAN_INPUT_TOKENS, MEAN_OUTPUT_TOKENS
+        else:
+            scale, prompt_tokens, decode_tokens = (
+                1 / prompts,
+                round(prompts * MEAN_INPUT_TOKENS),
+                round(requests),
+            )
+        prompt_s = kind.prompt.at(int(prompt_tokens * scale))
+        decode_s = kind.decode.at(decode_tokens) * scale
+        return scale * (prompt_tokens + decode_tokens) / (layers * (prompt_s + decode_s))
 
     def _share(self, machine: str, layers: int) -> float:
         """The part of a request's round trip that it spends in this node."""

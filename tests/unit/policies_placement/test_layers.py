@@ -62,17 +62,17 @@ def test_links_go_where_the_next_layer_is_held(partial: bool, hops: int) -> None
 
 def test_a_nodes_throughput_follows_its_share_of_the_round_trip() -> None:
     rate = NodeThroughput({"m": machine("m")}, {"m": 1}, {"m": 4}, {"m": 1.0}, 8)
-    batch = rate.batch("m", 2)
     # 30 % of 400,000 token-layers hold 60 requests of 990 tokens at 2 layers; a quarter of the trip is here
-    assert batch.decode_tokens == round(0.25 * int(0.3 * 400_000 / 2) / 990)
-    assert batch.prompts == pytest.approx(batch.decode_tokens / 240, rel=0.02)
-    assert rate("m", 2) == batch.tokens_per_s(machine("m"), 2)
+    requests = 0.25 * int(0.3 * 400_000 / 2) / 990
+    prompts, prompt_tokens, decode_tokens = requests / 240, round(requests / 240 * 750), round(requests)
+    times_s = int(prompt_tokens / prompts) / 1000 + decode_tokens / 1000 / prompts  # scaled up to one prompt
+    assert rate("m", 2) == pytest.approx((prompt_tokens + decode_tokens) / prompts / (2 * times_s))
 
 
 def test_a_full_batch_is_one_mean_request() -> None:
     large = MachineKind("m", 1e9, 1e9, LINEAR, LINEAR, (LayerLimits(10**9, 1, 2048, 9, 9),) * 2)
-    batch = NodeThroughput({"m": large}, {"m": 1}, {"m": 2}, {"m": 1.0}, 4).batch("m", 2)
-    assert (batch.prompts, batch.prompt_tokens, batch.decode_tokens) == (1, 750, 240)
+    rate = NodeThroughput({"m": large}, {"m": 1}, {"m": 2}, {"m": 1.0}, 4)
+    assert rate("m", 2) == pytest.approx(990 / (2 * 0.99))
 
 
 def test_the_flow_is_what_the_narrowest_cut_lets_through() -> None:
