@@ -132,10 +132,7 @@ def _headroom(slo: Slo, option: Option, times: tuple[float, float]) -> _Headroom
     ttft_s = inf if slo.ttft_s is None else slo.ttft_s - times[0]
     if slo.e2e_s is not None:
         ttft_s = min(ttft_s, slo.e2e_s - _e2e_s(option, times))
-    return _Headroom(
-        0.0 if ttft_s == inf else ttft_s,
-        0.0 if slo.tpot_s is None else slo.tpot_s - times[1],
-    )
+    return _Headroom(0.0 if ttft_s == inf else ttft_s, 0.0 if slo.tpot_s is None else slo.tpot_s - times[1])
 
 
 def _excess(headroom: _Headroom) -> _Headroom:

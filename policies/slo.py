@@ -120,11 +120,7 @@ class BestFit(Policy):
         return Choice(index, known(times_s), _why_slower(index, broken, times_s, scarce=scarce))
 
     def _best_fit(
-        self,
-        options: Sequence[Option],
-        meeting: list[int],
-        misses: Sequence[float],
-        times_s: Sequence[float],
+        self, options: Sequence[Option], meeting: list[int], misses: Sequence[float], times_s: Sequence[float]
     ) -> Choice:
         among, broken = meeting, [0] * len(meeting)
         if any_promised(options):
@@ -172,8 +168,7 @@ class BestFit(Policy):
         room = [has_room(option) for option in options]
         broken = [promises_broken(option, lost=True) for option in options]
         index = min(
-            every,
-            key=lambda at: (not room[at], broken[at], misses[at], times_s[at], name_of(options[at])),
+            every, key=lambda at: (not room[at], broken[at], misses[at], times_s[at], name_of(options[at]))
         )
 
         def why(at: int) -> str:

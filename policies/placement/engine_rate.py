@@ -8,11 +8,7 @@ from router.core.profile import EngineProfile
 
 
 def requests_per_s(
-    engine: EngineProfile,
-    prompt_tokens: float,
-    output_tokens: float,
-    seats: int,
-    step_limit_s: float = inf,
+    engine: EngineProfile, prompt_tokens: float, output_tokens: float, seats: int, step_limit_s: float = inf
 ) -> float:
     """Requests of a mean size in a second: with B decoding sequences each step takes B / output prompts in, and the
     best B counts whose steps take no longer than `step_limit_s` (the TPOT to keep). 0 if no B does."""

@@ -21,14 +21,7 @@ from math import exp, inf, log
 
 from policies.placement.layer_stages import Chain, MachinePool, Plan, Throughput, shares
 from policies.placement.node_throughput import MEAN_OUTPUT_TOKENS
-from policies.placement.pipeline import (
-    SINK,
-    SOURCE,
-    LayeredModel,
-    LayerTime,
-    MachineCluster,
-    NodeLink,
-)
+from policies.placement.pipeline import SINK, SOURCE, LayeredModel, LayerTime, MachineCluster, NodeLink
 
 #: The share of the KV caches that is filled.
 _FILLED = 0.8
@@ -133,10 +126,7 @@ class StageEstimate:
         return low
 
     def _connected(
-        self,
-        senders: dict[int, tuple[int, float]],
-        receivers: dict[int, tuple[int, float]],
-        hops: list[_Hop],
+        self, senders: dict[int, tuple[int, float]], receivers: dict[int, tuple[int, float]], hops: list[_Hop]
     ) -> bool:
         """Adds the hops from one stage to the next; False where a link is missing."""
         for a, (many, x) in senders.items():

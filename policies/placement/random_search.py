@@ -12,11 +12,7 @@ from policies.placement.types import Cluster, Group, Model, Placement
 
 
 def random_search(
-    cluster: Cluster,
-    models: Sequence[Model],
-    evaluate: Evaluator,
-    random: Random,
-    evaluations: int,
+    cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, random: Random, evaluations: int
 ) -> ScoredPlacement:
     """The best of this many random placements, at least one."""
     fit = Fit(models)

@@ -37,10 +37,7 @@ def split_by_size(pool: Pool, models: Sequence[Model], evaluate: Evaluator) -> S
             group
             for gpus, members in zip(parts, classes, strict=True)
             for group in alpaserve(
-                Cluster((Pool(pool.kind, gpus, pool.node_gpus),)),
-                models,
-                evaluate,
-                only=frozenset(members),
+                Cluster((Pool(pool.kind, gpus, pool.node_gpus),)), models, evaluate, only=frozenset(members)
             ).placement
         ]
         plans.append(evaluate.scored(Placement(tuple(groups)).sorted()))

@@ -195,11 +195,7 @@ class _Model:
         return max(self.forecast.rate_per_s(now_s, at_s) for at_s in looks)
 
     def _mix(
-        self,
-        capacities: Sequence[Capacity],
-        demand_per_s: float,
-        least: Sequence[int],
-        most: Sequence[int],
+        self, capacities: Sequence[Capacity], demand_per_s: float, least: Sequence[int], most: Sequence[int]
     ) -> list[int]:
         priced = any(pool.usd_per_hour for pool in self.pools)
         kinds = [
