@@ -117,7 +117,15 @@ class BestFit(Policy):
         if scarce:
             among = least_kind(options, among)
         index = min(among, key=lambda at: (times_s[at], name_of(options[at])))
-        return Choice(index, known(times_s), _why_slower(index, broken, times_s, scarce=scarce))
+
+        def why(at: int) -> str:
+            if broken[at] > broken[index]:
+                return _would_break(broken[at])
+            if scarce and times_s[at] < times_s[index]:
+                return KEPT_FREE
+            return _slower(times_s[at], times_s[index])
+
+        return Choice(index, known(times_s), Reasons(len(times_s), index, why))
 
     def _best_fit(
         self, options: Sequence[Option], meeting: list[int], misses: Sequence[float], times_s: Sequence[float]
@@ -153,9 +161,17 @@ class BestFit(Policy):
         times_s: Sequence[float],
     ) -> Choice:
         """P(miss) has been too optimistic for best fit: the least time, or the fewest sequences."""
-        blind = self._guard.level > 1
+        blind, epsilon = self._guard.level > 1, self.epsilon
         index = least_busy(options, range(len(options))) if blind else least(options, meeting, times_s)
-        return Choice(index, misses, _why_not_packed(index, misses, times_s, self.epsilon, blind=blind))
+
+        def why(at: int) -> str:
+            if blind:
+                return BUSIER
+            if misses[at] > epsilon:
+                return would_miss(misses[at])
+            return f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
+
+        return Choice(index, misses, Reasons(len(misses), index, why))
 
     def _least_miss(
         self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float], *, given_up: bool
@@ -177,7 +193,7 @@ class BestFit(Policy):
         return Choice(index, misses, Reasons(len(misses), index, why), defer=not room[index])
 
 
-# --- reasons: functions of what they need, because most are never read ---------------------------------------------------
+# --- reasons ----------------------------------------------------
 def _why_not_best(
     index: int,
     misses: Sequence[float],
@@ -211,32 +227,6 @@ def _of(known: tuple[Sequence[int], Sequence[_T]], at: int) -> _T | None:
     options, values = known
     place = bisect_left(options, at)
     return values[place] if place < len(options) and options[place] == at else None
-
-
-def _why_not_packed(
-    index: int, misses: Sequence[float], times_s: Sequence[float], epsilon: float, *, blind: bool
-) -> Sequence[str | None]:
-    def why(at: int) -> str:
-        if blind:
-            return BUSIER
-        if misses[at] > epsilon:
-            return would_miss(misses[at])
-        return f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
-
-    return Reasons(len(misses), index, why)
-
-
-def _why_slower(
-    index: int, broken: Sequence[int], times_s: Sequence[float], *, scarce: bool
-) -> Sequence[str | None]:
-    def why(at: int) -> str:
-        if broken[at] > broken[index]:
-            return _would_break(broken[at])
-        if scarce and times_s[at] < times_s[index]:
-            return KEPT_FREE
-        return _slower(times_s[at], times_s[index])
-
-    return Reasons(len(times_s), index, why)
 
 
 def _slower(time_s: float, taken_s: float) -> str:
