@@ -5,6 +5,7 @@ The forests stay as they were trained (`predictors.learned.trees`); `predictors.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import exp, log
@@ -49,7 +50,7 @@ class TreeTimes(Learner[TreeError]):
 
     def __init__(self, stats: FleetStats) -> None:
         super().__init__(stats)
-        self._groups: dict[tuple[str, str], TreeGroup] = {}
+        self._groups: defaultdict[tuple[str, str], TreeGroup] = defaultdict(TreeGroup)
 
     def times(self, request: Request, options: Sequence[Option]) -> list[tuple[float, float]] | None:
         """By option the p90 of TTFT from the request's arrival and of TPOT, in seconds. None without the forests, and
@@ -73,7 +74,7 @@ class TreeTimes(Learner[TreeError]):
             options, predictions, stats, logs.tolist(), strict=True
         ):
             instance = option.instance
-            group = self._group(of.group_key)
+            group = self._groups[of.group_key]
             queued = instance.awaiting_first_token > 0
             ttft_s = exp(ttft + group.value(_TTFT, queued))
             if is_unloaded(instance, option.candidate.upstream_model):
@@ -112,21 +113,15 @@ class TreeTimes(Learner[TreeError]):
         return TreeError(stats.key, _TPOT, forecast.queued, log(tpot_s) - forecast.tpot)
 
     def apply(self, observation: TreeError, now: float) -> None:
-        group = self._group(self.stats.candidates[observation.candidate].group_key)
+        group = self._groups[self.stats.candidates[observation.candidate].group_key]
         group.observe(observation.time, observation.queued, observation.error)
 
     def forget(self, instances: Collection[str]) -> None:
-        used = self.stats.group_keys()
-        self._groups = {name: group for name, group in self._groups.items() if name in used}
+        for name in self._groups.keys() - self.stats.group_keys():
+            del self._groups[name]
 
     def use(self, models: Models) -> None:
         self._groups.clear()
-
-    def _group(self, key: tuple[str, str]) -> TreeGroup:
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = TreeGroup()
-        return group
 
     def _is_stale(self, forecast: TreeForecast, stats: CandidateStats) -> bool:
         """Whether earlier forests made it."""
