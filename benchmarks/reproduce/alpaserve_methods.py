@@ -11,7 +11,7 @@ from benchmarks.reproduce.alpaserve_workload import BURSTS, DEFAULT, IDLE, Assum
 from policies.placement.alpaserve import alpaserve, alpaserve_star, score
 from policies.placement.feasibility import obstacles
 from policies.placement.memory import Fit, gb_per_gpu, group_gb
-from policies.placement.outcomes import ScoredPlacement
+from policies.placement.outcomes import Outcome
 from policies.placement.types import Placement
 
 #: Where the default assumptions never give the published placement: others that do.
@@ -48,7 +48,7 @@ def _infeasible(case: Case, load: Workload) -> Reproduction:
     return Reproduction((0,) if refused and reasons else (), 1, DEFAULT.name, reasons)
 
 
-def _planned(load: Workload) -> ScoredPlacement | None:
+def _planned(load: Workload) -> Outcome | None:
     method = alpaserve_star if load.case.star else alpaserve
     return method(load.cluster, load.case.models, load.evaluator())
 
@@ -69,7 +69,7 @@ def _seeds(
     return tuple(found), tuple(f"{count} x {reason}" for reason, count in reasons.most_common())
 
 
-def _reason(load: Workload, published: Placement, plan: ScoredPlacement | None) -> str:
+def _reason(load: Workload, published: Placement, plan: Outcome | None) -> str:
     fit = Fit(load.case.models)
     evaluate = load.evaluator()
     if plan is None:
@@ -78,7 +78,7 @@ def _reason(load: Workload, published: Placement, plan: ScoredPlacement | None) 
         return "the published placement does not fit"
     if not load.case.star and (room := _room(published, fit)):
         return f"the published placement has room for {room}: the method would not end there"
-    if score(plan.outcome) >= score(evaluate(published)):
+    if score(plan) >= score(evaluate(published)):
         return f"{_shapes(plan.placement)} scores higher"
     return _passed_by(fit, published, load.arrivals.counts)
 

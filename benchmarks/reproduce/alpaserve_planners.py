@@ -103,13 +103,13 @@ def _draw(case: Case, data: Path, seed: int, requests: int, evolved: bool) -> Dr
     random = random_search(cluster, models, evaluate, Random(seed), searched.evaluations)
     evolution = evolve(greedy, Fit(models), evaluate, Random(seed)) if evolved else None
     attained = Attained(
-        alpaserve=greedy.outcome.attainment,
-        beam=alpaserve(cluster, models, evaluate, beam=3).outcome.attainment,
-        split=None if split is None else split.outcome.attainment,
-        evolved=None if evolution is None else evolution.outcome.attainment,
-        headway=plan.outcome.attainment,
-        random=random.outcome.attainment,
-        exhaustive=None if every is None else every.outcome.attainment,
+        alpaserve=greedy.attainment,
+        beam=alpaserve(cluster, models, evaluate, beam=3).attainment,
+        split=None if split is None else split.attainment,
+        evolved=None if evolution is None else evolution.attainment,
+        headway=plan.attainment,
+        random=random.attainment,
+        exhaustive=None if every is None else every.attainment,
         bound=most_servable(cluster, models, load.arrivals.counts) / len(load.arrivals),
         evaluations=searched.evaluations,
         seconds=seconds,

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from policies.placement.candidates import equal_groups
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator, Outcome, ScoredPlacement
+from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.types import Cluster, Group, Model, Placement
 
 
 def score(outcome: Outcome) -> float:
     """AlpaServe's: attainment, then mean latency, then replicas, in one number."""
-    return outcome.attainment - outcome.mean_latency_s / 1e4 + outcome.replicas / 1e6
+    return outcome.attainment - outcome.mean_latency_s / 1e4 + outcome.placement.replicas / 1e6
 
 
 def alpaserve(
@@ -27,7 +27,7 @@ def alpaserve(
     *,
     beam: int | None = None,
     only: frozenset[int] | None = None,
-) -> ScoredPlacement:
+) -> Outcome:
     """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3).
     `only`: place no other models."""
     fit = Fit(models, only)
@@ -36,25 +36,20 @@ def alpaserve(
         placements = [greedy(start, fit, evaluate) for start in starts]
     else:
         placements = [beam_search(start, fit, evaluate, beam) for start in starts]
-    return best_plan(list(map(evaluate.scored, placements)))
+    return max(map(evaluate, placements), key=score)
 
 
-def alpaserve_star(cluster: Cluster, models: Sequence[Model], evaluate: Evaluator) -> ScoredPlacement | None:
+def alpaserve_star(cluster: Cluster, models: Sequence[Model], evaluate: Evaluator) -> Outcome | None:
     """AlpaServe*: every group runs every model, so that each request has a replica. None if no candidate has the
     memory for it (`feasibility` says why)."""
     fit = Fit(models)
     everything = tuple(range(len(models)))
     found = [
-        evaluate.scored(Placement(tuple(Group(group.shape, everything) for group in start)))
+        evaluate(Placement(tuple(Group(group.shape, everything) for group in start)))
         for start in equal_groups(cluster)
         if all(fit.holds(group.shape, everything) for group in start)
     ]
-    return best_plan(found) if found else None
-
-
-def best_plan(plans: Sequence[ScoredPlacement]) -> ScoredPlacement:
-    """The plan of the best score, the first of equals."""
-    return max(plans, key=lambda plan: score(plan.outcome))
+    return max(found, key=score, default=None)
 
 
 def greedy(start: Placement, fit: Fit, evaluate: Evaluator, at_once: int = 1) -> Placement:
@@ -89,7 +84,7 @@ def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> 
     """Add one replica in every possible way and keep the `width` best placements, until nothing fits. Returns the best of
     all steps."""
     beam = [start]
-    best = evaluate.scored(start)
+    best = evaluate(start)
     visited: set[Placement] = set()
     while beam:
         plans = []
@@ -97,10 +92,10 @@ def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> 
             for added in _every_addition(placement, fit):
                 if added not in visited:
                     visited.add(added)
-                    plans.append(evaluate.scored(added))
-        plans.sort(key=lambda plan: score(plan.outcome), reverse=True)
+                    plans.append(evaluate(added))
+        plans.sort(key=score, reverse=True)
         beam = [plan.placement for plan in plans[:width]]
-        best = best_plan([best, *plans[:width]])
+        best = max([best, *plans[:width]], key=score)
     return best.placement
 
 

@@ -12,7 +12,7 @@ from random import Random
 
 from policies.placement.changes import holding
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator, ScoredPlacement
+from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.types import Group, Placement, Shape
 
 #: The chance of each change of a child.
@@ -20,33 +20,33 @@ _MERGE, _SPLIT, _REPLACE = 0.08, 0.08, 0.05
 
 
 def evolve(
-    plan: ScoredPlacement,
+    plan: Outcome,
     fit: Fit,
     evaluate: Evaluator,
     random: Random,
     *,
     steps: int = 200,
     population: int = 1024,
-) -> ScoredPlacement:
+) -> Outcome:
     """The plan with the highest attainment of all steps, the given one included. Each step draws `population` children. The
     defaults are AlpaServe's."""
     best = plan
     plans = [plan]
     for _ in range(steps):
-        weights = [each.outcome.attainment for each in plans]
+        weights = [each.attainment for each in plans]
         if not any(weights):
             return best
         parents = random.choices(plans, weights, k=population)
         children = [_child(parent, fit, evaluate, random) for parent in parents]
-        plans = list(map(evaluate.scored, children))
-        best = max([best, *plans], key=lambda each: each.outcome.attainment)
+        plans = list(map(evaluate, children))
+        best = max([best, *plans], key=lambda each: each.attainment)
         plans.append(best)
     return best
 
 
-def _child(parent: ScoredPlacement, fit: Fit, evaluate: Evaluator, random: Random) -> Placement:
+def _child(parent: Outcome, fit: Fit, evaluate: Evaluator, random: Random) -> Placement:
     placement = parent.placement
-    unserved = [float(count) for count in evaluate.unserved(parent.outcome)]
+    unserved = [float(count) for count in evaluate.unserved(parent)]
     if random.random() < _MERGE:
         placement = _merge(placement, fit, random, unserved)
     if random.random() < _SPLIT:

@@ -8,16 +8,16 @@ from math import comb, prod
 
 from policies.placement.candidates import mixed_groups
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator, ScoredPlacement
+from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.types import Cluster, Group, Model, Placement, Shape
 
 
 def exhaustive(
     cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, *, most: int = 100_000
-) -> ScoredPlacement | None:
+) -> Outcome | None:
     """The best of all placements, partly filled ones too. None where there are more than `most`."""
     found = placements(cluster, Fit(models), most)
-    return None if found is None else max(map(evaluate.scored, found), key=lambda plan: plan.outcome.rank)
+    return None if found is None else max(map(evaluate, found), key=lambda plan: plan.rank)
 
 
 def placements(cluster: Cluster, fit: Fit, most: int) -> list[Placement] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from random import Random
 
 from policies.placement.alpaserve import greedy
@@ -20,7 +21,7 @@ from policies.placement.attainment_bound import most_servable
 from policies.placement.candidates import count_mixed_groups, mixed_groups, shapes, some_equal_groups
 from policies.placement.changes import group_changes, replica_changes
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator, ScoredPlacement
+from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.random_search import filled, random_placement
 from policies.placement.types import Cluster, Group, Model, Placement
 
@@ -42,6 +43,7 @@ class SearchBudget:
 
 
 DEFAULT_BUDGET = SearchBudget()
+_rank = attrgetter("rank")
 
 
 def local_search(
@@ -51,7 +53,7 @@ def local_search(
     random: Random,
     *,
     budget: SearchBudget = DEFAULT_BUDGET,
-) -> ScoredPlacement:
+) -> Outcome:
     """The best plan found."""
     bound = most_servable(cluster, models, evaluate.arrivals.counts)
     search = _Search(Fit(models), evaluate, random, budget, bound)
@@ -78,10 +80,10 @@ class _Search:
             or self.evaluate.simulated_requests - simulated >= share * self.budget.simulated_requests
         )
 
-    def run(self, cluster: Cluster) -> ScoredPlacement:
+    def run(self, cluster: Cluster) -> Outcome:
         starts = []
         for placement in self.starts(cluster):
-            starts.append(self.evaluate.scored(placement.sorted()))
+            starts.append(self.evaluate(placement.sorted()))
             if self.spent(0.5):
                 break
         starts.sort(key=_rank, reverse=True)
@@ -91,13 +93,13 @@ class _Search:
         for _ in range(self.budget.kicks):
             if self.spent() or self.perfect(best):
                 break
-            kicked = self.evaluate.scored(self.kicked(best.placement).sorted())
+            kicked = self.evaluate(self.kicked(best.placement).sorted())
             best = max(best, self.climb(kicked), key=_rank)
         return best
 
-    def perfect(self, plan: ScoredPlacement) -> bool:
+    def perfect(self, plan: Outcome) -> bool:
         """Whether no placement serves more requests, and there are no other aims."""
-        return not plan.outcome.aims and sum(plan.outcome.good) >= self.bound
+        return not plan.aims and sum(plan.good) >= self.bound
 
     def starts(self, cluster: Cluster) -> Iterator[Placement]:
         if count_mixed_groups(cluster) <= self.budget.divisions:
@@ -110,20 +112,20 @@ class _Search:
         for _ in range(self.budget.random_starts):
             yield random_placement(cluster, self.fit, self.random)
 
-    def climb(self, plan: ScoredPlacement) -> ScoredPlacement:
+    def climb(self, plan: Outcome) -> Outcome:
         """Take the first change that helps, until none does."""
         while (better := self.better(plan)) is not None:
             plan = better
         return plan
 
-    def better(self, plan: ScoredPlacement) -> ScoredPlacement | None:
+    def better(self, plan: Outcome) -> Outcome | None:
         changed = list(dict.fromkeys(each.sorted() for each in self.neighbours(plan.placement)))
         self.random.shuffle(changed)
         for each in changed:
             if self.spent():
                 break
-            found = self.evaluate.scored(each)
-            if found.outcome.rank > plan.outcome.rank:
+            found = self.evaluate(each)
+            if found.rank > plan.rank:
                 return found
         return None
 
@@ -146,15 +148,11 @@ def at_once(cluster: Cluster) -> int:
     return max(1, cluster.gpus // 32)
 
 
-def _unlike(plans: Iterable[ScoredPlacement], count: int) -> list[ScoredPlacement]:
+def _unlike(plans: Iterable[Outcome], count: int) -> list[Outcome]:
     """The first plan of each division, up to `count`."""
-    found: dict[tuple[str, ...], ScoredPlacement] = {}
+    found: dict[tuple[str, ...], Outcome] = {}
     for plan in plans:
         division = tuple(sorted(str(group.shape) for group in plan.placement))
         if len(found) < count:
             found.setdefault(division, plan)
     return list(found.values())
-
-
-def _rank(plan: ScoredPlacement) -> tuple[float, ...]:
-    return plan.outcome.rank

@@ -31,14 +31,14 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`good`: requests in time, by model. `mean_latency_s` is over all requests, a refused one counting as 0. `sent`:
-    requests that each group was given. `aims`: what counts before these, larger is better."""
+    """A placement with what its simulation gave. `good`: requests in time, by model. `mean_latency_s` is over all requests, a
+    refused one counting as 0. `sent`: requests that each group was given. `aims`: what counts before these, larger is better."""
 
+    placement: Placement
     requests: int
     good: tuple[int, ...]
     mean_latency_s: float
     sent: tuple[int, ...]
-    replicas: int
     aims: tuple[float, ...] = ()
 
     @property
@@ -49,15 +49,7 @@ class Outcome:
     @property
     def rank(self) -> tuple[float, ...]:
         """Larger is better: the aims, requests in time, then a shorter mean latency, then more replicas."""
-        return (*self.aims, sum(self.good), -self.mean_latency_s, self.replicas)
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredPlacement:
-    """A placement and its simulated outcome."""
-
-    placement: Placement
-    outcome: Outcome
+        return (*self.aims, sum(self.good), -self.mean_latency_s, self.placement.replicas)
 
 
 @dataclass(slots=True)
@@ -90,11 +82,7 @@ class Evaluator:
         requests = len(self.arrivals)
         mean_s = latency_s / requests if requests else 0.0
         aims = self.aims(placement, sum(good))
-        return Outcome(requests, tuple(good), mean_s, tuple(sent), placement.replicas, aims)
-
-    def scored(self, placement: Placement) -> ScoredPlacement:
-        """A placement with its outcome."""
-        return ScoredPlacement(placement, self(placement))
+        return Outcome(placement, requests, tuple(good), mean_s, tuple(sent), aims)
 
     def unserved(self, outcome: Outcome) -> list[int]:
         """Requests that were not in time, by model."""

@@ -7,17 +7,17 @@ from random import Random
 
 from policies.placement.candidates import group_sizes, shapes
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator, ScoredPlacement
+from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.types import Cluster, Group, Model, Placement
 
 
 def random_search(
     cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, random: Random, evaluations: int
-) -> ScoredPlacement:
+) -> Outcome:
     """The best of this many random placements, at least one."""
     fit = Fit(models)
     drawn = (random_placement(cluster, fit, random) for _ in range(max(1, evaluations)))
-    return max(map(evaluate.scored, drawn), key=lambda plan: plan.outcome.rank)
+    return max(map(evaluate, drawn), key=lambda plan: plan.rank)
 
 
 def random_placement(cluster: Cluster, fit: Fit, random: Random) -> Placement:

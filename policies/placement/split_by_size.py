@@ -11,8 +11,8 @@ from heapq import nsmallest
 from itertools import combinations, pairwise
 from math import comb
 
-from policies.placement.alpaserve import alpaserve, best_plan
-from policies.placement.outcomes import Evaluator, ScoredPlacement
+from policies.placement.alpaserve import alpaserve, score
+from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.types import Cluster, Model, Placement, Pool, Shape
 
 #: A model joins the first class whose first member takes as long on one GPU, within this share.
@@ -23,7 +23,7 @@ DIVISIONS = 100
 _LOOKED_AT = 200_000
 
 
-def split_by_size(pool: Pool, models: Sequence[Model], evaluate: Evaluator) -> ScoredPlacement | None:
+def split_by_size(pool: Pool, models: Sequence[Model], evaluate: Evaluator) -> Outcome | None:
     """The best plan of those that give each class of models its own part of a pool. None with one class, or with
     too many classes for the GPUs."""
     one_gpu = Shape(pool.kind)
@@ -40,8 +40,8 @@ def split_by_size(pool: Pool, models: Sequence[Model], evaluate: Evaluator) -> S
                 Cluster((Pool(pool.kind, gpus, pool.node_gpus),)), models, evaluate, only=frozenset(members)
             ).placement
         ]
-        plans.append(evaluate.scored(Placement(tuple(groups)).sorted()))
-    return best_plan(plans) if plans else None
+        plans.append(evaluate(Placement(tuple(groups)).sorted()))
+    return max(plans, key=score, default=None)
 
 
 def size_classes(seconds: Sequence[float]) -> list[list[int]]:

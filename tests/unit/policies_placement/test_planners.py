@@ -57,8 +57,8 @@ def test_alpaserve_star_runs_every_model_in_every_group() -> None:
 def test_headway_finds_the_best_of_all_placements(counts: tuple[int, ...], gap_s: float) -> None:
     evaluate = large(counts, gap_s)
     plan = local_search(cluster(), LARGE, evaluate, Random(0))
-    assert plan.outcome.rank == exhaustive(cluster(), LARGE, evaluate).outcome.rank
-    assert plan.outcome.attainment >= alpaserve(cluster(), LARGE, evaluate).outcome.attainment
+    assert plan.rank == exhaustive(cluster(), LARGE, evaluate).rank
+    assert plan.attainment >= alpaserve(cluster(), LARGE, evaluate).attainment
 
 
 def unlike_models(seed: int) -> tuple[Cluster, list[Model], Evaluator]:
@@ -85,11 +85,11 @@ def test_headway_is_never_worse_than_alpaserve_and_random_search(seed: int) -> N
     plan = local_search(cluster, models, evaluate, Random(seed), budget=SearchBudget(divisions=100))
     looked_at = evaluate.evaluations
     assert Fit(models).valid(plan.placement)
-    assert plan.outcome == evaluate(plan.placement)
+    assert plan == evaluate(plan.placement)
     other = Evaluator(evaluate.arrivals, evaluate.stage_s)
-    assert plan.outcome.rank >= alpaserve(cluster, models, other).outcome.rank
-    assert plan.outcome.rank >= random_search(cluster, models, other, Random(1), looked_at).outcome.rank
-    assert sum(plan.outcome.good) <= most_servable(cluster, models, evaluate.arrivals.counts)
+    assert plan.rank >= alpaserve(cluster, models, other).rank
+    assert plan.rank >= random_search(cluster, models, other, Random(1), looked_at).rank
+    assert sum(plan.good) <= most_servable(cluster, models, evaluate.arrivals.counts)
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
@@ -120,7 +120,7 @@ def test_evolution_is_never_worse_than_its_start() -> None:
     evaluate = large(MOST_70B, 0.1)
     start = alpaserve(cluster(), LARGE, evaluate)
     found = evolve(start, Fit(LARGE), evaluate, Random(0), steps=8, population=40)
-    assert found.outcome.attainment >= start.outcome.attainment
+    assert found.attainment >= start.attainment
     assert Fit(LARGE).valid(found.placement)
 
 
@@ -157,7 +157,7 @@ def test_the_bound(gbs: list[float], counts: list[int], gpus: int, bound: int) -
 
 
 def test_score() -> None:
-    outcome = Outcome(requests=4, good=(2, 1), mean_latency_s=2.0, sent=(4,), replicas=3)
+    outcome = Outcome(groups((1, 1, [0, 1, 2])), requests=4, good=(2, 1), mean_latency_s=2.0, sent=(4,))
     assert score(outcome) == pytest.approx(0.75 - 2e-4 + 3e-6)
     assert outcome.rank == (3, -2.0, 3)
 

@@ -45,7 +45,7 @@ def test_overheads() -> None:
     )
     outcome = evaluate(groups((1, 4, [0])))
     assert outcome.mean_latency_s == pytest.approx(1.0 * (1 + 4 * 0.009) + 0.011)
-    assert (outcome.attainment, outcome.replicas) == (1.0, 1)
+    assert (outcome.attainment, outcome.placement.replicas) == (1.0, 1)
 
 
 def test_models_without_a_replica_are_not_served() -> None:
