@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.workloads.format import WorkloadRequest
 from policies.scaling.capacity import slo_capacity
-from policies.scaling.types import Observation, ScalingPool
+from policies.scaling.types import Observation, Scaler, ScalingPool
 
 #: The work of the arrivals is averaged over this time: shorter bursts wait.
 _WINDOW_S = 15.0
@@ -23,7 +23,7 @@ class OracleSettings:
     scale: float = 1.0
 
 
-class OracleScaler:
+class OracleScaler(Scaler):
     """One pool, whose requests and their lengths are known. A request's work is its share of an instance that has the
     largest load that keeps the SLO."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from policies.scaling.types import LearnsFromPast, Observation, Scaler, ScalingPool
+from policies.scaling.types import Observation, Scaler, ScalingPool
 
 
-class Bounded:
+class Bounded(Scaler):
     """A scaler whose decisions are kept between `min_instances` and `max_instances`. A pool that grew does not shrink for
     `cooldown_s`. If requests wait for a model without instances, its cheapest pool gets one."""
 
@@ -19,9 +19,8 @@ class Bounded:
         self._before: dict[str, int] = {}
 
     def learn(self, past: Observation) -> None:
-        """Pass the past on, if the method learns from it."""
-        if isinstance(self._scaler, LearnsFromPast):
-            self._scaler.learn(past)
+        """Pass the past on."""
+        self._scaler.learn(past)
 
     def desired(self, observation: Observation) -> Mapping[str, int]:
         """The number of instances for each pool by name, within its bounds."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.scaling.demand import concurrency, queue_shares
-from policies.scaling.types import Observation, ScalingPool
+from policies.scaling.types import Observation, Scaler, ScalingPool
 from policies.scaling.windows import Window
 
 #: The default policies of growth: within this time 4 pods or 100 %.
@@ -33,7 +33,7 @@ class ConcurrencySettings:
             raise ValueError("utilization must be above 0")
 
 
-class ConcurrencyScaler:
+class ConcurrencyScaler(Scaler):
     def __init__(self, pools: Sequence[ScalingPool], settings: ConcurrencySettings) -> None:
         self._pools = pools
         self._settings = settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policies.scaling.types import Observation, ScalingPool
+from policies.scaling.types import Observation, Scaler, ScalingPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class FixedSettings:
     instances: int | None = None
 
 
-class FixedScaler:
+class FixedScaler(Scaler):
     """Wants the same number of instances always."""
 
     def __init__(self, pools: Sequence[ScalingPool], settings: FixedSettings) -> None:

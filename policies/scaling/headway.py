@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from policies.scaling.capacity import Capacity, needed_rate, slo_capacity
 from policies.scaling.forecast import ArrivalForecast, ForecastSettings
 from policies.scaling.mix import Kind, cheapest
-from policies.scaling.types import ModelLoad, Observation, ScalingPool
+from policies.scaling.types import ModelLoad, Observation, Scaler, ScalingPool
 from policies.scaling.windows import Window
 
 #: Lengths that are assumed until some are known, with the weight of this many requests.
@@ -66,7 +66,7 @@ class HeadwaySettings(ForecastSettings):
             raise ValueError("day_s and persistence_s must be above 0")
 
 
-class HeadwayScaler:
+class HeadwayScaler(Scaler):
     """Each model's pools are decided together."""
 
     def __init__(self, pools: Sequence[ScalingPool], settings: HeadwaySettings) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.scaling.demand import concurrency, queue_shares
-from policies.scaling.types import Observation, PoolLoad, ScalingPool
+from policies.scaling.types import Observation, PoolLoad, Scaler, ScalingPool
 from policies.scaling.windows import Window
 
 
@@ -37,7 +37,7 @@ class KpaSettings:
             raise ValueError("utilization must be above 0, and the rates above 1")
 
 
-class KpaScaler:
+class KpaScaler(Scaler):
     def __init__(self, pools: Sequence[ScalingPool], settings: KpaSettings) -> None:
         shares = queue_shares(pools)
         self._pools = [_Pool(pool, shares[pool.name], settings) for pool in pools]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.scaling.demand import queue_shares, queued
-from policies.scaling.types import Observation, ScalingPool
+from policies.scaling.types import Observation, Scaler, ScalingPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class QueueSettings:
             raise ValueError("threshold must not be negative, and step at least 1")
 
 
-class QueueScaler:
+class QueueScaler(Scaler):
     def __init__(self, pools: Sequence[ScalingPool], settings: QueueSettings) -> None:
         self._pools = pools
         self._settings = settings

@@ -5,9 +5,9 @@ A scaler is pure: time comes with the observation. The gateway and the simulator
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from router.core.profile import EngineProfile
 from router.core.types import Slo
@@ -76,19 +76,13 @@ class Observation:
     models: Mapping[str, ModelLoad]
 
 
-class Scaler(Protocol):
+class Scaler(ABC):
     """Decides for all pools at once. It may keep state; equal observations in equal order give equal decisions."""
 
+    def learn(self, past: Observation) -> None:  # noqa: B027 (most methods do not forecast)
+        """Learn from arrivals before the first decision, in order of time. The pools of `past` are ignored."""
+
+    @abstractmethod
     def desired(self, observation: Observation) -> Mapping[str, int]:
         """The number of instances for each pool by name; starting ones count, draining ones do not. What a method wants
         may lie outside the pools' bounds: `bounds.Bounded` keeps these."""
-        ...
-
-
-@runtime_checkable
-class LearnsFromPast(Protocol):
-    """A scaler that forecasts, and can learn from the arrivals of earlier days first."""
-
-    def learn(self, past: Observation) -> None:
-        """Learn from arrivals before the first decision, in order of time. The pools of `past` are ignored."""
-        ...
