@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import Ridge
 
 from benchmarks.evaluate.picks import text_of
 from predictors.training.dataset import Prompt, fraction_of
@@ -24,8 +27,7 @@ PROBABILITIES = (0.5, 0.9)
 _WORDS = r"\w+|[^\w\s]"
 _STRENGTHS = np.array([0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0])
 _FOLDS = 5
-_SOLVER_STEPS = 200
-_SOLVER_RESIDUAL = 1e-5
+_RESIDUAL = 1e-5
 
 
 @dataclass(frozen=True)
@@ -85,84 +87,48 @@ def _one(answers: Answers) -> list[object]:
     return [None] * len(answers.tokens)
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Mean log lengths by prompt and model, (prompts, models); `there` is 1 where there is an answer, else 0."""
-
-    mean: np.ndarray
-    there: np.ndarray
-
-    def part(self, prompts: np.ndarray) -> _Table:
-        """The same with the answers of some prompts (a mask) only."""
-        return _Table(self.mean, self.there * prompts[:, None])
-
-
 def _ridge(train: Answers, test: Answers, seed: int) -> np.ndarray:
     """(answers, len(PROBABILITIES))."""
     used, position = np.unique(train.prompt, return_inverse=True)
-    models, model = np.unique(train.model, return_inverse=True)
-    overall = float(np.log(train.tokens).mean())
-    kernel, cross = _similarities(train, used, test)
-    table = _table_of(position, model, np.log(train.tokens))
+    given, wanted = _words(train, used, test)
     fold = np.array([int(fraction_of(train.prompts[row].group, seed + 500) * _FOLDS) for row in used])
-    fitted = np.empty((len(_STRENGTHS), *table.mean.shape))
-    for each in np.unique(fold):
-        out = fold == each
-        weights, level = _solved(kernel, table.part(~out), overall)
-        fitted[:, out] = kernel[out] @ weights + level
-    missed = np.log(train.tokens) - fitted[:, position, model]
-    loss = np.array([np.bincount(model, each**2) for each in missed])
-    best = loss.argmin(axis=0)
-    missed = missed[best[model], np.arange(len(model))]
-    above = np.array([np.quantile(missed[model == each], PROBABILITIES[1]) for each in range(len(models))])
-    weights, level = _solved(kernel, table, overall)
-    predicted = cross @ weights[best, :, np.arange(len(models))].T + level
+    logs = np.log(train.tokens)
     # A model without answers in training gets the mean of all.
-    place = np.minimum(np.searchsorted(models, test.model), len(models) - 1)
-    known = models[place] == test.model
-    middle = np.where(known, predicted[test.prompt, place], overall)
-    upper = middle + np.where(known, above[place], np.quantile(missed, PROBABILITIES[1]))
-    return np.asarray(np.maximum(np.exp(np.stack((middle, upper), axis=1)), 1.0))
+    middle, above = np.full((2, len(test.tokens)), np.nan)
+    every: list[np.ndarray] = []
+    for model in np.unique(train.model):
+        rows = train.model == model
+        prompts, place = np.unique(position[rows], return_inverse=True)
+        value = np.bincount(place, logs[rows]) / np.bincount(place)
+        fitted = np.full((len(prompts), len(_STRENGTHS)), logs.mean())
+        for each in np.unique(fold[prompts]):
+            out = fold[prompts] == each
+            if not out.all():
+                fitted[out] = _predicted(given[prompts[~out]], value[~out], _STRENGTHS, given[prompts[out]])
+        missed = logs[rows, None] - fitted[place]
+        best = int((missed**2).sum(axis=0).argmin())
+        every.append(missed[:, best])
+        asked = test.model == model
+        middle[asked] = _predicted(given[prompts], value, _STRENGTHS[[best]], wanted)[test.prompt[asked], 0]
+        above[asked] = np.quantile(every[-1], PROBABILITIES[1])
+    middle = np.nan_to_num(middle, nan=logs.mean())
+    above = np.nan_to_num(above, nan=np.quantile(np.concatenate(every), PROBABILITIES[1]))
+    return np.asarray(np.maximum(np.exp(np.stack((middle, middle + above), axis=1)), 1.0))
 
 
-def _similarities(train: Answers, used: np.ndarray, test: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Products of TF-IDF rows: (used, used) of the training prompts, (prompts, used) of all prompts of the test."""
+def _words(train: Answers, used: np.ndarray, test: Answers) -> tuple[Any, Any]:
+    """TF-IDF rows: of the training prompts that are `used`, and of all prompts of the test."""
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=_WORDS)
     try:
         given = vectorizer.fit_transform([text_of(train.prompts[row]) for row in used])
     except ValueError:  # not one word in all texts
-        return np.zeros((len(used), len(used))), np.zeros((len(test.prompts), len(used)))
-    wanted = vectorizer.transform([text_of(prompt) for prompt in test.prompts])
-    return (given @ given.T).toarray(), (wanted @ given.T).toarray()
+        return csr_array((len(used), 1)), csr_array((len(test.prompts), 1))
+    return given, vectorizer.transform([text_of(prompt) for prompt in test.prompts])
 
 
-def _table_of(prompt: np.ndarray, model: np.ndarray, value: np.ndarray) -> _Table:
-    shape = (int(prompt.max()) + 1, int(model.max()) + 1)
-    cell = prompt * shape[1] + model
-    count, total = (np.bincount(cell, each, shape[0] * shape[1]) for each in (np.ones(len(cell)), value))
-    return _Table((total / np.maximum(count, 1.0)).reshape(shape), (count > 0).astype(float).reshape(shape))
-
-
-def _solved(kernel: np.ndarray, table: _Table, overall: float) -> tuple[np.ndarray, np.ndarray]:
-    """(weights (strengths, prompts, models), level (models,)): one ridge for each model, on the answers that it has. All
-    are solved at once by conjugate gradients. A model without answers has weights 0 and the level of all."""
-    count = table.there.sum(axis=0)
-    level = np.where(count > 0, (table.mean * table.there).sum(axis=0) / np.maximum(count, 1.0), overall)
-    there = np.tile(table.there, (1, len(_STRENGTHS)))
-    strength = np.repeat(_STRENGTHS, len(level))
-    residual = there * np.tile(table.mean - level, (1, len(_STRENGTHS)))
-    found, direction = np.zeros_like(residual), residual.copy()
-    size = (residual**2).sum(axis=0)
-    enough = _SOLVER_RESIDUAL**2 * np.maximum(size, 1e-12)
-    for _ in range(_SOLVER_STEPS):
-        open_ = np.flatnonzero(size > enough)
-        if not len(open_):
-            break
-        along = direction[:, open_]
-        image = there[:, open_] * (kernel @ along) + strength[open_] * along
-        step = size[open_] / (along * image).sum(axis=0)
-        found[:, open_] += step * along
-        residual[:, open_] -= step * image
-        before, size[open_] = size[open_], (residual[:, open_] ** 2).sum(axis=0)
-        direction[:, open_] = residual[:, open_] + along * (size[open_] / before)
-    return found.reshape(len(found), len(_STRENGTHS), -1).swapaxes(0, 1), level
+def _predicted(given: Any, value: np.ndarray, strengths: np.ndarray, wanted: Any) -> np.ndarray:
+    """(wanted, strengths): by a ridge of each strength around the mean."""
+    level = value.mean()
+    ridge = Ridge(alpha=strengths, fit_intercept=False, solver="sparse_cg", tol=_RESIDUAL)
+    ridge.fit(given, np.tile(value[:, None] - level, len(strengths)))
+    return np.asarray(ridge.predict(wanted).reshape(-1, len(strengths)) + level)
