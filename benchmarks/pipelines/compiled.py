@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.pipelines.engine import Engine, KvCacheFull, Link, Node, Query, Scheduler
-from benchmarks.pipelines.schedulers import MaxFlow, RandomChoice, ShortestQueue, Swarm
+from benchmarks.pipelines import engine, schedulers
 from router.compiled import why_not
 
 #: What `benchmarks.pipelines.native` is compiled from, in this folder.
 SOURCES = ("engine.py", "native/engine.pxd", "native/schedulers.pxd", "schedulers.py")
-
-
 #: Why the compiled simulation is not used; None if it is.
 WHY_NOT_NATIVE = why_not(
     {
@@ -25,31 +22,6 @@ WHY_NOT_NATIVE = why_not(
 )
 
 if WHY_NOT_NATIVE is None:
-    from benchmarks.pipelines.native.engine import (  # type: ignore[no-redef]
-        Engine,
-        KvCacheFull,
-        Link,
-        Node,
-        Query,
-        Scheduler,
-    )
-    from benchmarks.pipelines.native.schedulers import (  # type: ignore[no-redef]
-        MaxFlow,
-        RandomChoice,
-        ShortestQueue,
-        Swarm,
-    )
+    from benchmarks.pipelines.native import engine, schedulers  # type: ignore[attr-defined, no-redef]
 
-__all__ = [
-    "WHY_NOT_NATIVE",
-    "Engine",
-    "KvCacheFull",
-    "Link",
-    "MaxFlow",
-    "Node",
-    "Query",
-    "RandomChoice",
-    "Scheduler",
-    "ShortestQueue",
-    "Swarm",
-]
+__all__ = ["WHY_NOT_NATIVE", "engine", "schedulers"]

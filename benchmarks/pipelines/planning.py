@@ -21,7 +21,7 @@ from statistics import fmean
 from time import process_time
 from typing import TypeVar
 
-from benchmarks.pipelines.compiled import KvCacheFull
+from benchmarks.pipelines import compiled
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, OFFLINE_S, PlacedModel, max_flow_scheduler
 from benchmarks.workloads.published import grouped
 from policies.placement.layer_stage_estimate import MeanRequest, StageEstimate
@@ -118,7 +118,7 @@ class Problem:
         scheduler = max_flow_scheduler(candidate.flow, online=False)
         try:
             return model.offline(scheduler, self.lengths, FIRST_REQUESTS, seed, seconds).decode_tokens_per_s
-        except KvCacheFull:
+        except compiled.engine.KvCacheFull:
             return 0.0
 
 

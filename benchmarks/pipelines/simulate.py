@@ -9,16 +9,7 @@ from random import Random
 from types import ModuleType
 
 from benchmarks.pipelines import compiled
-from benchmarks.pipelines.compiled import (
-    Engine,
-    Link,
-    MaxFlow,
-    Node,
-    RandomChoice,
-    Scheduler,
-    ShortestQueue,
-    Swarm,
-)
+from benchmarks.pipelines.engine import Engine, Link, Node, Scheduler
 from policies.placement.max_flow import Flow
 from policies.placement.pipeline import SINK, SOURCE, LayeredModel, LayerPlacement, LayerTime, MachineCluster
 
@@ -139,7 +130,7 @@ class PlacedModel:
         scheduler: Scheduler,
         window: tuple[float, float],
         lengths: Lengths | None = None,
-        module: ModuleType = compiled,
+        module: ModuleType = compiled.engine,
     ) -> Engine:
         """The events of this placed model before the first. `module` has the `Engine`, `Node` and `Link` to use."""
         nodes = self._nodes(module)
@@ -213,11 +204,11 @@ def _outcome(engine: Engine, seconds: float) -> Outcome:
 def max_flow_scheduler(flow: Flow, *, online: bool) -> Callable[[Random], Scheduler]:
     """Helix's scheduler with the limits that its simulations use."""
     high_water, output_share = (0.9, 0.6) if online else (0.85, 1.0)
-    return lambda _: MaxFlow(list(flow.hops), high_water, output_share)
+    return lambda _: compiled.schedulers.MaxFlow(list(flow.hops), high_water, output_share)
 
 
 SCHEDULERS: Mapping[str, Callable[[Random], Scheduler]] = {
-    "swarm": lambda _: Swarm(),
-    "random": RandomChoice,
-    "shortest_queue": ShortestQueue,
+    "swarm": lambda _: compiled.schedulers.Swarm(),
+    "random": compiled.schedulers.RandomChoice,
+    "shortest_queue": compiled.schedulers.ShortestQueue,
 }
