@@ -1,4 +1,4 @@
-"""The report of an evaluation: JSON, and the same figures as a table on the terminal."""
+"""The report of an evaluation: JSON, a self-contained HTML page, and the same figures as a table on the terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
+from benchmarks.evaluate import plots
 from benchmarks.evaluate.figures import Evaluation, Figure
-from benchmarks.evaluate.page import page
-from benchmarks.evaluate.plots import figure_text
+from benchmarks.pages import Cell, Row, Table, render
 from benchmarks.terminal import aligned_table
 from predictors.learned.artifact import Artifact
 
@@ -50,10 +50,53 @@ def write(folder: Path, results: Sequence[Evaluated]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_bytes(orjson.dumps(report(results), option=orjson.OPT_INDENT_2) + b"\n")
     shown = folder / "report.html"
-    shown.write_text(
-        page([(_title(each), _subtitle(each), each.found) for each in results]), encoding="utf-8"
-    )
+    shown.write_text(page(results), encoding="utf-8")
     return shown
+
+
+def page(results: Sequence[Evaluated]) -> str:
+    """The page: no script, no outside file, light and dark."""
+    sections = []
+    for each in results:
+        title, classes = _title(each), plots.classes_of(each.found)
+        by_name: dict[tuple[str, str, bool], list[Figure]] = {}
+        for figure in each.found.figures:  # differences apart
+            by_name.setdefault((figure.name, figure.unit, figure.is_difference), []).append(figure)
+        sections.append(
+            {
+                "title": title[:1].upper() + title[1:],
+                "subtitle": _subtitle(each),
+                "notes": each.found.notes,
+                "curves": plots.curves(each.found.curves, classes),
+                "groups": [_group(figures, classes) for figures in by_name.values()],
+            }
+        )
+    return render("evaluate/page.html", sections=sections, colours=plots.COLOURS)
+
+
+def _group(figures: Sequence[Figure], classes: plots.Classes) -> dict[str, Any]:
+    """Figures of one name and unit: their plot, where there is something to compare, with (CSS class, name) of what is in it,
+    and their table."""
+    first = figures[0]
+    parts = dict.fromkeys(each.part for each in figures)
+    ofs = dict.fromkeys(each.of for each in figures)
+    known = {(each.part, each.of): each for each in figures}
+    rows = [Row([Cell(part), *(_cell(known.get((part, of))) for of in ofs)]) for part in parts]
+    return {
+        "caption": f"{first.name}: difference" if first.is_difference else first.name,
+        "unit": first.unit,
+        "drawing": plots.intervals(figures, classes),
+        "named": [(classes[of], of) for of in ofs],
+        "table": Table([Cell(""), *(Cell(of) for of in ofs)], rows),
+    }
+
+
+def _cell(figure: Figure | None) -> Cell:
+    if figure is None:
+        return Cell("")
+    return Cell(
+        plots.value_text(figure.value), " ".join(filter(None, (plots.interval_text(figure), figure.verdict)))
+    )
 
 
 def text(each: Evaluated, figures: Sequence[Figure]) -> str:
@@ -69,7 +112,7 @@ def text(each: Evaluated, figures: Sequence[Figure]) -> str:
                 "on": "" if place == before else figure.part,
                 "of": figure.of,
                 "verdict by the interval": figure.verdict,
-                "value [95 % interval]": figure_text(figure),
+                "value [95 % interval]": plots.figure_text(figure),
                 "rows": f"{figure.rows:,}" if figure.rows else "",
             }
         )

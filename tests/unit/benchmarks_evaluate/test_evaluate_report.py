@@ -13,8 +13,7 @@ import orjson
 
 from benchmarks.evaluate import plots
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure
-from benchmarks.evaluate.page import page
-from benchmarks.evaluate.report import REPORT_KEY, Evaluated, report, text, write
+from benchmarks.evaluate.report import REPORT_KEY, Evaluated, page, report, text, write
 from benchmarks.pages.drawing import Drawing
 from predictors.learned.artifact import Artifact
 from tests.unit.benchmarks.parsed import assert_stands_alone, words
@@ -42,14 +41,14 @@ MADE = Evaluated(
 
 
 def test_the_page_stands_alone_and_is_well_formed() -> None:
-    shown = [("length predictor", "on made data", FOUND), ("latency predictor", "", Evaluation("latency"))]
+    shown = [MADE, replace(MADE, found=Evaluation("latency"))]
     text = page(shown)
     assert text == page(shown)
     assert assert_stands_alone(text).tags.count("h2") == 2
 
 
 def test_the_page_says_what_the_figures_say() -> None:
-    text = words(page([("length predictor", "", FOUND)]))
+    text = words(page([MADE]))
     for told in ("81.2", "[78.5, 84.0]", "family llama", "0.803", THEIRS, "Calibration", "MAE (tokens)"):
         assert told in text
     assert "Nothing known" not in text
@@ -113,7 +112,7 @@ def test_differences_are_drawn_and_told_apart() -> None:
         Figure("MAE", f"{OURS} - {THEIRS}", part, -9.0, "tokens", -12.0, -6.0)
         for part in ("all", "family llama")
     )
-    text = page([("length predictor", "", Evaluation("length", FIGURES + less))])
+    text = page([replace(MADE, found=Evaluation("length", FIGURES + less))])
     assert text.count("<figcaption>") == 2
     assert "<figcaption>MAE: difference</figcaption>" in text
     assert text.count("<table>") == 3
