@@ -16,7 +16,7 @@ from benchmarks.planning.problem import PlanningProblem
 from benchmarks.planning.unlike import UnlikeGroup
 from benchmarks.terminal import aligned_table
 from policies.placement.memory import gb_per_gpu
-from policies.placement.types import Group, Shape
+from policies.placement.types import Group
 
 
 def plan_data(problem: PlanningProblem, plan: Plan) -> dict[str, Any]:
@@ -41,32 +41,35 @@ def group_data(problem: PlanningProblem, group: Group, blocks: Sequence[Block]) 
     profile = problem.profile(model, shape)
     kv_tokens = 0 if profile is None else profile.kv_capacity_tokens
     unlike = problem.unlike_of(group)
-    if unlike is not None:
-        return _unlike_data(problem, model, unlike, blocks, kv_tokens) | {
-            "usd_per_hour": shape.known_usd_per_hour
-        }
-    ((pool, gpus),) = blocks
-    kv_bytes = kv_tokens * MODELS[spec.name].kv_bytes_per_token(shape.tensor) * share * shape.tensor
+    where: dict[str, Any]
+    if unlike is None:
+        ((pool, gpus),) = blocks
+        where = {"pool": pool, "gpus": list(gpus), "tensor": shape.tensor, "pipeline": shape.pipeline}
+        kv_bytes = kv_tokens * MODELS[spec.name].kv_bytes_per_token(shape.tensor) * share * shape.tensor
+        gb = round(share * spec.weights_gb, 2), round(kv_bytes / 1e9, 2)
+    else:
+        stages = _stages(unlike, blocks, spec.weights_gb, kv_tokens)
+        where = {"stages": stages}
+        gb = tuple(max(stage[name] for stage in stages) for name in _GB)
     return {
         "models": [spec.name],
         "weights": problem.model_configs[model].weights,
         "gpu": shape.kind.name,
-        "pool": pool,
-        "gpus": list(gpus),
-        "tensor": shape.tensor,
-        "pipeline": shape.pipeline,
+        **where,
         "profile": problem.profile_name(model, shape),
-        "weights_gb_per_gpu": round(share * spec.weights_gb, 2),
-        "kv_cache_gb_per_gpu": round(kv_bytes / 1e9, 2),
+        **dict(zip(_GB, gb, strict=True)),
         "kv_cache_tokens": kv_tokens,
         "usd_per_hour": shape.known_usd_per_hour,
     }
 
 
-def _unlike_data(
-    problem: PlanningProblem, model: int, group: UnlikeGroup, blocks: Sequence[Block], kv_tokens: int
-) -> dict[str, Any]:
-    """A group of unlike GPUs: `stages` in order, each with its GPUs and its layers."""
+_GB = ("weights_gb_per_gpu", "kv_cache_gb_per_gpu")
+
+
+def _stages(
+    group: UnlikeGroup, blocks: Sequence[Block], weights_gb: float, kv_tokens: int
+) -> list[dict[str, Any]]:
+    """The stages of a group of unlike GPUs in order, each with its GPUs and its layers."""
     spec = MODELS[group.model]
     stages: list[dict[str, Any]] = []
     for stage, (pool, gpus) in zip(group.stages, blocks, strict=True):
@@ -78,20 +81,11 @@ def _unlike_data(
                 "pool": pool,
                 "gpus": list(gpus),
                 "layers": stage.layers,
-                "weights_gb_per_gpu": round(problem.models[model].weights_gb * share / stage.gpus, 2),
+                "weights_gb_per_gpu": round(weights_gb * share / stage.gpus, 2),
                 "kv_cache_gb_per_gpu": round(kv_bytes / 1e9, 2),
             }
         )
-    return {
-        "models": [group.model],
-        "weights": problem.model_configs[model].weights,
-        "gpu": group.name,
-        "stages": stages,
-        "profile": problem.profile_name(model, Shape(problem.kind_of(group))),
-        "weights_gb_per_gpu": max(stage["weights_gb_per_gpu"] for stage in stages),
-        "kv_cache_gb_per_gpu": max(stage["kv_cache_gb_per_gpu"] for stage in stages),
-        "kv_cache_tokens": kv_tokens,
-    }
+    return stages
 
 
 def table(data: dict[str, Any]) -> list[str]:

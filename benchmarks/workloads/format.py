@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -153,17 +153,9 @@ class Header:
     details: Annotated[Mapping[str, Any], _read_as(dict[Text, Any])] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            VERSION_KEY: VERSION,
-            "source": self.source,
-            "licence": self.licence,
-            "seed": self.seed,
-            "requests": self.requests,
-            "cuts": dict(self.cuts),
-            "length_wins": self.length_wins,
-            "prefix_block_tokens": PREFIX_BLOCK_TOKENS,
-            "details": dict(self.details),
-        }
+        facts = asdict(self)
+        details = facts.pop("details")
+        return {VERSION_KEY: VERSION, **facts, "prefix_block_tokens": PREFIX_BLOCK_TOKENS, "details": details}
 
 
 #: Members of a request in the order of the file.
