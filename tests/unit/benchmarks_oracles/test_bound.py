@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from benchmarks.oracles import Job, Truth, goodput_upper_bound, oracles, serve
+from benchmarks.oracles import oracles
+from benchmarks.oracles.bound import goodput_upper_bound
 from benchmarks.oracles.program import Program, _Cell, _Window
+from benchmarks.oracles.schedule import Job, serve
+from benchmarks.oracles.truth import Truth
 from benchmarks.oracles.work import LeastWork
 from benchmarks.simulator import Arrival, Fleet, simulate
 from policies import POLICIES

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.oracles import Effort, Job, Truth, goodput_upper_bound, schedule_of, search, serve
+from benchmarks.oracles.bound import goodput_upper_bound
+from benchmarks.oracles.clairvoyant import Effort, search
 from benchmarks.oracles.lane import Lane
-from benchmarks.oracles.schedule import met
+from benchmarks.oracles.report import schedule_of
+from benchmarks.oracles.schedule import Job, met, serve
+from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss, simulate
 from router.core.types import Slo
 from tests.examples import few_examples

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from benchmarks.oracles import Frontier, Truth, frontier
+from benchmarks.oracles.quality_cost import Frontier, frontier
+from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import Arrival, Fleet, open_fleet
 from router.config import FleetConfig
 from router.core.types import Request

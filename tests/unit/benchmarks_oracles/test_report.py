@@ -8,16 +8,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.measures import attainment, offered_period_s
-from benchmarks.oracles import (
-    EFFORTS,
-    Effort,
-    Efforts,
-    OracleFault,
-    Truth,
-    goodput_upper_bound,
-    oracles,
-    report,
-)
+from benchmarks.oracles import EFFORTS, oracles, report
+from benchmarks.oracles.bound import goodput_upper_bound
+from benchmarks.oracles.clairvoyant import Effort
+from benchmarks.oracles.report import Efforts, OracleFault
+from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import OUTCOMES, InstanceLoss, simulate
 from benchmarks.workloads.format import WorkloadError
 from router.core.types import Slo

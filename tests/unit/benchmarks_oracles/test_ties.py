@@ -11,9 +11,9 @@ import pytest
 
 from backends.engine import Engine, Progress, SlotEngine
 from backends.engine import Sequence as EngineSequence
-from benchmarks.oracles import Job, Truth, serve
 from benchmarks.oracles.lane import Lane
-from benchmarks.oracles.schedule import Served, met
+from benchmarks.oracles.schedule import Job, Served, met, serve
+from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import simulate
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
 from router.core.types import Slo
