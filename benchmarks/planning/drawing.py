@@ -1,7 +1,7 @@
 """A plan's cluster as an SVG image: pools, nodes and GPUs, and the groups of the plan on them.
 
 Each GPU is a cell. It is filled from below: the weights, and above them the KV cache. The image has no script, loads nothing,
-and follows light and dark. ElementTree escapes all text.
+and follows light and dark. Places are worked out here, the template `plan.svg` writes the elements.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from backends.engine.hardware import HARDWARE
+from benchmarks.pages import render
 
 _CELL_W, _CELL_H, _GAP = 112, 84, 8
 _PAD, _NODE_GAP, _LABEL_H, _NODE_HEAD = 10, 16, 38, 24
@@ -25,14 +25,10 @@ _LIGHT = (
 _DARK = (
     "#6fa8ff", "#45c7ae", "#e6a94a", "#f27f7b", "#b596f4", "#ee8bb8", "#86cc73", "#65c8e6", "#c5a384",
 )  # fmt: skip
-_FRAME = {
-    "paper": ("#ffffff", "#171c22"),
-    "node": ("#eef1f5", "#1f262e"),
-    "cell": ("#ffffff", "#171c22"),
-    "ink": ("#182028", "#e7eaee"),
-    "soft": ("#55606c", "#9ca8b5"),
-}
-_EDGES = {"node": ("#dce1e7", "#2a323b"), "unused": ("#8b96a3", "#66727f")}
+#: What the legend says of fills: their CSS classes and names.
+_FILLS = (
+    ("ink weights", "weights"), ("ink kv", "KV cache"), ("cell edge", "other memory"), ("unused", "unused GPU"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,155 +115,104 @@ def cluster_svg(
 ) -> str:
     """The image. `pools` are those of a cluster file; each GPU is in one group at most."""
     width = max(_NARROWEST, *(_pool_width(pool) for pool in pools)) + 2 * _MARGIN
-    keys = {key: place for place, key in enumerate(dict.fromkeys(each.key for each in groups))}
-    about = f"{', '.join(facts)}. " + "; ".join(each.title for each in groups)
-    root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-labelledby": "t d"})
-    SubElement(root, "title", {"id": "t"}).text = heading
-    SubElement(root, "desc", {"id": "d"}).text = about
-    SubElement(root, "style").text = _style(len(keys))
-    paper = _rect(root, 0, 0, width, 0, "paper", 12)
-    y = _header(root, width, heading, " · ".join(facts), groups, keys)
+    keys = dict.fromkeys(each.key for each in groups)
+    css = {key: f"c{place % len(_LIGHT)}" for place, key in enumerate(keys)}
+    gpus = {key: sum(len(each.gpus) for each in groups if each.key == key) for key in keys}
+    entries, y = _legend(width, 80, [(css[key], f"{key}: {_counted(gpus[key], 'GPU')}") for key in keys])
+    fills, y = _legend(width, y, _FILLS)
+    note_y = y = y + 15
+    laid_out = []
     for place, pool in enumerate(pools):
-        own = [each for each in groups if each.pool == place]
-        y = _pool(root, y + 22, pool, own, keys)
-    height = y + _MARGIN
-    paper.set("height", _px(height))
-    root.set("viewBox", f"0 0 {_px(width)} {_px(height)}")
-    root.set("width", _px(width))
-    root.set("height", _px(height))
-    indent(root, " ")
-    return tostring(root, encoding="unicode") + "\n"
-
-
-# --- the head and its legend ----------------------------------------------------------------------------
-def _header(
-    root: Element,
-    width: float,
-    heading: str,
-    facts: str,
-    groups: Sequence[DrawnGroup],
-    keys: Mapping[str, int],
-) -> float:
-    """Draw it; the height where it ends."""
-    _text(root, _MARGIN, 42, heading, "ink head")
-    _text(root, _MARGIN, 64, facts, "soft")
-    entries: list[tuple[str, str]] = []
-    for key, place in keys.items():
-        gpus = sum(len(each.gpus) for each in groups if each.key == key)
-        entries.append((f"c{place % len(_LIGHT)}", f"{key}: {_counted(gpus, 'GPU')}"))
-    y = _legend(root, width, 80, entries)
-    fills = [
-        ("ink weights", "weights"),
-        ("ink kv", "KV cache"),
-        ("cell edge", "other memory"),
-        ("unused", "unused GPU"),
-    ]
-    y = _legend(root, width, y, fills)
-    _text(
-        root,
-        _MARGIN,
-        y + 15,
-        "TP: GPUs that share each layer. PP: pipeline stages. Memory is of each GPU.",
-        "soft",
+        laid_out.append(_pool(y + 22, pool, [each for each in groups if each.pool == place], css))
+        y = laid_out[-1]["end"]
+    drawn = render(
+        "planning/plan.svg",
+        width=width,
+        height=y + _MARGIN,
+        margin=_MARGIN,
+        heading=heading,
+        facts=facts,
+        groups=groups,
+        light=_LIGHT[: len(keys)],
+        dark=_DARK[: len(keys)],
+        legend=[*entries, *fills],
+        note_y=note_y,
+        pools=laid_out,
+        label=_LABEL_H,
+        cell={"width": _CELL_W, "height": _CELL_H},
+        px=_px,
     )
-    return y + 15
+    return f"{drawn}\n"
 
 
-def _legend(root: Element, width: float, y: float, entries: Sequence[tuple[str, str]]) -> float:
+def _legend(
+    width: float, y: float, entries: Sequence[tuple[str, str]]
+) -> tuple[list[tuple[str, float, float, str]], float]:
+    """Each entry as (CSS, x, y, words), and the height where they end."""
+    found = []
     x: float = _MARGIN
     for css, words in entries:
         needed = 22 + 7 * len(words) + 18
         if x > _MARGIN and x + needed > width - _MARGIN:
             x, y = _MARGIN, y + 22
-        _rect(root, x, y + 3, 15, 12, css, 3)
-        _text(root, x + 22, y + 14, words, "ink")
+        found.append((css, x, y, words))
         x += needed
-    return y + 24
+    return found, y + 24
 
 
-# --- pools, nodes, groups, cells --------------------------------------------------------------------------
 def _pool(
-    root: Element, y: float, pool: Mapping[str, Any], groups: Sequence[DrawnGroup], keys: Mapping[str, int]
-) -> float:
-    hardware = HARDWARE[pool["gpu"]]
-    memory_gb = hardware.memory_bytes / 1e9
-    used = sum(len(each.gpus) for each in groups)
-    words = [f"{memory_gb:.0f} GB", f"{used} used"]
+    y: float, pool: Mapping[str, Any], groups: Sequence[DrawnGroup], css: Mapping[str, str]
+) -> dict[str, Any]:
+    """A pool from the height `y` on: its facts, its nodes at their places, and the height where it ends."""
+    memory_gb = HARDWARE[pool["gpu"]].memory_bytes / 1e9
+    facts = [f"{memory_gb:.0f} GB", f"{sum(len(each.gpus) for each in groups)} used"]
     if pool["usd_per_hour"] is not None:
-        words.insert(1, f"{pool['usd_per_hour']:.2f} USD/h each")
-    part = SubElement(root, "g", {"class": "pool"})
-    name = _text(part, _MARGIN, y + 14, f"{pool['gpus']} × {pool['gpu']} ", "ink pool-name")
-    SubElement(name, "tspan", {"dx": "6", "class": "soft plain"}).text = " · ".join(words)
+        facts.insert(1, f"{pool['usd_per_hour']:.2f} USD/h each")
+    found: dict[str, Any] = {"y": y, "name": f"{pool['gpus']} × {pool['gpu']}", "facts": facts, "nodes": []}
     y += 24
     height, x = _node_height(pool), float(_MARGIN)
-    for place, gpus in enumerate(_nodes(pool)):
-        node_px = _node_width(len(gpus))
-        if x > _MARGIN and x + node_px > _MARGIN + _WIDEST:
+    for gpus in _nodes(pool):
+        width = _node_width(len(gpus))
+        if x > _MARGIN and x + width > _MARGIN + _WIDEST:
             x, y = _MARGIN, y + height + _NODE_GAP
-        node = SubElement(part, "g", {"class": "node-of", "transform": f"translate({_px(x)} {_px(y)})"})
-        _node(node, f"node {place}", gpus, groups, keys, memory_gb, height)
-        x += node_px + _NODE_GAP
-    return y + height
+        rows = [
+            _row(_NODE_HEAD + place * _row_height(), gpus[start : start + _COLUMNS], groups, css, memory_gb)
+            for place, start in enumerate(range(0, len(gpus), _COLUMNS))
+        ]
+        found["nodes"].append({"x": x, "y": y, "width": width, "height": height, "rows": rows})
+        x += width + _NODE_GAP
+    return {**found, "end": y + height}
 
 
-def _node(
-    node: Element,
-    name: str,
-    gpus: range,
-    groups: Sequence[DrawnGroup],
-    keys: Mapping[str, int],
-    memory_gb: float,
-    height: float,
-) -> None:
-    _rect(node, 0, 0, _node_width(len(gpus)), height, "node", 10)
-    _text(node, _PAD, 17, name, "soft small")
-    for row, start in enumerate(range(0, len(gpus), _COLUMNS)):
-        line = gpus[start : start + _COLUMNS]
-        y = _NODE_HEAD + row * _row_height()
-        drawn = set()
-        for group in groups:
-            own = [gpu for gpu in line if gpu in group.gpus]
-            if own:
-                drawn.update(own)
-                _group(node, y, line, own, group, keys[group.key] % len(_LIGHT), memory_gb)
-        for gpu in line:
-            if gpu not in drawn:
-                x = _x(line.index(gpu))
-                cell = _cell(node, x, y, _LABEL_H + _CELL_H, "unused")
-                _text(cell, x + 8, y + 17, f"GPU {gpu}", "soft name")
-                _text(cell, x + 8, y + 35, "unused", "soft small")
-
-
-def _group(
-    node: Element, y: float, line: range, own: Sequence[int], group: DrawnGroup, colour: int, memory_gb: float
-) -> None:
-    """The part of a group that is in one line of a node's GPUs."""
-    part = SubElement(node, "g", {"class": "group"})
-    SubElement(part, "title").text = group.title
-    left, right = _x(line.index(own[0])), _x(line.index(own[-1])) + _CELL_W
-    _rect(part, left - 2, y - 2, right - left + 4, _LABEL_H + _CELL_H + 4, f"frame c{colour}", 8)
-    room = right - left - 12
-    _text(part, left + 6, y + 14, _fitting(group.name, room, 7.0), "ink name")
-    _text(part, left + 6, y + 29, _fitting(group.shape, room, 5.9), "ink small")
-    for gpu in own:
-        x, top = _x(line.index(gpu)), y + _LABEL_H
-        cell = _cell(part, x, top, _CELL_H, "cell edge")
+def _row(
+    y: float, line: range, groups: Sequence[DrawnGroup], css: Mapping[str, str], memory_gb: float
+) -> dict[str, Any]:
+    """A row of a node's GPUs: the parts of groups in it, and the GPUs of no group."""
+    parts = []
+    used: set[int] = set()
+    for group in groups:
+        own = [gpu for gpu in line if gpu in group.gpus]
+        if not own:
+            continue
+        used.update(own)
+        left, right = _x(line.index(own[0])), _x(line.index(own[-1])) + _CELL_W
+        room = right - left - 12
         weights_px = _CELL_H * min(1.0, group.weights_gb / memory_gb)
-        kv_px = min(_CELL_H - weights_px, _CELL_H * group.kv_gb / memory_gb)
-        _rect(cell, x, top + _CELL_H - weights_px, _CELL_W, weights_px, f"c{colour} weights")
-        _rect(cell, x, top + _CELL_H - weights_px - kv_px, _CELL_W, kv_px, f"c{colour} kv")
-        _text(cell, x + 8, top + 17, f"GPU {gpu}", "ink name")
-        note = group.notes[group.gpus.index(gpu)]
-        if note:
-            _text(cell, x + 8, top + 35, note, "ink small")
-        _text(cell, x + 8, top + 57, f"KV {group.kv_gb:.1f} GB", "ink small")
-        _text(cell, x + 8, top + 75, f"weights {group.weights_gb:.1f} GB", "ink small")
-
-
-def _cell(parent: Element, x: float, y: float, height: float, css: str) -> Element:
-    cell = SubElement(parent, "g", {"class": "gpu"})
-    _rect(cell, x, y, _CELL_W, height, css, 4)
-    return cell
+        parts.append(
+            {
+                "group": group,
+                "css": css[group.key],
+                "left": left,
+                "right": right,
+                "name": _fitting(group.name, room, 7.0),
+                "shape": _fitting(group.shape, room, 5.9),
+                "cells": [(_x(line.index(gpu)), gpu, group.notes[group.gpus.index(gpu)]) for gpu in own],
+                "weights_px": weights_px,
+                "kv_px": min(_CELL_H - weights_px, _CELL_H * group.kv_gb / memory_gb),
+            }
+        )
+    unused = [(_x(place), gpu) for place, gpu in enumerate(line) if gpu not in used]
+    return {"y": y, "parts": parts, "unused": unused}
 
 
 # --- geometry -----------------------------------------------------------------------------------------------
@@ -298,21 +243,6 @@ def _pool_width(pool: Mapping[str, Any]) -> float:
     return min(_WIDEST, sum(widths) - _NODE_GAP)
 
 
-# --- elements -----------------------------------------------------------------------------------------------
-def _rect(
-    parent: Element, x: float, y: float, width: float, height: float, css: str, rx: float = 0
-) -> Element:
-    attributes = {"x": x, "y": y, "width": width, "height": height, "rx": rx}
-    values = {name: _px(value) for name, value in attributes.items() if name != "rx" or value}
-    return SubElement(parent, "rect", {**values, "class": css})
-
-
-def _text(parent: Element, x: float, y: float, words: str, css: str) -> Element:
-    text = SubElement(parent, "text", {"x": _px(x), "y": _px(y), "class": css})
-    text.text = words
-    return text
-
-
 def _px(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
@@ -325,23 +255,3 @@ def _fitting(words: str, room: float, letter_px: float) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _style(colours: int) -> str:
-    """Classes and no variables: some programs that show SVG have none."""
-    lines = [
-        "text{font:12px system-ui,-apple-system,'Segoe UI','Liberation Sans',sans-serif}",
-        ".small{font-size:11px}.name{font-weight:600}.head{font-size:20px;font-weight:650}",
-        ".pool-name{font-size:15px;font-weight:620}.plain{font-size:12px;font-weight:400}.weights{fill-opacity:.55}.kv{fill-opacity:.28}",
-        ".frame{fill-opacity:.07;stroke-width:1.5}.unused{fill:none;stroke-dasharray:4 3}.edge{stroke-width:1}",
-    ]
-    for theme in (0, 1):
-        rules = [f".{name}{{fill:{pair[theme]}}}" for name, pair in _FRAME.items()]
-        rules += [f".{name}{{stroke:{pair[theme]}}}" for name, pair in _EDGES.items()]
-        rules.append(f".edge{{stroke:{_EDGES['unused'][theme]}}}")
-        palette = (_LIGHT, _DARK)[theme][:colours]
-        rules += [f".c{place}{{fill:{colour}}}" for place, colour in enumerate(palette)]
-        rules += [f".frame.c{place}{{stroke:{colour}}}" for place, colour in enumerate(palette)]
-        block = "".join(rules)
-        lines.append(f"@media (prefers-color-scheme:dark){{{block}}}" if theme else block)
-    return "\n".join(lines)
