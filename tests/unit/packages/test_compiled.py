@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from runpy import run_path
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ CHOICES = [
         engine.WHY_NOT_NATIVE, ("batching", "source"), engine.SOURCES,
     ),
     Choice(
-        "benchmarks.pipelines.compiled", "MaxFlow", "benchmarks.pipelines.schedulers", "benchmarks.pipelines.native",
+        "benchmarks.pipelines.compiled", "schedulers.MaxFlow", "benchmarks.pipelines.schedulers", "benchmarks.pipelines.native",
         pipelines.WHY_NOT_NATIVE, ("schedulers", "source"), pipelines.SOURCES,
     ),
 ]  # fmt: skip
@@ -60,9 +61,11 @@ each = pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.modu
 
 def said(before: str = "", **environment: str) -> list[tuple[str, ...]]:
     """Of each choice, why another process does not use the compiled modules, and where its example is from."""
-    program = f"import importlib\n{before}for name, example in {[choice[:2] for choice in CHOICES]}:\n"
+    program = (
+        f"import importlib, operator\n{before}for name, example in {[choice[:2] for choice in CHOICES]}:\n"
+    )
     program += "    it = importlib.import_module(name)\n"
-    program += "    print(it.WHY_NOT_NATIVE, getattr(it, example).__module__, sep='\\t')\n"
+    program += "    print(it.WHY_NOT_NATIVE, operator.attrgetter(example)(it).__module__, sep='\\t')\n"
     variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
     output = subprocess.check_output(
         [sys.executable, "-c", program], env={**variables, **environment}, text=True, timeout=60
@@ -78,7 +81,7 @@ def test_the_variable_turns_compiled_modules_off() -> None:
 
 @each
 def test_what_is_said_is_what_is_used(choice: Choice) -> None:
-    module = getattr(sys.modules[choice.module], choice.example).__module__
+    module = attrgetter(choice.example)(sys.modules[choice.module]).__module__
     assert module.startswith(choice.native) if choice.why_not is None else module == choice.python
 
 
