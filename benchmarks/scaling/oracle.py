@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,19 +15,12 @@ from policies.scaling.types import Observation, Scaler, ScalingPool
 _WINDOW_S = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class OracleSettings:
-    """`scale` multiplies the work to provide for."""
-
-    scale: float = 1.0
-
-
 class OracleScaler(Scaler):
     """One pool, whose requests and their lengths are known. A request's work is its share of an instance that has the
-    largest load that keeps the SLO."""
+    largest load that keeps the SLO. `scale` multiplies the work to provide for."""
 
     def __init__(
-        self, pool: ScalingPool, requests: Sequence[WorkloadRequest], epoch_s: float, settings: OracleSettings
+        self, pool: ScalingPool, requests: Sequence[WorkloadRequest], epoch_s: float, scale: float = 1.0
     ) -> None:
         self._pool = pool
         self._epoch_s = epoch_s
@@ -47,7 +39,7 @@ class OracleScaler(Scaler):
         for begin, end, each in zip(times, ends, work, strict=True):
             first, last = int(begin / _WINDOW_S), int(end / _WINDOW_S)
             load[first : last + 1] += each / (last + 1 - first)
-        self._needed = np.ceil(settings.scale * load / _WINDOW_S / one.rate_per_s - 1e-9).astype(int)
+        self._needed = np.ceil(scale * load / _WINDOW_S / one.rate_per_s - 1e-9).astype(int)
 
     def desired(self, observation: Observation) -> Mapping[str, int]:
         now_s = observation.now_s - self._epoch_s

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.compare.summary import summary_of
 from benchmarks.scaling.cases import Case, case
-from benchmarks.scaling.oracle import OracleScaler, OracleSettings
+from benchmarks.scaling.oracle import OracleScaler
 from benchmarks.simulator import Result, arrivals, open_fleet, simulate
 from benchmarks.simulator.scaling import Scaling
 from policies.scaling import Bounded, create
@@ -79,9 +79,7 @@ def figures(result: Result) -> dict[str, Any]:
 def _scaler(trial: Trial, found: Case, pools: tuple[ScalingPool, ...]) -> Bounded:
     if trial.scaler == ORACLE:
         (pool,) = pools
-        return Bounded(
-            OracleScaler(pool, found.requests, found.epoch_s, OracleSettings(**trial.settings)), pools
-        )
+        return Bounded(OracleScaler(pool, found.requests, found.epoch_s, **trial.settings), pools)
     settings = dict(trial.settings)
     if trial.scaler == "headway":
         settings = {"day_s": found.day_s, **settings}

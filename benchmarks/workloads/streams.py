@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from backends.emulator.text import count_tokens
 from benchmarks.measures import rate_between
@@ -123,21 +125,19 @@ def interleave(streams: Sequence[Stream]) -> Stream:
     """Several streams as one, in order of time, until the first of them ends: to its end all have their
     share. Ties go in the order of the streams."""
 
+    def with_end(place: int, stream: Stream) -> Iterator[tuple[float, int, WorkloadRequest | None]]:
+        at_s = -math.inf
+        for request in stream():
+            at_s = request.arrival_s
+            yield at_s, place, request
+        yield at_s, place, None
+
     def merged() -> Iterator[WorkloadRequest]:
-        running = [stream() for stream in streams]
-        heads = [next(requests, None) for requests in running]
-        waiting = [(head.arrival_s, place) for place, head in enumerate(heads) if head is not None]
-        if len(waiting) < len(streams):
-            return
-        heapq.heapify(waiting)
-        while True:
-            _, place = waiting[0]
-            head = heads[place]
-            assert head is not None  # noqa: S101 (a stream that has ended ends the whole)
-            yield head
-            following = heads[place] = next(running[place], None)
-            if following is None:
+        for _, _, request in heapq.merge(
+            *itertools.starmap(with_end, enumerate(streams)), key=itemgetter(0, 1)
+        ):
+            if request is None:
                 return
-            heapq.heapreplace(waiting, (following.arrival_s, place))
+            yield request
 
     return merged

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.scaling.__main__ import _chosen
 from benchmarks.scaling.cases import DAY_RATE_PER_S, case
-from benchmarks.scaling.oracle import OracleScaler, OracleSettings
+from benchmarks.scaling.oracle import OracleScaler
 from benchmarks.scaling.report import markdown, rows
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from policies.scaling.capacity import slo_capacity
@@ -30,7 +30,7 @@ def row(scaler, draw, attainment, gpu_hours, **settings):
 def test_the_oracle_starts_instances_in_time():
     one = pool(cold_start_s=60.0)
     busy = [WorkloadRequest(f"r{at}", 600.0 + at * 0.1, 1000, output_tokens=200) for at in range(3000)]
-    scaler = OracleScaler(one, busy, 1000.0, OracleSettings())
+    scaler = OracleScaler(one, busy, 1000.0)
     assert scaler.desired(seen(1000.0 + 500.0, 1))["p"] == 0
     wanted = scaler.desired(seen(1000.0 + 600.0, 1))["p"]
     assert wanted == scaler.desired(seen(1000.0 + 700.0, 1))["p"]
