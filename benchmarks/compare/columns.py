@@ -44,17 +44,12 @@ def weighted_summary(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> Sum
     known = ~np.isnan(values) & (weights > 0)
     if not known.any():
         return Summary.of(())
-    order = np.argsort(values[known])
-    ordered = values[known][order].astype(np.float64)
-    weight = weights[known][order].astype(np.float64)
-    total = float(weight.sum())
-    reached = np.cumsum(weight)
-    p50, p90, p95, p99 = (
-        float(ordered[np.searchsorted(reached, share * total)]) for share in (0.50, 0.90, 0.95, 0.99)
-    )
-    mean = float((ordered * weight).sum()) / total
-    std = float(np.sqrt(((ordered - mean) ** 2 * weight).sum() / total))
-    return Summary(int(total), mean, p50, p90, p95, p99, float(ordered[-1]), std)
+    value, weight = values[known].astype(np.float64), weights[known].astype(np.float64)
+    shares = (0.50, 0.90, 0.95, 0.99)
+    p50, p90, p95, p99 = np.quantile(value, shares, weights=weight, method="inverted_cdf").tolist()
+    mean = float(np.average(value, weights=weight))
+    std = float(np.sqrt(np.average((value - mean) ** 2, weights=weight)))
+    return Summary(int(weight.sum()), mean, p50, p90, p95, p99, float(value.max()), std)
 
 
 def mean_of(values: npt.NDArray[Any]) -> float | None:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import orjson
 from pydantic import create_model, model_validator
 from pydantic_core import PydanticCustomError
@@ -141,14 +142,9 @@ def _histogram(written: str) -> list[tuple[int, float]]:
 
 
 def _quantiles(histogram: Sequence[tuple[int, float]]) -> TokenQuantiles:
-    total = sum(share for _, share in histogram)
-    reached = list(itertools.accumulate(share for _, share in histogram))
-    mean = sum(length * share for length, share in histogram) / total
-    quantiles = [
-        next(length for (length, _), below in zip(histogram, reached, strict=True) if below >= level * total)
-        for level in LEVELS
-    ]
-    return TokenQuantiles(mean, quantiles)
+    lengths, shares = np.array(histogram).T
+    quantiles = np.quantile(lengths, LEVELS, weights=shares, method="inverted_cdf")
+    return TokenQuantiles(float(np.average(lengths, weights=shares)), quantiles.tolist())
 
 
 def _source(name: str, folder: str, what: str, clients: Sequence[int]) -> Source:
