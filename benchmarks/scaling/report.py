@@ -37,8 +37,6 @@ def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
                     for (where, other), others in groups.items()
                     if where == case and other != label
                 },
-                "ended_streams": sum(run["retried"] for run in runs),
-                "drained": sum(run["drained"] for run in runs),
             }
         )
     return found
