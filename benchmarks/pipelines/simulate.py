@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 from random import Random
 from types import ModuleType
@@ -36,17 +37,6 @@ class Outcome:
     events: int
 
 
-class Lengths:
-    """Draws prompt and answer lengths of a trace, with replacement."""
-
-    def __init__(self, lengths: Sequence[tuple[int, int]], random: Random) -> None:
-        self._lengths = lengths
-        self._random = random
-
-    def __call__(self) -> tuple[int, int]:
-        return self._lengths[self._random.randint(0, len(self._lengths) - 1)]
-
-
 def arrivals(
     per_interval: Sequence[int],
     lengths: Sequence[tuple[int, int]],
@@ -57,11 +47,11 @@ def arrivals(
     """Moments and lengths of requests over `ONLINE_S`: counts of a trace drawn with replacement, scaled to a mean load."""
     mean_tokens = sum(a for a, _ in lengths) / len(lengths) + sum(b for _, b in lengths) / len(lengths)
     scale = _INTERVAL_S * (tokens_per_s / mean_tokens) / (sum(per_interval) / len(per_interval))
-    draw = Lengths(lengths, random)
+    draw = partial(random.choice, lengths)
     trace: list[tuple[float, int, int]] = []
     carried = 0.0
     for interval in range(int(ONLINE_S) // _INTERVAL_S):
-        wanted = scale * per_interval[random.randint(0, len(per_interval) - 1)]
+        wanted = scale * random.choice(per_interval)
         count = round(wanted + carried)
         carried = wanted + carried - count
         moments = sorted(
@@ -100,7 +90,7 @@ class PlacedModel:
         random = Random(seed)
         start_s = loaded_s(self.placement, self.cluster, self.model)
         end_s = start_s + OFFLINE_WARM_UP_S + seconds
-        draw = Lengths(lengths, random)
+        draw = partial(random.choice, lengths)
         engine = self.engine(scheduler(random), (start_s + OFFLINE_WARM_UP_S, end_s), draw)
         for number in range(requests):
             engine.submit(start_s + number * _FIRST_GAP_S, *draw())
@@ -129,7 +119,7 @@ class PlacedModel:
         self,
         scheduler: Scheduler,
         window: tuple[float, float],
-        lengths: Lengths | None = None,
+        lengths: Callable[[], tuple[int, int]] | None = None,
         module: ModuleType = compiled.engine,
     ) -> Engine:
         """The events of this placed model before the first. `module` has the `Engine`, `Node` and `Link` to use."""
