@@ -7,7 +7,8 @@ prediction moved by the quantile of what it missed on those folds, for each mode
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,26 +66,19 @@ def task_of(prompt: Prompt) -> str:
 
 
 def _medians(train: Answers, test: Answers) -> np.ndarray:
-    tables: list[dict[object, np.ndarray]] = []
-    kinds: tuple[Callable[[Answers], list[object]], ...] = (_cells, lambda each: list(each.model), _one)
-    for keys in kinds:
-        of_key: dict[object, list[float]] = {}
-        for key, tokens in zip(keys(train), train.tokens, strict=True):
-            of_key.setdefault(key, []).append(tokens)
-        tables.append({key: np.quantile(values, PROBABILITIES) for key, values in of_key.items()})
-    asked = zip(*(keys(test) for keys in kinds), strict=True)
-    return np.array(
-        [next(table[key] for table, key in zip(tables, keys, strict=True) if key in table) for keys in asked]
-    )
+    tokens: defaultdict[object, list[float]] = defaultdict(list)
+    for keys, length in zip(_keys(train), train.tokens, strict=True):
+        for key in keys:
+            tokens[key].append(length)
+    known = {key: np.quantile(values, PROBABILITIES) for key, values in tokens.items()}
+    return np.array([next(known[key] for key in keys if key in known) for keys in _keys(test)])
 
 
-def _cells(answers: Answers) -> list[object]:
+def _keys(answers: Answers) -> Iterator[tuple[object, ...]]:
+    """What an answer is one of, the narrowest first: its model's to its task, its model's, and all."""
     tasks = [task_of(prompt) for prompt in answers.prompts]
-    return [(model, tasks[prompt]) for model, prompt in zip(answers.model, answers.prompt, strict=True)]
-
-
-def _one(answers: Answers) -> list[object]:
-    return [None] * len(answers.tokens)
+    for model, prompt in zip(answers.model, answers.prompt, strict=True):
+        yield (model, tasks[prompt]), model, None
 
 
 def _ridge(train: Answers, test: Answers, seed: int) -> np.ndarray:

@@ -189,4 +189,4 @@ class ClientPool:
                 list(itertools.accumulate(weights)),
             )
         pool_lengths, reached = self._mixtures[start]
-        return pool_lengths[min(bisect_right(reached, random_.random() * reached[-1]), len(reached) - 1)]
+        return random_.choices(pool_lengths, cum_weights=reached)[0]
