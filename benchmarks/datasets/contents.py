@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from predictors.learned.models import ArtifactKind
@@ -38,19 +39,15 @@ def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
     times: dict[str, list[float]] = defaultdict(list)
     of_prompt = {each.id: each.source for each in data.prompts}
     of_run = {each.id: each.source for each in data.runs}
-    for name in of_prompt.values():
-        counts[name]["prompts"] += 1
-    for answer in data.answers:
-        name = of_prompt[answer.prompt]
-        counts[name]["answers"] += 1
-        if answer.at_s is not None:
-            times[name].append(answer.at_s)
-    for run in data.runs:
-        counts[run.source]["runs"] += 1
-        if run.started_at_s is not None:
-            times[run.source].append(run.started_at_s)
-    for attempt in data.attempts:
-        counts[of_run[attempt.run]]["attempts"] += 1
+    for name, table, at_s in chain(
+        ((source, "prompts", None) for source in of_prompt.values()),
+        ((of_prompt[each.prompt], "answers", each.at_s) for each in data.answers),
+        ((each.source, "runs", each.started_at_s) for each in data.runs),
+        ((of_run[each.run], "attempts", None) for each in data.attempts),
+    ):
+        counts[name][table] += 1
+        if at_s is not None:
+            times[name].append(at_s)
     known: dict[str, dict[str, Any]] = defaultdict(dict)
     licences: dict[str, set[str | None]] = defaultdict(set)
     for each in data.about.get("sources", ()):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement, islice, product
 
 from backends.engine import profiles
 from backends.engine.hardware import HARDWARE
@@ -49,22 +49,18 @@ def unlike_group(
 ) -> UnlikeGroup | None:
     """The best group of one pool or two that holds the model and the keys and values of so many tokens; None if there is none.
     A pool may have no GPU left."""
-    priced = sorted(_choices(pools), key=lambda choice: choice[0])
-    best: tuple[tuple[float, float], UnlikeGroup] | None = None
-    compared = 0
-    for usd, chosen in priced:
-        group = _split(config, weights, tokens, pools, chosen)
-        found = None if group is None else profiles.find(f"{profiled(config.name, weights)}@{group.name}")
-        if group is None or found is None or found.kv_capacity_tokens < tokens:
-            continue
-        step_s = _step_s(found)
-        cost = step_s * usd, step_s
-        if best is None or cost < best[0]:
-            best = cost, group
-        compared += 1
-        if compared == _COMPARED:
-            break
-    return None if best is None else best[1]
+
+    def holding() -> Iterator[tuple[tuple[float, float], UnlikeGroup]]:
+        """Costs and groups, the cheapest first."""
+        for usd, chosen in sorted(_choices(pools), key=lambda choice: choice[0]):
+            group = _split(config, weights, tokens, pools, chosen)
+            found = group and profiles.find(f"{profiled(config.name, weights)}@{group.name}")
+            if group and found and found.kv_capacity_tokens >= tokens:
+                step_s = _step_s(found)
+                yield (step_s * usd, step_s), group
+
+    _, best = min(islice(holding(), _COMPARED), key=lambda each: each[0], default=(None, None))
+    return best
 
 
 def _choices(pools: Sequence[PoolConfig]) -> Iterator[tuple[float, list[tuple[int, int]]]]:
