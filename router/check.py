@@ -21,7 +21,7 @@ from rich.table import Table
 from backends import scanning
 from backends.engine import profiles
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located, parse_instance
-from router.config.marks import Mark, named
+from router.config.marks import LocalFile, Variable, named
 from router.config.masking import dotted
 
 #: Sections whose secrets and files may be those of another machine.
@@ -104,7 +104,11 @@ def _unset_secrets(config: FleetConfig) -> Iterator[Problem]:
 
     for each in named(config):
         of_engines = each.path[0] in _OF_ENGINES or each.path[:2] == ("auth", "engine_env")
-        if each.mark is Mark.VARIABLE and not of_engines and (fault := secret_fault(each.name, os.environ)):
+        if (
+            isinstance(each.name, Variable)
+            and not of_engines
+            and (fault := secret_fault(each.name, os.environ))
+        ):
             yield Problem(each.path, fault)
 
 
@@ -164,10 +168,10 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
     for where, engine in _engines(config):
         absent = False
         for each in named(engine):
-            if each.mark is Mark.VARIABLE and not environment.get(each.name):
+            if isinstance(each.name, Variable) and not environment.get(each.name):
                 absent = True
                 yield f"{where}: {dotted(each.path)}: environment variable {each.name} is not set"
-            if each.mark is Mark.FILE and not Path(each.name).is_file():
+            if isinstance(each.name, LocalFile) and not Path(each.name).is_file():
                 absent = True
                 yield f"{where}: {dotted(each.path)} {each.name} is not a file here"
         if not absent:

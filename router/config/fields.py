@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from ipaddress import ip_address
 from socket import inet_aton
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
@@ -13,14 +14,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     Strict,
     StringConstraints,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from router.config.marks import Mark
+from router.config.marks import LocalFile, Variable
 from router.core.types import Price, Slo
 
 # Exact types: YAML and JSON have numbers and booleans, so a quoted one is a mistake and is reported.
@@ -46,6 +48,22 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 _MAX_NAME_BYTES = 255
 
 
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Annotates a text that must match `pattern`, also for editors; `sentence` says what is wrong with one that does not."""
+
+    pattern: str
+    sentence: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        text = core_schema.str_schema(pattern=self.pattern)
+        matching = core_schema.custom_error_schema(text, "pattern", custom_error_message=self.sentence)
+        return core_schema.chain_schema([handler(source), matching])
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
+        return {"type": "string", "pattern": self.pattern}
+
+
 def _listen_host(value: str) -> str:
     try:
         if re.fullmatch(r"[0-9.]+", value):
@@ -64,26 +82,13 @@ PolicyName = Text
 OnMiss = Literal["best_effort", "reject"]
 
 
-_ENVIRONMENT_NAME = "[A-Za-z_][A-Za-z0-9_]*"
-
-
-def _environment_name(value: str) -> str:
-    # The message never shows the value, because it may be the secret itself.
-    if not re.fullmatch(_ENVIRONMENT_NAME, value):
-        raise PydanticCustomError(
-            "environment_name",
-            "must be the name of an environment variable (the file must not contain the secret itself)",
-        )
-    return value
-
-
-def schema_pattern(pattern: str) -> WithJsonSchema:
-    """What a text looks like that a validator of its own accepts, for editors."""
-    return WithJsonSchema({"type": "string", "pattern": pattern})
-
-
 EnvironmentName = Annotated[
-    str, AfterValidator(_environment_name), Mark.VARIABLE, schema_pattern(f"^{_ENVIRONMENT_NAME}$")
+    str,
+    Pattern(
+        "^[A-Za-z_][A-Za-z0-9_]*$",
+        "must be the name of an environment variable (the file must not contain the secret itself)",
+    ),
+    AfterValidator(Variable),
 ]
 
 
@@ -97,7 +102,7 @@ def path_name(value: str) -> str:
 
 
 PathName = Annotated[Text, AfterValidator(path_name)]
-FileName = Annotated[PathName, Mark.FILE]
+FileName = Annotated[PathName, AfterValidator(LocalFile)]
 
 
 def _no_password(url: str) -> str:
@@ -135,7 +140,11 @@ def _http_url(value: str) -> str:
     return value
 
 
-HttpUrl = Annotated[str, AfterValidator(_http_url), schema_pattern("^[hH][tT][tT][pP][sS]?://[!-~]+$")]
+HttpUrl = Annotated[
+    str,
+    AfterValidator(_http_url),
+    WithJsonSchema({"type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[!-~]+$"}),
+]
 
 
 class Section(BaseModel):

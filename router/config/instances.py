@@ -27,14 +27,14 @@ from router.config.fields import (
     InstanceName,
     ModelName,
     NotNegative,
+    Pattern,
     Positive,
     PriceConfig,
     Section,
     Share,
     Text,
-    schema_pattern,
 )
-from router.config.marks import Mark, named
+from router.config.marks import Variable, named
 from router.core.profile import EngineProfile
 
 #: The kind of an instance that the gateway starts itself.
@@ -52,17 +52,13 @@ def _weights_name(value: str) -> str:
     return value
 
 
-def _profile_name(value: str) -> str:
-    model, _, hardware = value.partition("@")
-    if not model or not hardware or "@" in hardware:
-        raise PydanticCustomError(
-            "profile", "must be MODEL@HARDWARE, such as llama-3.1-8b@a100-80g or qwen2.5-72b@4xh100-80g"
-        )
-    return value
-
-
 #: The name of an engine profile, `MODEL@HARDWARE`.
-ProfileName = Annotated[str, AfterValidator(_profile_name), schema_pattern("^[^@]+@[^@]+$")]
+ProfileName = Annotated[
+    str,
+    Pattern(
+        "^[^@]+@[^@]+$", "must be MODEL@HARDWARE, such as llama-3.1-8b@a100-80g or qwen2.5-72b@4xh100-80g"
+    ),
+]
 #: The usual name of a format of weights; it stays as it is written.
 WeightsName = Annotated[Text, AfterValidator(_weights_name)]
 
@@ -140,7 +136,7 @@ class EngineConfig(Section):
     def machine_names(self) -> set[tuple[str, str]]:
         """The variables, and by their keys the files, that it uses on the gateway's machine."""
         return {
-            (each.mark.value if each.mark is Mark.VARIABLE else str(each.path[-1]), each.name)
+            ("environment variable" if isinstance(each.name, Variable) else str(each.path[-1]), each.name)
             for each in named(self)
         }
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from router.config import sections
 from router.config.fields import Count, Int, ModelName, PriceConfig, Section, Share, SloConfig, Text
 from router.config.instances import EngineConfig, EngineUrl, InstanceConfig, TemplateConfig
-from router.config.marks import Mark
+from router.config.marks import AT_START
 from router.config.scaling import PoolConfig, ScalingConfig
 from router.core.types import Candidate, Price
 
@@ -70,11 +70,11 @@ class FleetConfig(Section):
     probes: sections.ProbesConfig = sections.ProbesConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     instances: tuple[InstanceConfig, ...] = ()
-    discovery: Annotated[tuple[DiscoveryConfig, ...], Mark.AT_START] = ()
+    discovery: Annotated[tuple[DiscoveryConfig, ...], AT_START] = ()
     scaling: ScalingConfig = ScalingConfig()
     predictors: sections.PredictorsConfig = sections.PredictorsConfig()
-    judge: Annotated[sections.JudgeConfig | None, Mark.AT_START] = None
-    second_look: Annotated[sections.SecondLookConfig | None, Mark.AT_START] = None
+    judge: Annotated[sections.JudgeConfig | None, AT_START] = None
+    second_look: Annotated[sections.SecondLookConfig | None, AT_START] = None
     observability: sections.ObservabilityConfig = sections.ObservabilityConfig()
     ui: sections.UiConfig = sections.UiConfig()
 
@@ -106,7 +106,7 @@ class FleetConfig(Section):
             *(each.instance for each in self.scaling.pools),
         ]
         found = {name for each in engines for name in each.machine_names()}
-        return found | {(Mark.VARIABLE.value, name) for name in self.auth.engine_env}
+        return found | {("environment variable", name) for name in self.auth.engine_env}
 
     def candidates(self, instance: InstanceConfig) -> dict[str, Candidate]:
         """The candidates of an instance by the fleet's model name: the instance's own settings of a model, else the

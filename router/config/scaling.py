@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from router.config.fields import Count, InstanceName, Int, NotNegative, Positive, Section, Text
 from router.config.instances import InstanceConfig, ProfileName, TemplateConfig
-from router.config.marks import Mark
+from router.config.marks import AT_START
 
 #: The most instances of a pool: decisions are made for so many candidates (docs/performance.md).
 MOST_INSTANCES = 4096
@@ -88,7 +88,7 @@ class ScalingConfig(Section):
     starts and stops engines on this machine, `kubernetes` scales Deployments."""
 
     scaler: Literal["queue", "concurrency", "kpa", "headway", "none"] = "headway"
-    actuator: Annotated[Literal["observe", "processes", "kubernetes"], Mark.AT_START] = "observe"
+    actuator: Annotated[Literal["observe", "processes", "kubernetes"], AT_START] = "observe"
     interval_s: Positive = 15.0
     settings: dict[str, Any] = Field(default_factory=dict)
     pools: tuple[PoolConfig, ...] = ()

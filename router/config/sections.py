@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from router.config.fields import (
@@ -23,6 +22,7 @@ from router.config.fields import (
     OnMiss,
     PasswordlessUrl,
     PathName,
+    Pattern,
     PolicyName,
     Positive,
     Section,
@@ -30,9 +30,8 @@ from router.config.fields import (
     SloConfig,
     Text,
     path_name,
-    schema_pattern,
 )
-from router.config.marks import Mark
+from router.config.marks import AT_START
 
 
 class ServerConfig(Section):
@@ -40,9 +39,9 @@ class ServerConfig(Section):
     shared `state`. Each accepts at most `max_connections` of clients. `allowed_hosts` are host names that a gateway
     without keys accepts, beside those of this machine."""
 
-    host: Annotated[ListenHost, Mark.AT_START] = "127.0.0.1"
-    port: Annotated[Int, Field(ge=0, le=65535), Mark.AT_START] = 8080
-    workers: Annotated[Count, Mark.AT_START] = 1
+    host: Annotated[ListenHost, AT_START] = "127.0.0.1"
+    port: Annotated[Int, Field(ge=0, le=65535), AT_START] = 8080
+    workers: Annotated[Count, AT_START] = 1
     max_connections: Count = 10_000
     allowed_hosts: tuple[HostName, ...] = ()
 
@@ -58,7 +57,14 @@ class KeyConfig(Section):
     """
 
     name: InstanceName
-    sha256: Annotated[str, schema_pattern("^[0-9a-fA-F]{64}$")]
+    sha256: Annotated[
+        str,
+        Pattern(
+            "^[0-9a-fA-F]{64}$",
+            "must be 64 hexadecimal digits, the SHA-256 of the key (never the key itself)",
+        ),
+        AfterValidator(str.lower),
+    ]
     policy: PolicyName | None = None
     locked: Bool = False
     models: Annotated[tuple[ModelName, ...], Field(min_length=1)] | None = None
@@ -73,15 +79,6 @@ class KeyConfig(Section):
     max_concurrency: Count | None = None
     max_cost_usd: Positive | None = None
     makes_keys: Bool = False
-
-    @field_validator("sha256")
-    @classmethod
-    def _is_a_hash(cls, value: str) -> str:
-        if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
-            raise PydanticCustomError(
-                "sha256", "must be 64 hexadecimal digits, the SHA-256 of the key (never the key itself)"
-            )
-        return value.lower()
 
     @model_validator(mode="after")
     def _lock_needs_a_policy(self) -> Self:
@@ -100,12 +97,18 @@ class AuthConfig(Section):
     `cache_salt` the timing of vLLM's caches does not show it either.
     """
 
-    admin_key_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
+    admin_key_env: Annotated[EnvironmentName | None, AT_START] = None
     required: Bool = False
     share_prefixes: Bool = False
     cache_salt: Bool = False
     engine_env: tuple[EnvironmentName, ...] = ()
     keys: tuple[KeyConfig, ...] = ()
+
+
+def _sqlite_path(url: str) -> str:
+    if url.startswith("sqlite"):
+        path_name(url.partition("?")[0])
+    return url
 
 
 class StoreConfig(Section):
@@ -118,26 +121,21 @@ class StoreConfig(Section):
     """
 
     url: Annotated[
-        PasswordlessUrl, Mark.AT_START, schema_pattern(r"^(sqlite\+aiosqlite:///|postgresql\+asyncpg://)")
+        PasswordlessUrl,
+        Pattern(
+            r"^(sqlite\+aiosqlite:///|postgresql\+asyncpg://)",
+            "must begin with sqlite+aiosqlite:/// or postgresql+asyncpg://",
+        ),
+        AfterValidator(_sqlite_path),
+        AT_START,
     ] = "sqlite+aiosqlite:///headway.db"
-    password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
-    retain_days: Annotated[Positive, Mark.AT_START] = 30.0
-    max_mb: Annotated[Positive, Mark.AT_START] = 2048.0
-    keep_prompts: Annotated[Bool, Mark.AT_START] = False
-    spool_directory: Annotated[PathName | None, Mark.AT_START] = None
-    spool_mb: Annotated[Positive, Mark.AT_START] = 1024.0
+    password_env: Annotated[EnvironmentName | None, AT_START] = None
+    retain_days: Annotated[Positive, AT_START] = 30.0
+    max_mb: Annotated[Positive, AT_START] = 2048.0
+    keep_prompts: Annotated[Bool, AT_START] = False
+    spool_directory: Annotated[PathName | None, AT_START] = None
+    spool_mb: Annotated[Positive, AT_START] = 1024.0
     when_full: Literal["serve", "refuse"] = "serve"
-
-    @field_validator("url")
-    @classmethod
-    def _known_driver(cls, value: str) -> str:
-        if not value.startswith(("sqlite+aiosqlite:///", "postgresql+asyncpg://")):
-            raise PydanticCustomError(
-                "store_url", "must begin with sqlite+aiosqlite:/// or postgresql+asyncpg://"
-            )
-        if value.startswith("sqlite"):
-            path_name(value.partition("?")[0])
-        return value
 
 
 class StateConfig(Section):
@@ -145,18 +143,15 @@ class StateConfig(Section):
     process is alone. `name` distinguishes fleets that share one Redis. If an answer takes longer than `timeout_ms`,
     each replica decides from its own data until Redis answers again. Load is sent every `interval_ms`."""
 
-    url: Annotated[PasswordlessUrl, Mark.AT_START, schema_pattern("^(memory://$|rediss?://)")] = "memory://"
-    password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
-    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$"), Mark.AT_START] = "headway"
-    timeout_ms: Annotated[Positive, Mark.AT_START] = 250.0
-    interval_ms: Annotated[Positive, Mark.AT_START] = 25.0
-
-    @field_validator("url")
-    @classmethod
-    def _known_scheme(cls, value: str) -> str:
-        if value != "memory://" and not value.startswith(("redis://", "rediss://")):
-            raise PydanticCustomError("state_url", "must be memory:// or begin with redis:// or rediss://")
-        return value
+    url: Annotated[
+        PasswordlessUrl,
+        Pattern("^(memory://$|rediss?://)", "must be memory:// or begin with redis:// or rediss://"),
+        AT_START,
+    ] = "memory://"
+    password_env: Annotated[EnvironmentName | None, AT_START] = None
+    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$"), AT_START] = "headway"
+    timeout_ms: Annotated[Positive, AT_START] = 250.0
+    interval_ms: Annotated[Positive, AT_START] = 25.0
 
 
 class DefaultsConfig(Section):
@@ -227,11 +222,11 @@ class SchedulingConfig(Section):
     `streamed_share`: with `upstream_stream: when_needed`, the share of answers that is streamed though nothing needs it,
     from which predictors learn TTFT and TPOT."""
 
-    confidence: Annotated[Float, Field(gt=0, lt=1), Mark.AT_START] = 0.9
+    confidence: Annotated[Float, Field(gt=0, lt=1), AT_START] = 0.9
     hedge: HedgeConfig = HedgeConfig()
     explore: Share = 0.01
     cost: CostConfig = CostConfig()
-    ttft_weight: Annotated[Share, Mark.AT_START] = 0.8
+    ttft_weight: Annotated[Share, AT_START] = 0.8
     streamed_share: Share = 0.05
 
 
@@ -280,11 +275,11 @@ class ObservabilityConfig(Section):
     `decision_log` is a file with all events and instructions of the scheduler, for `headway replay-decisions`; it stops
     at `decision_log_mb`. None of them contains a prompt."""
 
-    logs: Annotated[Literal["text", "json"], Mark.AT_START] = "text"
+    logs: Annotated[Literal["text", "json"], AT_START] = "text"
     log_requests: Bool = False
-    decision_log: Annotated[PathName | None, Mark.AT_START] = None
-    decision_log_mb: Annotated[Positive, Mark.AT_START] = 256.0
-    traces: Annotated[TracesConfig, Mark.AT_START] = TracesConfig()
+    decision_log: Annotated[PathName | None, AT_START] = None
+    decision_log_mb: Annotated[Positive, AT_START] = 256.0
+    traces: Annotated[TracesConfig, AT_START] = TracesConfig()
 
 
 class UiConfig(Section):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from router.background import Tasks, surviving
 from router.config import FleetConfig, InstanceConfig, PoolConfig
-from router.config.marks import Mark, named
+from router.config.marks import Variable, named
 from router.config.scaling import NUMBER, PORT
 from router.core.errors import UpstreamError
 from router.core.interfaces import Backend
@@ -293,7 +293,7 @@ class Processes(Actuator):
     def _without_secrets(self, pool: PoolConfig) -> dict[str, str]:
         """The gateway's environment, without the secrets that the fleet file names. It keeps those of the pool itself."""
         config = self._gateway.config
-        secrets = {each.name for each in named(config) if each.mark is Mark.VARIABLE} | {"HEADWAY_ADMIN_KEY"}
+        secrets = {"HEADWAY_ADMIN_KEY", *(name for _, name in named(config) if isinstance(name, Variable))}
         secrets -= {each.name for each in named(pool.instance)}
         kept = {name: value for name, value in self._environment.items() if name not in secrets}
         # Last, so that `headway` is found where it is not installed for all.

@@ -1,9 +1,9 @@
-"""Fields that name variables and files of the machine are marked, so that nobody lists them elsewhere."""
+"""Names of variables and files of the machine have types of their own, so that nobody lists them elsewhere."""
 
 from __future__ import annotations
 
 from router.config import loads
-from router.config.marks import Mark, named
+from router.config.marks import LocalFile, Variable, named
 from tests.unit.config.test_shown_values import FIELDS
 
 FLEET = """
@@ -18,14 +18,14 @@ discovery:
 
 
 def test_what_a_fleet_file_names() -> None:
-    assert [(each.path, each.mark, each.name) for each in named(loads(FLEET))] == [
-        (("auth", "admin_key_env"), Mark.VARIABLE, "ADMIN"),
-        (("auth", "engine_env", 0), Mark.VARIABLE, "LATER"),
-        (("store", "password_env"), Mark.VARIABLE, "DB"),
-        (("instances", 0, "tokenizer"), Mark.FILE, "t.json"),
-        (("instances", 0, "ca_file"), Mark.FILE, "ca.pem"),
-        (("instances", 0, "headers_env", "X-Org"), Mark.VARIABLE, "ORG"),
-        (("discovery", 0, "instance", "api_key_env"), Mark.VARIABLE, "POD"),
+    assert [(each.path, type(each.name), each.name) for each in named(loads(FLEET))] == [
+        (("auth", "admin_key_env"), Variable, "ADMIN"),
+        (("auth", "engine_env", 0), Variable, "LATER"),
+        (("store", "password_env"), Variable, "DB"),
+        (("instances", 0, "tokenizer"), LocalFile, "t.json"),
+        (("instances", 0, "ca_file"), LocalFile, "ca.pem"),
+        (("instances", 0, "headers_env", "X-Org"), Variable, "ORG"),
+        (("discovery", 0, "instance", "api_key_env"), Variable, "POD"),
     ]
 
 
