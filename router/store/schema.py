@@ -3,7 +3,7 @@
 Opening a store for recording migrates it first. Processes that start at the same time take turns, by PostgreSQL's advisory
 lock or SQLite's lock on the file. A migration is one transaction: it is complete or not done. A database without our tables
 gets them as they are now, without Alembic, whose modules take memory for as long as the process lives. One with tables but
-without a version (made before there were versions) starts at the first, which makes only the tables that are missing.
+without a version (made by release 0.1.0) goes through all versions.
 """
 
 from __future__ import annotations
