@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from router.store.database import StoreError, location, parse_url
+from router.store.database import StoreError, location, opened
 from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
 from router.store.records import PREDICTED_COLUMNS
@@ -225,11 +225,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _described(url: str, request_id: str) -> dict[str, Any]:
-    store = await Store.open_readonly(url)
-    try:
+    async with opened(url) as engine:
+        store = Store(engine)
         row = await store.request(request_id, any_key=True)
         if row is None:
-            raise StoreError(f"no request {request_id!r} in {location(parse_url(url))}")
+            raise StoreError(f"no request {request_id!r} in {location(engine.url)}")
         return await describe(store, row)
-    finally:
-        await store.close()

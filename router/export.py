@@ -24,7 +24,7 @@ from rich.progress import TimeRemainingColumn
 from benchmarks.terminal import progress_bar
 from router.store import tables
 from router.store.async_engine import AsyncEngine
-from router.store.database import StoreError, parse_url, reading
+from router.store.database import StoreError, opened
 from router.store.totals import today
 from router.store_arguments import add_store_arguments, store_of
 
@@ -105,7 +105,7 @@ async def _export(url: str, extract: Extract, form: type[Parquet | Csv], out: Bi
     """Write the rows; returns their number. Raises StoreError if the database does not answer, and writes nothing if it
     cannot be opened."""
     written = 0
-    async with reading(parse_url(url)) as engine:
+    async with opened(url) as engine:
         total = await extract.count(engine) if sys.stderr.isatty() else None
         with (
             contextlib.closing(form(extract.table, out)) as writer,

@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from router.config.secrets import store_url
 from router.gateway.keys.client_keys import make, revoke
 from router.gateway.keys.tenants import BadKey, Tenant, Tenants
 from router.store import runs
-from router.store.database import StoreError, location, parse_url, sqlite_path
+from router.store.database import StoreError, location, opened, parse_url, sqlite_path
 from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.store.spend_report import day, spend_report
@@ -91,8 +90,8 @@ async def known_keys(config: FleetConfig, url: str) -> Tenants:
     path = sqlite_path(parse_url(url))
     if path is not None and not path.exists():
         return Tenants(config.auth.keys, (), lambda _: None)
-    async with asyncio.timeout(3.0), aclosing(await KeyTable.open(url)) as table:
-        return await _known(config, table)
+    async with asyncio.timeout(3.0), opened(url) as engine:
+        return await _known(config, KeyTable(engine))
 
 
 def lost_keys(config: FleetConfig, url: str) -> Path | None:
@@ -146,7 +145,8 @@ def _is_new(config: FleetConfig, url: URL) -> bool:
 async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
     parsed = parse_url(url)
     new = _is_new(config, parsed)
-    async with aclosing(await KeyTable.open(url, create=True)) as table:
+    async with opened(url, create=True) as engine:
+        table = KeyTable(engine)
         tenants = await _tenants(config, table)
         made = await make(table, tenants, tuple(POLICIES), args.name, _given(args), args.maker)
         first = not config.auth.keys and len(await table.rows()) == 1
@@ -167,7 +167,8 @@ async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> in
 
 # --- revoke -------------------------------------------------------------------------------------------
 async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
-    async with aclosing(await KeyTable.open(url)) as table:
+    async with opened(url) as engine:
+        table = KeyTable(engine)
         tenants = await _tenants(config, table)
         tenant = tenants.get(args.name)
         if tenant is None:
@@ -189,13 +190,10 @@ async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> in
 
 # --- list ---------------------------------------------------------------------------------------------
 async def _list(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
-    store = await Store.open_readonly(url)
-    try:
-        tenants = await _tenants(config, store.keys)
-        today = await _spent_usd(store, day("today", time.time()))
-        total = await _spent_usd(store, None)
-    finally:
-        await store.close()
+    async with opened(url) as engine:
+        tenants = await _tenants(config, KeyTable(engine))
+        today = await _spent_usd(Store(engine), day("today", time.time()))
+        total = await _spent_usd(Store(engine), None)
     rows = [_row(tenants, tenant, today, total) for tenant in tenants]
     if args.json:
         print(json.dumps({"keys": rows}, indent=2))

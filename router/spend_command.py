@@ -14,7 +14,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from benchmarks.terminal import table_console
-from router.store.database import StoreError
+from router.store.database import StoreError, opened
 from router.store.queries import Store
 from router.store.spend_report import (
     AMOUNTS,
@@ -63,11 +63,8 @@ def run(args: argparse.Namespace) -> int:
 async def _report(
     url: str, by: Sequence[str], since: str | None, until: str | None, keys: Sequence[str] | None
 ) -> SpendReport:
-    store = await Store.open_readonly(url)
-    try:
-        return await spend_report(store, by, since, until, keys)
-    finally:
-        await store.close()
+    async with opened(url) as engine:
+        return await spend_report(Store(engine), by, since, until, keys)
 
 
 def _write_csv(report: SpendReport) -> None:

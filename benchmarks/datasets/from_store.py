@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import RowMapping, Select, select, tuple_
-from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backends import KINDS
@@ -33,7 +32,7 @@ from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, 
 from router.config import FleetConfig
 from router.core.types import PREFIX_TOKENS, EndedHow, Outcome, PromptFeatures
 from router.store import explanations, tables
-from router.store.database import StoreError, parse_url, reading
+from router.store.database import StoreError, opened, parse_url
 from router.store.explanations import Explanation, KeptDecision
 
 SOURCE = "records"
@@ -55,17 +54,17 @@ def read_store(where: str | Path, *, since: float | None = None, fleet: FleetCon
     """The records of a database file or URL, of requests received since a time (seconds since the epoch): one run an instance, its times in seconds since the first request. `fleet` has what the records lack: the
     instances' hardware, engine profiles and the models' families. Raises DatasetError."""
     try:
-        url = parse_url(str(where) if "://" in str(where) else f"sqlite+aiosqlite:///{where}")
+        url = str(where) if "://" in str(where) else f"sqlite+aiosqlite:///{where}"
         found = asyncio.run(_read(url, since, fleet))
     except StoreError as error:
         raise DatasetError(str(error)) from None
     return found.dataset()
 
 
-async def _read(url: URL, since: float | None, fleet: FleetConfig | None) -> _Reading:
+async def _read(url: str, since: float | None, fleet: FleetConfig | None) -> _Reading:
     """Read a batch of requests at a time: one statement for all would keep its transaction open, and the database sorts
     millions of attempts before it gives the first."""
-    found = _Reading(Path(url.database or "").stem, fleet)
+    found = _Reading(Path(parse_url(url).database or "").stem, fleet)
     requests, attempts, judged, explained = (
         tables.requests,
         tables.attempts,
@@ -77,7 +76,7 @@ async def _read(url: URL, since: float | None, fleet: FleetConfig | None) -> _Re
         explained, explained.c.request_id == of
     )
     after = (since or 0.0, "")
-    async with reading(url) as engine:
+    async with opened(url) as engine:
         while True:
             async with engine.connect() as connection:
                 query = every.where(tuple_(received_at, of) > after).order_by(received_at, of)

@@ -17,7 +17,7 @@ from router.core.types import OUTSIDE_ATTAINMENT
 from router.gateway.fleet.rules import Rules
 from router.request.model_names import AUTO, ModelNames
 from router.store import tables
-from router.store.database import parse_url, public_url, reading
+from router.store.database import opened, parse_url, public_url
 
 
 def recorded_requests(
@@ -62,7 +62,7 @@ async def _rows(url: str, limit: int | None) -> Sequence[RowMapping]:
         .order_by(table.c.received_at.desc(), table.c.id.desc())
         .limit(limit)
     )
-    async with reading(parse_url(url)) as engine, engine.connect() as connection:
+    async with opened(url) as engine, engine.connect() as connection:
         found = (await connection.execute(query)).mappings().all()
     return found[::-1]
 

@@ -295,22 +295,13 @@ async def retrying(
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def open_engine(url: URL, *, create: bool) -> AsyncEngine:
-    """An engine for a parsed URL whose database has passed `connect`. Close it with `dispose`."""
-    engine = create_engine(url, keeps_file=not create)
+@contextlib.asynccontextmanager
+async def opened(url: str, *, create: bool = False) -> AsyncIterator[AsyncEngine]:
+    """An engine for a command, whose database has passed `connect`. Raises StoreError if it cannot be opened or stops
+    answering."""
+    engine = create_engine(parse_url(url), keeps_file=not create)
     try:
         await connect(engine, create=create)
-    except BaseException:
-        await dispose(engine)
-        raise
-    return engine
-
-
-@contextlib.asynccontextmanager
-async def reading(url: URL) -> AsyncIterator[AsyncEngine]:
-    """An engine for a command that only reads. Raises StoreError if the database cannot be opened or stops answering."""
-    engine = await open_engine(url, create=False)
-    try:
         with answering(engine, reason):
             yield engine
     finally:

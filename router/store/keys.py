@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, case, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from router.store.async_engine import AsyncEngine
-from router.store.database import answering, connected, dispose, open_engine, parse_url
+from router.store.database import answering, connected
 from router.store.tables import keys
 
 logger = logging.getLogger("headway")
@@ -52,16 +52,6 @@ class KeyTable:
     def __init__(self, engine: AsyncEngine, keyed: Path | None = None) -> None:
         self._engine = engine
         self.keyed = keyed
-
-    @classmethod
-    async def open(cls, url: str, *, create: bool = False) -> KeyTable:
-        """The table of a database that this process has not opened otherwise. `create` makes the tables. Close it with
-        `aclose`."""
-        return cls(await open_engine(parse_url(url), create=create))
-
-    async def aclose(self) -> None:
-        """Close the database."""
-        await dispose(self._engine)
 
     def held_keys(self) -> bool:
         """Whether the table is known to have held keys."""

@@ -27,7 +27,6 @@ from router.store.database import (
     dispose,
     driver_errors,
     is_bad_value,
-    open_engine,
     parse_url,
     public_url,
     retrying,
@@ -94,8 +93,7 @@ class Page:
 class Store:
     """The records of one database. Reads see all records that were put before, including those not written yet.
 
-    Open it with `Store.open` (to write and read) or `Store.open_readonly`. Reads raise StoreError if the database does not
-    answer.
+    `Store.open` opens it to write and read; that of an engine only reads. Reads raise StoreError if the database does not answer.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -152,11 +150,6 @@ class Store:
         retention = Retention(engine, retain_days=retain_days, max_mb=max_mb)
         store._tasks.start(retention.run(), "retention")
         return store
-
-    @classmethod
-    async def open_readonly(cls, url: str) -> Store:
-        """Open for reading only: creates nothing and begins no run."""
-        return cls(await open_engine(parse_url(url), create=False))
 
     async def _begin_run(
         self, prefix: Path, spool_mb: float, keep_prompts: bool, wait_s: float

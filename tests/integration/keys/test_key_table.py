@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from router.store.database import opened
 from router.store.keys import KeyTable, NameTaken, StoredKey
 
 pytestmark = pytest.mark.real_time
@@ -17,9 +18,8 @@ def row(name: str, at: float = 100.0, maker: str | None = None) -> StoredKey:
 
 @pytest.fixture
 async def table(store_url: str):
-    opened = await KeyTable.open(store_url, create=True)
-    yield opened
-    await opened.aclose()
+    async with opened(store_url, create=True) as engine:
+        yield KeyTable(engine)
 
 
 async def test_what_is_kept_is_read_again(table: KeyTable) -> None:

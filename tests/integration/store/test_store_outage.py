@@ -21,8 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.core.types import Outcome
 from router.store import queries, spool, tables, writer, writer_settings
-from router.store.database import StoreError, create_engine, parse_url
-from router.store.keys import KeyTable
+from router.store.database import StoreError, create_engine, opened, parse_url
 from router.store.queries import Store
 from router.store.retention import _LOCK, Retention
 from router.store.runs import Counts, Lost
@@ -42,8 +41,8 @@ async def rows_of(engine: AsyncEngine) -> list[tuple[str, float | None]]:
 async def everything_is_there(url: str, ids: set[str], *, but: int = 0) -> list[dict[str, Any]]:
     """Every id has its row and what belongs to it, and spending agrees. `but`: so many ids may be missing. Gives the
     runs."""
-    store = await Store.open_readonly(url)
     engine = create_engine(parse_url(url))
+    store = Store(engine)
     try:
         rows = await rows_of(engine)
         assert len(rows) == len(ids) - but
@@ -163,13 +162,14 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
 async def test_a_server_that_stopped_answering_does_not_hold_up_a_command(
     postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = await KeyTable.open(postgres_url, create=True)
+    command = opened(postgres_url, create=True)
+    await command.__aenter__()
     async with postgres.paused():
         async with asyncio.timeout(10):
-            await keys.aclose()
+            await command.__aexit__(None, None, None)
         monkeypatch.setattr("router.store.database.CONNECT_TIMEOUT_S", 0.2)
         with pytest.raises(StoreError, match="no answer in time"):
-            await Store.open_readonly(postgres_url)
+            await opened(postgres_url).__aenter__()
 
 
 async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruning(
@@ -229,10 +229,8 @@ async def test_a_new_connection_waits_for_no_writer(tmp_path: Path, monkeypatch:
     put(store, make_record(1))
     await store.close()
     monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 0)
-    async with locked(tmp_path / "headway.db"):
-        reader = await Store.open_readonly(url)
-        assert await reader.request("req_00000001", any_key=True) is not None
-        await reader.close()
+    async with locked(tmp_path / "headway.db"), opened(url) as engine:
+        assert await Store(engine).request("req_00000001", any_key=True) is not None
 
 
 # --- full ---------------------------------------------------------------------------------------------
@@ -298,10 +296,9 @@ async def test_requests_without_a_key_push_out_no_other_rows(
     assert ids <= rows
     assert counts.recorded == len(rows)
     assert 1 <= len(rows - ids) <= writer.UNAUTHENTICATED_AT_ONCE + 10
-    reader = await Store.open_readonly(url)
-    (run,) = await runs_of(reader)
+    async with opened(url) as engine:
+        (run,) = await runs_of(Store(engine))
     assert (run["clean"], run["lost_finished"], run["lost_in_flight"]) == (True, 0, 0)
-    await reader.close()
 
 
 async def test_a_full_disk_keeps_records_in_memory_until_it_has_room(

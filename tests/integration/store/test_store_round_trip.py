@@ -9,10 +9,11 @@ import pytest
 
 from router.core.types import EndedHow, Outcome
 from router.store import queries
+from router.store.database import opened
 from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import RequestRecord, attempt_row, request_row
-from router.store.runs import Lost
+from router.store.runs import Lost, lost_so_far
 from router.store.spend_report import spend_report
 from tests.records import make_attempt, make_record, put, runs_of
 
@@ -249,14 +250,13 @@ async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path) -> Non
         for number in range(start, start + 700):
             put(store, make_record(number))
         await store.close()
-    reader = await Store.open_readonly(store_url)
-    runs = await runs_of(reader)
-    assert [(run["clean"], run["arrived"], run["finished"], run["recorded"]) for run in runs] == [
-        (True, 700, 700, 700)
-    ] * 2
-    assert len((await reader.requests(limit=1000)).requests) == 1000
-    assert reader.counts().lost == Lost()
-    await reader.close()
+    async with opened(store_url) as engine:
+        runs = await runs_of(Store(engine))
+        assert [(run["clean"], run["arrived"], run["finished"], run["recorded"]) for run in runs] == [
+            (True, 700, 700, 700)
+        ] * 2
+        assert len((await Store(engine).requests(limit=1000)).requests) == 1000
+        assert await lost_so_far(engine) == Lost()
     assert list(tmp_path.glob("*-run-*")) == []
 
 
@@ -273,6 +273,5 @@ async def test_what_no_row_can_hold_is_in_no_row(store_url):
         assert (await spend_report(store, ["day"], keys=["\udcff"])).rows == []
     finally:
         await store.close()
-    reader = await Store.open_readonly(store_url)
-    assert await reader.request("\udcff", any_key=True) is None
-    await reader.close()
+    async with opened(store_url) as engine:
+        assert await Store(engine).request("\udcff", any_key=True) is None

@@ -13,7 +13,7 @@ from router.explain import describe
 from router.store import database, queries
 from router.store import retention as retention_module
 from router.store.async_engine import AsyncConnection
-from router.store.database import StoreError, create_engine, parse_url
+from router.store.database import StoreError, create_engine, opened, parse_url
 from router.store.queries import Store
 from router.store.retention import Retention
 from router.store.runs import Counts, Lost
@@ -82,7 +82,7 @@ async def test_a_server_that_hangs_is_told_without_waiting_for_a_long_query(
     postgres: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await (await Store.open(postgres_url)).close()
-    store = await Store.open_readonly(postgres_url)
+    store = Store(create_engine(parse_url(postgres_url)))
     assert await store.request("req_00000000", any_key=True) is None  # the pool has a connection now
     async with postgres.paused():
         monkeypatch.setattr(database, "CONNECT_TIMEOUT_S", 0.3)
@@ -152,9 +152,11 @@ async def test_a_process_that_lives_is_not_taken_for_dead(store_url: str) -> Non
     put(second, make_record(2))
     await second.close()
     await first.close()
-    reader = await Store.open_readonly(store_url)
-    assert [(run["clean"], run["recorded"]) for run in await runs_of(reader)] == [(True, 1), (True, 1)]
-    await reader.close()
+    async with opened(store_url) as engine:
+        assert [(run["clean"], run["recorded"]) for run in await runs_of(Store(engine))] == [
+            (True, 1),
+            (True, 1),
+        ]
 
 
 # --- retention ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.cli import main
 from router.store import schema, tables
-from router.store.database import StoreError, create_engine, parse_url
+from router.store.database import StoreError, create_engine, opened, parse_url
 from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.records import request_row
@@ -76,7 +76,7 @@ async def test_a_database_from_before_keeps_its_rows(engine: AsyncEngine, store_
         rows = [dict(zip(REQUEST_COLUMNS, request_row(record), strict=True)) for record in made]
         await connection.execute(insert(tables.requests), rows)
     with pytest.raises(StoreError, match="is at no version, this program reads"):
-        await Store.open_readonly(store_url)
+        await opened(store_url).__aenter__()
 
     store = await Store.open(store_url)
     assert [row["id"] for row in (await store.requests()).requests] == [
@@ -143,9 +143,9 @@ async def test_a_database_of_a_newer_program_is_refused(engine: AsyncEngine, sto
     await schema.upgrade(engine)
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    for opened in (Store.open(store_url), Store.open_readonly(store_url)):
+    for opening in (Store.open(store_url), opened(store_url).__aenter__()):
         with pytest.raises(StoreError, match="was made by a newer version of Headway") as refused:
-            await opened
+            await opening
         assert "\n" not in str(refused.value)
 
 
@@ -176,9 +176,8 @@ async def test_processes_that_start_at_once_take_turns(store_url: str) -> None:
     assert [(each.returncode, error) for each, (_, error) in zip(started, told, strict=True)] == [
         (0, b"")
     ] * 2
-    reader = await Store.open_readonly(store_url)
-    assert [run["clean"] for run in await runs_of(reader)] == [True] * 2
-    await reader.close()
+    async with opened(store_url) as engine:
+        assert [run["clean"] for run in await runs_of(Store(engine))] == [True] * 2
 
 
 async def test_an_upgrade_that_a_reader_blocks_blocks_no_others_for_long(

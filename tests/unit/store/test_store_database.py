@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 
-from router.store.database import StoreError, create_engine, is_bad_value, parse_url, public_url, sqlite_path
+from router.store.database import (
+    StoreError,
+    create_engine,
+    is_bad_value,
+    opened,
+    parse_url,
+    public_url,
+    sqlite_path,
+)
 from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
 from router.store.runs import create_counts, file_prefix
@@ -115,7 +123,7 @@ async def test_a_file_whose_tables_are_damaged_is_one_clear_error(tmp_path: Path
         connection.execute("CREATE TABLE a_table (id TEXT PRIMARY KEY)")
     path.write_bytes(path.read_bytes().replace(b"a_table (id", b"a_table \xffid"))
     with pytest.raises(StoreError, match="cannot open the store") as refused:
-        await Store.open_readonly(f"sqlite:///{path}")
+        await opened(f"sqlite:///{path}").__aenter__()
     assert "\n" not in str(refused.value)
 
 
@@ -130,7 +138,7 @@ async def test_tables_of_another_shape_are_named(tmp_path: Path) -> None:
 
 async def test_reading_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no database at"):
-        await Store.open_readonly(f"sqlite:///{tmp_path / 'headway.db'}")
+        await opened(f"sqlite:///{tmp_path / 'headway.db'}").__aenter__()
     assert list(tmp_path.iterdir()) == []
 
 
