@@ -227,23 +227,10 @@ def driver_errors(engine: AsyncEngine) -> tuple[type[Exception], ...]:
     return errors
 
 
-#: Errors for values that the database will never accept.
-_VALUE_ERRORS = (ValueError, TypeError, OverflowError)
-
-
-def is_bad_value(error: BaseException) -> bool:
-    """Whether the same rows would fail again (unlike with a slow, locked or unreachable database)."""
-    if isinstance(error, (exc.DataError, exc.IntegrityError)):
-        return True
-    if isinstance(error, exc.DBAPIError):
-        if error.connection_invalidated or isinstance(error, exc.OperationalError):
-            return False
-        state: str | None = getattr(error.orig, "sqlstate", None)
-        if state is not None:
-            return state[:2] in BAD_VALUE_STATES
-        # sqlite3's words for a value of a type that it cannot bind
-        return isinstance(error, (exc.InterfaceError, exc.ProgrammingError)) and "bind" in str(error.orig)
-    return isinstance(error, _VALUE_ERRORS)
+def is_bad_value(error: Exception) -> bool:
+    """Whether an error is about a value that no row can have (unlike a slow, locked or unreachable database)."""
+    state = str(getattr(_cause(error), "sqlstate", None))
+    return isinstance(error, (exc.DataError, ValueError)) or state[:2] in BAD_VALUE_STATES
 
 
 async def connect(engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> None:
