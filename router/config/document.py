@@ -82,11 +82,11 @@ def parse(text: str, source: str) -> Document:
         root = loader.get_single_node()
         if root is None:
             return Document({}, {})
-        twice: list[Problem] = []
-        _find_repeats(root, (), twice, frozenset(), set())
-        if twice:
-            raise ConfigError(source, twice)
-        if _values(root, {}) > _MAX_VALUES:
+        wrong: list[Problem] = []
+        values = _count(root, (), wrong, frozenset(), {})
+        if wrong:
+            raise ConfigError(source, wrong)
+        if values > _MAX_VALUES:
             raise ConfigError(
                 source, [Problem((), f"has more than {_MAX_VALUES} values, aliases included", 1)]
             )
@@ -111,33 +111,30 @@ def _syntax(error: yaml.YAMLError) -> Problem:
     return Problem((), f"not YAML: {reason}", 1)
 
 
-def _find_repeats(
-    node: yaml.Node, path: Path, found: list[Problem], above: frozenset[int], done: set[int]
-) -> None:
+def _count(
+    node: yaml.Node, path: Path, wrong: list[Problem], above: frozenset[int], known: dict[int, int]
+) -> int:
+    """How many values a node holds, itself and what its aliases stand for included. Keys that are given twice and nodes that
+    contain themselves are `wrong`."""
     if id(node) in above:
-        found.append(Problem(path, "refers to itself", node.start_mark.line + 1))
-        return
-    if id(node) in done:  # an alias
-        return
-    done.add(id(node))
+        wrong.append(Problem(path, "refers to itself", node.start_mark.line + 1))
+        return 0
+    if id(node) in known:  # an alias
+        return known[id(node)]
     above = above | {id(node)}
+    values = 1
     first_line: dict[tuple[str, str | int], int] = {}
     for start, step, value in _below(node):
         here = path if step is None else (*path, step)
         if isinstance(node, yaml.MappingNode) and step is not None:
             key, line = (start.tag, step), start.start_mark.line + 1
             if key in first_line:
-                found.append(Problem(here, f"given twice (first on line {first_line[key]})", line))
+                wrong.append(Problem(here, f"given twice (first on line {first_line[key]})", line))
             else:
                 first_line[key] = line
-        _find_repeats(value, here, found, above, done)
-
-
-def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values a node without cycles holds, itself and what its aliases stand for included."""
-    if id(node) not in known:
-        known[id(node)] = 1 + sum(_values(value, known) for _, _, value in _below(node))
-    return known[id(node)]
+        values += _count(value, here, wrong, above, known)
+    known[id(node)] = values
+    return values
 
 
 def _find_lines(node: yaml.Node, path: Path, lines: dict[Path, int]) -> None:
