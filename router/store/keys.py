@@ -37,10 +37,6 @@ class StoredKey:
     revoked_at: float | None = None
 
 
-class NameTaken(Exception):
-    """Another key, which may be revoked, has this name (or this hash)."""
-
-
 #: A version of the table: its rows, its revoked rows, the time of the last change.
 Version = tuple[int, int, float]
 
@@ -79,15 +75,16 @@ class KeyTable:
         async with connected(self._engine) as connection:
             return tuple(StoredKey(*row) for row in await connection.execute(query))
 
-    async def add(self, key: StoredKey) -> None:
-        """Add a key. Raises NameTaken."""
+    async def add(self, key: StoredKey) -> bool:
+        """Add a key; False if another key, which may be revoked, has its name or its hash."""
         statement = insert(keys).values(**asdict(key), changed_at=_later(key.created_at))
         with answering(self._engine):
             try:
                 async with self._engine.begin() as connection:
                     await connection.execute(statement)
             except IntegrityError:
-                raise NameTaken(key.name) from None
+                return False
+        return True
 
     async def revoke(self, names: Collection[str], now: float) -> Sequence[str]:
         """Revoke keys for good; returns the names that were not revoked before."""

@@ -24,7 +24,7 @@ from router.core.types import Outcome
 from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.draining import Drains
 from router.gateway.fleet.edits import Edit, drained
-from router.gateway.fleet.overlay import DOCUMENT, Overlay, OverlayError, revision_of
+from router.gateway.fleet.overlay import DOCUMENT, Overlay, revision_of
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.reload_report import needs_restart, what_changed
 from router.gateway.fleet.served import ServedFleet
@@ -269,7 +269,7 @@ class FleetChanges:
                 file = await asyncio.to_thread(self._read_file)
                 models = await self._artifacts.load(file)
             await self._apply(overlay, file, models)
-        except (ConfigError, OverlayError) as error:
+        except ConfigError as error:
             self.trouble = " ".join(str(error).split())
             logger.error("another replica's change of the fleet is not applied here: %s", self.trouble)
         else:

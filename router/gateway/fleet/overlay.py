@@ -14,17 +14,13 @@ from typing import Any, NotRequired, Self
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, parse_instance, with_instances
-from router.request.validation import path_of, sentence_of
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, with_instances
+from router.config.load import in_words
 
 #: The shared document's name.
 DOCUMENT = "fleet"
 
 Values = Mapping[str, float | None]
-
-
-class OverlayError(Exception):
-    """The shared document is not an overlay: it is damaged, or of another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,43 +103,32 @@ class Overlay:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """The overlay in a document; an empty document has no changes. Raises OverlayError, and ConfigError for an
-        instance that is not valid here."""
+        """The overlay in a document; an empty document has no changes. Raises ConfigError for a document that is damaged or of
+        another version, and for an instance that is not valid here."""
         if not document:
             return cls()
         try:
-            known = _DOCUMENT.validate_python(document)
+            known: dict[str, Any] = {**_DOCUMENT.validate_python(document)}
         except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            raise OverlayError(
-                f"the shared fleet document cannot be read: {path_of(problem['loc'])} {sentence_of(problem)}"
-            ) from error
-        targets = known["targets"]["keys"]
-        if known["targets"]["fleet"]:
-            targets[None] = known["targets"]["fleet"]
-        return cls(
-            known["revision"],
-            known["reloads"],
-            tuple(parse_instance(each, "the shared fleet") for each in known["added"]),
-            frozenset(known["removed"]),
-            frozenset(known["draining"]),
-            frozenset(known.get("scaled_down", ())),
-            targets,
-        )
+            problems = [Problem(path, reason) for path, reason in in_words(error.errors())]
+            raise ConfigError("the shared fleet document", problems) from error
+        targets = known.pop("targets")
+        of_fleet = {None: targets["fleet"]} if targets["fleet"] else {}
+        return cls(**known, targets=targets["keys"] | of_fleet)
 
 
 class _Targets(TypedDict):
     fleet: Values
-    keys: dict[str | None, Values]  # the fleet's own (None) is added when the document is read
+    keys: dict[str, Values]
 
 
 class _Document(TypedDict):
     revision: int
     reloads: int
-    added: list[dict[str, Any]]
-    removed: list[str]
-    draining: list[str]
-    scaled_down: NotRequired[list[str]]  # older replicas do not write it
+    added: tuple[InstanceConfig, ...]
+    removed: frozenset[str]
+    draining: frozenset[str]
+    scaled_down: NotRequired[frozenset[str]]  # older replicas do not write it
     targets: _Targets
 
 

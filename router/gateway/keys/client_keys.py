@@ -17,7 +17,7 @@ from router.config import ConfigError, FleetConfig, Problem
 from router.gateway.keys.keyring import new_key
 from router.gateway.keys.tenants import BadKey, NameUsed, Tenant, Tenants, key_of
 from router.store.database import StoreError
-from router.store.keys import KeyTable, NameTaken, StoredKey, Version
+from router.store.keys import KeyTable, StoredKey, Version
 from router.store.state import State, StateError
 
 logger = logging.getLogger("headway")
@@ -58,10 +58,8 @@ async def make(
         raise BadKey("policy", f"there is no such policy; known: {', '.join(policies)}")
     tenants.check(given, key, maker)
     stored = StoredKey(key.name, sha256, maker, json.dumps(given, sort_keys=True), time.time())
-    try:
-        await table.add(stored)
-    except NameTaken:
-        raise NameUsed(key.name) from None
+    if not await table.add(stored):
+        raise NameUsed(key.name)
     return MadeKey(text, stored)
 
 

@@ -18,7 +18,7 @@ from router.gateway.fleet.edits import (
     scaling,
     targeting,
 )
-from router.gateway.fleet.overlay import Overlay, OverlayError
+from router.gateway.fleet.overlay import Overlay
 
 FILE = loads(
     "models: [{name: m}, {name: n}]\n"
@@ -183,7 +183,7 @@ def test_the_shared_document_asks_for_no_secret_and_no_file_of_its_own(
     ],
 )  # fmt: skip
 def test_another_versions_document_is_told_as_such(document: dict[str, Any]) -> None:
-    with pytest.raises(OverlayError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="the shared fleet document"):
         Overlay.of(document)
 
 
