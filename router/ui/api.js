@@ -120,6 +120,17 @@ export async function* events(response) {
   }
 }
 
+/** Run `task`. If the gateway refuses it, `alert` says why. */
+export async function tried(alert, task) {
+  say(alert, "");
+  try {
+    await task();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    say(alert, error.message);
+  }
+}
+
 /** Run `task` now and then every `every_ms` while the page is seen, until `signal` is aborted. The text of `alert` is why
  *  the gateway refused the last run. */
 export async function poll(signal, every_ms, alert, task) {

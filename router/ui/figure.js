@@ -8,17 +8,18 @@ const RIGHT = 14;
 const TOP = 10;
 const BOTTOM = 24;
 
-/** A chart's frame. `draw(svg, area)` draws into `area` {left, right, top, bottom, width, height} and returns
+/** A chart's frame. `draw(svg, area, data)` draws into `area` {left, right, top, bottom, width, height} and returns
  *  `{stops: [x], tell: at => [heading, [[name, value, colour]]], table: [columns, rows], summary}`; it is called again
- *  whenever the width changes or `redraw` is called. Arrow keys walk over the stops. */
+ *  whenever the width changes, and by `update(data)`. Arrow keys walk over the stops. */
 export function frame(title, note, draw, height = HEIGHT) {
   const svg = s("svg", { "aria-hidden": "true", height });
   const readout = h("div", { class: "readout", hidden: true, "aria-live": "polite" });
   const plot = h("div", { class: "plot", tabindex: 0, role: "img" }, svg, readout);
   const legend = h("ul", { class: "legend" });
-  const data = h("div");
-  const details = h("details", { ontoggle: () => fillTable() }, h("summary", null, "Show as a table"), data);
+  const figures = h("div");
+  const details = h("details", { ontoggle: () => fillTable() }, h("summary", null, "Show as a table"), figures);
   const node = h("figure", null, h("div", { class: "title" }, h("h3", null, title), legend), note && h("p", { class: "note" }, note), plot, details);
+  let data = null;
   let shown = null;
   let at = null;
   let width = 0;
@@ -28,7 +29,7 @@ export function frame(title, note, draw, height = HEIGHT) {
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.replaceChildren();
     const area = { left: LEFT, right: width - RIGHT, top: TOP, bottom: height - BOTTOM, width, height };
-    shown = draw(svg, area);
+    shown = draw(svg, area, data);
     plot.setAttribute("aria-label", `${title}. ${shown.summary} Arrow keys read single values; the table below has all.`);
     legend.replaceChildren(...(shown.legend ?? []).map(([name, k, dash]) => h("li", null, swatch(k, dash), name)));
     if (at !== null && at >= shown.stops.length) at = null;
@@ -37,7 +38,7 @@ export function frame(title, note, draw, height = HEIGHT) {
   }
   function fillTable() {
     details.hidden = !shown?.table;
-    if (details.open && shown?.table) renew(data, [table(...shown.table, { label: title })]);
+    if (details.open && shown?.table) renew(figures, [table(...shown.table, { label: title })]);
   }
   function point() {
     svg.querySelector(".cursor")?.remove();
@@ -73,7 +74,7 @@ export function frame(title, note, draw, height = HEIGHT) {
     width = Math.round(entry.contentRect.width);
     redraw();
   }).observe(plot);
-  return { node, redraw };
+  return { node, update(given) { data = given; redraw(); } };
 }
 
 function swatch(k, dash) {

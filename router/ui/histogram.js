@@ -8,9 +8,8 @@ const DECADES = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 
 
 /** `update({histogram: [{low_s, high_s, count}], p50, p95, p99})`. */
 export function histogram(title, k) {
-  let data = { histogram: [] };
-  const { node, redraw } = frame(title, null, (svg, area) => {
-    const bars = data.histogram;
+  return frame(title, null, (svg, area, data) => {
+    const bars = data?.histogram ?? [];
     if (!bars.length) return nothing(svg, area, "Nothing measured in this window");
     const low = Math.log(bars[0].low_s);
     const high = Math.log(bars[bars.length - 1].high_s);
@@ -42,5 +41,4 @@ export function histogram(title, k) {
       summary: `p50 ${seconds(data.p50)}, p95 ${seconds(data.p95)}, p99 ${seconds(data.p99)}.`,
     };
   }, 170);
-  return { node, update(given) { data = given; redraw(); } };
 }

@@ -1,6 +1,6 @@
 // Recorded requests, newest first, with filters and older pages.
 
-import { admin, now_s } from "./api.js";
+import { admin, now_s, tried } from "./api.js";
 import { card, field, h, head, renew, select, table } from "./dom.js";
 import { count, counted, moment, outcome, seconds, usd, words } from "./format.js";
 
@@ -43,20 +43,15 @@ export async function show(main, { about, query, signal }) {
       query.set(name, name === "since" ? now_s() - Number(control.value) : control.value);
     }
     if (more && cursor) query.set("cursor", cursor);
-    error.textContent = "";
-    try {
+    await tried(error, async () => {
       const page = await admin(`requests?${query}`, signal);
       if (mine !== turn) return;
       shown = more ? [...shown, ...page.requests] : page.requests;
       cursor = page.next_cursor;
-    } catch (failure) {
-      if (!("status" in failure)) throw failure;
-      error.textContent = failure.message;
-      return;
-    }
-    older.hidden = cursor === null;
-    found.textContent = shown.length ? `${counted(shown.length, "request")}${cursor ? ", older ones follow" : ""}` : "";
-    renew(rows, [shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, cursor ? "No request matches so far. Search older ones." : "No request matches. Send one from the playground, or loosen the filters.")]);
+      older.hidden = cursor === null;
+      found.textContent = shown.length ? `${counted(shown.length, "request")}${cursor ? ", older ones follow" : ""}` : "";
+      renew(rows, [shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, cursor ? "No request matches so far. Search older ones." : "No request matches. Send one from the playground, or loosen the filters.")]);
+    });
   }
 
   const form = h("form", { class: "fields", onsubmit: (event) => { event.preventDefault(); changed(); }, onchange: () => changed() },

@@ -1,6 +1,6 @@
 // Results of a command, such as comparisons: from the gateway's directory of reports, or from a local file.
 
-import { admin, ApiError } from "./api.js";
+import { admin, tried } from "./api.js";
 import { card, h, head, say } from "./dom.js";
 import { moment } from "./format.js";
 
@@ -43,16 +43,7 @@ export async function showResults(main, { rest, signal }, { title, about, list: 
   };
 
   const fetched = (name, file) => admin(`reports/${encodeURIComponent(name)}/${file}`, signal, "blob");
-  async function tried(task) {
-    say(error, "");
-    try {
-      await task();
-    } catch (failure) {
-      if (!(failure instanceof ApiError)) throw failure;
-      say(error, failure.message);
-    }
-  }
-  const fromGateway = (name) => tried(async () => {
+  const fromGateway = (name) => tried(error, async () => {
     const text = await (await fetched(name, file)).text();
     open(text, name, drawing && await picture(name));
     history.replaceState(null, "", `#/${place}/${encodeURIComponent(name)}`);
@@ -68,7 +59,7 @@ export async function showResults(main, { rest, signal }, { title, about, list: 
       return null;
     }
   }
-  const keep = (name) => tried(async () => {
+  const keep = (name) => tried(error, async () => {
     const link = h("a", { href: URL.createObjectURL(await fetched(name, save.file)), download: `${name}-${save.file}` });
     link.click();
     URL.revokeObjectURL(link.href);

@@ -7,15 +7,10 @@ import { moment, tick } from "./format.js";
 /** Lines. `update(buckets)` draws them anew; `series`: [{name, k, of: bucket => number|null}], `band`: two of those
  *  functions, filled between; `form` writes a value, `top` fixes the scale's end, `target`: [value, name]. */
 export function lines(title, { note, series, band, form, top, bottom, target }) {
-  let buckets = [];
-  const { node, redraw } = frame(title, note, (svg, area) => {
-    const values = buckets.flatMap((bucket) => [...series.map((each) => each.of(bucket)), ...(band ?? []).map((of) => of(bucket))]).filter((value) => value !== null && value !== undefined);
+  return frame(title, note, (svg, area, buckets) => {
+    const values = (buckets ?? []).flatMap((bucket) => [...series.map((each) => each.of(bucket)), ...(band ?? []).map((of) => of(bucket))]).filter((value) => value !== null && value !== undefined);
     if (!values.length) return nothing(svg, area, "Nothing to show in this window");
-    const ticks = steps(top ?? Math.max(...values, target?.[0] ?? 0) * 1.02, bottom ?? 0);
-    const y = scale(ticks, area);
-    const x = across(buckets, area);
-    rules(svg, area, ticks, y, form);
-    times(svg, area, buckets, x);
+    const [x, y] = axes(svg, area, buckets, steps(top ?? Math.max(...values, target?.[0] ?? 0) * 1.02, bottom ?? 0), form);
     if (target) {
       svg.append(s("line", { class: "target", x1: area.left, x2: area.right, y1: y(target[0]), y2: y(target[0]) }),
         s("text", { x: area.left + 4, y: y(target[0]) - 5 }, target[1]));
@@ -26,21 +21,15 @@ export function lines(title, { note, series, band, form, top, bottom, target }) 
     }
     return readout(buckets, x, [...series, ...(band ? [{ name: "10–90 %", of: (bucket) => [band[0](bucket), band[1](bucket)], form: (pair) => pair[0] === null ? "—" : `${form(pair[0])} to ${form(pair[1])}` }] : [])], form, [...series.map(({ name, k }) => [name, k, ""]), ...(band ? [["10–90 %", 6]] : [])]);
   });
-  return { node, update(given) { buckets = given; redraw(); } };
 }
 
 /** Bars of parts on top of each other; `series` as for lines, a count each. */
 export function stacks(title, { note, series, form }) {
-  let buckets = [];
-  const { node, redraw } = frame(title, note, (svg, area) => {
-    const totals = buckets.map((bucket) => series.reduce((sum, each) => sum + (each.of(bucket) ?? 0), 0));
+  return frame(title, note, (svg, area, buckets) => {
+    const totals = (buckets ?? []).map((bucket) => series.reduce((sum, each) => sum + (each.of(bucket) ?? 0), 0));
     const highest = Math.max(0, ...totals);
     if (!highest) return nothing(svg, area, "None in this window");
-    const ticks = steps(highest);
-    const y = scale(ticks, area);
-    const x = across(buckets, area);
-    rules(svg, area, ticks, y, form);
-    times(svg, area, buckets, x);
+    const [x, y] = axes(svg, area, buckets, steps(highest), form);
     const step = (area.right - area.left) / buckets.length;
     buckets.forEach((bucket, at) => {
       let base = 0;
@@ -53,21 +42,22 @@ export function stacks(title, { note, series, form }) {
     });
     return readout(buckets, x, series, form, series.map(({ name, k }) => [name, k]));
   });
-  return { node, update(given) { buckets = given; redraw(); } };
 }
 
-const scale = (ticks, area) => (value) => {
+/** Draw both axes; returns where a bucket and where a value stands. */
+function axes(svg, area, buckets, ticks, form) {
   const low = ticks[0];
-  const share = (value - low) / (ticks[ticks.length - 1] - low);
-  return area.bottom - Math.max(-0.02, Math.min(1.02, share)) * (area.bottom - area.top);
-};
-const across = (buckets, area) => (at) => area.left + ((at + 0.5) * (area.right - area.left)) / buckets.length;
-
-function times(svg, area, buckets, x) {
+  const y = (value) => {
+    const share = (value - low) / (ticks[ticks.length - 1] - low);
+    return area.bottom - Math.max(-0.02, Math.min(1.02, share)) * (area.bottom - area.top);
+  };
+  const x = (at) => area.left + ((at + 0.5) * (area.right - area.left)) / buckets.length;
+  rules(svg, area, ticks, y, form);
   const span = buckets.length * (buckets[1] ? buckets[1].start - buckets[0].start : buckets[0].seconds);
   const every = Math.max(1, Math.ceil(buckets.length / 6));
   const half = (x(1) - x(0)) / 2;
   below(svg, area, buckets.flatMap((bucket, at) => (at % every ? [] : [[x(at) - half, tick(bucket.start, span)]])));
+  return [x, y];
 }
 
 function shade(svg, buckets, x, y, [low, high]) {
