@@ -53,7 +53,7 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
         assert asked("two").quality == 0.55
 
 
-async def test_what_cost_holds_is_told(tmp_path):
+async def test_what_cost_holds_is_told_and_what_is_no_target(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
         assert (await gw.get(TARGETS))[1]["targets"][0]["prices"] is None
         assert (await gw.chat(routing={"policy": "cost", "slo": {"e2e_ms": 60_000}}))[0] == 200
@@ -63,10 +63,6 @@ async def test_what_cost_holds_is_told(tmp_path):
         assert prices["reached_quality"] == prices["reachable_quality"]  # there is one model
         assert prices["attainment"] == 1.0
         assert prices["miss_usd"] >= prices["usual_answer_usd"]
-
-
-async def test_what_is_no_target(tmp_path):
-    async with live(tmp_path, vllm("a")) as gw:
         before = await gw.get(TARGETS)
         for body, expected in (
             ({"key": "nobody", "quality": 0.5}, 404),

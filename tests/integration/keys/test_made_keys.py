@@ -464,16 +464,14 @@ async def test_where_keys_are_required_a_lost_database_opens_nothing(tmp_path, c
         assert "every request is refused until one is made" in caplog.text
 
 
-async def test_keys_without_an_admin_key_are_warned_of(tmp_path, caplog):
-    async with live(tmp_path, vllm("a"), auth={"keys": [key("a-client")]}):
-        assert "there is no admin key: /admin answers nobody until there is one" in caplog.text
-        assert caplog.text.count("/admin") == 1
-
-
-async def test_the_state_of_admin_is_told_once_and_truly(tmp_path, caplog):
+async def test_without_an_admin_key_the_first_key_is_not_made_over_http(tmp_path, caplog):
+    """The log says once and truly who may use /admin."""
     caplog.set_level(logging.INFO)
-    async with live(tmp_path, vllm("a")):
+    async with live(tmp_path, vllm("a")) as gw:
         assert "there is no admin key: /admin answers programs on this machine only" in caplog.text
+        assert (await gw.get("/admin/fleet"))[0] == 200
+        assert (await gw.post("/admin/keys", {"name": "mine"}))[0] == 401
+        assert (await gw.chat())[0] == 200  # nobody has locked the owner out
     caplog.clear()
     async with live(tmp_path, vllm("a"), server={"host": "0.0.0.0", "port": 0}):
         assert "/admin answers nobody" in caplog.text
@@ -579,15 +577,10 @@ async def test_a_restored_table_gives_no_revoked_key_back(tmp_path):
         assert await chats(gw, secret) == 401
 
 
-async def test_without_an_admin_key_the_first_key_is_not_made_over_http(tmp_path):
-    async with live(tmp_path, vllm("a")) as gw:
-        assert (await gw.get("/admin/fleet"))[0] == 200
-        assert (await gw.post("/admin/keys", {"name": "mine"}))[0] == 401
-        assert (await gw.chat())[0] == 200  # nobody has locked the owner out
-
-
-async def test_with_keys_and_no_admin_key_admin_answers_nobody(tmp_path):
+async def test_with_keys_and_no_admin_key_admin_answers_nobody(tmp_path, caplog):
     async with live(tmp_path, vllm("a"), auth={"keys": [key("a-client")]}) as gw:
+        assert "there is no admin key: /admin answers nobody until there is one" in caplog.text
+        assert caplog.text.count("/admin") == 1
         for headers in ({}, bearer("a-client")):
             status, told = await gw.get("/admin/fleet", headers=headers)
             assert (status, "HEADWAY_ADMIN_KEY" in told["error"]["message"]) == (401, True)
