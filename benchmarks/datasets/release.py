@@ -1,4 +1,4 @@
-"""A release of training data: what the licences of its sources allow, split, with a card (`card.py`)."""
+"""A release of training data: what the licences of its sources allow, split, with a card (`card.txt`)."""
 
 from __future__ import annotations
 

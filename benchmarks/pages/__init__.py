@@ -1,5 +1,5 @@
-"""Pages of the reports: jinja2 templates that load nothing from elsewhere, in light and dark. `base.html` is the frame of every
-page, `parts.html` has what they share. Text is escaped; a `Drawing` is inserted as inline SVG."""
+"""Templates of jinja2. The pages of the reports load nothing from elsewhere, in light and dark: `base.html` is the frame of every
+one, `parts.html` has what they share. Text is escaped; a `Drawing` is inserted as inline SVG."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent.parent),
-    autoescape=True,
+    autoescape=select_autoescape(("html", "svg")),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -19,7 +19,7 @@ _TEMPLATES = Environment(
 
 
 def render(template: str, **values: Any) -> str:
-    """The page of a template under `benchmarks/`, such as `compare/page.html`."""
+    """What a template under `benchmarks/` makes, such as `compare/page.html`. Only HTML and SVG escape texts."""
     return _TEMPLATES.get_template(template).render(values)
 
 
