@@ -149,20 +149,14 @@ def _with_flow(problem: Problem, held: dict[str, dict[int, LayerRange]]) -> Iter
 
 def places(cluster: MachineCluster) -> list[list[int]]:
     """Nodes that fast links join, in the order of their first node."""
-    fastest = max(
-        (link.bandwidth_bytes_per_s for (a, b), link in cluster.links.items() if min(a, b) >= 0), default=0
-    )
-    found: list[list[int]] = []
-    for node in cluster.machines:
-        near = [place for place in found if _near(cluster, node, place, _NEAR * fastest)]
-        joined = sorted(sum(near, [node]))
-        found = sorted([*(place for place in found if place not in near), joined])
-    return found
+    import networkx as nx
 
-
-def _near(cluster: MachineCluster, node: int, place: Sequence[int], least: float) -> bool:
-    links = (cluster.link(node, other) for other in place)
-    return any(link is not None and link.bandwidth_bytes_per_s >= least for link in links)
+    inner = {pair: link.bandwidth_bytes_per_s for pair, link in cluster.links.items() if min(pair) >= 0}
+    least = _NEAR * max(inner.values(), default=0)
+    graph = nx.Graph()
+    graph.add_nodes_from(cluster.machines)
+    graph.add_edges_from(pair for pair, bandwidth in inner.items() if bandwidth >= least)
+    return sorted(map(sorted, nx.connected_components(graph)))
 
 
 def _by_kind(cluster: MachineCluster, place: Sequence[int]) -> dict[str, list[int]]:
