@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from benchmarks.measures import difference
 from benchmarks.overhead.plan import Result
 from benchmarks.overhead.processes import PEERS, Cores
 from benchmarks.overhead.runs import TARGETS, Measured
@@ -48,18 +49,11 @@ def digits(value: float) -> str:
 
 def over_passes(figure: Figure, target: str, results: Mapping[str, Sequence[Result]]) -> Passes | None:
     """A figure of one target; None where it has none. An added figure is a difference pass by pass."""
-    values: list[float] = []
-    direct = results.get("direct", ())
-    if figure.added and (target == "direct" or not direct):
-        return None
-    for number, result in enumerate(results.get(target, ())):
-        value = figure.read(result)
-        if value is not None and figure.added:
-            base = figure.read(direct[number]) if number < len(direct) else None
-            value = None if base is None else value - base
-        if value is not None:
-            values.append(value)
-    return Passes.of(values)
+    values, direct = (list(map(figure.read, results.get(name, ()))) for name in (target, "direct"))
+    if figure.added:
+        pairs = [] if target == "direct" else zip(values, direct, strict=False)
+        values = [difference(value, base) for value, base in pairs]
+    return Passes.of([value for value in values if value is not None])
 
 
 def text(measured: Measured) -> str:
