@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from router.core.types import Outcome
@@ -45,18 +46,11 @@ def is_baseline(policy: str) -> bool:
 def styles_of(policies: Sequence[str]) -> dict[str, PolicyStyle]:
     used = {_OURS[name] for name in policies if name in _OURS}
     free = [pair for pair in _FURTHER if pair not in used] or list(_FURTHER)
+    greys, further = cycle(zip(_GREYS, _DASHES, strict=True)), cycle(free)
     styles = {}
-    greys = further = 0
     for index, policy in enumerate(policies):
-        if is_baseline(policy):
-            (light, dark), dash = _GREYS[greys % len(_GREYS)], _DASHES[greys % len(_DASHES)]
-            greys += 1
-        elif policy in _OURS:
-            (light, dark), dash = _OURS[policy], "none"
-        else:
-            (light, dark), dash = free[further % len(free)], "none"
-            further += 1
-        styles[policy] = PolicyStyle(f"p{index}", light, dark, dash)
+        colours, dash = next(greys) if is_baseline(policy) else (_OURS.get(policy) or next(further), "none")
+        styles[policy] = PolicyStyle(f"p{index}", *colours, dash)
     return styles
 
 

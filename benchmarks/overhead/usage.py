@@ -36,13 +36,10 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    rss_kib = 0
-    pss_kib: int | None = 0
-    for pid in pids:
-        rss_kib += _rss_kib(pid)
-        own_kib = _pss_kib(pid)
-        pss_kib = None if pss_kib is None or own_kib is None else pss_kib + own_kib
-    return Memory(rss_mib=rss_kib / 1024, pss_mib=None if pss_kib is None else pss_kib / 1024)
+    found = [(_rss_kib(pid), _pss_kib(pid)) for pid in pids]
+    shares = [pss for _, pss in found if pss is not None]
+    pss_mib = sum(shares) / 1024 if len(shares) == len(found) else None
+    return Memory(rss_mib=sum(rss for rss, _ in found) / 1024, pss_mib=pss_mib)
 
 
 def machine_busy_s() -> float | None:
