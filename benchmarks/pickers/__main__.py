@@ -16,19 +16,10 @@ from benchmarks.pickers.figures import percent_of, points_of
 from benchmarks.pickers.judge import folds_of, judge
 from benchmarks.pickers.second_look import auc_of, second_looks
 from benchmarks.pickers.trained import ARTIFACTS, splits
-from benchmarks.terminal import aligned, status_of
+from benchmarks.terminal import aligned_table, status_of
 from benchmarks.workloads.format import WorkloadError, writing
 from predictors.training.dataset import DatasetError
 
-_COLUMNS = (
-    "quality",
-    "above best",
-    "saving",
-    "at equal quality *",
-    "ours - its *",
-    "of oracle's *",
-    "area *",
-)
 _AFTER_LOOKING = (
     "* the targets, or the price, are chosen after looking: on the prompts that they are judged on. That flatters every "
     "row, the last ones most"
@@ -143,24 +134,28 @@ def text_of(report: Mapping[str, Any]) -> str:
         f"quality random {report['random']:.3f}, best of each {report['best_of_each']:.3f}; slack "
         f"{report['quality_slack']:g}"
     )
-    rows: list[Sequence[str]] = [("", *_COLUMNS)]
+    rows: list[dict[str, str]] = []
     oracle = report["bounds"]["oracle"]["saving_at_equal_quality"]
     for name, row in (report["policies"] | report["fixed"]).items():
         saving = row["saving_at_equal_quality"]
-        cells = [
-            f"{row['quality'][0]:.3f}",
-            points_of(row["above_best_single"]),
-            percent_of(row["saving"]),
-            percent_of(saving),
-            f"{points_of(row['ours_minus_its'])} {row['ours_saves']}" if "ours_minus_its" in row else "",
-            f"{saving[0] / oracle:.0%}" if oracle > 0.0 else "",
-            f"{row['area']:.4f}",
-        ]
-        rows.append((name, *cells))
+        rows.append(
+            {
+                "": name,
+                "quality": f"{row['quality'][0]:.3f}",
+                "above best": points_of(row["above_best_single"]),
+                "saving": percent_of(row["saving"]),
+                "at equal quality *": percent_of(saving),
+                "ours - its *": f"{points_of(row['ours_minus_its'])} {row['ours_saves']}"
+                if "ours_minus_its" in row
+                else "",
+                "of oracle's *": f"{saving[0] / oracle:.0%}" if oracle > 0.0 else "",
+                "area *": f"{row['area']:.4f}",
+            }
+        )
     for name, row in report["bounds"].items():
-        cells = ["", "", "", f"{row['saving_at_equal_quality']:.1%}", "", "", f"{row['area']:.4f}"]
-        rows.append((name, *cells))
-    lines = [about, *aligned(rows), _AFTER_LOOKING]
+        cells = {"": name, "at equal quality *": f"{row['saving_at_equal_quality']:.1%}"}
+        rows.append(dict.fromkeys(rows[0], "") | cells | {"area *": f"{row['area']:.4f}"})
+    lines = [about, *aligned_table(rows), _AFTER_LOOKING]
     for name, found in report["relevance"].items():
         lines.append(f"quality of relevance - {name}: {points_of(found['difference'])}, {found['verdict']}")
     for name, (value, low, high) in (report["price"] or {}).items():
@@ -170,26 +165,28 @@ def text_of(report: Mapping[str, Any]) -> str:
 
 def looks_of(report: Mapping[str, Any]) -> str:
     """The report of one case with second looks, as a table."""
-    columns = ("at equal quality *", "more than without *", "above best", "saving", "checked, replaced")
     low, median, high = report["correlation"]
     about = (
         f"\n{report['case']}, artifacts {report['artifacts']}: {report['prompts']} prompts; slack "
         f"{report['quality_slack']:g}; correlation {median:.2f} ({low:.2f} to {high:.2f})"
     )
-    rows: list[Sequence[str]] = [("", *columns)]
+    rows = []
     for row in ({"check": "none"} | report["without"], *report["checks"]):
         name = row["check"]
         if "told" in row:
             name += f", assumed {row['told']:.2f} (AUC {auc_of(row['told']):.2f}), price {row['price']:g}"
-        cells = [
-            percent_of(row["saving_at_equal_quality"]),
-            f"{points_of(row['more'])} {row['saves']}" if "more" in row else "",
-            points_of(row["above_best_single"]),
-            percent_of(row["saving"]),
-            f"{row['checked']:.0%}, {row['replaced']:.0%}",
-        ]
-        rows.append((name, *cells))
-    return "\n".join([about, *aligned(rows)])
+        more = f"{points_of(row['more'])} {row['saves']}" if "more" in row else ""
+        rows.append(
+            {
+                "": name,
+                "at equal quality *": percent_of(row["saving_at_equal_quality"]),
+                "more than without *": more,
+                "above best": points_of(row["above_best_single"]),
+                "saving": percent_of(row["saving"]),
+                "checked, replaced": f"{row['checked']:.0%}, {row['replaced']:.0%}",
+            }
+        )
+    return "\n".join([about, *aligned_table(rows)])
 
 
 if __name__ == "__main__":
