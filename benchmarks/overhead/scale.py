@@ -27,7 +27,7 @@ from benchmarks.overhead.plan import Plan, Result
 from benchmarks.overhead.processes import Cores, StartError, Target
 from benchmarks.overhead.report import digits
 from benchmarks.overhead.scenarios import SCENARIOS
-from benchmarks.terminal import aligned
+from benchmarks.terminal import aligned_table
 from router.listening import free_port
 
 KEY = "sk-headway-bench"
@@ -38,10 +38,6 @@ _LIMITS = {
     "tokens_per_minute": 100_000_000_000,
     "budget_usd_per_day": 1e9,
 }
-_HEAD = (
-    "workers", "key", "requests/s", "CPU us", "Redis us", "calls", "writers us", "database us",
-    "p99 us", "CPU us a chunk", "TTFT p99 us", "idle CPU %", "idle calls/s", "PSS MiB",
-)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cores = Cores.here()
     if options.spread:
         cores = replace(cores, target=None)
-    rows: list[Sequence[str]] = [_HEAD]
+    rows: list[dict[str, str]] = []
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-scale-")))
@@ -75,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StartError as error:
         print(f"python -m benchmarks.overhead.scale: {error}", file=sys.stderr)
         return 1
-    print("\n".join(aligned(rows)))
+    print("\n".join(aligned_table(rows)))
     return 0
 
 
@@ -107,7 +103,7 @@ def _row(
     key: str | None,
     cores: Cores,
     options: argparse.Namespace,
-) -> Sequence[str]:
+) -> dict[str, str]:
     def run(name: str, **changes: Any) -> Result:
         plan: Plan = SCENARIOS[name].plan(target, engine, options.duration, options.rate)
         return processes.generate(replace(plan, key=key, warmup_s=1.0, **changes), cores)
@@ -129,22 +125,22 @@ def _row(
     for each in (fastest, paced, streams):
         if each.failed:
             raise StartError(f"{each.failed} answers failed: {each.errors}")
-    return [
-        str(workers),
-        "key" if key else "",
-        digits(fastest.answers / fastest.window_s),
-        digits(fastest.target_cpu_s * 1e6 / max(fastest.answers, 1)),
-        cost(redis_s, fastest),
-        f"{calls / answers:.2f}",
-        cost(writers_s, fastest),
-        cost(store_s, fastest) if options.store_pid else "-",
-        digits(paced.latency.p99_us or 0.0),
-        digits(streams.target_cpu_s * 1e6 / max(streams.chunks, 1)),
-        digits(streams.ttft.p99_us or 0.0),
-        digits(idle_target_s / options.duration * 100),
-        digits(idle_calls / options.duration),
-        digits(usage.memory(target.pids)["pss_mib"] or 0.0),
-    ]
+    return {
+        "workers": str(workers),
+        "key": "key" if key else "",
+        "requests/s": digits(fastest.answers / fastest.window_s),
+        "CPU us": digits(fastest.target_cpu_s * 1e6 / max(fastest.answers, 1)),
+        "Redis us": cost(redis_s, fastest),
+        "calls": f"{calls / answers:.2f}",
+        "writers us": cost(writers_s, fastest),
+        "database us": cost(store_s, fastest) if options.store_pid else "-",
+        "p99 us": digits(paced.latency.p99_us or 0.0),
+        "CPU us a chunk": digits(streams.target_cpu_s * 1e6 / max(streams.chunks, 1)),
+        "TTFT p99 us": digits(streams.ttft.p99_us or 0.0),
+        "idle CPU %": digits(idle_target_s / options.duration * 100),
+        "idle calls/s": digits(idle_calls / options.duration),
+        "PSS MiB": digits(usage.memory(target.pids)["pss_mib"] or 0.0),
+    }
 
 
 def _wait_for(target: Target, metric: str, value: float) -> None:
