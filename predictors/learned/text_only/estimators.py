@@ -53,9 +53,9 @@ def estimators_of(arrays: ArraysByName) -> dict[str, Estimator]:
 
 
 def _prepared(arrays: ArraysByName) -> dict[str, np.ndarray]:
-    """The arrays as numbers, with vectors of length 1 in the index, and NaN, which no file holds, for the lengths of heads
-    without any known length."""
-    of = floats(arrays)
+    """All but the encoder's arrays as numbers, with vectors of length 1 in the index, and NaN, which no file holds, for the
+    lengths of heads without any known length."""
+    of = floats({name: array for name, array in arrays.items() if not name.startswith("gram_")})
     vectors = of["index"]
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     of["index"] = np.ascontiguousarray(vectors, dtype=np.float32)
