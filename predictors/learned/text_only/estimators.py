@@ -32,8 +32,8 @@ _NEAREST_CLUSTERS, _CLUSTER_SHARPNESS = 4, 6.0
 
 ArraysByName = Mapping[str, np.ndarray]
 #: (quality, output tokens) of all H heads.
-Estimate = tuple[np.ndarray, np.ndarray]
-Estimator = Callable[[np.ndarray], Estimate]
+HeadValues = tuple[np.ndarray, np.ndarray]
+Estimator = Callable[[np.ndarray], HeadValues]
 
 
 def estimators_of(arrays: ArraysByName) -> dict[str, Estimator]:
@@ -68,7 +68,7 @@ def _prepared(arrays: ArraysByName) -> dict[str, np.ndarray]:
 
 def neighbours(
     of: ArraysByName, count: int, sharpness: float, leaning: float, vector: np.ndarray
-) -> Estimate:
+) -> HeadValues:
     """The mean of the `count` most similar prompts by cosine, weighted by `sharpness` (0: equal weights). The model's
     own mean at such prompts counts as `leaning` more neighbours. A model without values at the neighbours gets only
     that mean."""
@@ -105,14 +105,14 @@ def _leaned(
     return np.where(whole > 0.0, total / np.where(whole > 0.0, whole, 1.0), np.nan)
 
 
-def clusters(of: ArraysByName, nearest: int, sharpness: float, vector: np.ndarray) -> Estimate:
+def clusters(of: ArraysByName, nearest: int, sharpness: float, vector: np.ndarray) -> HeadValues:
     """Means of the `nearest` clusters, each weighing exp(`sharpness` x cosine) (Avengers-Pro)."""
     near, weights = _nearest(of["centres"], vector, nearest, sharpness)
     weights /= weights.sum()
     return weights @ of["cluster_quality"][near], weights @ of["cluster_tokens"][near]
 
 
-def linear(of: ArraysByName, vector: np.ndarray) -> Estimate:
+def linear(of: ArraysByName, vector: np.ndarray) -> HeadValues:
     """Log-odds of quality and log length, each linear in the vector. The log length is kept within its bounds."""
     return sigmoid(vector @ of["logistic"] + of["logistic_bias"]), _linear_tokens(of, vector)
 
@@ -123,7 +123,7 @@ def _linear_tokens(of: ArraysByName, vector: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(bounded + of["spread"]))
 
 
-def two_heads(of: ArraysByName, vector: np.ndarray) -> Estimate:
+def two_heads(of: ArraysByName, vector: np.ndarray) -> HeadValues:
     """ECCOS-T: a shared hidden layer, and for each model a capability and a distribution over buckets of length, whose
     means are known."""
     heads, buckets = of["bucket_tokens"].shape
@@ -135,7 +135,7 @@ def two_heads(of: ArraysByName, vector: np.ndarray) -> Estimate:
     return sigmoid(found[:heads]), (share * of["bucket_tokens"]).sum(axis=1)
 
 
-def factorised(of: ArraysByName, vector: np.ndarray) -> Estimate:
+def factorised(of: ArraysByName, vector: np.ndarray) -> HeadValues:
     """RouteLLM's matrix factorisation for K models: delta_m = w . (v_m * W e), with w folded into the models' vectors v,
     and W the projection. The quality is sigmoid(delta), so that of two models one wins with sigmoid(difference of
     log-odds). It has no lengths: those are `linear`'s."""
