@@ -24,7 +24,7 @@ from typing import TypeVar
 from benchmarks.pipelines import compiled
 from benchmarks.pipelines.simulate import FIRST_REQUESTS, OFFLINE_S, PlacedModel, max_flow_scheduler
 from benchmarks.workloads.published import grouped
-from policies.placement.layer_stage_estimate import MeanRequest, StageEstimate
+from policies.placement.layer_stage_estimate import StageEstimate
 from policies.placement.layer_stage_moves import anneal, neighbor, starts
 from policies.placement.layer_stages import Chain, MachinePool, Plan, described, placed
 from policies.placement.max_flow import Flow, NoFlowError, max_flow
@@ -105,7 +105,7 @@ class Problem:
 
     def estimate(self, pools: Sequence[MachinePool]) -> StageEstimate:
         """An estimate of plans over these pools."""
-        return StageEstimate(self.cluster, self.model, pools, self.throughput, MeanRequest.of(self.lengths))
+        return StageEstimate(self.cluster, self.model, pools, self.throughput, self.lengths)
 
     def candidate(self, pools: Sequence[MachinePool], plan: Plan, weights: Sequence[float]) -> Candidate:
         """A plan of stages whose chains have flows in these proportions."""

@@ -15,7 +15,6 @@ place (rank correlation 0.94 and 1.0).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import exp, inf, log
 
@@ -44,27 +43,9 @@ _Visit = tuple[int, int, int, float]
 _Hop = tuple[NodeLink, int, float, int]
 
 
-@dataclass(frozen=True, slots=True)
-class MeanRequest:
-    """Tokens of prompts (mean, and mean of the squares) and of answers."""
-
-    input_tokens: float
-    squared_input_tokens: float
-    output_tokens: float
-
-    @classmethod
-    def of(cls, lengths: Sequence[tuple[int, int]]) -> MeanRequest:
-        """The mean of prompt and answer lengths."""
-        count = len(lengths)
-        return cls(
-            sum(tokens for tokens, _ in lengths) / count,
-            sum(tokens**2 for tokens, _ in lengths) / count,
-            sum(tokens for _, tokens in lengths) / count,
-        )
-
-
 class StageEstimate:
-    """Estimates plans over pools of a cluster. It remembers what it has estimated."""
+    """Estimates plans over pools of a cluster, for requests with these `lengths` of prompts and answers. It remembers what it has
+    estimated."""
 
     def __init__(
         self,
@@ -72,10 +53,13 @@ class StageEstimate:
         model: LayeredModel,
         pools: Sequence[MachinePool],
         throughput: Throughput,
-        request: MeanRequest,
+        lengths: Sequence[tuple[int, int]],
     ) -> None:
         self._machines = [cluster.machines[pool.nodes[0]] for pool in pools]
-        self._request = request
+        count = len(lengths)
+        self._input_tokens = sum(tokens for tokens, _ in lengths) / count
+        self._squared_input_tokens = sum(tokens**2 for tokens, _ in lengths) / count
+        self._output_tokens = sum(tokens for _, tokens in lengths) / count
         self._token_bytes = model.token_bytes
         self._inner_bytes = model.token_bytes + model.activation_bytes
         places = range(len(pools))
@@ -114,7 +98,7 @@ class StageEstimate:
             senders = receivers
         if not self._connected(senders, {SINK: (1, 1.0)}, hops):
             return 0.0
-        requests = _FILLED * room / (self._request.input_tokens + MEAN_OUTPUT_TOKENS)
+        requests = _FILLED * room / (self._input_tokens + MEAN_OUTPUT_TOKENS)
         slow = [hop for hop in hops if self._is_slow(hop)]
         fast_s = self._sent_s(0.0, [hop for hop in hops if not self._is_slow(hop)])
         low = 0.0
@@ -144,16 +128,14 @@ class StageEstimate:
 
     def _is_slow(self, hop: _Hop) -> bool:
         link, _, _, size = hop
-        return self._request.input_tokens * size > _FAST_S * link.bandwidth_bytes_per_s
+        return self._input_tokens * size > _FAST_S * link.bandwidth_bytes_per_s
 
     def _visits_s(self, rate: float, visits: list[_Visit]) -> float:
         """Seconds that an iteration spends in machines, with its part of the prompt's, at this many tokens per second."""
         total_s = 0.0
         for place, layers, count, part in visits:
             decode_s, prompt_s = self._time(place, layers, rate * part)
-            total_s += (
-                count * part * (1 + _BUNCHED * part) * (decode_s + prompt_s / self._request.output_tokens)
-            )
+            total_s += count * part * (1 + _BUNCHED * part) * (decode_s + prompt_s / self._output_tokens)
         return total_s
 
     def _sent_s(self, rate: float, hops: list[_Hop]) -> float:
@@ -161,18 +143,18 @@ class StageEstimate:
         total_s = 0.0
         for link, count, part, size in hops:
             decode_s, prompt_s = self._sent(link, rate * part, size)
-            total_s += count * part * (decode_s + prompt_s / self._request.output_tokens)
+            total_s += count * part * (decode_s + prompt_s / self._output_tokens)
         return total_s
 
     def _sent(self, link: NodeLink, rate: float, size: int) -> tuple[float, float]:
         """Seconds of an iteration and of a prompt over a link, which sends one at a time (Pollaczek and Khinchine)."""
         token_s = size / link.bandwidth_bytes_per_s
-        prompts = rate / self._request.output_tokens
-        prompt_s = self._request.input_tokens * token_s
+        prompts = rate / self._output_tokens
+        prompt_s = self._input_tokens * token_s
         busy = rate * token_s + prompts * prompt_s
         if busy >= _FULL:
             return _OVERLOADED_S, _OVERLOADED_S
-        squared = token_s**2 * (rate + prompts * self._request.squared_input_tokens)
+        squared = token_s**2 * (rate + prompts * self._squared_input_tokens)
         wait_s = link.latency_s + squared / (2 * (1 - busy))
         return wait_s + token_s, wait_s + prompt_s
 
@@ -191,8 +173,8 @@ class StageEstimate:
 
     def _residence(self, place: int, layers: int, rate: float) -> tuple[float, float]:
         machine = self._machines[place]
-        prompts = rate / self._request.output_tokens
-        prompt_s = layers * _at(machine.prompt, self._request.input_tokens)
+        prompts = rate / self._output_tokens
+        prompt_s = layers * _at(machine.prompt, self._input_tokens)
         mean_s = layers * _at(machine.decode, 1.0)
         for _ in range(60):
             last_s = mean_s

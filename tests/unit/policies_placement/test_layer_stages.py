@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from policies.placement.layer_stage_estimate import MeanRequest, StageEstimate
+from policies.placement.layer_stage_estimate import StageEstimate
 from policies.placement.layer_stage_moves import anneal, neighbor, starts
 from policies.placement.layer_stages import (
     MachinePool,
@@ -32,7 +32,7 @@ POOLS = [MachinePool("big", (3, 4), 6), MachinePool("small", (0, 1, 2), 3)]
 #: Two chains would need ten more machines, so there is one: 6 layers on one big machine, 3 on the others together, and 3 more.
 PLAN: Plan = ((Stage(6, (1, 0)), Stage(3, (1, 1)), Stage(3, (0, 2))),)
 MODEL = LayeredModel("small", 12, 2, 1000, 1e9)
-REQUEST = MeanRequest.of([(100, 50)])
+LENGTHS = [(100, 50)]
 
 
 def rate(kind: str, layers: int) -> float:
@@ -55,7 +55,7 @@ def cluster(*, small_s: float = 0.003, bandwidth: float = 1e9, without: int | No
 
 
 def estimate(machines: MachineCluster) -> StageEstimate:
-    return StageEstimate(machines, MODEL, POOLS, rate, REQUEST)
+    return StageEstimate(machines, MODEL, POOLS, rate, LENGTHS)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_stage_of_more_machines_than_a_scheduler_uses_counts_for_nothing() -> 
     links = {(SOURCE, node): NodeLink(1e9, 0.001) for node in range(25)}
     links |= {(node, SINK): NodeLink(1e9, 0.001) for node in range(25)}
     guess = StageEstimate(
-        MachineCluster(dict.fromkeys(range(25), machine), links), MODEL, pools, rate, REQUEST
+        MachineCluster(dict.fromkeys(range(25), machine), links), MODEL, pools, rate, LENGTHS
     )
     assert guess(((Stage(12, (25,)),),)) == 0.0
     assert guess(((Stage(12, (20,)),),)) > 0.0
