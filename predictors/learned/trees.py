@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import log, log1p
-from typing import NamedTuple
 
 import numpy as np
 
@@ -49,16 +48,11 @@ TREE_FEATURES = (
 TAU = 0.9
 
 
-class TreeRow(NamedTuple):
-    """One row of `TREE_FEATURES`, and the logs of the seconds that the forests' outputs are relative to."""
-
-    features: tuple[float, ...]
-    ttft_base: float
-    tpot_base: float
-
-
-def tree_row(instance: Instance, costs: StepCosts, known: Estimate) -> TreeRow:
-    """The row of a request that may join the instance now. Of its estimate only the token counts are used."""
+def tree_row(
+    instance: Instance, costs: StepCosts, known: Estimate
+) -> tuple[tuple[float, ...], tuple[float, float]]:
+    """The row of `TREE_FEATURES` of a request that may join the instance now, and the logs of the seconds that the forests'
+    outputs are relative to, of TTFT and TPOT. Of its estimate only the token counts are used."""
     profile, report, speed = costs.profile, instance.report, costs.speed
     running = instance.running
     prompt_tokens, pending_tokens = known.prompt_tokens, known.pending_tokens
@@ -73,7 +67,7 @@ def tree_row(instance: Instance, costs: StepCosts, known: Estimate) -> TreeRow:
         backlog_s += ahead * profile.prefill_s(max(1, int(pending_tokens / ahead)))
     batch = min(running + 1, costs.seats)
     step_s = profile.step_s(0, batch, min(context_tokens + prompt_tokens, capacity_tokens))
-    return TreeRow(
+    return (
         (
             report.kv_usage or 0.0,
             0.0 if report.kv_usage is None else 1.0,
@@ -93,8 +87,7 @@ def tree_row(instance: Instance, costs: StepCosts, known: Estimate) -> TreeRow:
             log(step_s / lone_s),
             (running + 1) / costs.seats,
         ),
-        log(backlog_s / speed),
-        log(step_s / speed),
+        (log(backlog_s / speed), log(step_s / speed)),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import exp, log
-from typing import NamedTuple
 
 from predictors.kernels import LengthTable
 from predictors.online.model_lengths import Shares
@@ -12,20 +11,13 @@ _MOST_LOGIT = 6.0
 _LEAST_SHARE = 0.0025
 
 
-class Learned(NamedTuple):
-    """The relevance model's prediction of one model's answer: its mean quality, and the standard deviation."""
-
-    mean: float
-    deviation: float
-
-
 #: Mean and standard deviation; None if unknown. The fleet file's quality has no deviation.
 Quality = tuple[float | None, float | None]
 
 
 class PromptForecast:
     """By model: `predicted` are the length model's shares, `tables` the corrected lengths. `learned` is the relevance
-    model's prediction, with `trust` that the prompt is similar to its training data, and the prompt's `cluster`.
+    model's mean quality and its standard deviation, with `trust` that the prompt is similar to its training data, and the prompt's `cluster`.
     `quality` has the final values, by model and the fleet file's quality."""
 
     __slots__ = ("cluster", "learned", "predicted", "quality", "tables", "trust")
@@ -33,13 +25,13 @@ class PromptForecast:
     def __init__(self) -> None:
         self.predicted: dict[str, Shares] = {}
         self.tables: dict[str, LengthTable] = {}
-        self.learned: dict[str, Learned] = {}
+        self.learned: dict[str, tuple[float, float]] = {}
         self.trust = 0.0
         self.cluster: int | None = None
         self.quality: dict[tuple[str, float | None], Quality] = {}
 
 
-def blended(prior: float | None, learned: Learned | None, trust: float) -> Quality:
+def blended(prior: float | None, learned: tuple[float, float] | None, trust: float) -> Quality:
     """The expected quality before feedback: the fleet file's `prior` and the learned one, blended in log-odds.
 
         logit(quality) = (1 - trust) * logit(prior) + trust * logit(learned)

@@ -11,7 +11,7 @@ from statistics import fmean
 from predictors.learned.models import Models
 from predictors.online.feedback import QualityFeedback
 from predictors.online.fleet_stats import FleetStats
-from predictors.online.forecast import Learned, PromptForecast, Quality, blended
+from predictors.online.forecast import PromptForecast, Quality, blended
 from predictors.online.learner import Learner
 from predictors.online.observation import Count, Several, Share
 from router.core.types import Candidate, PromptFeatures
@@ -48,8 +48,8 @@ class Qualities(Learner[AnswerJudged]):
         relevance = self.stats.models.relevance
         if relevance is not None:
             means, deviations, forecast.cluster, forecast.trust = relevance.quality(features, models)
-            for model, mean, deviation in zip(models, means.tolist(), deviations.tolist(), strict=True):
-                forecast.learned[model] = Learned(mean, deviation)
+            both = zip(means.tolist(), deviations.tolist(), strict=True)
+            forecast.learned.update(zip(models, both, strict=True))
 
     def of(self, candidate: Candidate, forecast: PromptForecast | None) -> Quality:
         """The final quality."""

@@ -67,8 +67,8 @@ class TreeTimes(Learner[TreeError]):
             tree_row(option.instance, of.costs, prediction.estimate)
             for option, of, prediction in zip(options, stats, predictions, strict=True)
         ]
-        predicted = model.predict(np.array([row.features for row in rows]))
-        logs = predicted + np.array([(row.ttft_base, row.tpot_base) for row in rows])
+        features, bases = zip(*rows, strict=True)
+        logs = model.predict(np.array(features)) + np.array(bases)
         times = []
         for option, prediction, of, (ttft, tpot) in zip(
             options, predictions, stats, logs.tolist(), strict=True

@@ -230,7 +230,7 @@ class _Replay:
         self.expected[at] = int(prediction.output_tokens_p50 or 0.0)
         found.targets[at] = self.history.target(instance, estimate, now)
         found.held[at] = prediction.memory_ratio
-        found.tree_rows[at], *found.tree_bases[at] = tree_row(
+        found.tree_rows[at], found.tree_bases[at] = tree_row(
             instance, self.predictor.stats.of(candidate, instance).costs, estimate
         )
         if self.judge:

@@ -109,7 +109,8 @@ def test_rows_tell_load_and_hardware() -> None:
         assert isinstance(each.prediction, OnlinePrediction)
         costs = predictor.stats.of(each.candidate, each.instance).costs
         rows.append(tree_row(each.instance, costs, each.prediction.estimate))
-    busy, idle = (dict(zip(TREE_FEATURES, row.features, strict=True)) for row in rows)
+    busy, idle = (dict(zip(TREE_FEATURES, features, strict=True)) for features, _ in rows)
+    (busy_ttft, _), (idle_ttft, _) = (bases for _, bases in rows)
     assert (busy["kv_usage"], busy["kv_reported"], idle["kv_reported"]) == (0.25, 1.0, 0.0)
     assert busy["kv_held"] == pytest.approx(0.015)
     assert exp(busy["waiting"]) - 1 == pytest.approx(2)
@@ -118,8 +119,8 @@ def test_rows_tell_load_and_hardware() -> None:
     assert idle["lone_step"] == pytest.approx(log(0.1))
     assert idle["backlog_by_prefill"] == 0.0
     assert idle["step_by_lone"] == pytest.approx(log(SLOW.step_s(0, 1, 1000) / SLOW.step_s(0, 1, 0)))
-    assert rows[1].ttft_base == pytest.approx(log(SLOW.prefill_s(1000)))
-    assert rows[0].ttft_base == pytest.approx(log(PROFILE.prefill_s(1000) + PROFILE.prefill_s(500)))
+    assert idle_ttft == pytest.approx(log(SLOW.prefill_s(1000)))
+    assert busy_ttft == pytest.approx(log(PROFILE.prefill_s(1000) + PROFILE.prefill_s(500)))
 
 
 def test_an_offset_is_the_quantile_of_what_was_seen() -> None:
