@@ -47,6 +47,8 @@ from router.gateway.service import Gateway
 from router.gateway.telemetry.tracing import new_span_id
 from router.store.records import RequestRecord
 
+#: Header lines of a streamed answer. nginx would collect some kilobytes before it passes them on, unless it is told not to.
+_STREAMED = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 #: Says how good the answer to a relay's request is, 0 to 1, or None if it cannot say.
 CheckAnswer = Callable[["Relay", Mapping[str, Any]], Awaitable[float | None]]
 
@@ -245,7 +247,7 @@ class Relay:
         """The status line and the first bytes of a streamed answer."""
         self.body = {}  # no attempt follows, and a prompt may be long
         headers = self._head(self.codec.stream_type, attempt.dispatch)
-        self.client.begin(200, headers + b"cache-control: no-cache\r\n", data)
+        self.client.begin(200, headers + _STREAMED, data)
 
     def _answer(self, settlement: Settlement) -> None:
         """Give the client the answer, the rest of it, or an error."""

@@ -45,3 +45,16 @@ async def test_an_engine_that_dies_in_mid_stream_is_told_recorded_and_avoided(tm
         await gw.until(lambda: not gw.gateway.runner.scheduler.instances[victim].healthy)
         await gw.engines[victim].start()
         await gw.until(lambda: gw.gateway.runner.scheduler.instances[victim].healthy)
+
+
+async def test_a_stream_asks_a_proxy_not_to_collect_it(tmp_path):
+    async with live(tmp_path, vllm("a")) as gw:
+        async with gw.stream() as response:
+            assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == (
+                "no-cache",
+                "no",
+            )
+        async with gw.http.post(f"{gw.url}/api/generate", json={"model": "auto", "prompt": "Hi"}) as response:
+            assert response.headers["x-accel-buffering"] == "no"
+        _, headers, _ = await gw.chat()
+        assert "x-accel-buffering" not in headers
