@@ -23,6 +23,7 @@ from router.store.database import (
     reason,
     sqlite_path,
 )
+from router.store.pooler import refuse_shared_sessions
 from router.store.runs import takes_files
 from router.store_arguments import add_store_arguments, store_of
 
@@ -96,10 +97,12 @@ async def upgrade_due(url: str) -> str | None:
     try:
         with opening(engine):
             try:
-                async with asyncio.timeout(3.0), engine.connect() as connection:
-                    found = await connection.run_sync(schema.version)
-                    if path is None:
-                        await connection.run_sync(schema.write_nothing)
+                async with asyncio.timeout(3.0):
+                    await refuse_shared_sessions(engine)
+                    async with engine.connect() as connection:
+                        found = await connection.run_sync(schema.version)
+                        if path is None:
+                            await connection.run_sync(schema.write_nothing)
             except driver_errors(engine) as error:
                 if not is_temporary(error):
                     raise

@@ -7,6 +7,9 @@ import os
 #: PostgreSQL's classes of errors for values that it will never accept: data, constraints, limits such as an index's.
 BAD_VALUE_STATES = frozenset({"22", "23", "54"})
 
+#: PostgreSQL's errors for a prepared statement that is there already, or is not there. Each connection counts its own.
+_MIXED_STATES = ("42P05", "26000")
+
 
 class LostFileError(OSError):
     """The database file is not at its path. The message has no path: anyone may see it."""
@@ -53,9 +56,18 @@ def file_fault(error: BaseException) -> str | None:
     )
 
 
+def mixed_sessions(error: BaseException) -> str | None:
+    """What is wrong if a statement is not that of its connection; None for any other error."""
+    if getattr(error, "sqlstate", None) in _MIXED_STATES:
+        return "a pooler in transaction mode mixes up sessions: set session mode"
+    return None
+
+
 def error_name(error: BaseException) -> str:
     """What may be shown of an error that is not a fault of a file: its type in the driver, because a driver's message may
     quote the row."""
     if getattr(error, "sqlite_errorname", "").startswith(_LOCKED):
         return "another process has the file locked"
-    return type(error.__cause__ or error).__name__  # SQLAlchemy wraps asyncpg's twice
+    return (
+        mixed_sessions(error) or type(error.__cause__ or error).__name__
+    )  # SQLAlchemy wraps asyncpg's twice
