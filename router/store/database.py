@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -329,6 +330,8 @@ def _is_read_only(error: Exception) -> bool:
 def is_temporary(error: Exception) -> bool:
     """Whether a database that cannot be opened may open soon: a server that is starting or is not yet the primary, a file
     or table that another process has locked."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
     if isinstance(error, (OSError, TimeoutError)):
         return True
     cause = _cause(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sqlite3
+import ssl
 import stat
 import sys
 from contextlib import closing
@@ -16,6 +17,7 @@ from router.store.database import (
     StoreError,
     create_engine,
     is_bad_value,
+    is_temporary,
     opened,
     parse_url,
     public_url,
@@ -140,6 +142,11 @@ async def test_reading_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no database at"):
         await opened(f"sqlite:///{tmp_path / 'headway.db'}").__aenter__()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_certificate_that_does_not_verify_is_no_passing_trouble() -> None:
+    assert is_temporary(ConnectionRefusedError())
+    assert not is_temporary(ssl.SSLCertVerificationError(1, "certificate verify failed"))
 
 
 def test_bad_values_are_told_from_bad_days() -> None:
