@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -28,6 +29,12 @@ from router.config.masking import dotted
 _OF_ENGINES = {"instances", "discovery", "scaling"}
 #: Time limit for Redis to answer.
 _STATE_TIMEOUT_S = 3.0
+#: As replicas do, it writes: a server may be read-only or full. Its user may not be allowed to ask for the settings.
+_TRY_STATE = """
+redis.call('SET', KEYS[1], '', 'PX', 1)
+local memory = redis.pcall('INFO', 'memory')
+return type(memory) == 'string' and memory or ''
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -284,25 +291,28 @@ def _store_warnings(config: FleetConfig, source: str) -> Iterator[str]:
 
 
 def _state_warnings(config: FleetConfig, source: str) -> Iterator[str]:
-    """A warning if Redis does not answer. Raises ConfigError if it refuses the connection."""
+    """A warning if Redis does not answer, or drops keys when it is full. Raises ConfigError if it refuses the connection."""
     if config.state.url == "memory://":
         return
     from router.config.secrets import state_url
     from router.store.redis_link import Link, Script
     from router.store.state import StateError, StateRefused
 
-    async def connect() -> None:
+    async def connect() -> str:
         async with contextlib.aclosing(Link(state_url(config, os.environ), _STATE_TIMEOUT_S)) as link:
-            # As replicas do, it writes: a server may be read-only or full.
-            key = f"{{{config.state.name}}}:check"
-            await link.run(Script("return redis.call('SET', KEYS[1], '', 'PX', 1)"), key)
+            found: bytes = await link.run(Script(_TRY_STATE), f"{{{config.state.name}}}:check")
+            return found.decode()
 
     try:
-        asyncio.run(connect())
+        memory = dict(re.findall(r"^(\w+):(\S+)", asyncio.run(connect()), re.MULTILINE))
     except (StateRefused, ValueError, ImportError) as error:
         raise ConfigError(source, [Problem(("state", "url"), f"the shared state refuses: {error}")]) from None
     except StateError as error:
         yield f"the shared state does not answer here ({error})"
+    else:
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction" and memory.get("maxmemory") != "0":
+            yield f"the shared state drops keys when its memory is full: set maxmemory-policy noeviction (now {policy})"
 
 
 async def _engine_warnings(config: FleetConfig) -> list[str]:

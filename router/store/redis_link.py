@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
+import ssl
 from typing import TYPE_CHECKING, Any
 
 from router.store.state import StateError, StateRefused
@@ -69,7 +71,7 @@ class Link:
 
     async def run(self, script: Script, key: str, *arguments: str) -> Any:
         """Run a script. `key` is one of the keys that it uses (a Cluster routes by its hash tag). Raises StateError."""
-        from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError
+        from redis.exceptions import NoScriptError, RedisError
 
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -82,9 +84,7 @@ class Link:
             raise StateError(f"no answer within {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
             await self.aclose()
-            # Only the error's kind: its text may contain keys or values.
-            refused = isinstance(error, AuthenticationError | NoPermissionError)
-            raise (StateRefused if refused else StateError)(_in_words(error)) from None
+            raise _in_words(error) from None
         except BaseException:
             await self.aclose()
             raise
@@ -107,10 +107,15 @@ class Link:
             await connection.disconnect(nowait=True)
 
 
-#: Words for an error, by its class in redis-py, or by Redis' code if redis-py has no class for it or it is a script's.
-_WORDS = {
+_OF_A_CLUSTER = "it is a node of a Redis Cluster without the fleet's keys: use one Redis server"
+#: Words for an error that lasts until someone acts, by its class in redis-py.
+_REFUSALS = {
     "NoPermissionError": "the user may not do this",
     "AuthenticationError": "the user or the password is not accepted",
+    **dict.fromkeys(("MovedError", "ClusterDownError"), _OF_A_CLUSTER),
+}
+#: Words for any other error, by its class, or by Redis' code if redis-py has no class for it or it is a script's.
+_WORDS = {
     "BusyLoadingError": "it is still loading its data",
     **dict.fromkeys(("OutOfMemoryError", "OOM"), "it is out of memory"),
     **dict.fromkeys(("ReadOnlyError", "READONLY"), "it is a read-only replica"),
@@ -118,7 +123,16 @@ _WORDS = {
 }
 
 
-def _in_words(error: Exception) -> str:
-    name = type(error).__name__
-    code = re.search(r"(?:^|: -?)([A-Z]{2,}) ", str(error)) if name == "ResponseError" else None
-    return _WORDS.get(found := code[1] if code else name, found)
+def _in_words(error: Exception) -> StateError:
+    """An error's kind only: its text may contain keys or values."""
+    name, text, cause = type(error).__name__, str(error), error.__context__
+    if name in _REFUSALS:
+        return StateRefused(_REFUSALS[name])
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return StateRefused(f"its certificate is not accepted: {cause.verify_message}")
+    if name == "ConnectionError" and isinstance(cause, OSError) and cause.errno is not None:
+        return StateError(os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror))
+    if name == "ResponseError" and text.startswith("unknown command"):
+        return StateRefused("it does not run scripts: is it a Sentinel, or are its commands renamed?")
+    code = re.search(r"(?:^|: -?)([A-Z]{2,}) ", text) if name == "ResponseError" else None
+    return StateError(_WORDS.get(found := code[1] if code else name, found))

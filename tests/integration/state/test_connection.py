@@ -92,6 +92,7 @@ async def test_tls_with_a_ca_of_ones_own_and_never_with_an_unknown_server(calm_s
         await careful.start()
         assert not careful.state.health.connected
         await careful.state.aclose()
+        assert "its certificate is not accepted: unable to get local issuer certificate" in caplog.text
 
 
 async def test_a_call_given_up_leaves_its_answer_to_nobody(calm_server):

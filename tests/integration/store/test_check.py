@@ -151,6 +151,40 @@ def test_a_redis_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.C
         assert "warning: the shared state does not answer here (it is a read-only replica)" in told()
 
 
+def test_a_redis_that_may_drop_keys_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        RedisServer(tmp_path, "--maxmemory-policy", "allkeys-lru") as server,
+        redis.Redis(port=server.port) as client,
+    ):
+        for memory, commands, warned in (
+            (0, "+info", False),
+            ("1gb", "+info", True),
+            ("1gb", "-info", False),
+        ):
+            client.config_set("maxmemory", memory)
+            client.acl_setuser("default", enabled=True, commands=[commands])
+            code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state={"url": server.url})
+            assert code == 0
+            assert ("drops keys when its memory is full" in told) is warned
+            assert "does not answer" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--cluster-enabled", "yes"), "it is a node of a Redis Cluster without the fleet's keys"),
+        (("--rename-command", "EVALSHA", ""), "it does not run scripts"),
+    ],
+)
+def test_a_redis_that_cannot_be_used_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], reason: str
+) -> None:
+    with RedisServer(tmp_path, *options) as server:
+        code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state={"url": server.url})
+        assert code == 2
+        assert f"state.url: the shared state refuses: {reason}" in told
+
+
 def test_a_wrong_redis_password_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,4 +444,4 @@ def test_a_redis_that_is_away_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
     state = {"url": "redis://127.0.0.1:1"}
     code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state=state)
     assert code == 0
-    assert "warning: the shared state does not answer here (ConnectionError)" in told
+    assert "warning: the shared state does not answer here (Connection refused)" in told
