@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from random import Random
-from threading import Timer
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from router.core.types import EndedHow
@@ -27,6 +27,7 @@ _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-
 
 #: At the end, waiting spans are sent for at most this long.
 _CLOSE_S = 3.0
+_LAST_S = 0.5
 
 
 class Trace(NamedTuple):
@@ -154,11 +155,14 @@ class Tracing:
 
     def close(self) -> None:
         """Send waiting spans within a few seconds, and stop. Blocks: call it in a thread."""
-        # The processor sends every batch, and the exporter tries each again for 10 s, until it is shut down.
-        stop = Timer(_CLOSE_S, self._exporter.shutdown)
-        stop.start()
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
-        stop.cancel()
+        # The processor sends every batch, and the exporter tries each again for 10 s, until it is shut down. It then still
+        # waits for the answer to what it has sent: such a wait ends with the process.
+        closing = Thread(target=self._processor.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+        if closing.is_alive():
+            self._exporter.shutdown()
+            closing.join(_LAST_S)
         self._exporter.close()
 
 

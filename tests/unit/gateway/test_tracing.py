@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -177,3 +178,21 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.M
         tracing.end(record(), tracing.begin({}), KINDS.__getitem__)
     tracing.close()
     assert away.tries == 0
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(SpanExporter):
+        answered = threading.Event()
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            self.answered.wait(60)
+            return SpanExportResult.SUCCESS
+
+    monkeypatch.setattr("router.gateway.telemetry.tracing._CLOSE_S", 0.05)
+    silent = Silent()
+    tracing = Tracing(None, 1.0, "0", silent)
+    tracing.end(record(), tracing.begin({}), KINDS.__getitem__)
+    began = time.monotonic()
+    tracing.close()
+    assert time.monotonic() - began < 15
+    silent.answered.set()
