@@ -306,10 +306,10 @@ async def _upgrade(engine: AsyncEngine) -> None:
     if engine.dialect.name == "sqlite":
         await schema.upgrade(engine)
         return
-    await refuse_shared_sessions(engine)
     # Filling a new table from millions of rows takes a while, and so does waiting for a process that does it.
     patient = create_engine(engine.url, command_timeout_s=None)
     try:
+        await refuse_shared_sessions(patient)  # its connections do not stay
         await schema.upgrade(patient)
     finally:
         await dispose(patient)
