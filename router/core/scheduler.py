@@ -72,8 +72,21 @@ from router.core.types import Decision, EndedHow, Outcome, Request, Targets
 
 #: An instance that has returned takes more as time passes, so the queue is served again after this many seconds.
 _RETURN_LOOK_S = 0.5
+# Python 3.11 takes 600 instructions to find a member of an enumeration, and 10 to find a global name.
+_PREFILL = AttemptPhase.PREFILL
+_FUNDING = AttemptPhase.FUNDING
+_CANCELLING = AttemptPhase.CANCELLING
+_QUEUED = RequestPhase.QUEUED
+_ENDING = RequestPhase.ENDING
+_OK = EndedHow.OK
+_FAILED = EndedHow.FAILED
+_HEDGE_LOST = EndedHow.HEDGE_LOST
+_TOO_LARGE = FailureKind.TOO_LARGE
+_IN_TIME = Outcome.OK
+_LATE = Outcome.LATE
+_OUT_OF_MONEY = Outcome.BUDGET_EXHAUSTED_MID_DECODE
 #: Phases of attempts that the driver has started and that are not cancelled.
-_RUNNING = (AttemptPhase.PREFILL, AttemptPhase.DECODING)
+_RUNNING = (_PREFILL, AttemptPhase.DECODING)
 #: These come from each instance of a large fleet, and change that one only.
 _OF_ONE_INSTANCE = (LoadReported, Probed)
 
@@ -258,7 +271,7 @@ class Scheduler:
 
     def _first_token(self, event: FirstToken, now: float) -> bool:
         state, attempt = self._open.find(event.request_id, event.attempt)
-        if state is None or attempt is None or attempt.phase is not AttemptPhase.PREFILL:
+        if state is None or attempt is None or attempt.phase is not _PREFILL:
             return False
         self._open.awaiting.pop(event.request_id, None)
         if state.failed_at:
@@ -271,12 +284,12 @@ class Scheduler:
             return attempt.instance.awaiting_first_token == ENGINE_QUEUE - 1
         for other in list(state.under_way):
             if other is not attempt:
-                self._cancel(state, other, EndedHow.HEDGE_LOST, now)
+                self._cancel(state, other, _HEDGE_LOST, now)
         return len(state.under_way) == 1  # the other one waited for money, so it has ended
 
     def _metered(self, event: Metered, now: float) -> None:
         state, attempt = self._open.find(event.request_id, event.attempt)
-        if state is None or attempt is None or attempt.phase is AttemptPhase.CANCELLING:
+        if state is None or attempt is None or attempt.phase is _CANCELLING:
             return
         covered = state.money.metered(attempt.number, event.cost_usd)
         self._request_money(state)
@@ -290,12 +303,12 @@ class Scheduler:
             return False
         money = state.money
         money.granted(event.reserved_usd, event.left_usd)
-        if state.phase is RequestPhase.ENDING:
+        if state.phase is _ENDING:
             return False
         running = [each for each in state.under_way if each.phase in _RUNNING]
         # Attempts that have not started come first: if one is not paid, its money is free for the others.
         for attempt in list(state.under_way):
-            if attempt.phase is AttemptPhase.FUNDING:
+            if attempt.phase is _FUNDING:
                 wait = money.wait_of(attempt.number)
                 if wait is Wait.OVER:
                     self._paid(state, attempt, now)
@@ -314,18 +327,18 @@ class Scheduler:
         if state is None or attempt is None:
             return False
         attempt.output_tokens, attempt.prompt_tokens = event.output_tokens, event.prompt_tokens
-        how = attempt.ended_how if attempt.phase is AttemptPhase.CANCELLING else event.how
+        how = attempt.ended_how if attempt.phase is _CANCELLING else event.how
         assert how is not None  # noqa: S101 (whoever cancels says why)
-        failure = event.failure if how is EndedHow.FAILED else None
+        failure = event.failure if how is _FAILED else None
         if failure is not None:
             attempts.count_failure(state, attempt, failure, self.settings)
-        if how is EndedHow.OK:
+        if how is _OK:
             self._succeed(state, attempt, event, now)
         else:
-            too_large = failure is not None and failure.kind is FailureKind.TOO_LARGE
-            steady = how is not EndedHow.FAILED and not event.held_up
+            too_large = failure is not None and failure.kind is _TOO_LARGE
+            steady = how is not _FAILED and not event.held_up
             self._lose(state, attempt, how, now, sent=event.sent, too_large=too_large, steady=steady)
-            if state.phase is RequestPhase.ENDING:
+            if state.phase is _ENDING:
                 if not state.under_way:
                     self._finish(state, now)
             elif failure is not None:
@@ -352,14 +365,14 @@ class Scheduler:
 
     def _left(self, event: Left, now: float) -> bool:
         state = self._open.states.get(event.request_id)
-        if state is None or state.phase is RequestPhase.ENDING:
+        if state is None or state.phase is _ENDING:
             return False
         self._end(state, RequestEnd(Outcome.CLIENT_CANCELLED, now), now)
         return True
 
     def _given_up(self, event: GivenUp, now: float) -> bool:
         state = self._open.states.get(event.request_id)
-        if state is None or state.phase is RequestPhase.ENDING:
+        if state is None or state.phase is _ENDING:
             return False
         self._give_up(state, event.reason, now)
         return True
@@ -499,11 +512,11 @@ class Scheduler:
     # --- attempts ------------------------------------------------------------------------------------
     def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:
         """Start an attempt at the chosen candidate; it may have to wait for money first."""
-        if state.phase is RequestPhase.QUEUED:
+        if state.phase is _QUEUED:
             state.charged_tokens = self._queue.remove(state.request.id, served=True).work_tokens
         attempt = attempts.start(state, decided, now, hedge=hedge)
         self._postponed.append((self._dispatched, (state, attempt, now)))
-        if attempt.phase is AttemptPhase.PREFILL:
+        if attempt.phase is _PREFILL:
             self._send(state, attempt)
         if state.money.reservation is not None:
             self._request_money(state)
@@ -516,7 +529,7 @@ class Scheduler:
         finally:
             self._count(state, attempt, now)
             try:
-                if attempt.phase is not AttemptPhase.FUNDING:
+                if attempt.phase is not _FUNDING:
                     self.predictor.observe_dispatch(attempt, now)
             finally:
                 self.policies[request.policy].placed(request, decided.options, decided.choice)
@@ -542,7 +555,7 @@ class Scheduler:
             self._open.expect_first_token(request.id, attempt.number, at)
 
     def _send(self, state: RequestState, attempt: AttemptState) -> None:
-        attempt.phase = AttemptPhase.PREFILL
+        attempt.phase = _PREFILL
         self._out.append(
             Dispatch(
                 state.request.id,
@@ -565,7 +578,7 @@ class Scheduler:
             self._open.hedges.add(again, request.id, attempt.number)
         self.catch_up()
         if (
-            attempt.phase is not AttemptPhase.PREFILL  # it waits for money, and a hedge would take some of it
+            attempt.phase is not _PREFILL  # it waits for money, and a hedge would take some of it
             or state.refused  # another engine would refuse it too
             or self._hedged + 1 > settings.hedge_share * self._arrivals
             or len(state.attempts) >= settings.max_attempts
@@ -602,7 +615,7 @@ class Scheduler:
         if attempt.first_token_at is not None and not event.held_up:
             ttft_s = attempt.first_token_at - request.arrived_at
             known_tpot_s = tpot_s(ttft_s, now - request.arrived_at, output_tokens)
-        attempts.end(state, attempt, EndedHow.OK, now)
+        attempts.end(state, attempt, _OK, now)
         max_tokens = bound.max_tokens
         if event.out_of_money or (event.truncated and _fills_context(attempt)):
             max_tokens = max(output_tokens // request.choices, 1)
@@ -613,17 +626,17 @@ class Scheduler:
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
         met = slo_met(attempt, now)
-        outcome = Outcome.LATE if met is False else Outcome.OK
+        outcome = _LATE if met is False else _IN_TIME
         at_bound = bound.max_tokens is not None and output_tokens >= bound.max_tokens
         if event.out_of_money or (event.truncated and bound.by_money and at_bound):
-            outcome = Outcome.BUDGET_EXHAUSTED_MID_DECODE
-        if state.held is not None and (event.empty or outcome is Outcome.BUDGET_EXHAUSTED_MID_DECODE):
+            outcome = _OUT_OF_MONEY
+        if state.held is not None and (event.empty or outcome is _OUT_OF_MONEY):
             self._deliver(state, state.held, now)  # it is complete, and this one is not
             return
-        if attempt.decided.choice.check and outcome is Outcome.OK and self._may_check(state, now):
+        if attempt.decided.choice.check and outcome is _IN_TIME and self._may_check(state, now):
             self._check(state, attempt, now)
             return
-        self._end(state, RequestEnd(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
+        self._end(state, RequestEnd(outcome, now, None, attempt, met), now, lost=_HEDGE_LOST)
 
     def _may_check(self, state: RequestState, now: float) -> bool:
         """Whether there is time for a check, and another attempt is allowed."""
@@ -639,7 +652,7 @@ class Scheduler:
         state.held, state.phase = attempt, RequestPhase.CHECKING
         self._open.awaiting.pop(state.request.id, None)
         for other in list(state.under_way):
-            self._cancel(state, other, EndedHow.HEDGE_LOST, now)
+            self._cancel(state, other, _HEDGE_LOST, now)
         self._out.append(Check(state.request.id, attempt.number, attempt.candidate))
 
     def _lose(
@@ -655,7 +668,7 @@ class Scheduler:
     ) -> None:
         """An attempt has ended without a complete answer. `steady`: its tokens so far show the engine's speed."""
         self.catch_up()
-        unpaid = attempt.phase is AttemptPhase.FUNDING
+        unpaid = attempt.phase is _FUNDING
         attempts.end(state, attempt, how, now, sent=sent, too_large=too_large)
         if unpaid:
             return  # it shows nothing of the engine
@@ -671,11 +684,11 @@ class Scheduler:
         if attempt.decoding and state.request.client_streams:  # the client has seen some of it
             end = RequestEnd(Outcome.BACKEND_ERROR, now, refusals.broken_off(), attempt)
             self._end(state, end, now)
-        elif any(each.phase is not AttemptPhase.CANCELLING for each in state.under_way):
+        elif any(each.phase is not _CANCELLING for each in state.under_way):
             return
         elif failure.kind is FailureKind.REJECTED:
             self._refuse(state, refusals.rejected(failure), now)
-        elif failure.kind is FailureKind.TOO_LARGE:
+        elif failure.kind is _TOO_LARGE:
             self._refuse(state, refusals.too_large(failure.message), now)
         else:
             self._retry(state, now)
@@ -694,10 +707,10 @@ class Scheduler:
 
     def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
         """Instruct the driver to abort an attempt. One that waits for money ends at once."""
-        if attempt.phase is AttemptPhase.FUNDING:
+        if attempt.phase is _FUNDING:
             self._lose(state, attempt, how, now, sent=False)
-        elif attempt.phase is not AttemptPhase.CANCELLING:
-            attempt.phase, attempt.ended_how = AttemptPhase.CANCELLING, how
+        elif attempt.phase is not _CANCELLING:
+            attempt.phase, attempt.ended_how = _CANCELLING, how
             self._out.append(Cancel(state.request.id, attempt.number))
 
     # --- ends of requests ----------------------------------------------------------------------------
@@ -711,7 +724,7 @@ class Scheduler:
         """End a request with the answer that was held back for its check."""
         state.placed = held.candidate
         met = slo_met(held, now)
-        self._end(state, RequestEnd(Outcome.LATE if met is False else Outcome.OK, now, None, held, met), now)
+        self._end(state, RequestEnd(_LATE if met is False else _IN_TIME, now, None, held, met), now)
 
     def _expire(self, state: RequestState, now: float) -> None:
         request, slo = state.request, state.request.slo
@@ -735,9 +748,9 @@ class Scheduler:
     ) -> None:
         """The end of a request is decided: cancel its attempts, and finish when all of them have ended."""
         state.end = end
-        if state.phase is RequestPhase.QUEUED:
+        if state.phase is _QUEUED:
             self._queue.remove(state.request.id)
-        state.phase = RequestPhase.ENDING
+        state.phase = _ENDING
         self._open.awaiting.pop(state.request.id, None)
         if state.under_way:
             for attempt in list(state.under_way):
@@ -758,7 +771,7 @@ class Scheduler:
         if self.on_fault is None:
             raise error
         self.on_fault(error)
-        if state.phase is not RequestPhase.ENDING:
+        if state.phase is not _ENDING:
             self._give_up(state, "internal_error", now)
 
     def _finish(self, state: RequestState, now: float) -> None:

@@ -136,22 +136,9 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         around_bound = bound_around(api, body)
     prompt = body[PROMPT_FIELDS[api]]
     if api == "chat":
-        texts, media, image_bytes, media_bytes, media_bound, marks = chat_parts(body)
-        size = _text_bytes(texts)
-        sent = json_bytes(prompt)
-        written = sent - media_bytes + unseen_bytes(body, _SEEN[api])
-        usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
-        unseen = written - size - usual  # in fields that usually hold no text
-        unseen = max(0, unseen - _escaped_bytes(texts)) if unseen > 0 else 0
-        return PromptFacts(
-            _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
-            around_bound + sent - image_bytes + media_bound,
-            _prefix(_marked(texts, marks) if marks else texts, size),
-            size,
-            media,
-            media_bound,
-            features=prompt_features(_joined(texts)),
-        )
+        parts = chat_parts(body)
+        hidden = unseen_bytes(body, _SEEN[api]) - parts.media_bytes
+        return _chat_facts(prompt, parts, hidden, around_bound)
     suffix = body.get("suffix")  # the text after the answer is also written into the prompt
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
     hidden = unseen_bytes(body, _SEEN[api]) - _USUAL_ENVELOPE_BYTES
@@ -183,6 +170,31 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         (),
         longest_tokens=max(lengths),
         prompts=len(lengths),
+    )
+
+
+def simple_chat_facts(messages: list[Any], texts: list[str]) -> PromptFacts:
+    """Facts of a simple chat (`router.request.body.check`) with these texts: nothing but its messages is written into the
+    prompt."""
+    return _chat_facts(messages, ChatParts(texts, 0, 0, 0, 0, []), 0, TEMPLATE_TOKENS)
+
+
+def _chat_facts(messages: list[Any], parts: ChatParts, hidden: int, around_bound: int) -> PromptFacts:
+    """`hidden` are bytes beside the JSON of the messages, which may be written into the prompt."""
+    texts, media, image_bytes, _, media_bound, marks = parts
+    size = _text_bytes(texts)
+    sent = json_bytes(messages)
+    usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(messages) + int(size * _USUAL_ESCAPES)
+    unseen = sent + hidden - size - usual  # in fields that usually hold no text
+    unseen = max(0, unseen - _escaped_bytes(texts)) if unseen > 0 else 0
+    return PromptFacts(
+        _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
+        around_bound + sent - image_bytes + media_bound,
+        _prefix(_marked(texts, marks) if marks else texts, size),
+        size,
+        media,
+        media_bound,
+        features=prompt_features(_joined(texts)),
     )
 
 

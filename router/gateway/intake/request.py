@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from router.core.errors import invalid_request
-from router.core.types import Request
+from router.core.types import Need, Request
 from router.gateway.fleet.rules import Rules
 from router.request import body as bodies
 from router.request.needs import needs_of
@@ -22,6 +22,7 @@ from router.request.prompt import (
     leading_chars,
     prompt_facts,
     prompt_texts,
+    simple_chat_facts,
 )
 from router.request.routing_input import from_body, from_headers
 from router.request.routing_params import KeyTerms, RoutingParams
@@ -43,34 +44,34 @@ async def read_request(
 ) -> tuple[Request, PromptFacts]:
     """The scheduler's request for an OpenAI-shaped body, and the facts of its prompt. For a `large` body the event loop
     runs between the steps."""
-    params = _routing_params(rules, terms, headers, api, body)
-    around_bound = bound_around(api, body)
+    routing = body.pop("routing", None)
+    texts = bodies.check(api, body)
+    if texts is None:
+        rules.fields.check_media(body)
+    params = rules.routing_rules.merge(
+        body.get("model"), terms, None if routing is None else from_body(routing), from_headers(headers)
+    )
+    around_bound = bound_around(api, body) if texts is None else None
     if large:
         await asyncio.sleep(0)
-    facts = prompt_facts(api, body, around_bound)
-    if "truncate_prompt_tokens" in body:
-        facts = _truncated(rules, api, body, facts)
+    if texts is not None:
+        facts = simple_chat_facts(body["messages"], texts)
+        needs: tuple[Need, ...] = ()
+    else:
+        facts = prompt_facts(api, body, around_bound)
+        if "truncate_prompt_tokens" in body:
+            facts = _truncated(rules, api, body, facts)
+        needs = needs_of(api, body, truncates=facts.truncates)
     if large:
         await asyncio.sleep(0)
-    request = _build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"), stream)
+    session = headers.get(b"x-session-id")
+    request = _build_request(rules, record, params, api, body, facts, needs, session, stream)
     if stream and not request.engine_streams:
         raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
     record.prompt_tokens = request.prompt_tokens
     if rules.keep_prompts:
         record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
     return request, facts
-
-
-def _routing_params(
-    rules: Rules, terms: KeyTerms | None, headers: Mapping[bytes, bytes], api: str, body: dict[str, Any]
-) -> RoutingParams:
-    """Check an OpenAI-shaped body and merge its routing parameters. Removes `routing` from the body."""
-    routing = body.pop("routing", None)
-    if not bodies.check(api, body):
-        rules.fields.check_media(body)
-    return rules.routing_rules.merge(
-        body.get("model"), terms, None if routing is None else from_body(routing), from_headers(headers)
-    )
 
 
 def _truncated(rules: Rules, api: str, body: Mapping[str, Any], facts: PromptFacts) -> PromptFacts:
@@ -94,6 +95,7 @@ def _build_request(
     api: str,
     body: Mapping[str, Any],
     facts: PromptFacts,
+    needs: tuple[Need, ...],
     session: bytes | None,
     stream: bool,
 ) -> Request:
@@ -130,7 +132,7 @@ def _build_request(
     request.choices = choices
     if decodes:
         record.choices = choices
-    request.needs = needs_of(api, body, truncates=facts.truncates)
+    request.needs = needs
     request.client_streams = stream
     request.engine_streams = engine_streams
     # Several choices have several first tokens. A non-streaming answer has none.

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from router.core.errors import Refusal
 from router.core.raw_json import LongText, Signs
 from router.request import body as bodies
+from router.request.needs import needs_of
+from router.request.prompt import prompt_facts, simple_chat_facts
 from router.request.validation import LARGEST_INTEGER, MAX_MESSAGES
 
 HI = {"role": "user", "content": "Hi"}
@@ -55,7 +57,7 @@ FORMS = [
 
 
 def refused(
-    check: Callable[[Mapping[str, Any]], None], body: Mapping[str, Any]
+    check: Callable[[Mapping[str, Any]], object], body: Mapping[str, Any]
 ) -> tuple[str, str | None] | None:
     """The error's message and field; None if the check accepts the body."""
     try:
@@ -80,8 +82,12 @@ def test_the_check_accepts_what_the_model_accepts(form: str) -> None:
 def test_what_is_taken_for_plain_passes_the_model(messages: Any, more: dict[str, Any]) -> None:
     """Also what no JSON says."""
     body = {"messages": messages} | more
-    if bodies._is_plain_chat(body):
+    plain, texts = bodies._plain_chat(body)
+    if plain:
         assert refused(bodies._CHECKS["chat"], body) is None
+    if texts is not None:  # what a simple chat is, the general way says the same
+        assert simple_chat_facts(messages, texts) == prompt_facts("chat", body)
+        assert needs_of("chat", body) == ()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,22 @@ def test_what_is_taken_for_plain_passes_the_model(messages: Any, more: dict[str,
     ],
 )
 def test_usual_chats_are_plain(more: dict[str, Any]) -> None:
-    assert bodies._is_plain_chat({"messages": [HI, HI | {"name": "a"}]} | more)
+    assert bodies._plain_chat({"messages": [HI, HI | {"name": "a"}]} | more) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "simple"),
+    [
+        ({}, True),
+        ({"model": ["m"], "max_tokens": 1, "stream": True, "temperature": 0.5, "seed": -3}, True),
+        ({"stream_options": {"include_usage": True}}, False),
+        ({"best_of": None}, False),
+        ({"truncate_prompt_tokens": 4}, False),
+        ({"documents": ["text"]}, False),
+    ],
+)
+def test_a_simple_chat_has_nothing_but_texts_numbers_and_flags(more: dict[str, Any], simple: bool) -> None:
+    assert bodies.check("chat", {"messages": [HI, HI]} | more) == (["Hi", "Hi"] if simple else None)
 
 
 @pytest.mark.parametrize(
@@ -135,5 +156,5 @@ def test_a_long_text_and_parts_are_for_the_model() -> None:
     long = LongText.of("Hi", b'"Hi"', Signs())
     for content in (long, [{"type": "text", "text": "Hi"}], None):
         body = {"messages": [{"role": "user", "content": content}]}
-        assert not bodies._is_plain_chat(body)
-        bodies.check("chat", body)
+        assert not bodies._plain_chat(body)[0]
+        assert bodies.check("chat", body) is None
