@@ -56,13 +56,14 @@ def non_streaming_body(call: Call, chat_bound: str) -> dict[str, Any]:
 def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
     """A copy of the client's body with the engine's model name and the smaller of the client's and the
     router's output bound, under the name that the client used (never under both)."""
-    body = dict(call.body)
+    body, api = dict(call.body), call.api
     body["model"] = call.candidate.upstream_model
-    if call.api == "embeddings":
+    if api == "embeddings":
         return body
-    if call.api == "completions" and "raw" in body:
+    if api == "completions" and "raw" in body:
         del body["raw"]  # of Ollama's API; here every prompt is
-    names = ("max_completion_tokens", "max_tokens") if call.api == "chat" else ("max_tokens",)
+    both = api == "chat" and "max_completion_tokens" in body
+    names = ("max_completion_tokens", "max_tokens") if both else ("max_tokens",)
     keep, bound = None, call.max_output_tokens
     for name in names:
         given = body.get(name)
@@ -71,7 +72,7 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
             bound = given if bound is None or given < bound else bound
     if bound is not None:
         if keep is None:
-            keep = next((n for n in names if n in body), chat_bound if call.api == "chat" else "max_tokens")
+            keep = next((n for n in names if n in body), chat_bound if api == "chat" else "max_tokens")
         for name in names:
             if name != keep and name in body:
                 del body[name]

@@ -33,11 +33,13 @@ def prompt_features(text: str) -> PromptFeatures:
         first, kinds = read_words(text[:HEAD_CHARS])
         last, kinds_of_last = read_words(text[-TAIL_CHARS:])
         kinds = tuple(map(add, kinds, kinds_of_last))
+        words = len(first) + len(last)
+        head, tail = first[:HEAD_TOKENS], last[-TAIL_TOKENS:]
     else:
-        words, kinds = read_words(text)
-        first, last = words[:HEAD_TOKENS], words[HEAD_TOKENS:]
-    counts = (*_size_and_lines(text), len(first) + len(last), *kinds)
-    return PromptFeatures(first[:HEAD_TOKENS], last[-TAIL_TOKENS:], counts)
+        first, kinds = read_words(text)
+        words = len(first)
+        head, tail = first[:HEAD_TOKENS], first[max(HEAD_TOKENS, words - TAIL_TOKENS) :]
+    return PromptFeatures(head, tail, (*_size_and_lines(text), words, *kinds))
 
 
 def _size_and_lines(text: str) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from router.compiled import CONSTRUCTS
+
 #: A float of this size has no fraction: a sum with it is rounded to an integer.
 _NO_FRACTION = 1.5 * 2.0**52
 _POWERS = (1.0, 1e1, 1e2, 1e3, 1e4)
@@ -17,3 +19,7 @@ def rounded(value: float, digits: int) -> float:
         if -0.499 < scaled - whole < 0.499:
             return whole / by
     return round(value, digits)
+
+
+if CONSTRUCTS:
+    from router.native.construction import rounded  # type: ignore[no-redef]  # noqa: F401

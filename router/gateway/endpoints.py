@@ -163,8 +163,9 @@ class HotPaths:
                     )
                 quote = gateway.runner.scheduler.quote(request) if account.budgeted else None
                 await gateway.budget_admission.hold(reservation, tokens, quote, extra)
-            await gateway.tokens.count(request, api, body, facts)
-            record.prompt_tokens = request.prompt_tokens
+            if gateway.tokens.may_count(request):
+                await gateway.tokens.count(request, api, body, facts)
+                record.prompt_tokens = request.prompt_tokens
             if large:
                 await asyncio.sleep(0)
             if client.left:

@@ -66,9 +66,9 @@ class Runner:
     def apply(self, event: Event, now: float | None = None) -> None:
         """Feed one event (at `now`, else at this moment) and carry out its instructions. After them, when nobody waits any
         more, the scheduler catches up and the timer is set."""
-        scheduler = self.scheduler
+        scheduler, clock, kind = self.scheduler, self.clock, type(event)
         if now is None:
-            now = self.clock()
+            now = clock()
         instructions = scheduler.respond(event, now)
         if self.on_event is not None:
             scheduler.catch_up()
@@ -76,9 +76,9 @@ class Runner:
         for instruction in instructions:
             self._carry_out(instruction)
         if self.on_decision is not None and type(event) is Arrived:
-            self.on_decision(event.request.policy, self.clock() - now)
+            self.on_decision(event.request.policy, clock() - now)
         scheduler.catch_up()
-        if self.on_work is not None and (instructions or type(event) is Ended or type(event) is Left):
+        if self.on_work is not None and (instructions or kind is Ended or kind is Left):
             self.on_work()
         if (
             # The end of a request alone makes no deadline earlier.
@@ -86,7 +86,7 @@ class Runner:
             or scheduler.queue_depth
             # Of two attempts one failed, and the request waits anew.
             or (type(event) is Ended and event.how is _FAILED)
-            or type(event) is Tick  # it has used up the timer, and may follow other settings
+            or kind is Tick  # it has used up the timer, and may follow other settings
         ):
             self._arm()
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False
-"""What `router.compiled` takes from here, and `Histogram`. `compiled_init`: a call of a class writes its arguments and
+"""What `router.compiled` takes from here, `Histogram` and `rounded`. `compiled_init`: a call of a class writes its arguments and
 defaults to their places. Whatever this does not understand, errors too, is left to Python's way."""
 
 import dataclasses
@@ -223,3 +223,19 @@ def openings(bytes data not None):
     for at in range(len(data)):
         found += (text[at] | 0x20) == c"{"  # "[" is this without the bit
     return found
+
+
+cdef double NO_FRACTION = 1.5 * 2.0 ** 52
+cdef double[5] POWERS = [1.0, 1e1, 1e2, 1e3, 1e4]
+
+
+def rounded(double value, int digits):
+    """See `router.core.rounding`."""
+    cdef double scaled, whole
+    if 0 <= digits < 5:
+        scaled = value * POWERS[digits]
+        if 0.0 < scaled < 1e9:
+            whole = scaled + NO_FRACTION - NO_FRACTION
+            if -0.499 < scaled - whole < 0.499:
+                return whole / POWERS[digits]
+    return round(value, digits)

@@ -41,6 +41,8 @@ class FieldRules:
         write `"tools": []` into every request."""
         if not self._forbidden.isdisjoint(body):
             self._refuse(body, "")
+        if dict not in map(type, body.values()):
+            return
         for name, value in body.items():
             if type(value) is dict and name.endswith(_ARGUMENTS) and not self._forbidden.isdisjoint(value):
                 self._refuse(value, f"{name}.")

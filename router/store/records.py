@@ -16,7 +16,7 @@ from router.compiled import compiled_init, reader
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
-from router.store.entries import REQUEST_COLUMNS, Row, clean
+from router.store.entries import MAX_TEXT_CHARS, REQUEST_COLUMNS, Row, clean
 
 #: The stored fields of a prediction, in order. Old explanations have the same order.
 PREDICTION_FIELDS = tuple(each.name for each in fields(Prediction))
@@ -113,20 +113,28 @@ class RequestRecord:
         if settlement is None:
             return
         self.settlement = None
-        answer, attempts = settlement.answer, settlement.attempts
+        (
+            self.outcome,
+            self.error_code,
+            refusal,
+            self.slo_met,
+            answer,
+            attempts,
+            self.e2e_s,
+            self.ttft_s,
+            self.tpot_s,
+            self.queue_wait_s,
+            self.decoded,
+            self.cost_usd,
+            self.budget_overrun_usd,
+            _,
+            _,
+        ) = settlement
         self.attempt_states = self.undescribed = attempts
-        if settlement.refusal is not None:
-            self.refused = settlement.refusal.decision
-        self.outcome = settlement.outcome
-        self.error_code = settlement.error_code
-        self.slo_met = settlement.slo_met
-        self.e2e_s, self.ttft_s, self.tpot_s = settlement.e2e_s, settlement.ttft_s, settlement.tpot_s
-        self.queue_wait_s = settlement.queue_wait_s
-        self.decoded = settlement.decoded
-        self.hedged = len(attempts) > 1 and settlement.hedged
+        if refusal is not None:
+            self.refused = refusal.decision
         self.attempts = len(attempts)
-        self.cost_usd = settlement.cost_usd
-        self.budget_overrun_usd = settlement.overrun_usd
+        self.hedged = len(attempts) > 1 and settlement.hedged
         if answer is None:
             return
         self.model, self.instance = answer.candidate.model, answer.candidate.instance
@@ -170,9 +178,10 @@ class RequestRecord:
 
 # Text from outside goes through `clean`. Enumerations become plain strings, because drivers are slow with subclasses of
 # str, or refuse them. All else is used unchanged.
-_CLEANED = {"client_request_id", "model_requested", "finish_reason"}
+_CLEANED = "client_request_id", "model_requested", "finish_reason"
+_texts = reader(RequestRecord, *_CLEANED)
 _request_values = reader(RequestRecord, *REQUEST_COLUMNS)
-_CLEANED_AT = tuple(i for i, name in enumerate(REQUEST_COLUMNS) if name in _CLEANED)
+_CLEANED_AT = tuple(map(REQUEST_COLUMNS.index, _CLEANED))
 _OUTCOME_AT = REQUEST_COLUMNS.index("outcome")
 _OUTCOME_TEXT = {outcome: outcome.value for outcome in Outcome}
 _HOW_TEXT = {None: None} | {how: how.value for how in EndedHow}
@@ -182,10 +191,10 @@ def request_row(record: RequestRecord) -> Row:
     """The values of `REQUEST_COLUMNS`. Raises KeyError for an unknown outcome."""
     values = list(_request_values(record))
     values[_OUTCOME_AT] = _OUTCOME_TEXT[record.outcome]
-    for at in _CLEANED_AT:
-        text = values[at]
-        if text is not None:
-            values[at] = clean(text)
+    texts = "".join(filter(None, _texts(record)))
+    if len(texts) > MAX_TEXT_CHARS or not texts.isprintable():
+        for at in _CLEANED_AT:
+            values[at] = clean(values[at])
     return tuple(values)
 
 
@@ -193,6 +202,7 @@ def attempt_row(record: RequestRecord, attempt: AttemptState) -> Row:
     """The values of `ATTEMPT_COLUMNS` for one of the record's attempts."""
     since = record.received_at - (record.arrived_at or 0.0)
     candidate, first_at, ended_at = attempt.candidate, attempt.first_token_at, attempt.ended_at
+    error = attempt.error
     return (
         record.id,
         attempt.number,
@@ -204,5 +214,5 @@ def attempt_row(record: RequestRecord, attempt: AttemptState) -> Row:
         attempt.output_tokens,
         attempt.cost_usd,
         _HOW_TEXT[attempt.ended_how],
-        clean(attempt.error),
+        None if error is None else clean(error),
     )

@@ -245,6 +245,8 @@ class RequestMoney:
     @property
     def overrun_usd(self) -> float | None:
         """The cost of the request beyond its cap or its key's budgets; None without a bound."""
+        if self.reservation is None and self._request.max_cost_usd is None:
+            return None
         bounds_usd = [] if self._request.max_cost_usd is None else [self._request.max_cost_usd]
         left_usd = None if self.reservation is None else self.reservation.left_usd
         if left_usd is not None and self.spent_usd > left_usd + SLACK_USD:

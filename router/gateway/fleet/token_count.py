@@ -24,6 +24,17 @@ class TokenCounter:
         self._runner = runner
         self._fleet = fleet
 
+    def may_count(self, request: Request) -> bool:
+        """Whether `count` may change anything."""
+        return bool(self._fleet.tokenizers) or self._decides(request)
+
+    def _decides(self, request: Request) -> bool:
+        """Whether the exact count may decide: for a money cap, or for a prompt that may not fit a context."""
+        least = self._fleet.rules.least_context_tokens
+        return request.max_cost_usd is not None or (
+            least is not None and request.prompt_tokens_bound >= least
+        )
+
     async def count(self, request: Request, api: str, body: Mapping[str, Any], facts: PromptFacts) -> None:
         """Set the token count of a request's prompt. The count decides for a money cap, and for a prompt that may not
         fit a context. Without an answer the estimate and its bound stay."""
@@ -35,8 +46,7 @@ class TokenCounter:
                 return
         if request.longest_prompt_tokens is not None:
             return  # several prompts: each would need a call
-        least = self._fleet.rules.least_context_tokens
-        if request.max_cost_usd is None and (least is None or request.prompt_tokens_bound < least):
+        if not self._decides(request):
             return
         engine = self._engine_for(request)
         if engine is None:
