@@ -7,7 +7,7 @@ is `numpy`. Each choice is made once, when the module that offers both is import
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
 from operator import attrgetter
@@ -57,8 +57,22 @@ def openings(data: bytes) -> int:
     return data.count(b"{") + data.count(b"[")
 
 
+def first_step(coroutine: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
+    """Take a coroutine's first step: (True, its result) if that ends it, else (False, what it waits for). Compiled, no
+    exception brings the result."""
+    try:
+        return False, coroutine.send(None)
+    except StopIteration as ended:
+        return True, ended.value
+
+
 _CONSTRUCTION = Path(__file__).parent / "native" / "construction.pyx"
 #: Whether `router.native.construction` is used.
 CONSTRUCTS = why_not({"router.native.construction": [_CONSTRUCTION]}) is None
 if CONSTRUCTS:
-    from router.native.construction import compiled_init, openings, reader  # type: ignore[no-redef]  # noqa: F401
+    from router.native.construction import (  # type: ignore[no-redef]  # noqa: F401
+        compiled_init,
+        first_step,
+        openings,
+        reader,
+    )

@@ -187,8 +187,8 @@ class Learning:
             return
         if pending is not None:
             self._learn_due(stats, now)
-        if has_output and prediction.output_tokens_p90 is not None:
-            stats.coverage.observe_output(output_tokens <= prediction.output_tokens_p90)
+        if has_output and (most_tokens := prediction.output_tokens_p90) is not None:
+            stats.coverage.observe_output(output_tokens <= most_tokens)
 
     def observe_loss(
         self,

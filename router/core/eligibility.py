@@ -89,6 +89,8 @@ def eligible(
         max(need_tokens, most_tokens) <= roster.shortest_context
     ):
         looked_at = doubtful(instances)
+        if candidates and not looked_at:
+            return Eligible(Options(roster=roster), [], [], None)
     gone: list[int] = []  # the places of those that are not free
     busy: list[Option] = []
     starting: list[Option] = []

@@ -6,7 +6,7 @@ import dataclasses
 from operator import attrgetter
 from types import MemberDescriptorType
 
-from cpython.ref cimport Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 
 cdef extern from *:
@@ -30,6 +30,11 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8(object text) except NULL
     PyObject *PyDict_GetItem(object of, PyObject *key)
     Py_ssize_t PyVectorcall_NARGS(size_t given)
+
+    ctypedef enum PySendResult:
+        PYGEN_RETURN, PYGEN_ERROR, PYGEN_NEXT
+
+    PySendResult PyIter_Send(object coroutine, object sent, PyObject **found) except PYGEN_ERROR
 
 cdef extern from "structmember.h":
     int T_OBJECT_EX, READONLY
@@ -223,6 +228,15 @@ def openings(bytes data not None):
     for at in range(len(data)):
         found += (text[at] | 0x20) == c"{"  # "[" is this without the bit
     return found
+
+
+def first_step(coroutine):
+    """See `router.compiled.first_step`."""
+    cdef PyObject *found
+    cdef bint ended = PyIter_Send(coroutine, None, &found) == PYGEN_RETURN
+    value = <object>found
+    Py_DECREF(value)
+    return ended, value
 
 
 cdef double NO_FRACTION = 1.5 * 2.0 ** 52

@@ -103,8 +103,10 @@ cdef class Options:
                 write(PREDICTION, self._made[at], prediction)
 
     cdef list _all(self):
-        if None in self._made:
-            self._make(0, len(self._made))
+        for each in self._made:
+            if each is None:  # `in` would compare the options
+                self._make(0, len(self._made))
+                break
         return self._made
 
     cdef int _make(self, Py_ssize_t first, Py_ssize_t end) except -1:

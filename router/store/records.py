@@ -183,14 +183,14 @@ _texts = reader(RequestRecord, *_CLEANED)
 _request_values = reader(RequestRecord, *REQUEST_COLUMNS)
 _CLEANED_AT = tuple(map(REQUEST_COLUMNS.index, _CLEANED))
 _OUTCOME_AT = REQUEST_COLUMNS.index("outcome")
-_OUTCOME_TEXT = {outcome: outcome.value for outcome in Outcome}
+OUTCOME_TEXT = {outcome: outcome.value for outcome in Outcome}
 _HOW_TEXT = {None: None} | {how: how.value for how in EndedHow}
 
 
 def request_row(record: RequestRecord) -> Row:
     """The values of `REQUEST_COLUMNS`. Raises KeyError for an unknown outcome."""
     values = list(_request_values(record))
-    values[_OUTCOME_AT] = _OUTCOME_TEXT[record.outcome]
+    values[_OUTCOME_AT] = OUTCOME_TEXT[record.outcome]
     texts = "".join(filter(None, _texts(record)))
     if len(texts) > MAX_TEXT_CHARS or not texts.isprintable():
         for at in _CLEANED_AT:

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from backends.writes import write
-from router.compiled import compiled_init
+from router.compiled import compiled_init, first_step
 from router.gateway.http.request_body import ClientGone, announces_more, too_large
 
 logger = logging.getLogger("headway")
@@ -94,15 +94,15 @@ class ClientRequest:
         handling = self._handler(self)
         context = copy_context()
         try:
-            waits_for = context.run(handling.send, None)
-        except StopIteration as ended:
-            return None if ended.value is None else partial(context.run, ended.value)
+            ended, found = context.run(first_step, handling)
         except Exception:
             logger.exception("a request failed inside the gateway")
             self.abort()
             return None
+        if ended:
+            return None if found is None else partial(context.run, found)
         loop = self._connection.loop
-        task = loop.create_task(_go_on(handling, waits_for), context=context)
+        task = loop.create_task(_go_on(handling, found), context=context)
         # Later, so that the task has begun: the handler does not see a cancellation before the task's first step.
         self.on_left = partial(loop.call_soon, task.cancel)
         self.on_shutdown = task.cancel

@@ -205,10 +205,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # trailers are not headers
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+        self.headers.append((name.lower(), value))
         if len(value) > MAX_HEAD_BYTES:
             raise _Refused(431, "The request has a header that is too large.")
 
@@ -220,6 +217,9 @@ class GatewayProtocol(HttpToolsProtocol):
         if version not in {"1.0", "1.1"}:
             raise _Refused(505, "This server speaks HTTP/1.1.")
         by_name: dict[bytes, bytes] = dict(self.headers)
+        if b"expect" in by_name:
+            expected = [value.lower() for name, value in self.headers if name == b"expect"]
+            self.expect_100_continue = b"100-continue" in expected
         if self.parser.should_upgrade():
             if b"upgrade" not in by_name:
                 raise _Refused(400, "This server is no proxy.")  # CONNECT

@@ -13,7 +13,7 @@ from router.core.settlement import Settlement
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
-from router.store.records import RequestRecord, prediction_picker
+from router.store.records import OUTCOME_TEXT, RequestRecord, prediction_picker
 
 _shown = prediction_picker(*PREDICTED)
 
@@ -37,7 +37,7 @@ def headway_object(record: RequestRecord, settlement: Settlement, answer: Attemp
         "cost_usd": settlement.cost_usd,
         "predicted": dict(zip(PREDICTED, _shown(record.set_prediction(answer.prediction)), strict=True)),
         "slo_met": settlement.slo_met,
-        "outcome": settlement.outcome,
+        "outcome": OUTCOME_TEXT[settlement.outcome],
         "queue_wait_ms": rounded(settlement.queue_wait_s * 1000, 3),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import sys
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.compiled import compiled_init, openings, reader
+from router.compiled import compiled_init, first_step, openings, reader
 from router.core.types import Request
 from router.store.records import RequestRecord
 
@@ -107,6 +108,30 @@ def test_the_interpreter_can_cache_where_a_field_of_a_named_tuple_is() -> None:
 def test_what_a_document_begins_is_counted(data: bytes, more: int) -> None:
     data += b'{"[' * more
     assert openings(data) == data.count(b"{") + data.count(b"[")
+
+
+def test_the_first_step_of_a_coroutine() -> None:
+    async def gives(found: object) -> object:
+        return found
+
+    async def waits() -> str:
+        await asyncio.sleep(0)
+        return "found"
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    value = object()
+    before = sys.getrefcount(value)
+    for found in (value, None, (1, 2), StopIteration(3)):
+        assert first_step(gives(found)) == (True, found)
+    waiting = waits()
+    assert first_step(waiting) == (False, None)
+    assert first_step(waiting) == (True, "found")
+    with pytest.raises(ZeroDivisionError):
+        first_step(fails())
+    del found
+    assert sys.getrefcount(value) == before
 
 
 def test_a_subclass_keeps_its_own_class() -> None:
