@@ -47,7 +47,7 @@ def compiled_init(kind: C) -> C:
 
 
 def reader(kind: type, *names: str) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that reads these fields, two or more, of an object of a class with `compiled_init`. Compiled it takes a
+    """A function that reads these fields, two or more, of an object of a class that may have `compiled_init`. Compiled it takes a
     twentieth of the instructions."""
     return attrgetter(*names)
 

@@ -167,8 +167,15 @@ class OnlinePrediction(Prediction):
             self.memory_ratio = memory.predict_one(outputs.memory_rows, row)
         self.quality, self.quality_sd = of.qualities[at]
         self.waited_s, self.made_at = of.waited_s, of.made_at
+        answer = self.answer
+        if answer is None:
+            self.output_tokens_p50 = self.output_tokens_p90 = self.output_tokens_mean = 0.0
+        else:
+            choices = answer.choices
+            self.output_tokens_p50, self.output_tokens_p90 = answer.p50 * choices, answer.p90 * choices
+            self.output_tokens_mean = answer.mean * choices
         self.engine_ttft_s, self.ttft_s_p95, self.e2e_s_p50, self.e2e_s_p95 = answer_times(
-            self.estimate, self.answer, of.waited_s, self.of_ttft, self.of_tpot
+            self.estimate, answer, of.waited_s, self.of_ttft, self.of_tpot
         )
 
     def quantiles(self, time: int) -> tuple[float, ...]:
@@ -179,6 +186,13 @@ class OnlinePrediction(Prediction):
             return ()
         begin = (2 * row + time) * _QUANTILES.size
         return _QUANTILES.unpack_from(self.outputs.quantiles, begin)  # type: ignore[arg-type]
+
+
+class _Unread(OnlinePrediction):
+    """One of which only the values are there that policies read. It becomes an `OnlinePrediction` when it has all, because
+    Python reads each attribute of a class with `__getattr__` in a slow way."""
+
+    __slots__ = ()
 
     @property
     def output_tokens_p50(self) -> float:
@@ -191,13 +205,6 @@ class OnlinePrediction(Prediction):
     @property
     def output_tokens_mean(self) -> float:
         return 0.0 if self.answer is None else self.answer.mean * self.answer.choices
-
-
-class _Unread(OnlinePrediction):
-    """One of which only the values are there that policies read. It becomes an `OnlinePrediction` when it has all, because
-    Python reads each attribute of a class with `__getattr__` in a slow way."""
-
-    __slots__ = ()
 
     def __getattr__(self: Any, name: str) -> Any:
         """The first read of one of the values that few predictions need."""

@@ -163,16 +163,19 @@ def compiled_init(type kind):
 
 
 cdef class Reader:
-    """Reads some fields of the objects of one class."""
+    """Reads some fields of the objects of one class, and of those below it that have the fields at the same places."""
 
     cdef type kind
+    cdef tuple names
+    cdef dict alike  # by class: whether it is one of these
     cdef object otherwise
     cdef Py_ssize_t size
     cdef Py_ssize_t[MOST_FIELDS] places
 
     def __init__(self, Plan plan, type kind, tuple names, otherwise):
         cdef Py_ssize_t at
-        self.kind, self.otherwise, self.size = kind, otherwise, len(names)
+        self.kind, self.names, self.otherwise, self.size = kind, names, otherwise, len(names)
+        self.alike = {kind: True}
         if self.size > MOST_FIELDS:
             raise TypeError("too many fields")
         for at in range(self.size):
@@ -181,7 +184,12 @@ cdef class Reader:
     def read(self, of):
         cdef Py_ssize_t at
         cdef PyObject *value
-        if type(of) is not self.kind:
+        alike = self.alike.get(type(of))
+        if alike is None:
+            alike = self.alike[type(of)] = isinstance(of, self.kind) and all(
+                [getattr(type(of), name) is getattr(self.kind, name) for name in self.names]
+            )
+        if alike is False:
             return self.otherwise(of)
         found = PyTuple_New(self.size)
         for at in range(self.size):
@@ -195,7 +203,7 @@ cdef class Reader:
 
 def reader(type kind, *names):
     """See `router.compiled.reader`."""
-    return Reader(PLANS[kind], kind, names, attrgetter(*names)).read
+    return Reader(PLANS.get(kind) or Plan(kind), kind, names, attrgetter(*names)).read
 
 
 cdef class Histogram:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from router.compiled import compiled_init, reader
@@ -21,7 +21,7 @@ from router.store.entries import MAX_TEXT_CHARS, REQUEST_COLUMNS, Row, clean
 #: The stored fields of a prediction, in order. Old explanations have the same order.
 PREDICTION_FIELDS = tuple(each.name for each in fields(Prediction))
 PredictionValues = tuple[float | None, ...]
-prediction_values: Callable[[Prediction], PredictionValues] = attrgetter(*PREDICTION_FIELDS)
+prediction_values: Callable[[Prediction], PredictionValues] = reader(Prediction, *PREDICTION_FIELDS)
 
 
 def prediction_picker(*names: str) -> Callable[[PredictionValues], PredictionValues]:

@@ -169,7 +169,17 @@ def test_fields_are_read_as_attributes_are() -> None:
     assert read(made)[0] is made.c
     assert read(Child(2, c=[3])) == ([3], 2)
     assert read(Plain(4)) == ([], 4)
+
+    class Other(CompiledPlain):
+        """Another way to one of the fields."""
+
+        c = property(lambda self: [self.a])
+
+    other = Other.__new__(Other)
+    other.a = 5
+    for _ in range(2):
+        assert read(other) == ([5], 5)
     del made.a
-    for other in (made, object()):
+    for without in (made, object()):
         with pytest.raises(AttributeError):
-            read(other)
+            read(without)
