@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from policies import PolicySettings, create_all
+from router.cli import main
 from router.core.interfaces import Option
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, Request, Slo, Targets
@@ -52,6 +55,29 @@ def test_each_policy_takes_the_candidate_that_the_figure_says(
 
 def test_every_candidate_is_taken_by_some_policy() -> None:
     assert {instance for _, _, instance in TAKEN} == {row["data-instance"] for row in ROWS} != set()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_p_miss_is_as_right_as_the_figure_says(tmp_path: Path) -> None:
+    """In points of 100, for each bin of P(miss). The command is that of docs/predictions.md."""
+    command = re.search(
+        r"headway (compare .* --keep-requests .*) --out report", (ROOT / "docs/predictions.md").read_text()
+    )
+    assert command is not None
+    assert main([*command[1].split(), "--out", str(tmp_path)]) == 0
+    drawn = (ROOT / "docs/images/p-miss.svg").read_text(encoding="utf-8")
+    for policy in ("latency", "random"):
+        said = re.findall(
+            r"predicted (\d+) %, missed (\d+) %", drawn.partition(f"olicy {policy}: ")[2].partition(".")[0]
+        )
+        runs = [np.load(path) for path in (tmp_path / "runs").glob(f"{policy}@*.npz")]
+        predicted, met = (np.concatenate([run[name] for run in runs]) for name in ("p_miss", "met"))
+        bins = np.digitize(predicted, [0.01, 0.05, *np.arange(1, 10) / 10])
+        for at, (chance, share) in enumerate(said):
+            assert 100 * predicted[bins == at].mean() == pytest.approx(float(chance), abs=2)
+            assert 100 * (1.0 - met[bins == at].mean()) == pytest.approx(float(share), abs=2)
+        assert len(said) == 12
 
 
 def test_the_first_numbers_of_the_readme_are_those_of_its_table() -> None:
