@@ -22,6 +22,7 @@ from benchmarks.claims.tables import (
     shipped,
 )
 from benchmarks.pickers import page as pickers
+from benchmarks.scaling.report import of_case
 
 #: The results of `CLAIMS`.
 RESULTS = "docs/claims.json"
@@ -166,6 +167,10 @@ TABLES = (
     ),
     Table("pickers", "docs/pickers.md", pickers.text_of, "docs/pickers.json"),
     Table("second-look", "docs/pickers.md", pickers.looks_of, "docs/second_look.json"),
+    *(
+        Table(f"scaling-{case}", "docs/scaling.md", partial(of_case, case=case), "docs/scaling.json")
+        for case in ("servegen_m_large", "azure_conv")
+    ),
 )
 #: By file.
 DRAWINGS: Mapping[str, Callable[[Mapping[str, Figures]], str]] = {

@@ -17,14 +17,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 import policies
 from benchmarks.checks import whole_number
 from benchmarks.compare import pool
 from benchmarks.compare.runs import KeptRuns
+from benchmarks.result_lines import result_lines
 from benchmarks.scaling.cases import CASES, TUNING
-from benchmarks.scaling.report import markdown, table
+from benchmarks.scaling.report import table
 from benchmarks.scaling.run import ORACLE, Trial, run
 from benchmarks.terminal import status_of
 from benchmarks.workloads.format import WorkloadError
@@ -75,8 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WorkloadError as error:
         print(f"benchmarks.scaling: {error}", file=sys.stderr)
         return 2
-    (args.out / "report.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
-    (args.out / "report.md").write_text(markdown(report), encoding="utf-8")
+    (args.out / "report.json").write_text(result_lines(report), encoding="utf-8")
     print(table(report))
     return 0
 
@@ -109,7 +107,7 @@ def experiment(args: argparse.Namespace) -> dict[str, Any]:
             ]
             for trial in trials(case, scaler, settings, range(1, args.draws + 1))
         ]
-        return {"tuned": tuned, "swept": runs.of(swept), "runs": runs.of(reported)}
+        return {"tuned": tuned, "runs": runs.of(reported)}
 
 
 def _grid(scalers: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:

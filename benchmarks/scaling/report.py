@@ -74,13 +74,9 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """A table for each case."""
-    found = rows(report)
-    return "\n".join(
-        f"### {case}\n\n{marked.table_of([_cells(row) for row in found if row['case'] == case])}\n"
-        for case in dict.fromkeys(row["case"] for row in found)
-    )
+def of_case(report: Mapping[str, Any], case: str) -> str:
+    """A table in Markdown."""
+    return marked.table_of([_cells(row) for row in rows(report) if row["case"] == case])
 
 
 def table(report: Mapping[str, Any]) -> str:
