@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.claims import experiments
 from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, TABLES, Claim
 from benchmarks.claims.measured import measured
 from benchmarks.claims.tables import differences
@@ -35,18 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"of {', '.join(CLAIMS)} (default: all, full forms only where HEADWAY_DATA is set)",
+        help=f"of {', '.join((*CLAIMS, *experiments.EXCERPTS))} (default: all, but what needs published sets only where"
+        " HEADWAY_DATA is set)",
     )
     parser.add_argument("--policies", metavar="A,B", help="measure these alone, keep the others")
     given = parser.parse_intermixed_args(arguments)
-    unknown = set(given.names) - CLAIMS.keys()
+    chosen = tuple(given.policies.split(",")) if given.policies else None
+    names = given.names or _all(given.do, chosen)
+    unknown = set(names) - {*CLAIMS, *experiments.EXCERPTS}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    names = given.names or [
-        name for name, claim in CLAIMS.items() if not claim.full or os.environ.get("HEADWAY_DATA")
-    ]
-    chosen = tuple(given.policies.split(",")) if given.policies else None
-    if chosen and not all(set(chosen) & set(CLAIMS[name].policies) for name in names):
+    if chosen and not all(name in CLAIMS and set(chosen) & set(CLAIMS[name].policies) for name in names):
         parser.error(f"a table has none of these policies: {given.policies}")
     try:
         if given.do == "write":
@@ -54,7 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         results = Path(RESULTS)
         kept = _read(results) if results.exists() else {}
-        found = [_compared(name, chosen, kept, check=given.do == "check") for name in names]
+        check = given.do == "check"
+        found = [
+            _compared(name, chosen, kept, check=check) if name in CLAIMS else _experiment(name, check=check)
+            for name in names
+        ]
         if given.do == "measure":
             results.write_text(result_lines(kept), encoding="utf-8")
             write(Path())
@@ -62,6 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.claims: {error}", file=sys.stderr)
         return 2
     return int(not all(found))
+
+
+def _all(do: str, policies: tuple[str, ...] | None) -> list[str]:
+    """Without published sets an experiment has only a part of its figures, which can be checked; a training has other ones."""
+    data = bool(os.environ.get("HEADWAY_DATA"))
+    names = [name for name, claim in CLAIMS.items() if data or not claim.full]
+    if policies is None and (data or do == "check"):
+        names += [name for name in experiments.EXCERPTS if data or name != experiments.LATENCY_MODEL]
+    return names
 
 
 def write(root: Path) -> None:
@@ -100,13 +113,30 @@ def _compared(name: str, chosen: tuple[str, ...] | None, kept: dict[str, Any], *
         report = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
     found = measured(report, claim.measures)
     if check:
-        unlike = list(differences(kept[name], found, _SAME))
-        print("\n".join(unlike) or f"{name}: as told")
-        return not unlike
+        return _as_told(name, differences(kept[name], found, _SAME))
     for policy in found["policies"].values():
         policy["commit"] = commit(DECIDING)[:7]
     kept[name] = _merged(claim, kept.get(name, {}), found)
     return True
+
+
+def _experiment(name: str, *, check: bool) -> bool:
+    """Run an experiment, and keep its figures or compare them with those that are kept. False if they differ. Raises
+    ValueError without published sets, if it is to be kept."""
+    if not check and not os.environ.get("HEADWAY_DATA"):
+        raise ValueError(f"{name} is measured with published sets: set HEADWAY_DATA")
+    file = Path(experiments.KEPT)
+    told, found = _read(file), experiments.measured(name)
+    if check:
+        return _as_told(name, experiments.differences(told[name], found))
+    file.write_text(result_lines({**told, name: found}), encoding="utf-8")
+    return True
+
+
+def _as_told(name: str, differences: Iterable[str]) -> bool:
+    unlike = list(differences)
+    print("\n".join(unlike) or f"{name}: as told")
+    return not unlike
 
 
 def _merged(claim: Claim, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

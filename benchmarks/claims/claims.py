@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import cost_order
+from benchmarks.claims import experiments
 from benchmarks.claims.figure import attainment, attainment_by_scenario
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED
 from benchmarks.claims.tables import (
@@ -17,7 +18,6 @@ from benchmarks.claims.tables import (
     block,
     by_rate,
     end_to_end,
-    goodput,
     provenance,
     shipped,
 )
@@ -28,8 +28,6 @@ from benchmarks.scaling.report import of_case
 RESULTS = "docs/claims.json"
 #: Draws of each comparison; a clairvoyant schedule is searched for the first one.
 SEEDS = 10
-#: The `results.json` of `headway experiment training`.
-_TRAINING = "docs/experiment_training.json"
 
 
 #: Policies that choose the instance too, and those that choose a model alone: with one model these are all alike.
@@ -149,27 +147,18 @@ TABLES = (
     Table("cost-order", "docs/results.md", cost_order.table, "docs/cost_order.json"),
     Table("predictors", "docs/results.md", shipped, "predictors/defaults"),
     Table("provenance", "docs/results.md", provenance),
-    Table(
-        "goodput-lengths",
-        "docs/experiments.md",
-        partial(goodput, section="Goodput: lengths of answers", fleets=["ZeroEval, E2E targets"]),
-        _TRAINING,
-    ),
-    Table(
-        "goodput-parts",
-        "docs/experiments.md",
-        partial(
-            goodput,
-            section="Goodput: parts of the latency predictor",
-            fleets=["unequal GPUs, unlike their profiles", "unequal GPUs, no profiles"],
-        ),
-        _TRAINING,
-    ),
     Table("pickers", "docs/pickers.md", pickers.text_of, "docs/pickers.json"),
     Table("second-look", "docs/pickers.md", pickers.looks_of, "docs/second_look.json"),
     *(
         Table(f"scaling-{case}", "docs/scaling.md", partial(of_case, case=case), "docs/scaling.json")
         for case in ("servegen_m_large", "azure_conv")
+    ),
+    Table("experiments", "docs/experiments.md", experiments.provenance, experiments.KEPT),
+    *(
+        Table(name, page, partial(experiments.excerpt, experiment, name), experiments.KEPT)
+        for experiment, names in experiments.EXCERPTS.items()
+        for page in [experiments.PAGES.get(experiment, "docs/experiments.md")]
+        for name in names
     ),
 )
 #: By file.

@@ -166,27 +166,6 @@ def shipped(abouts: Mapping[str, Mapping[str, Any]]) -> str:
     return marked.table_of(rows)
 
 
-def goodput(results: Mapping[str, Any], *, section: str, fleets: Sequence[str]) -> str:
-    """What parts of predictors are worth in goodput, from the `results.json` of `headway experiment training`. A row for each
-    predictor: in each of these fleets and under each policy the attainment in percent, and in brackets the
-    interval of the difference of goodput (requests/s) to the first predictor."""
-    found = next(each["tables"][0] for each in results["sections"] if each["title"] == section)
-    rows: dict[str, dict[str, str]] = {}
-    columns: dict[str, None] = {}
-    for row in found["rows"]:
-        here = dict(zip(found["columns"], row, strict=True))
-        if here["fleet"] not in fleets:
-            continue
-        column = f"`{here['policy']}`" if len(fleets) == 1 else f"{here['fleet']}, `{here['policy']}`"
-        interval = "" if here["95 % interval"] is None else f" ({here['95 % interval']})"
-        rows.setdefault(here["predictor"], {})[column] = f"{here['attainment (%)']:.1f}{interval}"
-        columns[column] = None
-    shown = marked.table(
-        ["predictor", *columns], ([name, *(cells[each] for each in columns)] for name, cells in rows.items())
-    )
-    return f"{shown}\n\nMeasured at commit `{results['commit'][:7]}`."
-
-
 def provenance(results: Mapping[str, Figures]) -> str:
     """The commits that figures are of, with their scenarios."""
     scenarios: dict[str, dict[str, None]] = {}

@@ -79,7 +79,9 @@ def table(title: str, rows: Sequence[Judged]) -> Results:
     """A row for each predictor."""
     columns = ["judged on", "fitted to", "predictor"]
     for name in TIMES:
-        columns += [f"requests with {name}", "median error (%)", "pinball loss", "95 % interval"]
+        columns += [
+            f"{name}: {of}" for of in ("requests", "median error (%)", "pinball loss", "95 % interval")
+        ]
     return Results(title, columns, [[*each[:3], *_cells(each)] for each in rows])
 
 

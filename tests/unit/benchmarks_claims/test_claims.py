@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.claims import __main__ as command
+from benchmarks.claims import experiments
 from benchmarks.claims.claims import CLAIMS, DRAWINGS, RESULTS, SEEDS, TABLES
 from benchmarks.claims.measured import BLOCK, LATENCIES, PRICED, measured
 from benchmarks.claims.tables import all_policies, block, by_rate, differences, end_to_end, provenance
 from benchmarks.pages.marked import replaced
+from benchmarks.training import defaults, train
 
 ROOT = Path(__file__).parents[3]
 
@@ -143,6 +146,105 @@ def test_a_draw_that_differs_is_reported() -> None:
     ]
 
 
+EXPERIMENT = {
+    "experiment": "heterogeneity",
+    "commit": "abc1234def",
+    "sections": [
+        {
+            "tables": [
+                {
+                    "title": "llama-3.1-8b on one a100-80g",
+                    "columns": ["engine", "requests/s", "TTFT p50 (s)", "95 % interval"],
+                    "rows": [
+                        ["vLLM", 1.0, 0.1234567, "0.1 to 0.2"],
+                        ["vLLM", 2.0, 0.2, None],
+                        ["Ollama", 2.0, 9.0, "8 to 10"],
+                    ],
+                },
+                {"title": "Not on the page", "columns": [], "rows": []},
+            ]
+        }
+    ],
+}
+
+
+def test_a_page_shows_part_of_an_experiment() -> None:
+    kept = experiments.kept(EXPERIMENT)
+    ((title, table),) = kept["tables"].items()
+    assert table["rows"][0] == ["vLLM", 1.0, 0.12346, "0.1 to 0.2"]
+    plain = experiments.Excerpt(title, ("engine", "TTFT p50 (s)"), where={"requests/s": (2.0,)})
+    assert plain.text(table).splitlines()[2:] == ["| vLLM | 0.200 |", "| Ollama | 9.00 |"]
+    across = experiments.Excerpt(
+        title, ("requests/s",), ("engine",), "{:.1f} ({})", ("TTFT p50 (s)", "95 % interval")
+    )
+    assert across.text(table).splitlines() == [
+        *("| requests/s | vLLM | Ollama |", "| --- | --- | --- |"),
+        *("| 1.00 | 0.1 (0.1 to 0.2) | - |", "| 2.00 | 0.2 | 9.0 (8 to 10) |"),
+    ]
+    assert experiments.provenance({"heterogeneity": kept}) == "- `heterogeneity`: commit `abc1234`"
+
+
+def test_a_figure_of_an_experiment_that_differs_is_reported() -> None:
+    old, new = experiments.kept(EXPERIMENT), experiments.kept(EXPERIMENT)
+    ((title, table),) = new["tables"].items()
+    table["rows"] = [["vLLM", 1.0, 0.125, "0 to 1"], ["vLLM", 2.0, 0.3, None]]
+    assert list(experiments.differences(old, new)) == [
+        f"{title}, vLLM 2: TTFT p50 (s): 0.2 is told, 0.3 measured"
+    ]
+
+
+def test_an_experiment_is_checked_and_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads((ROOT / experiments.KEPT).read_text())
+    found = {**told["heterogeneity"], "commit": "abc1234"}
+    monkeypatch.setattr(experiments, "measured", lambda name: found)
+    monkeypatch.setattr(command, "write", lambda root: None)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / experiments.KEPT, tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["check", "heterogeneity"]) == 0
+    assert capsys.readouterr().out == "heterogeneity: as told\n"
+    monkeypatch.delenv("HEADWAY_DATA", raising=False)
+    assert command.main(["measure", "heterogeneity"]) == 2
+    assert "set HEADWAY_DATA" in capsys.readouterr().err
+    monkeypatch.setenv("HEADWAY_DATA", "/data")
+    assert command.main(["measure", "heterogeneity"]) == 0
+    assert json.loads((tmp_path / experiments.KEPT).read_text()) == {**told, "heterogeneity": found}
+
+
+def test_the_latency_model_is_trained_as_the_shipped_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric = {"name": "TTFT pinball loss", "part": "made", "of": "LSTM", "value": 0.1234567, "rows": 9}
+    made = SimpleNamespace(artifact=SimpleNamespace(about={"commit": "abc1234", "metrics": [metric]}))
+    trained: list[object] = []
+    monkeypatch.setattr(defaults, "data_for", lambda kind, environment: kind.name)
+    monkeypatch.setattr(
+        train, "train_and_evaluate", lambda kind, data, out, **rest: trained.append((data, rest)) or made
+    )
+    found = experiments.measured(experiments.LATENCY_MODEL)
+    assert trained == [("latency", {"seed": defaults.SEED, "held_out": defaults.HELD_OUT})]
+    (table,) = found["tables"].values()
+    assert table["rows"] == [["TTFT pinball loss", "made", "LSTM", 0.12346]]
+
+
+@pytest.mark.parametrize(
+    ("do", "data", "also"),
+    [
+        ("measure", "", set()),
+        ("check", "", {"training"}),
+        ("measure", "/data", {"training", "latency-model"}),
+    ],
+)
+def test_what_needs_published_sets_is_measured_with_them(
+    do: str, data: str, also: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_DATA", data)
+    names = command._all(do, None)
+    assert {"training", "latency-model"} & set(names) == also
+    assert ("overload:full" in names) == bool(data)
+    assert set(command._all(do, ("slo",))) <= CLAIMS.keys()
+
+
 def test_policies_measured_anew_take_their_place_among_the_others() -> None:
     claim = CLAIMS["one-model-unequal-gpus"]
     old, new = measured(report(0.5, "slo")), measured({**report(0.6, "latency"), "oracle": []})
@@ -162,10 +264,13 @@ def test_arguments_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["measure", "one-model-unequal-gpus", "--policies", "eccos_rr"])
     assert "none of these policies: eccos_rr" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["measure", "training", "--policies", "slo"])
+    assert "none of these policies: slo" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_the_tables_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert command.main(["check"]) == 0
