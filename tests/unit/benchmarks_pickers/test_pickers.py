@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -392,3 +395,28 @@ def test_without_data_the_command_says_what_it_needs(
     assert "set HEADWAY_DATA" in capsys.readouterr().err
     assert main(["--out", str(tmp_path), "--data", str(tmp_path)]) == 2
     assert "has no folder of" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif("HEADWAY_DATA" not in os.environ, reason="needs published sets")
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [("pickers.json", ["--seeds", "2"]), ("second_look.json", ["--seeds", "1", "--second-look"])],
+)
+def test_a_documented_case_holds(tmp_path: Path, file: str, options: list[str]) -> None:
+    """One case, with artifacts that are trained anew. Fits differ between CPUs."""
+    assert main(["--out", str(tmp_path), "--cases", "zeroeval/deepinfra", *options]) == 0
+    (found,) = json.loads((tmp_path / "report.json").read_text())["cases"]
+    kept = json.loads((Path(__file__).parents[3] / "docs" / file).read_text())["cases"]
+    (told,) = (case for case in kept if (case["artifacts"], case["case"]) == ("own", "zeroeval/deepinfra"))
+    assert dict(_figures(found)) == pytest.approx(dict(_figures(told)), abs=0.02)
+
+
+def _figures(tree: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """Each number of a report, by its place."""
+    if isinstance(tree, dict | list):
+        for name, each in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _figures(each, f"{place}/{name}")
+    elif isinstance(tree, int | float):
+        yield place, tree
