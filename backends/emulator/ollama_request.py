@@ -206,6 +206,9 @@ def openai_job(body: Mapping[str, Any], names: list[str], text: str) -> Job:
         native["emulate_output_tokens"] = extra.get("emulate_output_tokens")
     schema = wanted_schema(body) or None
     stream_options = body.get("stream_options")
+    form = body.get("response_format")
+    if isinstance(form, Mapping):
+        typed_field(form, "type", str, "")
     return Job(
         text,
         parse_options(native, names),

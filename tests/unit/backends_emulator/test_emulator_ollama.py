@@ -244,6 +244,9 @@ async def test_openai_endpoints(ollama_server: EmulatedInstance) -> None:
             await client.chat.completions.create(model="nope", messages=messages)
     status, (error,) = await post(ollama_server, CHAT, chat(messages=[]))
     assert (status, error["error"]["message"]) == (400, "[] is too short - 'messages'")
+    status, (error,) = await post(ollama_server, CHAT, chat(response_format={"type": 5}))
+    assert status == 400
+    assert "cannot unmarshal number" in error["error"]["message"]
     body = {"model": "tiny", "prompt": "x", "stream": True, "stream_options": {"include_usage": True}}
     events = (await ask(ollama_server, "/v1/completions", body)).events
     zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
