@@ -28,8 +28,6 @@ from router.core.types import EndedHow, Request
 
 #: After a failed `Tick` the next one comes after this time.
 _RETRY_S = 0.5
-# Python 3.11 takes 600 instructions to find a member of an enumeration, and 10 to find a global name.
-_FAILED = EndedHow.FAILED
 
 
 #: Carries out the instructions for one request, and waits for nothing. It reports the end of an attempt that it cancels before
@@ -85,7 +83,7 @@ class Runner:
             (instructions and (type(instructions[0]) is not Finish or instructions[1:]))
             or scheduler.queue_depth
             # Of two attempts one failed, and the request waits anew.
-            or (type(event) is Ended and event.how is _FAILED)
+            or (type(event) is Ended and event.how is EndedHow.FAILED)
             or kind is Tick  # it has used up the timer, and may follow other settings
         ):
             self._arm()

@@ -51,8 +51,6 @@ _END_TIMEOUT_S = 3.0
 _RECENT_RECORDS = 1000
 #: Errors of a record that fits no table, while it is turned into rows.
 _UNFIT = (KeyError, TypeError, ValueError, AttributeError)
-# Python 3.11 takes 600 instructions to find a member of an enumeration, and 10 to find a global name.
-_REJECTED_AUTH = Outcome.REJECTED_AUTH
 
 
 class Writer:
@@ -111,7 +109,7 @@ class Writer:
         """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key only
         a few are kept."""
         slots = self._slots
-        if record.outcome is _REJECTED_AUTH and not self._keeps_unauthenticated():
+        if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_unauthenticated():
             self.forget()  # the metrics count it
             return
         slots[2] += 1

@@ -51,9 +51,6 @@ from router.store.records import RequestRecord
 _STREAMED = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 #: Says how good the answer to a relay's request is, 0 to 1, or None if it cannot say.
 CheckAnswer = Callable[["Relay", Mapping[str, Any]], Awaitable[float | None]]
-# Python 3.11 takes 600 instructions to find a member of an enumeration, and 10 to find a global name.
-_CANCELLED = EndedHow.CANCELLED
-_CLIENT_CANCELLED = Outcome.CLIENT_CANCELLED
 
 
 class Relay:
@@ -163,7 +160,7 @@ class Relay:
         elif type(instruction) is Cancel:
             attempt = self._attempts[instruction.attempt]
             attempt.abort()
-            attempt.report_end(_CANCELLED)
+            attempt.report_end(EndedHow.CANCELLED)
         elif type(instruction) is Reserve:
             assert self._reservation is not None  # noqa: S101 (nothing is reserved without budgets)
             self._reservation.grow(instruction.usd, self._granted)
@@ -261,7 +258,7 @@ class Relay:
             else:
                 self._refuse(settlement.refusal)
             return
-        if settlement.answer is None or settlement.outcome is _CLIENT_CANCELLED:
+        if settlement.answer is None or settlement.outcome is Outcome.CLIENT_CANCELLED:
             client.gone()
             return
         attempt = self._attempts[settlement.answer.number]
