@@ -6,10 +6,10 @@ brings raises `Deadlock`.
 
 Both ends of a connection may live on the loop: what one end writes to a loopback socket is there for the other
 end at once, so the clock waits for it. aiosqlite's threads are known too (`SqliteQueue`), and the process that writes
-records (`AwaitedWriterProcess`). Other processes and threads are not: whoever waits for them needs the machine's clock.
+records (`AwaitedWriterProcess`), and lookups of names (`lookups_are_waited_for`). Other processes and threads are not: whoever waits for them needs the machine's clock.
 
 A folder's `conftest.py` imports `pytest_asyncio_loop_factories` to run its tests on virtual time, but for those marked
-`real_time`, and `database_work_is_waited_for` where they have a store.
+`real_time`, `database_work_is_waited_for` where they have a store, and `lookups_are_waited_for` where an engine has a name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import math
 import selectors
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextvars import Context
 from itertools import count
 from queue import SimpleQueue
@@ -29,6 +30,7 @@ from typing import Any, TypeVar
 import aiosqlite.core
 import pytest
 
+from backends import pool
 from router.store.commits import Run, Written
 from router.store.writer_process import WriterProcess
 
@@ -198,4 +200,19 @@ def database_work_is_waited_for() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aiosqlite.core, "SimpleQueue", SqliteQueue)
         patch.setattr("router.store.queries.WriterProcess", AwaitedWriterProcess)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="package")
+def lookups_are_waited_for() -> Iterator[None]:
+    look_up = pool._look_up
+
+    def looked_up(host: str, port: int) -> Future[list[tuple[Any, ...]]]:
+        found = look_up(host, port)
+        if isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
+            wait([found])
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "_look_up", looked_up)
         yield

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.backends.dialects import DIALECTS, Dialect
-from tests.virtual_time import pytest_asyncio_loop_factories
+from tests.virtual_time import lookups_are_waited_for, pytest_asyncio_loop_factories
 
-__all__ = ["pytest_asyncio_loop_factories"]
+__all__ = ["lookups_are_waited_for", "pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
