@@ -124,7 +124,7 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
         if quantiles:
             group = stats.group
             stats.weights[0].learn(quantiles, residual)
-            group.offsets[0].learn(quantiles, residual)
+            group.offsets[0].learn(quantiles, residual, stats.instance.awaiting_first_token)
             group.accuracy.observe(
                 residual, quantiles[P50], quantiles[P95], observation.median, observation.p95
             )

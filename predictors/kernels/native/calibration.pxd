@@ -3,14 +3,15 @@
 cimport cython
 
 cdef long MEMORY
+cdef double HALVING
 cdef list _DOWN, _UP
 
 
 cdef class Offsets:
     cdef readonly list values
 
-    @cython.locals(at=Py_ssize_t, values=list, quantile=double)
-    cpdef learn(self, predicted, double actual)
+    @cython.locals(at=Py_ssize_t, values=list, quantile=double, part=double)
+    cpdef learn(self, predicted, double actual, double waiting=*)
 
 
 cdef double _rate(long count) noexcept

@@ -5,6 +5,7 @@ Each quantile has an offset. The offset moves up a little with every actual valu
 one below, in proportion to the share that should lie there (quantile tracking: Angelopoulos et al., Conformal PID
 Control, arXiv 2307.16895; Gibbs & Candes, arXiv 2106.00072). So in the long run the right share lies below, whatever is
 predicted. The step is small, since the predictions follow their instance by themselves; larger steps chase spells of load.
+The errors of requests in one queue are alike, so steps are smaller while requests wait.
 
 Actual values must be learned in order of dispatch, each as soon as it is known or overdue: the values that come first
 are the quick ones.
@@ -20,6 +21,8 @@ from predictors.kernels.levels import TAUS
 
 #: The largest part of a spread that an offset moves by.
 STEP = 0.01
+#: The number of waiting requests that halves the steps.
+HALVING = 10.0
 #: By quantile, the steps after an actual value at or below it, and above it.
 _DOWN = [STEP * (tau - 1.0) for tau in TAUS]
 _UP = [STEP * tau for tau in TAUS]
@@ -35,13 +38,13 @@ class Offsets:
     def __init__(self) -> None:
         self.values = [0.0] * len(TAUS)
 
-    def learn(self, predicted: Sequence[float], actual: float) -> None:
-        """Learn from `actual`. The first values of `predicted` are the quantiles that served. For an overdue request, pass any
-        value larger than the quantiles that it has exceeded."""
-        values = self.values
+    def learn(self, predicted: Sequence[float], actual: float, waiting: float = 0.0) -> None:
+        """Learn from `actual`, while `waiting` requests wait for their first token. The first values of `predicted` are the
+        quantiles that served. For an overdue request, pass any value larger than the quantiles that it has exceeded."""
+        values, part = self.values, HALVING / (HALVING + waiting)
         for at in range(len(values)):
             quantile = predicted[at]
-            values[at] += _DOWN[at] if actual <= quantile else _UP[at]
+            values[at] += part * (_DOWN[at] if actual <= quantile else _UP[at])
 
 
 def _rate(count: int) -> float:

@@ -35,6 +35,13 @@ def test_shares_become_right_whatever_is_predicted(shift: float):
         assert share / 4000 == pytest.approx(tau, abs=0.02)
 
 
+def test_requests_that_wait_make_the_steps_smaller():
+    alone, queued = Offsets(), Offsets()
+    alone.learn(TOLD, 0.3)
+    queued.learn(TOLD, 0.3, 30.0)
+    assert queued.values == pytest.approx([each / 4 for each in alone.values])
+
+
 def test_calibrated_quantiles_do_not_cross():
     offsets = Offsets()
     offsets.values[:] = [9.0, 0.0, -9.0, 3.0, -3.0]
