@@ -16,8 +16,8 @@ from benchmarks.overhead.micro import times_us
 from predictors import kernels
 from predictors.kernels import reference
 from predictors.kernels.length_bins import PRIOR_SHARES
-from predictors.kernels.reference.answer_length import answer_length
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
+from predictors.kernels.reference.lengths import answer_length
 from predictors.learned.artifact import SHIPPED, floats, load, path_of
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, TypeAdap
 
 from predictors.kernels.length_bins import BINS
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.model_weights import PREDICTIONS
+from predictors.kernels.reference.quantiles import PREDICTIONS
 
 VERSION = 3
 _STRICT = ConfigDict(strict=True, str_max_length=300)

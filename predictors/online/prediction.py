@@ -10,8 +10,8 @@ from typing import Any
 
 from predictors.kernels import Estimate, Estimates, ModelOutputs, answer_times, each_with
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.answer_length import AnswerLength
-from predictors.kernels.reference.model_weights import PREDICTIONS
+from predictors.kernels.reference.lengths import AnswerLength
+from predictors.kernels.reference.quantiles import PREDICTIONS
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
@@ -154,15 +154,14 @@ class OnlinePrediction(Prediction):
         self.outputs = outputs = of.outputs
         estimates = of.estimates
         row, memory = outputs.rows[at], outputs.memory
-        self.estimate = estimates.estimate(at)
-        self.raw_tpot_s = estimates.raw_tpot_s(at)
+        self.estimate, self.raw_tpot_s, held, *_ = estimates[at]
         if row < 0:
             self.of_ttft, self.of_tpot = estimates.factors(at)
         else:
             factors = _FACTORS.unpack_from(outputs.factors, row * _FACTORS.size)
             self.of_ttft, self.of_tpot = factors[:3], factors[3:]
         if row < 0 or memory is None:
-            self.memory_ratio = estimates.memory_ratio(at)
+            self.memory_ratio = held
         else:
             self.memory_ratio = memory.predict_one(outputs.memory_rows, row)
         self.quality, self.quality_sd = of.qualities[at]

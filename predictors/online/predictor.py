@@ -28,9 +28,9 @@ from predictors.kernels import (
     served_tables,
 )
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.answer_length import AnswerLength, output_cap
+from predictors.kernels.reference.lengths import AnswerLength, output_cap
 from predictors.kernels.reference.model_outputs import NO_MEMORY_ROWS
-from predictors.kernels.reference.model_weights import PREDICTIONS
+from predictors.kernels.reference.quantiles import PREDICTIONS
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.fleet_stats import Served

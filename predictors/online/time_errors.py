@@ -1,7 +1,7 @@
 """Learners of the errors of predicted TTFT and TPOT, by candidate.
 
 An error is ln(actual / physical estimate). It corrects the physical estimate of the candidate (`residuals`). Where the
-latency model predicted too, it also changes the model's weight (`model_weights`), calibrates the quantiles that serve
+latency model predicted too, it also changes the model's weight (`predictors.kernels.reference.quantiles`), calibrates the quantiles that serve
 and counts their accuracy (`predictors.kernels.reference.calibration`).
 """
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from predictors.kernels import InstanceHistory
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.model_weights import PREDICTIONS
+from predictors.kernels.reference.quantiles import PREDICTIONS
 from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models

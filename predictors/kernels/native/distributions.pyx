@@ -5,9 +5,9 @@ import numpy as np
 
 from predictors.kernels import levels
 from predictors.kernels.length_bins import BINS as _BINS, EDGES as _EDGES
-from predictors.kernels.reference import lengths, model_weights, normal, quantiles as reference_quantiles
+from predictors.kernels.reference import lengths, quantiles as reference_quantiles
 from predictors.kernels.reference import model_outputs as reference_outputs
-from predictors.kernels.reference.answer_length import AnswerLength
+from predictors.kernels.reference.lengths import AnswerLength
 from predictors.kernels.reference.model_outputs import ModelOutputs
 
 from cpython.ref cimport PyObject
@@ -137,7 +137,7 @@ cdef class LengthTable:
 
 
 def answer_length(LengthTable table not None, cap, choices, LengthTable usual not None):
-    """See `answer_length.answer_length`."""
+    """See `lengths.answer_length`."""
     p50, p90, mean = table.p50, table.p90, table.mean
     if cap is not None:
         mean = table.mean_below(cap)
@@ -306,9 +306,22 @@ def served_tables(learned, predicted, online):
 
 
 # --- log errors ----------------------------------------------------------------------------------------
-cdef const double[:, :, ::1] NORMAL = np.ascontiguousarray(
-    np.stack([each[:, :, 0] for each in (normal.MIDDLE, normal.TAIL, normal.FAR)])
-)
+# Wichura, The Percentage Points of the Normal Distribution (AS 241, PPND16), Applied Statistics 37, 1988, as in
+# `statistics.NormalDist.inv_cdf`. Of the middle, the tails and the far tails: numerator and denominator, highest power first.
+cdef const double[:, :, ::1] NORMAL = np.array((
+    ((2.50908_09287_30122_6727e3, 3.34305_75583_58812_8105e4, 6.72657_70927_00870_0853e4, 4.59219_53931_54987_1457e4,
+      1.37316_93765_50946_1125e4, 1.97159_09503_06551_4427e3, 1.33141_66789_17843_7745e2, 3.38713_28727_96366_6080e0),
+     (5.22649_52788_52854_5610e3, 2.87290_85735_72194_2674e4, 3.93078_95800_09271_0610e4, 2.12137_94301_58659_5867e4,
+      5.39419_60214_24751_1077e3, 6.87187_00749_20579_0830e2, 4.23133_30701_60091_1252e1, 1.0)),
+    ((7.74545_01427_83414_07640e-4, 2.27238_44989_26918_45833e-2, 2.41780_72517_74506_11770e-1, 1.27045_82524_52368_38258e0,
+      3.64784_83247_63204_60504e0, 5.76949_72214_60691_40550e0, 4.63033_78461_56545_29590e0, 1.42343_71107_49683_57734e0),
+     (1.05075_00716_44416_84324e-9, 5.47593_80849_95344_94600e-4, 1.51986_66563_61645_71966e-2, 1.48103_97642_74800_74590e-1,
+      6.89767_33498_51000_04550e-1, 1.67638_48301_83803_84940e0, 2.05319_16266_37758_82187e0, 1.0)),
+    ((2.01033_43992_92288_13265e-7, 2.71155_55687_43487_57815e-5, 1.24266_09473_88078_43860e-3, 2.65321_89526_57612_30930e-2,
+      2.96560_57182_85048_91230e-1, 1.78482_65399_17291_33580e0, 5.46378_49111_64114_36990e0, 6.65790_46435_01103_77720e0),
+     (2.04426_31033_89939_78564e-15, 1.42151_17583_16445_88870e-7, 1.84631_83175_10054_68180e-5, 7.86869_13114_56132_59100e-4,
+      1.48753_61290_85061_48525e-2, 1.36929_88092_27358_05310e-1, 5.99832_20655_58879_37690e-1, 1.0)),
+))
 cdef const double[::1] SCORES = np.array(levels.SCORES)  # normal scores of the quantiles
 cdef enum:
     TAUS = 5
@@ -319,18 +332,18 @@ cdef double LEAST_SPREAD = reference_quantiles.LEAST_SPREAD, MOST_LOG = referenc
 cdef double ROOT_HALF = sqrt(0.5)
 
 
-cdef enum:  # `predictors.kernels.reference.model_weights.PREDICTIONS`
+cdef enum:  # `predictors.kernels.reference.quantiles.PREDICTIONS`
     SERVED, PHYSICAL, MODEL, PREDICTIONS
 
-assert model_weights.PREDICTIONS == ("served", "physical", "model")
+assert reference_quantiles.PREDICTIONS == ("served", "physical", "model")
 cdef const double[::1] LEVELS = np.array(levels.TAUS)
-cdef double FIRST_WEIGHT = model_weights.FIRST_WEIGHT, RATE = model_weights.RATE, SHARE = model_weights.SHARE
-cdef double LEAST_LOSS = model_weights.LEAST_LOSS, MOST_CHANGE = model_weights.MOST_CHANGE
-cdef long MEMORY = model_weights.MEMORY
+cdef double FIRST_WEIGHT = reference_quantiles.FIRST_WEIGHT, RATE = reference_quantiles.RATE, SHARE = reference_quantiles.SHARE
+cdef double LEAST_LOSS = reference_quantiles.LEAST_LOSS, MOST_CHANGE = reference_quantiles.MOST_CHANGE
+cdef long MEMORY = reference_quantiles.MEMORY
 
 
 cdef class ModelWeight:
-    """See `reference.model_weights`."""
+    """See `reference.quantiles`."""
 
     cdef readonly double value
     cdef double _loss
@@ -510,11 +523,11 @@ cdef double at_most(double value, double bound) noexcept:
 
 cdef double ratio_of(Py_ssize_t part, double x) except? -1e300:
     """Numerator / denominator of one part of the inverse normal distribution."""
-    cdef double above = NORMAL[part, 0, 0], below = NORMAL[part, 0, 1]
+    cdef double above = NORMAL[part, 0, 0], below = NORMAL[part, 1, 0]
     cdef Py_ssize_t i
-    for i in range(1, NORMAL.shape[1]):
-        above = above * x + NORMAL[part, i, 0]
-        below = below * x + NORMAL[part, i, 1]
+    for i in range(1, NORMAL.shape[2]):
+        above = above * x + NORMAL[part, 0, i]
+        below = below * x + NORMAL[part, 1, i]
     return above / below
 
 

@@ -121,23 +121,14 @@ cdef class Estimates:
 
     def __getitem__(self, Py_ssize_t n):
         cdef Known *known = self.at(n)
-        return new_tuple(AnalyticEstimate, (
-            self.estimate(n), known.raw_tpot_s, known.memory_ratio, known.e2e_s, <object>known.ttft_errors, <object>known.tpot_errors,
-        ))
-
-    def estimate(self, Py_ssize_t n):
-        cdef Known *known = self.at(n)
-        return new_tuple(Estimate, (
+        estimate = new_tuple(Estimate, (
             known.ttft_s, known.tpot_s, known.ttft_stratum, known.tpot_stratum, known.ttft_bias, known.tpot_bias,
             known.ttft_count, known.tpot_count, known.prompt_tokens, known.cached_tokens, known.output_tokens,
             known.pending_tokens, known.step_s,
         ))
-
-    def raw_tpot_s(self, Py_ssize_t n):
-        return self.at(n).raw_tpot_s
-
-    def memory_ratio(self, Py_ssize_t n):
-        return self.at(n).memory_ratio
+        return new_tuple(AnalyticEstimate, (
+            estimate, known.raw_tpot_s, known.memory_ratio, known.e2e_s, <object>known.ttft_errors, <object>known.tpot_errors,
+        ))
 
     def factors(self, Py_ssize_t n):
         cdef Known *known = self.at(n)
@@ -464,7 +455,7 @@ cdef inline ResidualWindow window_of(StratifiedResiduals of, int stratum):
     return <ResidualWindow>of.served[stratum]
 
 
-cdef enum:  # of `predictors.kernels.reference.answer_length.AnswerLength`
+cdef enum:  # of `predictors.kernels.reference.lengths.AnswerLength`
     CHOICES = 2
     MEAN = 5
     LONG_P50 = 6

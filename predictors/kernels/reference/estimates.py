@@ -15,20 +15,18 @@ Ollama runs llama.cpp, which batches continuously too, over `slots` sequences. A
 seconds / speed.
 """
 
-# A branch costs half of a call of max() or min(), and this runs for each candidate of each request.
-# ruff: noqa: PLR1730
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from math import exp, sqrt
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from predictors.kernels.reference.answer_length import AnswerLength
-from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
-from predictors.kernels.step_costs import PrefillRate, StepCosts
+from predictors.kernels.reference.lengths import AnswerLength
+from predictors.kernels.reference.residuals import ResidualWindow
+from predictors.kernels.step_costs import StepCosts
 from router.compiled import compiled_init
 from router.core.state import Instance
 from router.core.types import Candidate
@@ -41,30 +39,6 @@ T = TypeVar("T")
 U = TypeVar("U")
 #: What multiplies an estimated time to give its median, 95 % quantile and mean.
 Factors = tuple[float, float, float]
-
-
-class PromptLengths(Protocol):
-    """What is known of a model's prompts (`predictors.online.model_lengths.ModelLengths`)."""
-
-    prompt_ratio: float
-    mean_prompt_tokens: float
-
-
-class CandidateErrors(Protocol):
-    """What is known of a candidate (`predictors.online.candidate_stats.CandidateStats`)."""
-
-    @property
-    def costs(self) -> StepCosts: ...
-    @property
-    def lengths(self) -> PromptLengths: ...
-    @property
-    def prefills(self) -> PrefillRate: ...
-    @property
-    def ttft(self) -> StratifiedResiduals: ...
-    @property
-    def tpot(self) -> StratifiedResiduals: ...
-    @property
-    def shrinkage(self) -> Shrinkage: ...
 
 
 @compiled_init
@@ -112,20 +86,8 @@ class Estimates(list[AnalyticEstimate]):
         # Each window moves on.
         self._factors = [(each.ttft_errors.factors, each.tpot_errors.factors) for each in self]
 
-    def estimate(self, at: int) -> Estimate:
-        """That of one candidate."""
-        return self[at].estimate
-
-    def raw_tpot_s(self, at: int) -> float:
-        """Its TPOT before shrinking."""
-        return self[at].raw_tpot_s
-
-    def memory_ratio(self, at: int) -> float:
-        """Its closed form of the memory ratio."""
-        return self[at].memory_ratio
-
     def factors(self, at: int) -> tuple[Factors, Factors]:
-        """Those of TTFT and of TPOT, by its own errors: median, 95 % quantile and mean."""
+        """Those of TTFT and of TPOT of one candidate, by its own errors: median, 95 % quantile and mean."""
         return self._factors[at]
 
     def soonest(self, count: int) -> Sequence[int]:
@@ -299,7 +261,7 @@ def analytic_estimates(
     answers: Sequence[AnswerLength],
     now: float,
 ) -> Estimates:
-    """One for each candidate. `request_tokens` are those of the prompt and `cached` those of it that need no prefill there,
+    """One for each candidate. `stats` are their `predictors.online.candidate_stats.CandidateStats`. `request_tokens` are those of the prompt and `cached` those of it that need no prefill there,
     both in the router's estimate."""
     return Estimates(
         _analytic_estimate(*each, request_tokens, now)
@@ -308,7 +270,7 @@ def analytic_estimates(
 
 
 def _analytic_estimate(
-    stats: CandidateErrors,
+    stats: Any,
     candidate: Candidate,
     instance: Instance,
     cached_tokens: float,
@@ -385,103 +347,75 @@ def physical_estimate(
     request, `mean_*` of the model's other requests. `prefill_tokens_per_s` is the recent rate of prefills. The time to
     load a model is not included.
     """
-    floor_s = costs.floor_s
-    token_s = costs.token_s
-    token_cost_s = costs.extra_s
-    pair_s = costs.pair_s
-    running = instance.running
-    awaiting = instance.awaiting_first_token
+    running, awaiting, report = instance.running, instance.awaiting_first_token, instance.report
     own_decoding = instance.in_flight - awaiting
-    decoding = running - awaiting
-    if decoding < 0:
-        decoding = 0
-    seats = costs.seats
+    decoding = max(running - awaiting, 0)
+    seats, capacity_tokens = costs.seats, costs.kv_capacity_tokens
 
     # KV in use now: our decoding sequences have half of their expected output still to come.
-    kv_tokens = instance.context_tokens - 0.5 * mean_output_tokens * own_decoding
-    if kv_tokens < 0.0:
-        kv_tokens = 0.0
+    kv_tokens = max(instance.context_tokens - 0.5 * mean_output_tokens * own_decoding, 0.0)
     if decoding > own_decoding:
         # Other routers or clients use the engine too: take its own figure, else count their sequences as average ones.
-        report = instance.report
         kv_tokens += (decoding - own_decoding) * (mean_prompt_tokens + 0.5 * mean_output_tokens)
         if report.kv_usage is not None:
-            kv_tokens = report.kv_usage * (report.kv_capacity_tokens or costs.kv_capacity_tokens)
+            kv_tokens = report.kv_usage * (report.kv_capacity_tokens or capacity_tokens)
     fixed_s = costs.overhead_s + kv_tokens * costs.kv_token_s + decoding * costs.seq_s
+
+    def step_over(tokens: float) -> float:
+        """Seconds of one step over so many tokens."""
+        return fixed_s + max(tokens * costs.token_s, costs.floor_s) + tokens * costs.extra_s
 
     ttft_s = 0.0
     stratum = 0
     waits = running >= seats
-    capacity_tokens = costs.kv_capacity_tokens
     excess_tokens = kv_tokens + pending_tokens + prompt_tokens - capacity_tokens
     if waits or (excess_tokens > 0.0 and decoding):
-        batch = running if running < seats else seats
-        linear_s = batch * token_s
-        step_s = fixed_s + (linear_s if linear_s > floor_s else floor_s) + batch * token_cost_s
-        # Each of `batch` sequences ends once in E[output] steps and frees its seat and its KV.
+        step_s = step_over(min(running, seats))
+        # Each of the running sequences ends once in E[output] steps and frees its seat and its KV.
         if waits:
             ttft_s = (running - seats + 1) / seats * mean_output_tokens * step_s
             decoding = min(decoding, seats - 1)
         if excess_tokens > 0.0 and decoding:
-            kv_wait_s = excess_tokens / max(kv_tokens, 1.0) * mean_output_tokens * step_s
-            if kv_wait_s > ttft_s:
-                ttft_s = kv_wait_s
+            ttft_s = max(ttft_s, excess_tokens / max(kv_tokens, 1.0) * mean_output_tokens * step_s)
         stratum = 2
 
-    new_tokens = prompt_tokens - cached_tokens
-    if new_tokens < 1.0:
-        new_tokens = 1.0
-    budget = costs.batched_tokens - decoding
-    if budget < 16:
-        budget = 16
+    new_tokens = max(prompt_tokens - cached_tokens, 1.0)
+    budget = max(costs.batched_tokens - decoding, 16)
     work_tokens = new_tokens
     if running:
-        first = pending_tokens if pending_tokens < budget else budget
-        tokens = first + decoding
-        linear_s = tokens * token_s
-        ttft_s += 0.5 * (fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s)
+        first = min(pending_tokens, budget)
+        ttft_s += 0.5 * step_over(first + decoding)
         work_tokens += pending_tokens - first
     if work_tokens >= budget:
         full_steps, work_tokens = divmod(work_tokens, budget)
-        tokens = budget + decoding
-        linear_s = tokens * token_s
-        ttft_s += full_steps * (
-            fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s
-        )
+        ttft_s += full_steps * step_over(budget + decoding)
     if work_tokens:
-        tokens = work_tokens + decoding
-        linear_s = tokens * token_s
-        ttft_s += fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s
-    ttft_s += new_tokens * (cached_tokens + 0.5 * (new_tokens + 1.0)) * pair_s
+        ttft_s += step_over(work_tokens + decoding)
+    ttft_s += new_tokens * (cached_tokens + 0.5 * (new_tokens + 1.0)) * costs.pair_s
     if pending_tokens:
-        ttft_s += 0.5 * pending_tokens * pending_tokens / (awaiting or 1) * pair_s
-        if not stratum:
-            stratum = 1
+        ttft_s += 0.5 * pending_tokens * pending_tokens / (awaiting or 1) * costs.pair_s
+        stratum = stratum or 1
 
     # Decode: by then the requests ahead decode too.
     others = decoding + awaiting
     if others >= seats:
         others = seats - 1
     batch = others + 1
-    linear_s = batch * token_s
-    linear_s = linear_s if linear_s > floor_s else floor_s
-    tpot_s = (
+    linear_s = max(batch * costs.token_s, costs.floor_s)
+    tpot_s = step_s = (
         fixed_s
         + linear_s
-        + batch * token_cost_s
+        + batch * costs.extra_s
         + (batch - decoding) * costs.seq_s
         + (pending_tokens + prompt_tokens + 0.5 * output_tokens) * costs.kv_token_s
     )
-    step_s = tpot_s
     held = (kv_tokens + pending_tokens + prompt_tokens + 0.5 * output_tokens) / capacity_tokens
     if prefill_tokens_per_s:
         # What a prompt adds to the step that prefills it, per token of the prompt.
-        prefill_s = (batch + mean_prompt_tokens) * token_s - linear_s
-        if prefill_s < 0.0:
-            prefill_s = 0.0
+        prefill_s = max((batch + mean_prompt_tokens) * costs.token_s - linear_s, 0.0)
         share = prefill_tokens_per_s * (
-            prefill_s / mean_prompt_tokens + token_cost_s + 0.5 * mean_prompt_tokens * pair_s
+            prefill_s / mean_prompt_tokens + costs.extra_s + 0.5 * mean_prompt_tokens * costs.pair_s
         )
-        tpot_s /= 1.0 - (share if share < MOST_PREFILL_SHARE else MOST_PREFILL_SHARE)
+        tpot_s /= 1.0 - min(share, MOST_PREFILL_SHARE)
     tpot_stratum = 0 if batch <= 4 else (1 if batch <= 32 else 2)
-    return ttft_s, tpot_s, stratum, tpot_stratum, step_s, held if held < 1.0 else 1.0
+    return ttft_s, tpot_s, stratum, tpot_stratum, step_s, min(held, 1.0)

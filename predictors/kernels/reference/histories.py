@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from functools import lru_cache
 from math import log, log1p, log2
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,33 +24,6 @@ _KINDS = {
     "lost": (0.0, 0.0, 0.0, 1.0, 0.0),
     "reported": (0.0, 0.0, 0.0, 0.0, 1.0),
 }
-
-
-class Prompt(Protocol):
-    """Tokens of a prompt as the engine would count them, and those that are probably in its prefix cache."""
-
-    @property
-    def prompt_tokens(self) -> float: ...
-    @property
-    def cached_tokens(self) -> float: ...
-
-
-class ExpectedTtft(Prompt, Protocol):
-    """An estimate of TTFT in seconds with the log factor that corrects it (`predictors.kernels.reference.estimates.Estimate`)."""
-
-    @property
-    def ttft_s(self) -> float: ...
-    @property
-    def ttft_bias(self) -> float: ...
-
-
-class ExpectedTpot(Prompt, Protocol):
-    """The same for TPOT."""
-
-    @property
-    def tpot_s(self) -> float: ...
-    @property
-    def tpot_bias(self) -> float: ...
 
 
 @lru_cache(maxsize=4096)
@@ -83,7 +56,8 @@ class InstanceHistory:
 
     Call a method after the instance's own counters include the event. `summary` reads the counters at its first call
     after an event. Events of this router and those received from other replicas count alike. The waiting times of
-    requests are known only for this router's own attempts: `waits` and `stops_waiting` keep them.
+    requests are known only for this router's own attempts: `waits` and `stops_waiting` keep them. An `estimate` may be
+    anything with those fields of an `Estimate` that a method reads.
     """
 
     __slots__ = (
@@ -125,7 +99,7 @@ class InstanceHistory:
             del waiting[at if at < len(waiting) else -1]
 
     # --- events ------------------------------------------------------------------------------------
-    def dispatched(self, instance: Instance, estimate: ExpectedTtft, step_s: float, now: float) -> None:
+    def dispatched(self, instance: Instance, estimate: Any, step_s: float, now: float) -> None:
         """A request with this estimate was sent to the instance, whose engine needs `step_s` for a step."""
         self._step_s = step_s
         self._arrivals.append(now)
@@ -134,7 +108,7 @@ class InstanceHistory:
             "dispatched", instance, now, _coarse(estimate.prompt_tokens), corrected, _cached(estimate)
         )
 
-    def first_token(self, instance: Instance, estimate: ExpectedTtft, waited_s: float, now: float) -> None:
+    def first_token(self, instance: Instance, estimate: Any, waited_s: float, now: float) -> None:
         """The first token came `waited_s` after the dispatch with this estimate."""
         self._first_8.append(now)
         self._first_32.append(now)
@@ -154,7 +128,7 @@ class InstanceHistory:
         )
 
     def ended(
-        self, instance: Instance, estimate: ExpectedTpot, output_tokens: int, tpot_s: float | None, now: float
+        self, instance: Instance, estimate: Any, output_tokens: int, tpot_s: float | None, now: float
     ) -> None:
         """A request with this estimate got a complete answer, at `tpot_s` seconds a token (None: one token)."""
         self._ended.append(now)
@@ -272,6 +246,7 @@ def _bounded(error: float) -> float:
     return 3.0 if error > 3.0 else (-3.0 if error < -3.0 else error)
 
 
-def _cached(estimate: Prompt) -> float:
+def _cached(estimate: Any) -> float:
     """The share of the prompt that is probably in the prefix cache."""
-    return estimate.cached_tokens / (estimate.prompt_tokens + 1.0)
+    share: float = estimate.cached_tokens / (estimate.prompt_tokens + 1.0)
+    return share

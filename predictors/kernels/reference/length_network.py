@@ -86,12 +86,7 @@ class Vocabulary:
     def known(self, features: PromptFeatures) -> tuple[np.ndarray, float]:
         """(rows of the known words and pairs that occur, each once; `familiarity`)."""
         rows = self.gram_rows[grams_of(features)]
-        share = familiarity(rows > 0)
-        rows.sort()
-        rows = rows[np.searchsorted(rows, 1) :]
-        if len(rows) > 1:
-            rows = rows[np.concatenate(([True], rows[1:] != rows[:-1]))]
-        return rows, share
+        return np.unique(rows[rows > 0]), familiarity(rows > 0)
 
     def sequences(self, features: PromptFeatures) -> np.ndarray:
         """(sequences, patches, PATCH) rows of words, 0 for an unknown word and for padding: the head, and the tail if

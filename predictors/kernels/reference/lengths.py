@@ -1,4 +1,4 @@
-"""Distributions of output length, and what corrects a trained model's.
+"""Distributions of output length, the length of one answer, and what corrects a trained model's distributions.
 
 A trained model knows prompts; the fleet's own answers show the fleet's lengths. They are combined:
 
@@ -16,10 +16,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import exp, log
+from typing import NamedTuple
 
 import numpy as np
 
 from predictors.kernels.length_bins import BINS, EDGES, bin_of
+from router.compiled import compiled_init
+from router.core.types import Candidate, Request
 
 #: The weight of the learned model's own marginal, in pseudo-observations.
 INERTIA = 16.0
@@ -79,6 +82,11 @@ class LengthTable:
         """P(Y <= left edge of this bin)."""
         return self._below[at]
 
+    def share_of(self, tokens: float) -> float:
+        """P(Y <= tokens), for a number of tokens from 1 on."""
+        at = bisect_right(EDGES, tokens) - 1
+        return self._below[at] + (tokens - EDGES[at]) * self._density[at]
+
     def mean_below(self, cap_tokens: float) -> float:
         """E[min(Y, cap)] in tokens."""
         at = bisect_right(EDGES, cap_tokens) - 1
@@ -103,6 +111,59 @@ class LengthTable:
         return min(EDGES[at] + (probability - self._below[at]) / density, EDGES[at + 1])
 
 
+# --- the answer to a request ---------------------------------------------------------------------------
+@compiled_init
+class AnswerLength(NamedTuple):
+    """Tokens of min(Y, cap). `p50`, `p90` and `mean` are of one choice, `long_*` of the longest of all `choices`, which
+    decides when the answer ends. `usual_mean` is the mean of the model's other answers, `usual_capped` their mean under
+    this cap."""
+
+    table: LengthTable
+    cap: int | None
+    choices: int
+    p50: float
+    p90: float
+    mean: float
+    long_p50: float
+    long_p95: float
+    long_mean: float
+    usual_mean: float
+    usual_capped: float
+
+
+def output_cap(request: Request, candidate: Candidate) -> int | None:
+    """The most tokens of one choice: the request's limit, and the room that its prompt leaves in the context."""
+    cap = request.max_tokens
+    if candidate.context_tokens is None:
+        return cap
+    room = candidate.context_tokens - (request.longest_prompt_tokens or request.prompt_tokens)
+    room = room if room > 1 else 1
+    return room if cap is None or cap > room else cap
+
+
+def answer_length(table: LengthTable, cap: int | None, choices: int, usual: LengthTable) -> AnswerLength:
+    """The distribution under a cap. `usual` is the distribution of the model's other answers."""
+    p50, p90, mean = table.p50, table.p90, table.mean
+    if cap is not None:
+        mean = table.mean_below(cap)
+        p50, p90 = min(p50, cap), min(p90, cap)
+    long_p50, long_p95, long_mean = p50, table.p95, mean
+    if choices > 1:
+        # The quantile at u of the longest is one choice's at u ** (1 / n).
+        long_p50 = table.quantile(0.5 ** (1 / choices))
+        long_p95 = table.quantile(0.95 ** (1 / choices))
+        if cap is not None:
+            long_p50 = min(long_p50, cap)
+        long_mean = max(long_mean, long_p50)
+    if cap is not None:
+        long_p95 = min(long_p95, cap)
+    capped = usual.mean if cap is None else usual.mean_below(cap)
+    return AnswerLength(
+        table, cap, choices, p50, p90, mean, long_p50, long_p95, long_mean, usual.mean, capped
+    )
+
+
+# --- a trained model's lengths --------------------------------------------------------------------------
 def _median(shares: np.ndarray) -> float:
     below = np.cumsum(shares)
     at = int(np.searchsorted(below, 0.5 * below[-1]))

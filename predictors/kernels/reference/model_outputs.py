@@ -59,7 +59,7 @@ def model_outputs(
     rows, decides_ttft, decides_tpot = [-1] * len(stats), [False] * len(stats), [False] * len(stats)
     places = estimates.soonest(MOST_MODELLED)
     of_places = [stats[at] for at in places]
-    known = [estimates.estimate(at) for at in places]
+    known = [estimates[at].estimate for at in places]
     for row, (at, of, estimate) in enumerate(zip(places, of_places, known, strict=True)):
         rows[at] = row
         decides_ttft[at] = estimate.ttft_count >= LEAST_OBSERVED
@@ -76,5 +76,5 @@ def model_outputs(
     held = NO_MEMORY_ROWS
     if memory is not None:
         reported = [instances[at].report.kv_usage for at in places]
-        held = memory_rows([estimates.memory_ratio(at) for at in places], reported, targets)
+        held = memory_rows([estimates[at].memory_ratio for at in places], reported, targets)
     return ModelOutputs(rows, quantiles, factors, memory, held, decides_ttft, decides_tpot)

@@ -8,13 +8,13 @@ import pytest
 
 from predictors.kernels import ModelWeight
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference import model_weights
-from predictors.kernels.reference.model_weights import FIRST_WEIGHT
+from predictors.kernels.reference import quantiles
+from predictors.kernels.reference.quantiles import FIRST_WEIGHT
 
 SPREAD = (-0.13, 0.0, 0.13, 0.17, 0.24)  # of a normal distribution of deviation 0.1, about
 
 
-@pytest.fixture(params=[ModelWeight, model_weights.ModelWeight])
+@pytest.fixture(params=[ModelWeight, quantiles.ModelWeight])
 def weight(request: pytest.FixtureRequest) -> ModelWeight:
     return request.param()
 

@@ -26,15 +26,14 @@ from predictors.kernels.reference import (
     length_network,
     lengths,
     misses,
-    model_weights,
     prompt_encoder,
     quantiles,
     relevance_network,
 )
 from predictors.kernels.reference import model_outputs as outputs_in_python
 from predictors.kernels.reference import words as words_in_python
-from predictors.kernels.reference.answer_length import answer_length
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
+from predictors.kernels.reference.lengths import answer_length
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS, UNTRAINED
 from predictors.learned.text import COUNTS
@@ -276,7 +275,7 @@ def test_served_quantiles(data: st.DataObject, count: int) -> None:
         return module.served_quantiles(raw, kind(given_), places, weights, offsets)
 
     found = served(distributions, estimates.Estimates, distributions.ModelWeight)
-    wanted = served(quantiles, estimates_in_python.Estimates, model_weights.ModelWeight)
+    wanted = served(quantiles, estimates_in_python.Estimates, quantiles.ModelWeight)
     close(found[0], wanted[0], 1e-9)
     close(found[1], wanted[1], 1e-9)
 
@@ -318,7 +317,7 @@ def test_the_outputs_of_both_models(drawn_: list[Any], times: int, with_memory: 
         networks.MemoryNetwork, estimates.Estimates, calibration,
     )  # fmt: skip
     wanted = outputs(
-        outputs_in_python, latency_networks.LatencyNetwork, histories_in_python.InstanceHistory, model_weights.ModelWeight,
+        outputs_in_python, latency_networks.LatencyNetwork, histories_in_python.InstanceHistory, quantiles.ModelWeight,
         latency_networks.MemoryNetwork, estimates_in_python.Estimates, calibration_in_python,
     )  # fmt: skip
     assert [found.rows, *found[5:]] == [wanted.rows, *wanted[5:]]
@@ -390,17 +389,14 @@ def test_what_is_expected_of_all_candidates(
         close([each or 0.0 for each in found], [each or 0.0 for each in wanted], 1e-12)
     close(*[each.costs(of, priced, *places) for each in both], 1e-12)
     for at in range(count):
-        assert ours.estimate(at) == theirs.estimate(at)
         assert ours.factors(at) == theirs.factors(at)
-        assert ours.raw_tpot_s(at) == theirs.raw_tpot_s(at)
-        assert ours.memory_ratio(at) == theirs.memory_ratio(at)
         times = [
-            module.answer_times(theirs.estimate(at), of[at], waited_s, *theirs.factors(at))
+            module.answer_times(theirs[at].estimate, of[at], waited_s, *theirs.factors(at))
             for module in (estimates, estimates_in_python)
         ]
         assert times[0] == times[1]
     with pytest.raises(IndexError):
-        ours.estimate(count)
+        ours[count]
 
 
 @given(st.lists(st.integers(1, 4) | st.floats(0.1, 9.0), max_size=9), st.integers(1, 9))

@@ -1,12 +1,12 @@
 """The rows that the latency model sees."""
 
 import math
+from typing import Any
 
 import pytest
 
 from predictors.kernels import InstanceHistory
 from predictors.kernels.reference.estimates import Estimate
-from predictors.kernels.reference.histories import ExpectedTpot, ExpectedTtft
 from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 from router.core.state import Instance
 from router.core.types import LoadReport
@@ -37,16 +37,16 @@ def slower(estimate: Estimate, by: float) -> Estimate:
 class Queried(InstanceHistory):
     """Gives a row after each event."""
 
-    def dispatched(self, instance: Instance, estimate: ExpectedTtft, step_s: float, now: float) -> None:
+    def dispatched(self, instance: Instance, estimate: Any, step_s: float, now: float) -> None:
         super().dispatched(instance, estimate, step_s, now)
         self.target(instance, ESTIMATE, now)
 
-    def first_token(self, instance: Instance, estimate: ExpectedTtft, waited_s: float, now: float) -> None:
+    def first_token(self, instance: Instance, estimate: Any, waited_s: float, now: float) -> None:
         super().first_token(instance, estimate, waited_s, now)
         self.target(instance, ESTIMATE, now)
 
     def ended(
-        self, instance: Instance, estimate: ExpectedTpot, output_tokens: int, tpot_s: float | None, now: float
+        self, instance: Instance, estimate: Any, output_tokens: int, tpot_s: float | None, now: float
     ) -> None:
         super().ended(instance, estimate, output_tokens, tpot_s, now)
         self.target(instance, ESTIMATE, now)

@@ -8,8 +8,7 @@ import pytest
 
 from predictors.kernels import Offsets
 from predictors.kernels.levels import TAUS
-from predictors.kernels.reference.quantiles import calibrated, factors_of
-from tests.unit.predictors_kernels.one_distribution import Distribution
+from predictors.kernels.reference.quantiles import QuantileErrors, calibrated, factors_of
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 
@@ -50,11 +49,13 @@ def test_calibrated_quantiles_do_not_cross():
 
 
 def test_a_distribution_has_its_quantiles_and_its_inverse():
-    found = Distribution(TOLD)
-    for tau, value in zip(TAUS, TOLD, strict=True):
-        assert found.quantile(tau) == pytest.approx(value, abs=1e-4)
-    for residual in (-1.0, -0.2, 0.1, 0.3, 1.5):
-        assert found.quantile(1.0 - found.exceed(residual)) == pytest.approx(residual, abs=1e-3)
+    found = QuantileErrors(TOLD)
+    assert found.quantiles(TAUS) == pytest.approx(TOLD, abs=1e-4)
+    residuals = [-1.0, -0.2, 0.1, 0.3, 1.5]
+    assert found.quantiles([1.0 - found.exceed(each) for each in residuals]) == pytest.approx(
+        residuals, abs=1e-3
+    )
+    assert [found.exceed(each) for each in (-math.inf, math.inf)] == [1.0, 0.0]
     shares = [found.exceed(x / 10) for x in range(-30, 31)]
     assert shares == sorted(shares, reverse=True)
     median, p95, mean = factors_of(np.array(TOLD))
@@ -63,7 +64,7 @@ def test_a_distribution_has_its_quantiles_and_its_inverse():
 
 
 def test_a_distribution_of_one_value_has_quantiles():
-    found = Distribution([0.1] * 5)
+    found = QuantileErrors([0.1] * 5)
     assert found.exceed(0.0) == pytest.approx(1.0)
     assert found.exceed(0.2) == pytest.approx(0.0)
-    assert found.quantile(0.3) == pytest.approx(0.1, abs=1e-4)
+    assert found.quantiles([0.3]) == pytest.approx([0.1], abs=1e-4)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from predictors.online.prefix_index import PrefixIndex
+from predictors.online.prompt_caches import SessionIndex
 
 
 def test_matches_leading_blocks_of_that_instance_only() -> None:
@@ -35,3 +36,13 @@ def test_forgets_an_instance() -> None:
     index.forget("a")
     index.forget("never seen")
     assert index.matched_blocks("a", (1,)) == 0
+
+
+def test_sessions_are_forgotten_least_recently_used_first() -> None:
+    index = SessionIndex(max_sessions=2)
+    for session in ("a", "b", "a", "c"):
+        index.add("i", session, 10.0)
+    assert [index.held_tokens("i", each) for each in "abc"] == [10.0, 0.0, 10.0]
+    index.add("i", "a", 25.0)
+    assert index.held_tokens("i", "a") == 25.0
+    assert index.held_tokens("j", "a") == 0.0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from predictors.kernels.length_bins import BINS, bin_of
-from predictors.kernels.reference.model_weights import FIRST_WEIGHT
+from predictors.kernels.reference.quantiles import FIRST_WEIGHT
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
