@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from predictors.learned.artifact import Artifact, save
-from predictors.learned.latency.features import LATENCY_FEATURES
-from predictors.learned.latency.model import SHAPES
+from predictors.learned.latency import LATENCY_FEATURES, SHAPES
 from predictors.learned.relevance import RELEVANCE_FEATURES
 from predictors.learned.text import COUNTS
 

@@ -104,7 +104,7 @@ def _checked(path: Path) -> Artifact:
     artifact = load(path)
     if artifact.kind not in KINDS:
         raise ArtifactError(f"{path}: a {artifact.kind} artifact, which this version does not know")
-    return load(path, artifact.kind, KINDS[artifact.kind].feature_names())
+    return load(path, artifact.kind, KINDS[artifact.kind].model.features)
 
 
 def _evaluated(

@@ -28,8 +28,7 @@ from benchmarks.evaluate.times import (
 )
 from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency.features import TARGET_FEATURES
-from predictors.learned.latency.model import LatencyModel
+from predictors.learned.latency import TARGET_FEATURES, LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
 

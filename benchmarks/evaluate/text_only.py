@@ -15,7 +15,7 @@ from benchmarks.evaluate.picks import Rated, check_apart, known_parts, pick_figu
 from benchmarks.evaluate.relevance import auc_within_models
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import exact_name
-from predictors.learned.text_only.models import TextModels
+from predictors.learned.text_only import TextModels
 from predictors.training.dataset import Dataset
 from predictors.training.relevance_labels import labels_of
 

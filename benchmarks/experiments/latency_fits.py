@@ -17,8 +17,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from predictors.kernels.levels import TAUS
-from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
-from predictors.learned.latency.model import LatencyModel
+from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES, LatencyModel
 from predictors.learned.models import load_models
 from predictors.learned.trees import TreeModel
 from predictors.training.latency import arrays_of

@@ -55,7 +55,7 @@ def in_numpy(name: str) -> Any:
 
 
 def weights_of(kind: str) -> dict[str, np.ndarray]:
-    return floats(load(path_of(SHIPPED, kind), kind, KINDS[kind].feature_names()).arrays)
+    return floats(load(path_of(SHIPPED, kind), kind, KINDS[kind].model.features).arrays)
 
 
 def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -20,7 +20,7 @@ from benchmarks.training.defaults import only_allowed
 from benchmarks.training.train import trainer
 from predictors.learned.artifact import SHIPPED, load, path_of, save
 from predictors.learned.models import KINDS, Models, load_models
-from predictors.learned.text_only.models import TextModels
+from predictors.learned.text_only import TextModels
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Dataset, fraction_of
 from router.core.interfaces import Option, SentAttempt, TextEstimates, TextEstimator

@@ -63,4 +63,4 @@ def train_and_evaluate(
     )
     path = save(artifact, out)
     # As it is read again: an artifact that does not load is an error here.
-    return Evaluated(load(path, kind.name, kind.feature_names()), path, rows_by_source(test), found)
+    return Evaluated(load(path, kind.name, kind.model.features), path, rows_by_source(test), found)

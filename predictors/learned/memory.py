@@ -13,7 +13,7 @@ import numpy as np
 
 from predictors.kernels import MemoryNetwork
 from predictors.learned.artifact import Artifact, ArtifactError, floats, sizes
-from predictors.learned.latency.features import TARGET_FEATURES
+from predictors.learned.latency import TARGET_FEATURES
 
 #: The closed form and the engine's last report of its KV use, both as logits (the closed form twice where the engine
 #: reports none), whether it reports, and the latency model's target row.

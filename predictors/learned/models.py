@@ -9,35 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from predictors.learned import artifact
 from predictors.learned.artifact import ArtifactError
-
-if TYPE_CHECKING:
-    from predictors.learned.latency.model import LatencyModel
-    from predictors.learned.length_model import LengthModel
-    from predictors.learned.memory import MemoryModel
-    from predictors.learned.relevance import RelevanceModel
-    from predictors.learned.text_only.models import TextModels
-    from predictors.learned.trees import TreeModel
+from predictors.learned.latency import LatencyModel
+from predictors.learned.length_model import LengthModel
+from predictors.learned.memory import MemoryModel
+from predictors.learned.relevance import RelevanceModel
+from predictors.learned.text_only import TextModels
+from predictors.learned.trees import TreeModel
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactKind:
-    """One kind of artifact. Modules are imported when they are first needed.
+    """One kind of artifact.
 
-    `model` is the class in `predictors.learned` that serves it. Its `load(artifact)` raises ArtifactError for arrays that do
-    not fit, its `features` are the inputs with which an artifact must have been made. `training` is the module in
-    `predictors.training` whose `train` makes it; the module of that name in `benchmarks.evaluate`, if there is one,
+    `model` is the class that serves it. Its `load(artifact)` raises ArtifactError for arrays that do not fit, its `features`
+    are the inputs with which an artifact must have been made. `training` is the module in `predictors.training` whose `train`
+    makes it, imported when it is first needed; the module of that name in `benchmarks.evaluate`, if there is one,
     evaluates it. `learns_from` says which rows of a data set it needs: answers with a length, answers with a quality, or
     attempts at instances.
     """
 
     name: str
-    model: str
+    model: Any
     training: str
     learns_from: Literal["lengths", "qualities", "attempts"]
 
@@ -46,39 +43,30 @@ class ArtifactKind:
         """Whether it is learned from prompts and answers, and not from attempts."""
         return self.learns_from != "attempts"
 
-    def feature_names(self) -> tuple[str, ...]:
-        """The features with which an artifact of this kind must have been made."""
-        names: tuple[str, ...] = self._model().features
-        return names
-
     def load(self, path: Path) -> tuple[Any, Mapping[str, Any]]:
         """(the model, the artifact's description) of a file. Raises ArtifactError for a file that is damaged or does
         not fit this version."""
-        read = artifact.load(path, self.name, self.feature_names())
+        read = artifact.load(path, self.name, self.model.features)
         about = {**read.about, "artifact": read.name, "features": read.features}
         try:
-            return self._model().load(read), about
+            return self.model.load(read), about
         except ArtifactError as error:
             raise ArtifactError(f"{path}: {error}") from error
         # Arrays of the right shapes can still hold values that do not fit together.
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, SystemError) as error:
             raise ArtifactError(f"{path}: its arrays do not fit ({type(error).__name__})") from error
 
-    def _model(self) -> Any:
-        module, _, name = self.model.rpartition(".")
-        return getattr(import_module(f"predictors.learned.{module}"), name)
-
 
 #: Every kind by its name, in the order in which records name the artifacts.
 KINDS = {
     kind.name: kind
     for kind in (
-        ArtifactKind("length", "length_model.LengthModel", "length", "lengths"),
-        ArtifactKind("latency", "latency.model.LatencyModel", "latency", "attempts"),
-        ArtifactKind("memory", "memory.MemoryModel", "memory", "attempts"),
-        ArtifactKind("relevance", "relevance.RelevanceModel", "relevance", "qualities"),
-        ArtifactKind("trees", "trees.TreeModel", "trees", "attempts"),
-        ArtifactKind("text", "text_only.models.TextModels", "text_only", "qualities"),
+        ArtifactKind("length", LengthModel, "length", "lengths"),
+        ArtifactKind("latency", LatencyModel, "latency", "attempts"),
+        ArtifactKind("memory", MemoryModel, "memory", "attempts"),
+        ArtifactKind("relevance", RelevanceModel, "relevance", "qualities"),
+        ArtifactKind("trees", TreeModel, "trees", "attempts"),
+        ArtifactKind("text", TextModels, "text_only", "qualities"),
     )
 }
 

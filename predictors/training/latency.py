@@ -20,10 +20,9 @@ import numpy as np
 
 from predictors.kernels.levels import P50, TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency.features import LATENCY_FEATURES
+from predictors.learned.latency import LATENCY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError, Progress
-from predictors.training.latency_fit import Settings, fit, requests_by_source
-from predictors.training.latency_network import Network, predict
+from predictors.training.latency_fit import Network, Settings, fit, predict, requests_by_source
 from predictors.training.replay import Episode, episodes
 
 _LEAST_REQUESTS = 64
@@ -98,7 +97,7 @@ def _widths(found: Sequence[Episode], settings: Settings, seed: int, report: Pro
 
 
 def arrays_of(network: Network, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The network's weights and scales by the names of `predictors.learned.latency.model.SHAPES`, all but `widths`."""
+    """The network's weights and scales by the names of `predictors.learned.latency.SHAPES`, all but `widths`."""
     state = {name: value.detach().numpy().astype(np.float32) for name, value in network.state_dict().items()}
     return {
         **scales,

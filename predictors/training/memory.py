@@ -13,7 +13,7 @@ from predictors.kernels.reference.latency_networks import CLIP, LEAST_RATIO
 from predictors.learned.artifact import Artifact
 from predictors.learned.memory import MEMORY_FEATURES, WIDTH, MemoryModel
 from predictors.training.dataset import Dataset, DatasetError, Progress, fraction_of
-from predictors.training.latency_network import tensor
+from predictors.training.latency_fit import tensor
 from predictors.training.memory_rows import MemoryRows, usable
 
 #: The model must have a mean absolute error lower by this share than the closed form, on runs left out. Else the closed

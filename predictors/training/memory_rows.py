@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictors.kernels import memory_rows
-from predictors.learned.latency.features import TARGET_FEATURES
+from predictors.learned.latency import TARGET_FEATURES
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State, by_run
 from predictors.training.replay import replay
 

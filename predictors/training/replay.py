@@ -21,8 +21,7 @@ import numpy as np
 from predictors.kernels import InstanceHistory
 from predictors.kernels.levels import TAUS
 from predictors.kernels.reference.quantiles import PREDICTIONS
-from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
-from predictors.learned.latency.model import LatencyModel
+from predictors.learned.latency import EVENT_FEATURES, TARGET_FEATURES, LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.trees import TREE_FEATURES, TreeModel, tree_row
 from predictors.online.prediction import OnlinePrediction

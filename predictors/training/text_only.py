@@ -7,8 +7,7 @@ import torch
 
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import encoder_of
-from predictors.learned.text_only.estimators import LOG_TOKENS_STEP, QUALITY_STEP, coded
-from predictors.learned.text_only.models import TEXT_ONLY_FEATURES
+from predictors.learned.text_only import LOG_TOKENS_STEP, QUALITY_STEP, TEXT_ONLY_FEATURES, coded
 from predictors.training.dataset import Dataset, DatasetError, Progress, fraction_of
 from predictors.training.prompt_vectors import Arrays, fit_encoder
 from predictors.training.text_only_fits import (

@@ -29,7 +29,7 @@ TARGETS = 47
 def target_rows(
     summaries: Sequence[tuple[float, ...]], estimates: Sequence[tuple[float, ...]], now: float
 ) -> np.ndarray:
-    """(N, TARGETS): a row of `predictors.learned.latency.features.TARGET_FEATURES` for each of N instances that a request
+    """(N, TARGETS): a row of `predictors.learned.latency.TARGET_FEATURES` for each of N instances that a request
     may join, from the summary of its history (`predictors.kernels.reference.histories.InstanceHistory.summary`) and the
     request's estimate there (`predictors.kernels.reference.estimates.Estimate`)."""
     if len(summaries) != len(estimates):
@@ -82,7 +82,7 @@ def target_rows(
 
 
 class LatencyNetwork:
-    """The network with its weights, by the names of `predictors.learned.latency.model.SHAPES`. The state of an instance
+    """The network with its weights, by the names of `predictors.learned.latency.SHAPES`. The state of an instance
     is an array of its own: hidden state, cell and encoding."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:

@@ -66,7 +66,7 @@ def test_a_folder_is_evaluated_by_what_the_data_tell(
 ) -> None:
     """Other prompts of the same kinds; a latency artifact beside it has no data to be asked about."""
     shutil.copytree(artifacts, tmp_path / "both")
-    save(Artifact("latency", KINDS["latency"].feature_names(), {"a": np.ones(1)}), tmp_path / "both")
+    save(Artifact("latency", KINDS["latency"].model.features, {"a": np.ones(1)}), tmp_path / "both")
     write(answers(60, seed=2, source="later"), tmp_path / "later")
     assert evaluate(tmp_path / "both", tmp_path / "later", "--out", tmp_path / "report") == 0
     shown = capsys.readouterr().out
@@ -212,7 +212,7 @@ def test_what_was_held_out_is_not_known_once_the_data_have_grown(
         **load(artifacts / "relevance.headway.npz").about,
         "training_part": digest(train, of_prompts=KINDS[kind].of_prompts),
     }
-    path = save(Artifact(kind, KINDS[kind].feature_names(), {"a": np.ones(1)}, about), tmp_path)
+    path = save(Artifact(kind, KINDS[kind].model.features, {"a": np.ones(1)}, about), tmp_path)
     grown = joined([before, replace(more, runs=tuple(replace(run, source="levels") for run in more.runs))])
     write(grown, tmp_path / "grown")
     told = refused(capsys, path, tmp_path / "grown", "--held-out")

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.datasets.emulated import emulate
 from benchmarks.experiments import latency_fits
 from benchmarks.experiments.latency_fits import FEATURES, LatencyFit, fit_lstm, fit_trees
-from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
+from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 from predictors.training.latency_fit import Settings
 from predictors.training.replay import MODEL, Episode, episodes
 

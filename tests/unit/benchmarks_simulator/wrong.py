@@ -10,7 +10,7 @@ import numpy as np
 
 from predictors.kernels import answer_times
 from predictors.kernels.levels import TAUS
-from predictors.learned.latency.model import LatencyModel
+from predictors.learned.latency import LatencyModel
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor

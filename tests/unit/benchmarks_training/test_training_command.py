@@ -53,7 +53,7 @@ def told(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def test_the_artifact_tells_what_made_it(told: dict[str, Any]) -> None:
-    artifact = load(Path(told["path"]), "relevance", KINDS["relevance"].feature_names())
+    artifact = load(Path(told["path"]), "relevance", KINDS["relevance"].model.features)
     assert artifact.name == told["artifact"]
     about = artifact.about
     (source,) = about["data"]

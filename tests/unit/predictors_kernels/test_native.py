@@ -68,7 +68,7 @@ def close(found: Any, wanted: Any, within: float = 1e-6) -> None:
 
 
 def shipped(kind: str) -> dict[str, np.ndarray]:
-    return dict(load(path_of(SHIPPED, kind), kind, KINDS[kind].feature_names()).arrays)
+    return dict(load(path_of(SHIPPED, kind), kind, KINDS[kind].model.features).arrays)
 
 
 def drawn(data: st.DataObject, count: int, size: int, of: st.SearchStrategy[float] = numbers) -> np.ndarray:

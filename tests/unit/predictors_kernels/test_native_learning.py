@@ -139,7 +139,7 @@ def test_the_calibration_of_a_kind(
 
 
 # --- histories -----------------------------------------------------------------------------------------
-LATENCY = dict(load(path_of(SHIPPED, "latency"), "latency", KINDS["latency"].feature_names()).arrays)
+LATENCY = dict(load(path_of(SHIPPED, "latency"), "latency", KINDS["latency"].model.features).arrays)
 counts = st.integers(0, 60)
 estimates = st.builds(
     SimpleNamespace,

@@ -27,7 +27,7 @@ from backends.native import assemble, scanner
 from predictors.kernels.native import distributions, estimates, histories, networks, residuals, words
 
 SHARES = np.array(PRIOR_SHARES)
-LATENCY = dict(load(path_of(SHIPPED, "latency"), "latency", KINDS["latency"].feature_names()).arrays)
+LATENCY = dict(load(path_of(SHIPPED, "latency"), "latency", KINDS["latency"].model.features).arrays)
 MODULES = (assemble, scanner, distributions, estimates, histories, networks, residuals, words)
 CLASSES: dict[str, Any] = {
     each.__name__: each

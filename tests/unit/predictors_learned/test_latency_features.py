@@ -7,7 +7,7 @@ import pytest
 
 from predictors.kernels import InstanceHistory
 from predictors.kernels.reference.estimates import Estimate
-from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
+from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 from router.core.state import Instance
 from router.core.types import LoadReport
 

@@ -6,8 +6,15 @@ import pytest
 from predictors.kernels import InstanceHistory
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError
-from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
-from predictors.learned.latency.model import HIDDEN, SHAPES, WIDTH, LatencyModel
+from predictors.learned.latency import (
+    EVENT_FEATURES,
+    HIDDEN,
+    LATENCY_FEATURES,
+    SHAPES,
+    TARGET_FEATURES,
+    WIDTH,
+    LatencyModel,
+)
 from router.core.state import Instance
 
 

@@ -10,7 +10,7 @@ import pytest
 from predictors.kernels import memory_rows
 from predictors.kernels.reference.latency_networks import LEAST_RATIO
 from predictors.learned.artifact import Artifact, ArtifactError
-from predictors.learned.latency.features import TARGET_FEATURES
+from predictors.learned.latency import TARGET_FEATURES
 from predictors.learned.memory import MEMORY_FEATURES, SHAPES, MemoryModel
 
 

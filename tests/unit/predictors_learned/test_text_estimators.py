@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictors.learned.text_only.estimators import (
+from predictors.learned.text_only import (
     LOG_TOKENS_STEP,
     MISSING,
     QUALITY_STEP,

@@ -13,7 +13,7 @@ import pytest
 
 from predictors.kernels.length_bins import BINS, bin_of
 from predictors.kernels.reference.quantiles import FIRST_WEIGHT
-from predictors.learned.latency.model import LatencyModel
+from predictors.learned.latency import LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor

@@ -8,12 +8,10 @@ import torch
 
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import to_bytes
-from predictors.learned.latency.features import LATENCY_FEATURES
-from predictors.learned.latency.model import LatencyModel
+from predictors.learned.latency import LATENCY_FEATURES, LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.latency import train
-from predictors.training.latency_fit import Settings, fit
-from predictors.training.latency_network import Rows, Stream, pinball_loss, predict
+from predictors.training.latency_fit import Rows, Settings, Stream, fit, pinball_loss, predict
 from predictors.training.replay import MODEL, episodes
 from tests.unit.predictors_training.latency_runs import served
 

@@ -8,8 +8,7 @@ import pytest
 
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
-from predictors.learned.latency.model import SHAPES, LatencyModel
+from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, SHAPES, TARGET_FEATURES, LatencyModel
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, episodes, replay
 from tests.unit.predictors_training.latency_runs import served

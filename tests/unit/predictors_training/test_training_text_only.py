@@ -13,7 +13,7 @@ from benchmarks.evaluate.text_only import evaluate, recovered
 from predictors.learned.artifact import Artifact, ArtifactError, save, to_bytes
 from predictors.learned.models import load_models
 from predictors.learned.text import prompt_features
-from predictors.learned.text_only.models import TextModels
+from predictors.learned.text_only import TextModels
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
 from predictors.training.text_only import train
 from predictors.training.text_only_labels import length_effects, quality_effects
