@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictors.online.feedback import QualityFeedback
+from predictors.online.qualities import QualityFeedback
 
 
 def test_without_feedback_nothing_moves() -> None:
