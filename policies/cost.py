@@ -36,7 +36,7 @@ model if the check finds it poor (`policies.second_look`). Such an option has th
 steps, with the price of the check. It is left out if it could lose an SLO, or if the money cap may not pay for both answers. It
 is there to spend less, so it does not count for the reachable quality.
 
-If the SLO of a request is given up (`policies.giving_up`), the request goes only where it delays no other (`policies.room`).
+If the SLO of a request is given up (`policies.giving_up`), the request goes only where it delays no other (`policies.giving_up.has_room`).
 Without such a place it is deferred. While instances that meet SLOs are scarce (r > 0.3 there), a request without an SLO goes only to
 those of each model that are cheapest to occupy, then slowest.
 
@@ -61,11 +61,10 @@ from typing import NamedTuple
 from policies import second_look
 from policies.cost_scope import FIRST_CAUTION, CostScope, allowed_misses
 from policies.expected import CachedTokens, added_s, expected_s, none_cached, p_miss
-from policies.giving_up import FREE_SCARCITY, GIVEN_UP, GivingUp, Work
+from policies.giving_up import FREE_SCARCITY, GIVEN_UP, GivingUp, Work, has_room
 from policies.kinds import KEPT_FREE, least_kind
 from policies.picking import Reasons, format_s, format_usd, known, name_of
 from policies.quality_price_estimator import Offer
-from policies.room import has_room
 from policies.scopes import Scopes
 from router.core.interfaces import CheckedAnswer, Choice, Option, Policy
 from router.core.types import Candidate, Request, Targets

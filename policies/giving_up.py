@@ -1,4 +1,4 @@
-"""Which SLOs are given up under load. `slo` and `cost` send such a request only where it delays no other (`policies.room`); if it
+"""Which SLOs are given up under load. `slo` and `cost` send such a request only where it delays no other (`has_room`); if it
 would delay some everywhere, it waits, or with a hard SLO is refused.
 
 Under load some SLOs are missed anyway, and a long prompt or answer takes the time of several others. So the SLO of a request is
@@ -17,6 +17,7 @@ requests miss. To accept what is worth most for the room that it takes is the ru
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 from policies.expected import CachedTokens, none_cached
@@ -33,6 +34,12 @@ FREE_SCARCITY = 0.3
 _HARD_PRICE = 2.0
 #: The mean request is that of about so many.
 _MEAN_OF = 500
+#: A promised TPOT counts as broken if the predicted TPOT is above this share of it.
+_TPOT_MARGIN = 1.0 / 1.2
+#: The same for a request whose SLO is lost: it can wait for more room.
+_LOST_MARGIN = 1.0 / 1.5
+#: Lost requests fill an engine's KV memory up to this share.
+_LOST_KV_USAGE = 0.8
 
 #: The reason of an option that is passed over for such a request.
 GIVEN_UP = "the SLO is given up, and the request would delay others there"
@@ -103,3 +110,24 @@ class GivingUp:
         mean_prompt, mean_cached, mean_output = self._mean
         mean_s = profile.machine_s(mean_prompt, mean_output, fixed_slots, mean_cached)
         return profile.machine_s(prompt, output, fixed_slots, cached) / mean_s
+
+
+# --- room for such requests -----------------------------------------------------------------------------
+def promises_broken(option: Option, *, lost: bool = False) -> int:
+    """Requests running at the option's instance whose promised TPOT breaks if this request joins them. `lost`: the SLO of this
+    request is lost."""
+    promised, prediction = option.instance.promised_tpot_s, option.prediction
+    if not promised or prediction is None or prediction.tpot_s is None:
+        return 0
+    return bisect_left(promised, prediction.tpot_s / (_LOST_MARGIN if lost else _TPOT_MARGIN))
+
+
+def has_room(option: Option) -> bool:
+    """Whether a request whose SLO is lost delays no other there."""
+    instance = option.instance
+    usage = instance.report.kv_usage
+    return (
+        not promises_broken(option, lost=True)
+        and not instance.awaiting_first_token
+        and (usage is None or usage < _LOST_KV_USAGE)
+    )

@@ -42,11 +42,10 @@ from typing import TypeVar
 
 from policies.calibration_guard import CalibrationGuard
 from policies.expected import CachedTokens, ExpectedTime, none_cached, p_miss, p_misses
-from policies.giving_up import FREE_SCARCITY, GIVEN_UP, SCARCITY_DOWN, GivingUp
+from policies.giving_up import FREE_SCARCITY, GIVEN_UP, SCARCITY_DOWN, GivingUp, has_room, promises_broken
 from policies.kinds import KEPT_FREE, Kind, kinds_of, least_kind
 from policies.latency import BUSIER, SIMILAR, least_busy
 from policies.picking import Reasons, at_most, format_s, known, least, name_of, would_miss
-from policies.room import has_room, promises_broken
 from router.core.interfaces import Choice, Option, Policy
 from router.core.option_columns import any_promised
 from router.core.types import Candidate, Request

@@ -11,8 +11,8 @@ import pytest
 
 from policies.cost import LeastSpend
 from policies.expected import ExpectedTime, added_s
+from policies.giving_up import promises_broken
 from policies.latency import BUSIER, LeastLatency, least_busy
-from policies.room import promises_broken
 from policies.slo import BestFit
 from router.core.interfaces import Option, Options, Policy
 from router.core.profile import EngineProfile
