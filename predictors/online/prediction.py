@@ -154,14 +154,15 @@ class OnlinePrediction(Prediction):
         self.outputs = outputs = of.outputs
         estimates = of.estimates
         row, memory = outputs.rows[at], outputs.memory
-        self.estimate, self.raw_tpot_s, held, *_ = estimates[at]
+        known = estimates[at]
+        self.estimate, self.raw_tpot_s = known.estimate, known.raw_tpot_s
         if row < 0:
             self.of_ttft, self.of_tpot = estimates.factors(at)
         else:
             factors = _FACTORS.unpack_from(outputs.factors, row * _FACTORS.size)
             self.of_ttft, self.of_tpot = factors[:3], factors[3:]
         if row < 0 or memory is None:
-            self.memory_ratio = held
+            self.memory_ratio = known.memory_ratio
         else:
             self.memory_ratio = memory.predict_one(outputs.memory_rows, row)
         self.quality, self.quality_sd = of.qualities[at]
